@@ -103,6 +103,18 @@ def test_the_share_is_changed_while_it_serves_and_the_comparison_begins_anew(
     assert _document(half)["share"] == 0.0
 
 
+def test_a_policy_that_breaks_is_not_spoken_of_as_if_it_scheduled(
+    half: ProxyHere, call: Make, eventually: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_half = half.serving.trial.canary
+    for number in range(40):
+        call(half, "ModelInfer", _request("echo", number))
+    eventually(lambda: _document(half)["compared"], "a comparison")
+    monkeypatch.setattr(of_half, "_decides", lambda: "first come, first served, as fifs broke")
+    eventually(lambda: not _document(half)["compared"], "it to begin anew")
+    assert _document(half)["policy"] == "first come, first served, as fifs broke"
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

@@ -246,6 +246,40 @@ def test_a_slow_simulator_is_asked_for_one_report_at_a_time_and_told_of(
     assert "the simulator has not answered for " in of_proxy.why
 
 
+def test_one_that_is_stopped_is_ended_and_another_is_started(
+    shadowing: ProxyHere, eventually: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shadow, "START_AGAIN_S", 0.05)
+    of_proxy = shadowing.serving.trial.shadow
+    eventually(lambda: of_proxy.process_id and _document(shadowing)["report"], "the simulator answers")
+    stopped = of_proxy.process_id
+    assert stopped
+    os.kill(stopped, signal.SIGSTOP)
+    monkeypatch.setattr(shadow, "GIVE_UP_S", 0.5)
+    eventually(lambda: of_proxy.process_id not in (None, stopped), "another is started")
+    monkeypatch.setattr(shadow, "GIVE_UP_S", 300.0)
+    assert "shadow: the simulator had not answered for 0.5 s, and was ended" in caplog.text
+    assert not Path(f"/proc/{stopped}").exists()
+
+
+def test_what_clients_make_up_is_not_kept(
+    shadowing: ProxyHere, call: Make, eventually: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_proxy = shadowing.serving.trial.shadow
+    eventually(lambda: of_proxy.process_id, "the simulator runs")
+    monkeypatch.setattr(of_proxy, "_tell", lambda *_: None)
+    for number in range(3):
+        assert call(shadowing, "ModelInfer", _request(f"nobody's {number}", [1]))[0] is grpc.StatusCode.NOT_FOUND
+        message = service_pb2.ModelInferRequest.FromString(CASES["an answer"])
+        message.parameters["mine"].string_param = f"{number}" * 10_000
+        assert call(shadowing, "ModelInfer", message.SerializeToString())[0] is grpc.StatusCode.OK
+    eventually(lambda: len(of_proxy._ended) == 3, "the answers")
+    assert {model for _, model, _, _ in of_proxy._ended} == {"echo"}
+    merge_keys = {merge_key for _, _, _, merge_key, _ in of_proxy._seen}
+    assert len(merge_keys) == 3, "they are told apart"
+    assert max(map(len, merge_keys)) <= 100
+
+
 def test_what_a_policy_prints_is_no_report() -> None:
     prints = "from tidegate.sim import shadow_process as p; p.Plugins.installed = lambda: print('hello'); p.main()"
     done = subprocess.run([sys.executable, "-c", prints], input=b"", capture_output=True, check=True)

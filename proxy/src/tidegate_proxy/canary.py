@@ -7,7 +7,7 @@ turns, by blocks of time that are drawn. What could not be scheduled passes as e
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -36,8 +36,14 @@ MOST_DRAWN: Final = 200_000
 class Canary(Reader, Collector):
     """Lives in the event loop; only `schedules` may be called in other threads, and `collect`."""
 
-    def __init__(self, config: ServeConfig, in_force: InForce, directory: Directory) -> None:
+    def __init__(
+        self, config: ServeConfig, in_force: InForce, directory: Directory, decides: Callable[[], str]
+    ) -> None:
+        """`decides`: says who schedules, in words."""
         self._policy = config.policy
+        self._decides = decides
+        self._decided = decides()
+        """Who scheduled when the comparison began."""
         self._in_force = in_force
         self._directory = directory
         self._seed = config.seed
@@ -61,8 +67,8 @@ class Canary(Reader, Collector):
 
     @property
     def policy(self) -> str:
-        """The name of the policy that schedules."""
-        return self._policy.name
+        """Who schedules: the policy by its name, or what goes on in its stead where it broke."""
+        return self._decides()
 
     @property
     def compared(self) -> Sequence[Compared]:
@@ -130,10 +136,9 @@ class Canary(Reader, Collector):
     def fold(self, now_ns: int) -> bool:
         """Count what was drawn since the last time; whether anything else than before is to be compared."""
         drawn, self._drawn = self._drawn, []
-        if self._share != self.share:
-            self._share = self.share
+        if (self._share, self._decided) != (self.share, self.policy):
             self._begin_anew()
-            return False  # what was drawn meanwhile may be of either share
+            return False  # what was drawn meanwhile may be of either
         for at_ns, model, scheduled in drawn:
             self._comparison.drew(at_ns, model, scheduled=scheduled)
         return self.is_on and self._comparison.settle(now_ns)
@@ -151,6 +156,7 @@ class Canary(Reader, Collector):
 
     def _begin_anew(self) -> None:
         """From the next block of time on: answers of this one may be of requests that were not drawn for it."""
+        self._share, self._decided = self.share, self.policy
         self._comparison, self._compared = Comparison(time.monotonic_ns()), []
 
     def _slo_ns(self, name: str) -> int | None:

@@ -26,6 +26,7 @@ from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
+from tidegate_proxy.labels import label
 from tidegate_proxy.settings import InForce
 from tidegate_proxy.starting_profiles import hosted, starting_profiles
 from tidegate_proxy.transport import CallFailed
@@ -44,6 +45,8 @@ LONGEST_REPORT: Final = 4 << 20
 START_AGAIN_S: Final = 60.0
 OVERDUE_S: Final = 60.0
 """A report that was asked for so long ago is one to be told of."""
+GIVE_UP_S: Final = 300.0
+"""A report that was asked for so long ago would be about what is long past: who owes it is stopped, or stuck."""
 LAST_WORDS_WITHIN_S: Final = 5.0
 STATISTICS: Final = SERVICE + "ModelStatistics"
 LAST_WORDS: Final = 20
@@ -99,7 +102,7 @@ class Shadow(Collector):
             return ""
         if self._ended_why:
             return f"the simulator {self._ended_why} (requests do not notice); it is started again after a minute"
-        if self._asked_s is not None and (late_s := time.monotonic() - self._asked_s) > OVERDUE_S:
+        if (late_s := self._late_s) > OVERDUE_S:
             return f"the simulator has not answered for {late_s:.0f} s: it has the lowest priority on this machine"
         if all(model.slo_ns is None for model in self._directory.catalog.models.values()):
             return "no model has an SLO to be in time for: --slo MODEL=MS, or models.MODEL.slo_ms"
@@ -107,17 +110,23 @@ class Shadow(Collector):
             return "nothing has come that could have been scheduled, of models that have an SLO, in the latest minute"
         return ""
 
+    @property
+    def _late_s(self) -> float:
+        """For how long a report is awaited."""
+        return 0.0 if self._asked_s is None else time.monotonic() - self._asked_s
+
     def seen(self, envelope: Envelope) -> None:
         """A request passes that could have been scheduled."""
         if len(self._seen) < MOST_REQUESTS:
             heading = envelope.heading
-            self._seen.append((time.monotonic_ns(), heading.model, heading.rows, heading.merge_key, heading.shape))
+            merge_key = label(heading.merge_key)  # clients choose how long it is
+            self._seen.append((time.monotonic_ns(), heading.model, heading.rows, merge_key, heading.shape))
         else:
             self._counts["left_out"] += 1
 
     def ended(self, model: str, sent_ns: int, took_ns: int, ok: bool) -> None:
-        """A request that was not scheduled has its answer."""
-        if self.is_on and len(self._ended) < MOST_REQUESTS:
+        """A request that was not scheduled has its answer; of a model that cannot be, that says nothing."""
+        if self.is_on and len(self._ended) < MOST_REQUESTS and model in self._directory.catalog.models:
             self._ended.append((sent_ns, model, took_ns, ok))
 
     def document(self) -> dict[str, Any]:
@@ -189,6 +198,8 @@ class Shadow(Collector):
                 executed = await self._executed() if self._messages % REPORT_EVERY in (0, REPORT_EVERY - 1) else []
                 self._tell(process, executed)
                 await asyncio.sleep(TELL_EVERY_S)
+                if self._late_s > GIVE_UP_S:
+                    return f"had not answered for {GIVE_UP_S:g} s, and was ended"
             if reading.done() and (error := reading.exception()):
                 return f"said what cannot be read: {type(error).__name__}: {error}"
             if self.is_on:

@@ -3,7 +3,7 @@
 import asyncio
 
 from tidegate.documents import ProfileFile
-from tidegate.observation import Reducer
+from tidegate.engine import Engine
 from tidegate_proxy.canary import Canary
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
@@ -16,12 +16,12 @@ class Trial:
     """Shadow and canary, of which one is on at most."""
 
     def __init__(
-        self, config: ServeConfig, in_force: InForce, directory: Directory, measured: ProfileFile, reducer: Reducer
+        self, config: ServeConfig, in_force: InForce, directory: Directory, measured: ProfileFile, engine: Engine
     ) -> None:
-        """`measured`: what the simulator of the shadow expects; `reducer`: the engine's, of what is scheduled."""
+        """`measured`: what the simulator of the shadow expects; `engine`: schedules what does not pass."""
         self.shadow = Shadow(config, in_force, directory, measured)
-        self.canary = Canary(config, in_force, directory)
-        reducer.tell(self.canary)
+        self.canary = Canary(config, in_force, directory, lambda: engine.decides)
+        engine.reducer.tell(self.canary)
 
     def lets_pass(self, envelope: Envelope) -> bool:
         """Whether a request that could be scheduled passes as it is; may be called in any thread."""

@@ -264,6 +264,7 @@ def test_a_command_that_is_nonsense_costs_the_policy_its_place_and_nothing_else(
         engine = engine_of(Script([command]), strict=False)
         effects = engine.handle(arrived(0))
         assert [type(effect) for effect in effects] == [PolicyReplaced, StartLeg]
+        assert engine.decides == f"first come, first served, as {engine.name} broke"
 
 
 def test_a_plan_that_is_refused_leaves_what_is_due_at_that_moment_undone_and_unlost() -> None:

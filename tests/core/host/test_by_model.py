@@ -239,10 +239,12 @@ def test_where_all_parts_break_one_after_the_other_each_is_replaced_and_a_reload
         "ByModel: RuntimeError: out of wits"
     )
     assert {type(part) for part in parts_of(engine)} == {FirstComeFirstServed}
+    assert engine.decides == "by-model without part 0 (breaks for a) and part 1 (breaks for b), which broke"
     engine.handle(PlanChanged(1, SETUP.models, SETUP.workers, SETUP.profiles))
     assert {type(part) for part in parts_of(engine)} == {FirstComeFirstServed}
     engine.handle(PolicyChanged(1, "by-model", {"parts": [{**parts[0], "options": {"nth": 99}}]}))
     assert type(parts_of(engine)[0]) is Breaks
+    assert engine.decides == "by-model"
 
 
 def test_of_several_parts_that_are_told_at_once_the_one_that_raised_is_replaced() -> None:

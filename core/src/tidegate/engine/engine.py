@@ -120,6 +120,14 @@ class Engine:
         return self._state.expectations
 
     @property
+    def decides(self) -> str:
+        """Who decides, in words: the policy by its name, or what goes on in its stead where it broke, or a part did."""
+        if type(self._state.policy) is FirstComeFirstServed:
+            return f"first come, first served, as {self.name} broke"
+        broken = self._policy.broken_parts
+        return f"{self.name} without {' and '.join(broken)}, which broke" if broken else self.name
+
+    @property
     def policy(self) -> Policy:
         """The one that decides."""
         return self._state.policy
@@ -270,7 +278,8 @@ class Engine:
     def _made(self, event: PolicyChanged, setup: Setup) -> Policy:
         """The policy that was asked for, which was tried before."""
         assert self._policies is not None, "it was checked"
-        self.name = self._policy.name = event.policy
+        self.name = event.policy
+        self._policy.begins_anew(event.policy)
         return self._policies(event.policy, setup, event.options)
 
     def _fire_timers(self, before_ns: int) -> None:

@@ -33,6 +33,13 @@ class PolicyRunner:
         self._strict = strict
         self.witness = witness
         """Who is told what the policy is told; None: nobody."""
+        self.broken_parts: list[str] = []
+        """Parts of the policy that broke and were replaced, while the others go on."""
+
+    def begins_anew(self, name: str) -> None:
+        """Another policy of this name is about to decide, which has not broken yet."""
+        self.name = name
+        self.broken_parts.clear()
 
     def inform(self, event: AnyEvent) -> None:
         """Let the policy handle an event and apply its commands; a policy that breaks is replaced."""
@@ -126,6 +133,8 @@ class PolicyRunner:
         part, successor = relief or ("", lambda setup: FirstComeFirstServed(setup, PolicyOptions()))
         reason = f"{type(broken).__name__}: {type(fault).__name__}: {fault}"
         self._state.effects.append(PolicyReplaced(self.name, reason, part))
+        if part:
+            self.broken_parts.append(part)
         self.succeed(successor)
 
     def follow_doubts(self) -> None:

@@ -3,18 +3,18 @@
 It gives way to everybody else on the machine, and nobody waits for it: where it breaks, requests do not notice.
 """
 
-import os
 import sys
 
 import msgspec
 
 from tidegate.host import Plugins
+from tidegate.sim.aside import step_aside
 from tidegate.sim.shadow import Begin, Passed, Shadow
 
 
 def main() -> None:
     """Answer each message that wants a report by one line, until the input ends."""
-    os.nice(19)
+    step_aside()
     reports, sys.stdout = sys.stdout.buffer, sys.stderr  # what a policy prints is no report
     plugins = Plugins.installed()
     messages = msgspec.json.Decoder(Begin | Passed)

@@ -9,6 +9,7 @@ from tidegate.api import NS_PER_MS, Setup, Worker
 from tidegate.engine import FIRST_LEAD_NS
 from tidegate.observation import EngineSettings
 from tidegate.sim.what_if import Question
+from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
@@ -50,7 +51,7 @@ class Live:
 
     def hello(self) -> Hello:
         """What the page is told first."""
-        return Hello("live", self._driver.engine.name, version("tidegate-proxy"))
+        return Hello("live", self._driver.engine.decides, version("tidegate-proxy"))
 
     def open(self) -> None:
         """Begin to look. Raises ValueError where the engine has a witness already."""
@@ -107,7 +108,7 @@ class Live:
             viewers,
             round(self._cost_ns / max(1, now_ns - self._ticks_since_ns) * 1000, 3),
             section_of(self._trial),
-            self._driver.engine.name,
+            self._driver.engine.decides,
         )
         self._cost_ns += time.thread_time_ns() - began_ns
         return snapshot
@@ -124,7 +125,7 @@ class Live:
         engine = self._driver.engine
         question = Question(
             setup=self._setup(),
-            policy=engine.name,
+            policy="fifs" if type(engine.policy) is FirstComeFirstServed else engine.name,  # which broke
             options=engine.policy.options.model_dump(mode="json"),
             settings=EngineSettings(learn=True, max_tries=engine.max_tries, first_lead_ns=FIRST_LEAD_NS),
             requests=(),

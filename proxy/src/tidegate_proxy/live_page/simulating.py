@@ -4,7 +4,6 @@ It reads a line with the question, without its requests, then lines with some of
 it writes a line with the answers.
 """
 
-import os
 import sys
 import time
 from typing import Final
@@ -14,16 +13,16 @@ from msgspec.structs import replace
 
 from tidegate.api import Request
 from tidegate.host import Plugins
+from tidegate.sim.aside import step_aside
 from tidegate.sim.what_if import Answer, Question, answer, usual_alternatives
 
-LEAST_PRIORITY: Final = 19
 WITHIN_S: Final = 45.0
 """For all alternatives together; what is not done then is not."""
 
 
 def main() -> None:
     """Read, simulate, write."""
-    os.nice(LEAST_PRIORITY)
+    step_aside()
     told, sys.stdout = sys.stdout.buffer, sys.stderr  # what a policy prints is no answer
     give_up = time.monotonic() + WITHIN_S
     lines = iter(sys.stdin.buffer)

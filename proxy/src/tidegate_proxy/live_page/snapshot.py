@@ -173,7 +173,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     trial: TrialSection | None = None
     """None: neither shadow mode nor a canary is on."""
     policy: str = ""
-    """The name of the one that decides now; empty in a recording, of which it is told first."""
+    """The one that decides now, in words; empty in a recording, of which it is told first."""
 
 
 def cut(name: str) -> str:
