@@ -1,11 +1,12 @@
 """Does shadow mode say what comes true? Emulated GPUs behind the real tritonserver, three workloads.
 
-    python -m bench.shadow_mode [--seconds S] [--json FILE]
+    python -m bench.shadow_mode [--workload N ...] [--seconds S] [--json FILE]
 
-Each workload is sent three times, the same requests at the same instants: passed through (`batch: pass`), passed
-through in shadow mode, and scheduled. What shadow mode said the policy would gain is compared with what was gained:
-scheduled less passed through, by the clients' clock. What shadowing costs is the CPU of the proxy's own process and the
-median latency, against passing through without it. Policies plan with a profile measured through that Triton.
+Each workload, or each that is named by its number, is sent three times, the same requests at the same instants: passed
+through (`batch: pass`), passed through in shadow mode, and scheduled. What shadow mode said the policy would gain is
+compared with what was gained: scheduled less passed through, by the clients' clock. What shadowing costs is the CPU of
+the proxy's own process and the median latency, against passing through without it. Policies plan with a profile
+measured through that Triton.
 Nothing else should run meanwhile.
 """
 
@@ -75,7 +76,7 @@ class Compared:
     scheduled_seen: float
     """The same as Tidegate itself counts it, the warm-up included."""
     said: dict[str, Any]
-    """The estimate of all models."""
+    """The estimate of all models, and how long idle instances take to begin."""
     plain_p50_ms: float
     shadow_p50_ms: float
     plain_cpu: float
@@ -164,13 +165,13 @@ def _seen(proxy: ProxyProcess) -> float:
 
 
 def _said(proxy: ProxyProcess, sent: int) -> dict[str, Any]:
-    """The estimate of all models, once it is of all that was sent."""
+    """The estimate of all models, and how long idle instances take to begin, once it is of all that was sent."""
     give_up = time.monotonic() + 40
     while True:
         with urllib.request.urlopen(f"http://{proxy.metrics}/shadow") as answer:
             report = json.load(answer)["report"]
         if report and report["estimates"] and report["estimates"][0]["requests"] >= sent:
-            return dict(report["estimates"][0])
+            return dict(report["estimates"][0]) | {"begin_ms": report["begin_ms"]}
         if time.monotonic() > give_up:
             raise SystemExit(f"shadow mode has not said anything of all {sent} requests: {report}\n{proxy.log}")
         time.sleep(0.5)
@@ -192,7 +193,7 @@ def show(console: Console, rows: list[Compared]) -> None:
         table.add_row(
             row.workload + (" [yellow](generator fell behind)[/]" if row.fell_behind else ""),
             f"{row.measured:.1%} (seen {said['measured']:.1%}, simulated {said['batcher']:.1%}, "
-            f"at clients {said['passing']:.1%})",
+            f"at clients {said['passing']:.1%}, begin {said['begin_ms']} ms)",
             f"{row.scheduled:.1%} (seen {row.scheduled_seen:.1%}, simulated {said['policy']:.1%})",
             f"{100 * row.gain:+.1f}",
             f"{100 * (said['policy'] - said['passing']):+.1f}",
@@ -208,13 +209,17 @@ def show(console: Console, rows: list[Compared]) -> None:
 def main() -> None:
     """Run it, write its figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.shadow_mode", description=__doc__)
+    numbers = range(1, len(WORKLOADS) + 1)
+    parser.add_argument("--workload", type=int, action="append", choices=numbers, help="only these, by number from 1")
     parser.add_argument("--seconds", type=float, default=40.0, help="measured window of every run")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
     console = Console(width=None if os.isatty(1) else 240)
     console.print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before")
     rows = []
-    for workload in WORKLOADS:
+    for number, workload in enumerate(WORKLOADS, 1):
+        if number not in (arguments.workload or numbers):
+            continue
         with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
             rows.append(compare(workload, arguments.seconds, Path(folder)))
         show(console, rows[-1:])

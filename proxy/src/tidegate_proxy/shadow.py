@@ -54,7 +54,7 @@ LAST_WORDS: Final = 20
 
 
 Executed = tuple[str, int, int, list[tuple[int, int, int]]]
-"""What is said of a model (`tidegate.sim.shadow.Executed`)."""
+"""What is said of a model (`tidegate.sim.shadow_messages.Executed`)."""
 
 
 class Shadow(Collector):
@@ -358,7 +358,8 @@ def executed(answers: Iterable[service_pb2.ModelStatisticsResponse], models: Con
 def own_batching(catalog: Catalog) -> dict[str, Any]:
     """How the Tritons' own batchers are configured, in options of the policy `triton`.
 
-    Where the Tritons batch one model in different ways, it is as most of them do.
+    Where the Tritons batch one model in different ways, it is as most of them do. Models that share a worker do so by
+    Triton's rate limiter, which lets those have turns that have had the fewest.
     """
     ways: dict[str, Counter[bytes]] = {}
     for models in catalog.loaded.values():
@@ -366,7 +367,8 @@ def own_batching(catalog: Catalog) -> dict[str, Any]:
             if model.config.name in catalog.models:
                 way = model.config.dynamic_batching.SerializeToString(deterministic=True)
                 ways.setdefault(model.config.name, Counter())[way] += 1
-    return {"models": {name: _batching(found.most_common(1)[0][0]) for name, found in sorted(ways.items())}}
+    batching = {name: _batching(found.most_common(1)[0][0]) for name, found in sorted(ways.items())}
+    return {"turns": "fewest", "models": batching}
 
 
 def _batching(way: bytes) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from tidegate.api import Model, Profile, Setup, Worker
 from tidegate.host import Plugins
-from tidegate.sim.shadow import MOST_REQUESTS, Begin, Ended, Estimate, Executed, Passed, Seen, Shadow, _interval
+from tidegate.sim.shadow import MOST_REQUESTS, Shadow, _interval
+from tidegate.sim.shadow_messages import Begin, Ended, Estimate, Executed, Passed, Seen
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -98,9 +99,10 @@ def test_the_window_is_bounded_and_slides() -> None:
     assert shadow.report(200 * S).estimates == []
 
 
-def _told(begin: Begin, *executed: Executed) -> Estimate:
+def _told(begin: Begin, *executed: Executed, shapes: tuple[str, ...] = ("",)) -> Estimate:
     """What is said where the Tritons have said this at the window's beginning and at its end."""
-    shadow, seen = Shadow(begin, Plugins.installed()), _passed(3)
+    shadow = Shadow(begin, Plugins.installed())
+    seen = [Seen(each.at_ns, "m", 1, "", shapes[number % len(shapes)]) for number, each in enumerate(_passed(3))]
     ended = [Ended(request.at_ns, "m", 20 * MS, ok=True) for request in seen]
     for now_ns, said in zip((S, NOW), executed, strict=False):
         shadow.take(Passed(now_ns, [], [], report=False, executed=[said]))
@@ -118,12 +120,34 @@ def test_batches_take_what_the_tritons_say_and_requests_the_ways_besides() -> No
     assert (said.batcher > 0.9, said.passing > 0.1) == (True, False)
 
 
-def test_what_tritons_say_counts_not_where_they_began_anew_or_models_take_turns() -> None:
+def test_what_tritons_say_counts_not_where_they_began_anew_or_shapes_differ() -> None:
     before = Executed("m", 900, 900 * MS, [(1, 900, 900 * MS)])
     after = Executed("m", 400, 400 * MS, [(1, 400, 400 * MS)])
     assert _told(_begin(slo_ms=15), before, after).batcher > 0.9
-    other = Profile.linear("n", alpha_ms=1.0, beta_ms=10.0, max_rows=32)
-    setup = _begin(slo_ms=15).setup
-    shared = replace(setup, workers=(Worker(0, "w", ("m", "n")),), profiles=(*setup.profiles, other))
     quick = Executed("m", 0, 0, [(1, 0, 0)]), Executed("m", 400, 400 * 6 * MS, [(1, 400, 400 * 6 * MS)])
-    assert _told(replace(_begin(), setup=shared), *quick).batcher > 0.9
+    assert _told(_begin(slo_ms=15), *quick).batcher == 0
+    assert _told(_begin(slo_ms=15), *quick, shapes=("x:1", "x:2")).batcher > 0.9
+
+
+def test_of_models_that_share_a_worker_that_of_the_fewest_turns_is_next() -> None:
+    """Each batch takes 11 ms. Of `m` 900 had been executed, of `n`, which comes as often, none."""
+    other = replace(SETUP.models[0], name="n")
+    profiles = (*SETUP.profiles, replace(SETUP.profiles[0], partition="n"))
+    setup = Setup(models=(SETUP.models[0], other), workers=(Worker(0, "w", ("m", "n")),), profiles=profiles)
+    attainment = {}
+    for turns in ("oldest", "fewest"):
+        begin = Begin(setup, "symphony", {}, {"turns": turns}, ())
+        seen = sorted(
+            (Seen(each.at_ns + of * MS, "mn"[of], 1, "", "") for each in _passed(70) for of in (0, 1)),
+            key=lambda request: request.at_ns,
+        )
+        shadow = Shadow(begin, Plugins.installed())
+        ended = [Ended(request.at_ns, request.model, 20 * MS, ok=True) for request in seen]
+        for now_ns, count in ((S, 0), (NOW, 400)):
+            took = [(name, had + count, 11 * MS * (had + count)) for name, had in (("m", 900), ("n", 0))]
+            said = [Executed(name, had, total_ns, [(1, had, total_ns)]) for name, had, total_ns in took]
+            shadow.take(Passed(now_ns, [], [], report=False, executed=said))
+        shadow.take(Passed(NOW, seen, ended, report=True))
+        attainment[turns] = {each.model: each.batcher for each in shadow.report(NOW).estimates}
+    assert attainment["fewest"]["n"] > attainment["oldest"]["n"]
+    assert attainment["fewest"]["m"] < attainment["oldest"]["m"]

@@ -49,6 +49,28 @@ def test_a_batch_never_exceeds_the_largest_and_two_may_wait_per_instance() -> No
     assert payloads(of) == [tuple(range(8, 16)), tuple(range(16, 20))]
 
 
+@pytest.mark.parametrize("config", [{}, {"max_queue_size": 50}])
+def test_until_an_idle_instance_is_woken_requests_join(config: dict[str, int]) -> None:
+    of = batcher(begin_ns=10, **config)
+    for number in range(7):
+        arrive(of, number, at=number)
+        assert form(of, number, idle=1) == NEVER
+    assert payloads(of) == [tuple(range(7))]
+    assert of.payloads[0].begins_ns == 10
+    arrive(of, 7, at=10)
+    form(of, 10, idle=1)  # it is taken now
+    assert payloads(of) == [tuple(range(7))]
+
+
+def test_what_a_whole_batch_has_no_room_for_wakes_another_instance() -> None:
+    of = batcher(begin_ns=10)
+    for number in range(9):
+        arrive(of, number, at=number)
+        form(of, number, instances=2, idle=1)
+    assert payloads(of) == [tuple(range(8)), (8,)]
+    assert [payload.begins_ns for payload in of.payloads] == [10, 18]
+
+
 def test_a_preferred_size_goes_at_once_and_no_larger() -> None:
     of = batcher(2, 4)
     arrive(of, *range(7))

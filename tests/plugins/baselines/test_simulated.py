@@ -50,6 +50,9 @@ def bad_share(tally: Tally) -> float:
         ("triton", {"preferred_batch_size": [2, 4], "max_queue_delay_ms": 5}),
         ("triton", {"default_timeout_ms": 10, "max_queue_size": 5, "preferred_batch_size": [3]}),
         ("triton", {"default_timeout_ms": 10, "timeout_action": "delay", "allow_timeout_override": True}),
+        ("triton", {"begin_ms": 1, "turns": "fewest"}),
+        ("triton", {"begin_ms": 1, "preferred_batch_size": [2, 4], "max_queue_delay_ms": 5}),
+        ("triton", {"begin_ms": 1, "default_timeout_ms": 10, "max_queue_size": 5}),
     ],
 )
 def test_the_contract_is_kept_with_other_options(name: str, options: Options) -> None:

@@ -100,6 +100,85 @@ def test_of_several_models_the_batch_that_waits_longest() -> None:
     )
 
 
+def test_of_several_models_the_one_that_has_had_the_fewest_turns_where_that_is_wanted() -> None:
+    assert (
+        playbook(turns="fewest")
+        >> arrived(0, 0)
+        << run(0, 0, at=0)
+        << NO_TIMER
+        >> arrived(1, 1)
+        << NO_TIMER
+        >> arrived(2, 2, "n")
+        << CancelTimer("n")
+        >> freed(10)
+        << run(1, 2, at=10, model="n")
+        << NO_TIMER
+        << CancelTimer("n")
+        >> arrived(3, 11, "n")
+        << CancelTimer("n")
+        >> freed(20)
+        << run(2, 1, at=20)
+        << NO_TIMER
+        << CancelTimer("n")
+    )
+
+
+def test_turns_of_before_count() -> None:
+    assert (
+        playbook(2, turns="fewest", models={"n": {"executed": 8}})
+        >> arrived(0, 0)
+        << run(0, 0, at=0)
+        << NO_TIMER
+        >> arrived(1, 1)
+        << run(1, 1, at=1, worker=1)
+        << NO_TIMER
+        >> arrived(2, 2, "n")
+        << CancelTimer("n")
+        >> arrived(3, 3)
+        << NO_TIMER
+        >> freed(10)
+        << run(2, 3, at=10)
+        << NO_TIMER
+        << CancelTimer("n")
+    )
+
+
+def test_requests_join_until_an_idle_instance_begins() -> None:
+    assert (
+        playbook(begin_ms=1)
+        >> arrived(0, 0)
+        << SetTimer("m", MS)
+        >> arrived(1, 7)
+        << SetTimer("m", MS)
+        >> TimerFired(MS, "m")
+        << run(0, 0, 1, at=MS)
+        << NO_TIMER
+        >> arrived(2, MS + 1)
+        << NO_TIMER
+        >> freed(MS + 20)
+        << run(1, 2, at=MS + 20)
+        << NO_TIMER
+        << CancelTimer("n")
+    )
+
+
+def test_an_instance_that_becomes_free_does_not_wait_for_the_one_that_is_woken() -> None:
+    assert (
+        playbook(2, begin_ms=1)
+        >> arrived(0, 0)
+        << SetTimer("m", MS)
+        >> TimerFired(MS, "m")
+        << run(0, 0, at=MS)
+        << NO_TIMER
+        >> arrived(1, MS + 5)
+        << SetTimer("m", 2 * MS + 5)
+        >> freed(MS + 10)
+        << run(1, 1, at=MS + 10)
+        << NO_TIMER
+        << CancelTimer("n")
+    )
+
+
 def test_what_its_queue_policy_forbids_is_dropped() -> None:
     assert (
         playbook(max_queue_size=1, default_timeout_ms=1)

@@ -10,23 +10,17 @@ A profile is measured from outside, one request at a time, so that its batches t
 Triton goes on with its next batch at once: what its batches occupy an instance for, it says itself (`Executed`).
 """
 
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-import msgspec
-from msgspec.structs import replace
-
-from tidegate.api import NEVER, Profile, RequestArrived, Setup
-from tidegate.engine import FIRST_LEAD_NS, Engine, Headroom
+from tidegate.api import NEVER
+from tidegate.engine import Headroom
 from tidegate.host import Plugins
-from tidegate.sim.cluster import Cluster
-from tidegate.sim.record import ANSWERED, LATE, Record
-from tidegate.sim.simulation import Simulation
-from tidegate.sim.truth import SimulatedWorker, Truth
-from tidegate.workload import RequestSequence
+from tidegate.sim.shadow_batcher import OwnBatcher
+from tidegate.sim.shadow_messages import Begin, Ended, Estimate, Executed, Passed, Report, Seen
+from tidegate.sim.shadow_replay import replay_under_policy
+from tidegate.sim.shadow_told import NOTHING_TOLD, Told, told
 from tidegate.workload.arrivals import NS_PER_S
 
 WINDOW_NS: Final = 60 * NS_PER_S
@@ -41,96 +35,7 @@ ENOUGH_REQUESTS: Final = 200
 ENOUGH_BLOCKS: Final = 4
 BELIEVED: Final = 0.03
 """The attainment of the simulated batcher may differ from the measured one by so much."""
-FEWEST: Final = 5
-"""Batches of one size, whose mean is believed."""
 DRAWS: Final = 1000
-PATIENCE: Final = 100_000
-
-
-class Begin(msgspec.Struct, tag="begin", frozen=True):
-    """What there is: sent first, and again when it changes, which empties the window."""
-
-    setup: Setup
-    policy: str
-    options: dict[str, Any]
-    batcher: dict[str, Any]
-    """Options of the policy `triton`: how the Tritons' own batchers are configured."""
-    guessed: tuple[str, ...]
-    """Models of which no profile was measured on some of their workers: nothing is promised with those."""
-
-
-class Seen(msgspec.Struct, array_like=True, frozen=True):
-    """One request that passed."""
-
-    at_ns: int
-    model: str
-    rows: int
-    merge_key: str
-    shape: str
-
-
-class Ended(msgspec.Struct, array_like=True, frozen=True):
-    """One answer to a request that passed."""
-
-    at_ns: int
-    """When its request was sent."""
-    model: str
-    took_ns: int
-    ok: bool
-
-
-class Executed(msgspec.Struct, array_like=True, frozen=True):
-    """What the Tritons' statistics say of a model, of all time."""
-
-    model: str
-    answered: int
-    answered_ns: int
-    """From when they had a request until they had its answer, summed over the answered."""
-    batches: list[tuple[int, int, int]]
-    """Rows of a batch, how many of so many rows were executed, and the sum of what they took, in ns."""
-
-
-class Passed(msgspec.Struct, tag="passed", frozen=True):
-    """What passed since the last message."""
-
-    now_ns: int
-    seen: list[Seen]
-    ended: list[Ended]
-    report: bool
-    """Whether a report is wanted now."""
-    executed: list[Executed] = []
-    """What the Tritons have executed by now; empty where that was not asked for."""
-
-
-class Estimate(msgspec.Struct, frozen=True):
-    """What is said of one model, or (`model` empty) of all that have an SLO. Attainments are shares, 0 to 1."""
-
-    model: str
-    requests: int
-    measured: float
-    """Attainment of what passed."""
-    batcher: float
-    """The same, simulated: Triton's own batcher."""
-    passing: float
-    """The same by the clients' clock, so far as that is known: as the policy's is counted."""
-    policy: float
-    """Simulated: the policy."""
-    error: float
-    """`batcher` less `measured`: by how much the simulator is wrong where that can be seen."""
-    gain: tuple[float, float] | None
-    """95 % interval of what the policy adds to the attainment, widened by `error`; None: nothing is promised."""
-    why: str
-    """Why nothing is promised; else empty."""
-
-
-class Report(msgspec.Struct, frozen=True):
-    """What is said of a window."""
-
-    policy: str
-    window_s: float
-    unsimulated: int
-    """Answers to requests that no policy could have scheduled."""
-    estimates: list[Estimate]
 
 
 class Shadow:
@@ -139,6 +44,7 @@ class Shadow:
     def __init__(self, begin: Begin, plugins: Plugins) -> None:
         self._begin = begin
         self._plugins = plugins
+        self._batcher = OwnBatcher(begin, plugins)
         self._seen: list[Seen] = []
         self._ended: list[Ended] = []
         self._executed: list[tuple[int, dict[str, Executed]]] = []
@@ -162,20 +68,21 @@ class Shadow:
         """Simulate the window. Raises PluginError, and whatever a policy raises."""
         begin, until_ns = self._begin, now_ns - SETTLING_NS
         known = {model.name for model in begin.setup.models}
-        seen = [request for request in self._seen if request.at_ns < until_ns and request.model in known]
+        all_seen = [request for request in self._seen if request.model in known]
+        seen = [request for request in all_seen if request.at_ns < until_ns]
         if not seen:
-            return Report(begin.policy, 0.0, 0, [])
+            return Report(begin.policy, 0.0, 0, None, [])
         first_ns = seen[0].at_ns
         ended = [answer for answer in self._ended if first_ns <= answer.at_ns < until_ns]
         headroom = Headroom()
-        took_ns = self._took(begin.policy, begin.options, seen, headroom, {})
-        policy = [took is not None for took in took_ns]
-        occupied = {model.name: self._occupied(model.name, seen, ended) for model in begin.setup.models}
-        took_ns = self._took("triton", begin.batcher, seen, None, occupied)
+        policy = [took is not None for took in replay_under_policy(begin, self._plugins, seen, headroom).took_ns]
+        of_model = {model.name: self._told(model.name, seen, ended) for model in begin.setup.models}
+        between_ns = (self._executed[0][0], self._executed[-1][0]) if self._executed else (0, 0)
+        took_ns = self._batcher.took_ns(all_seen, of_model, between_ns)[: len(seen)]
         batcher, passing = list[bool](), list[bool]()
         for request, took in zip(seen, took_ns, strict=True):
             slo_ns = self._slo_ns.get(request.model, NEVER)
-            all_ns = None if took is None else took + occupied[request.model].ways_ns
+            all_ns = None if took is None else took + of_model[request.model].ways_ns
             batcher.append(all_ns is not None and all_ns <= slo_ns)
             passing.append(all_ns is not None and all_ns + headroom.way_ns <= slo_ns)
         estimates = []
@@ -184,7 +91,8 @@ class Shadow:
             if counts:
                 estimates.append(self._estimate(name, counts))
         unsimulated = max(0, len(ended) - len(seen))
-        return Report(begin.policy, (until_ns - first_ns) / NS_PER_S, unsimulated, estimates)
+        window_s = (until_ns - first_ns) / NS_PER_S
+        return Report(begin.policy, window_s, unsimulated, self._batcher.begin_ms, estimates)
 
     def _blocks(
         self,
@@ -237,109 +145,12 @@ class Shadow:
             return f"the simulated batcher is {100 * error:+.1f} points from what was measured"
         return ""
 
-    def _occupied(self, model: str, seen: Sequence[Seen], ended: Sequence[Ended]) -> "_Occupied":
-        """For how long batches of a model keep an instance, as the Tritons said within the window.
-
-        Not of models that wait for each other's workers: a rate limiter hands a GPU over no sooner than an answer is
-        on its way.
-        """
-        if any(model in worker.hosts and len(worker.hosts) > 1 for worker in self._begin.setup.workers):
-            return _Occupied()
+    def _told(self, model: str, seen: Sequence[Seen], ended: Sequence[Ended]) -> Told:
+        """What the Tritons said of a model within the window; nothing of one that has several shapes."""
+        if len({request.shape for request in seen if request.model == model}) > 1:
+            return NOTHING_TOLD
         said = [(now_ns, each[model]) for now_ns, each in self._executed if model in each]
-        if len(said) < 2 or len({request.shape for request in seen if request.model == model}) > 1:
-            return _Occupied()
-        (since_ns, first), (until_ns, last) = said[0], said[-1]
-        took_ns = [
-            each.took_ns for each in ended if each.ok and each.model == model and since_ns <= each.at_ns < until_ns
-        ]
-        answered = last.answered - first.answered
-        before = {rows: (count, total_ns) for rows, count, total_ns in first.batches}
-        counted = {
-            rows: (count - before.get(rows, (0, 0))[0], total_ns - before.get(rows, (0, 0))[1])
-            for rows, count, total_ns in last.batches
-        }
-        batches = {rows: (count, total_ns / count) for rows, (count, total_ns) in counted.items() if count > 0}
-        if answered <= 0 or not took_ns or not batches:
-            return _Occupied()
-        inside_ns = (last.answered_ns - first.answered_ns) / answered
-        return _Occupied(max(0, round(sum(took_ns) / len(took_ns) - inside_ns)), batches)
-
-    def _took(
-        self,
-        policy: str,
-        options: dict[str, Any],
-        seen: Sequence[Seen],
-        headroom: Headroom | None,
-        occupied: Mapping[str, "_Occupied"],
-    ) -> list[int | None]:
-        """What requests took from their arrival to their answer, simulated; None where they had none in time.
-
-        Without `headroom` whatever is answered counts. `occupied`: for how long batches keep an instance, where it is
-        not what the profiles say.
-        """
-        setup, first_ns = self._begin.setup, seen[0].at_ns
-        names = tuple(model.name for model in setup.models)
-        of_name = {name: index for index, name in enumerate(names)}
-        known = {profile.key for profile in setup.profiles}
-        shaped = {(key[0], key[2]) for key in known}
-        shapes = tuple(request.shape if (request.model, request.shape) in shaped else "" for request in seen)
-        sequence = RequestSequence(
-            models=names,
-            slos_ns=tuple(self._slo_ns.get(name, NEVER) for name in names),
-            at_ns=array("q", [request.at_ns - first_ns for request in seen]),
-            model=array("q", [of_name[request.model] for request in seen]),
-            rows=array("q", [request.rows for request in seen]),
-            apps=None,
-            shapes=shapes,
-            times_ms=None,
-            served_late=frozenset(model.name for model in setup.models if model.late == "serve" and model.slo_ns),
-        )
-        record = Record(sequence)
-        tables = {
-            profile.key: occupied.get(profile.partition, _Occupied()).table_ns(profile) for profile in setup.profiles
-        }
-        cluster = Cluster(
-            [SimulatedWorker(worker.id, worker.kind) for worker in setup.workers], Truth(tables, None, {}, shapes)
-        )
-        made = self._plugins.make_policy(policy, setup, options)
-        engine = Engine(made, name=policy, strict=True, learn=False, first_lead_ns=FIRST_LEAD_NS)
-        engine.reducer.tell(record)
-        simulation = Simulation(engine, cluster, patience=PATIENCE)
-        due = headroom.before if headroom else lambda deadline_ns, _: deadline_ns
-        simulation.feed(
-            RequestArrived(
-                request.arrival_ns,
-                replace(request, merge_key=passed.merge_key, deadline_ns=due(request.deadline_ns, request.arrival_ns)),
-            )
-            for request, passed in zip(sequence, seen, strict=True)
-        )
-        simulation.run()
-        wanted = (ANSWERED,) if headroom else (ANSWERED, LATE)
-        return [
-            ended_ns - request.arrival_ns if outcome in wanted else None
-            for outcome, ended_ns, request in zip(record.outcome, record.ended_ns, sequence, strict=True)
-        ]
-
-
-class _Occupied(NamedTuple):
-    """For how long batches of a model keep an instance, and for how long its requests are on their way."""
-
-    ways_ns: int = 0
-    batches: Mapping[int, tuple[int, float]] = MappingProxyType({})
-    """How many of so many rows there were, and what they took on average, in ns."""
-
-    def table_ns(self, profile: Profile) -> tuple[int, ...]:
-        """What batches of 1, 2, ... rows take: sizes of which there were none differ from the profile as the others."""
-        expected_ns = [profile.expected_ns(rows) for rows in range(1, profile.max_rows + 1)]
-        known = {rows: each for rows, each in self.batches.items() if rows <= profile.max_rows}
-        if not known:
-            return tuple(expected_ns)
-        counted = sum(count for count, _ in known.values())
-        off_ns = sum(count * (mean_ns - expected_ns[rows - 1]) for rows, (count, mean_ns) in known.items()) / counted
-        return tuple(
-            max(1, round(known[rows][1] if rows in known and known[rows][0] >= FEWEST else each_ns + off_ns))
-            for rows, each_ns in enumerate(expected_ns, 1)
-        )
+        return told(said, [answer for answer in ended if answer.model == model])
 
 
 def _interval(blocks: list[list[int]], error: float, measured: float) -> tuple[float, float]:

@@ -9,7 +9,8 @@ import msgspec
 
 from tidegate.host import Plugins
 from tidegate.sim.aside import step_aside
-from tidegate.sim.shadow import Begin, Passed, Shadow
+from tidegate.sim.shadow import Shadow
+from tidegate.sim.shadow_messages import Begin, Passed
 
 
 def main() -> None:

@@ -25,6 +25,8 @@ class Payload:
     """Nothing is added any more, unless the instance that takes it finds others that have waited too long."""
     sealed: bool = False
     """The next request has another shape: not even then."""
+    begins_ns: int = 0
+    """When the idle instance has been woken that takes it; one that becomes free takes it at once."""
 
     @property
     def since_ns(self) -> int:
@@ -46,6 +48,8 @@ class BatcherConfig:
     """What happens to a request that timed out; else it is delayed: it comes after all that have not."""
     max_queue_size: int = 0
     """0: any."""
+    begin_ns: int = 0
+    """How long it takes to wake an idle instance; what comes meanwhile joins."""
 
     @property
     def prefetches(self) -> bool:
@@ -113,15 +117,18 @@ class DynamicBatcher:
     def form(self, now_ns: int, instances: int, idle: int) -> int:
         """Move requests into payloads as far as there is room for these; returns when to look again, or NEVER."""
         room = 2 * instances if self.config.prefetches else idle
-        while (self._waiting or self._delayed) and len(self.payloads) < room:
-            if idle and self.payloads:
+        while self._waiting or self._delayed:
+            if idle and self.payloads and self.payloads[0].begins_ns <= now_ns:
                 return NEVER  # taken at once, so that nothing more joins it: look again then
             growing = bool(self.payloads) and not self.payloads[-1].closed
+            if len(self.payloads) >= room and (self.config.prefetches or not growing):
+                break
             if growing and self._rows < self._waking_rows:
                 break
             if self.payloads and not growing:
                 self._waking_rows = 0
-            payload = self.payloads[-1] if growing else Payload()
+            begins_ns = now_ns + self.config.begin_ns if idle else 0
+            payload = self.payloads[-1] if growing else Payload(begins_ns=begins_ns)
             joining, again_ns = self._choose(now_ns, payload)
             for _ in range(joining):
                 _, (_, request) = (self._waiting or self._delayed).popitem(last=False)

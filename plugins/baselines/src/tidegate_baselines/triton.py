@@ -3,6 +3,7 @@
 Sources: Triton's user guide (Batchers; ModelDynamicBatching and ModelQueuePolicy of model_config.proto).
 """
 
+from collections import Counter
 from typing import Literal
 
 from pydantic import Field
@@ -51,11 +52,22 @@ class BatchingOptions(PolicyOptions):
     allow_timeout_override: bool = Field(
         default=False, description="A request's own time limit counts if it is shorter"
     )
+    begin_ms: float = Field(
+        default=0.0, ge=0, description="How long an idle instance takes to begin: what comes meanwhile joins its batch"
+    )
+    executed: int = Field(
+        default=0, ge=0, description="How many batches its instances had executed before, all together"
+    )
 
 
 class TritonOptions(BatchingOptions):
-    """Options of `triton`: how models are batched, and which ones otherwise."""
+    """Options of `triton`: how models are batched, and which ones otherwise, and who is next where they share."""
 
+    turns: Literal["oldest", "fewest"] = Field(
+        default="oldest",
+        description="Whose batch a worker takes that hosts several models: the one that waits longest, or, as Triton's "
+        "rate limiter does where priorities are equal, that of the model of which it has executed the fewest",
+    )
     models: dict[str, BatchingOptions] = Field(
         default={}, description="What is otherwise for some models, by name; what is not said is as for all"
     )
@@ -85,6 +97,8 @@ class Triton(Policy):
         self._profiles = {profile.key: profile for profile in setup.profiles}
         self._batchers = {model.name: DynamicBatcher(model, self._config(model)) for model in setup.models}
         self._model_of: dict[int, str] = {}
+        self._executed = Counter[tuple[int, str]]()
+        """How many batches each worker has run of each model."""
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Queue it, unless the queue is full."""
@@ -141,6 +155,7 @@ class Triton(Policy):
             allow_timeout_override=options.allow_timeout_override,
             reject=options.timeout_action == "reject",
             max_queue_size=options.max_queue_size,
+            begin_ns=ms_to_ns(options.begin_ms),
         )
 
     def _freed(self, now_ns: int, worker: Worker) -> Commands:
@@ -148,11 +163,19 @@ class Triton(Policy):
         waiting = [self._batchers[name] for name in worker.hosts if name in self._batchers]
         commands: list[AnyCommand] = []
         if ready := [batcher for batcher in waiting if batcher.payloads]:
-            oldest = min(ready, key=lambda batcher: (batcher.payloads[0].since_ns, batcher.model.name))
-            commands.append(self._run(now_ns, oldest, worker))
+            commands.append(self._run(now_ns, min(ready, key=lambda batcher: self._turn(batcher, worker)), worker))
         for batcher in waiting:
             commands.extend(self._advance(now_ns, batcher.model.name))
         return commands
+
+    def _turn(self, batcher: DynamicBatcher, worker: Worker) -> tuple[int, int, str]:
+        """Whose is the least runs next."""
+        name = batcher.model.name
+        since_ns = batcher.payloads[0].since_ns
+        if self.options.turns == "oldest":
+            return 0, since_ns, name
+        before = self.options.of(name).executed // self._idle.count_hosting(name)
+        return before + self._executed[worker.id, name], since_ns, name
 
     def _advance(self, now_ns: int, model: str) -> Commands:
         """Let a model's batcher work until nothing more can be moved, and ask to be woken when that changes."""
@@ -165,6 +188,9 @@ class Triton(Policy):
             worker = self._idle.peek(model)
             wake_ns = batcher.form(now_ns, self._idle.count_hosting(model), 1 if worker else 0)
             if worker is None or not batcher.payloads:
+                break
+            if (begins_ns := batcher.payloads[0].begins_ns) > now_ns:
+                wake_ns = min(wake_ns, begins_ns)
                 break
             commands.append(self._run(now_ns, batcher, worker))
         commands.append(SetTimer(model, wake_ns) if wake_ns < NEVER else CancelTimer(model))
@@ -179,4 +205,5 @@ class Triton(Policy):
         start_ns = self._idle.start_ns(now_ns, worker.id)
         leg = Leg(worker.id, model, start_ns, self._profiles[model, worker.kind, requests[0].shape].planned_ns(rows))
         self._idle.occupy(worker.id)
+        self._executed[worker.id, model] += 1
         return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (leg,)))

@@ -1,0 +1,95 @@
+"""What a Tidegate in shadow mode tells the process beside it, and what that says: JSON lines."""
+
+from typing import Any
+
+import msgspec
+
+from tidegate.api import Setup
+
+
+class Begin(msgspec.Struct, tag="begin", frozen=True):
+    """What there is: sent first, and again when it changes, which empties the window."""
+
+    setup: Setup
+    policy: str
+    options: dict[str, Any]
+    batcher: dict[str, Any]
+    """Options of the policy `triton`: how the Tritons' own batchers are configured."""
+    guessed: tuple[str, ...]
+    """Models of which no profile was measured on some of their workers: nothing is promised with those."""
+
+
+class Seen(msgspec.Struct, array_like=True, frozen=True):
+    """One request that passed."""
+
+    at_ns: int
+    model: str
+    rows: int
+    merge_key: str
+    shape: str
+
+
+class Ended(msgspec.Struct, array_like=True, frozen=True):
+    """One answer to a request that passed."""
+
+    at_ns: int
+    """When its request was sent."""
+    model: str
+    took_ns: int
+    ok: bool
+
+
+class Executed(msgspec.Struct, array_like=True, frozen=True):
+    """What the Tritons' statistics say of a model, of all time."""
+
+    model: str
+    answered: int
+    answered_ns: int
+    """From when they had a request until they had its answer, summed over the answered."""
+    batches: list[tuple[int, int, int]]
+    """Rows of a batch, how many of so many rows were executed, and the sum of what they took, in ns."""
+
+
+class Passed(msgspec.Struct, tag="passed", frozen=True):
+    """What passed since the last message."""
+
+    now_ns: int
+    seen: list[Seen]
+    ended: list[Ended]
+    report: bool
+    """Whether a report is wanted now."""
+    executed: list[Executed] = []
+    """What the Tritons have executed by now; empty where that was not asked for."""
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """What is said of one model, or (`model` empty) of all that have an SLO. Attainments are shares, 0 to 1."""
+
+    model: str
+    requests: int
+    measured: float
+    """Attainment of what passed."""
+    batcher: float
+    """The same, simulated: Triton's own batcher."""
+    passing: float
+    """The same by the clients' clock, so far as that is known: as the policy's is counted."""
+    policy: float
+    """Simulated: the policy."""
+    error: float
+    """`batcher` less `measured`: by how much the simulator is wrong where that can be seen."""
+    gain: tuple[float, float] | None
+    """95 % interval of what the policy adds to the attainment, widened by `error`; None: nothing is promised."""
+    why: str
+    """Why nothing is promised; else empty."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What is said of a window."""
+
+    policy: str
+    window_s: float
+    unsimulated: int
+    """Answers to requests that no policy could have scheduled."""
+    begin_ms: float | None
+    """How long an idle instance of the Tritons takes to begin, as its batches tell; None: nothing was told of them."""
+    estimates: list[Estimate]

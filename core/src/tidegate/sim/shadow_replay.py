@@ -1,0 +1,102 @@
+"""Requests that passed, sent through the simulator under a policy."""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from tidegate.api import NEVER, RequestArrived
+from tidegate.engine import FIRST_LEAD_NS, Engine, Headroom
+from tidegate.host import Plugins
+from tidegate.sim.cluster import Cluster
+from tidegate.sim.record import ANSWERED, LATE, Record
+from tidegate.sim.shadow_messages import Begin, Seen
+from tidegate.sim.shadow_told import NOTHING_TOLD, Told
+from tidegate.sim.simulation import Simulation
+from tidegate.sim.truth import SimulatedWorker, Truth
+from tidegate.workload import RequestSequence
+
+PATIENCE: Final = 100_000
+
+
+class Replayed(NamedTuple):
+    """What came of it."""
+
+    took_ns: list[int | None]
+    """What each request took from its arrival to its answer; None where it had none, or none in time."""
+    batches: list[tuple[int, str, int]]
+    """When each batch ended, by the clock of the requests, of which model it was, and how many rows it had."""
+
+
+def replay_under_policy(begin: Begin, plugins: Plugins, seen: Sequence[Seen], headroom: Headroom) -> Replayed:
+    """Under the policy that is spoken of, whose deadlines are earlier by the headroom, after which no answer counts.
+
+    Raises PluginError, and whatever the policy raises.
+    """
+    return _replay(begin, plugins, seen, begin.policy, begin.options, headroom, {})
+
+
+def replay_under_batcher(
+    begin: Begin, plugins: Plugins, seen: Sequence[Seen], options: dict[str, Any], told: Mapping[str, Told]
+) -> Replayed:
+    """Under Triton's own batcher with these options, for which every answer counts.
+
+    `told`: for how long batches of a model keep an instance, where it is not what the profiles say. Raises PluginError.
+    """
+    return _replay(begin, plugins, seen, "triton", options, None, told)
+
+
+def _replay(
+    begin: Begin,
+    plugins: Plugins,
+    seen: Sequence[Seen],
+    policy: str,
+    options: dict[str, Any],
+    headroom: Headroom | None,
+    told: Mapping[str, Told],
+) -> Replayed:
+    setup, first_ns = begin.setup, seen[0].at_ns
+    slos_ns = tuple(NEVER if model.slo_ns is None else model.slo_ns for model in setup.models)
+    names = tuple(model.name for model in setup.models)
+    of_name = {name: index for index, name in enumerate(names)}
+    shaped = {(profile.partition, profile.shape) for profile in setup.profiles}
+    shapes = tuple(request.shape if (request.model, request.shape) in shaped else "" for request in seen)
+    sequence = RequestSequence(
+        models=names,
+        slos_ns=slos_ns,
+        at_ns=array("q", [request.at_ns - first_ns for request in seen]),
+        model=array("q", [of_name[request.model] for request in seen]),
+        rows=array("q", [request.rows for request in seen]),
+        apps=None,
+        shapes=shapes,
+        times_ms=None,
+        served_late=frozenset(model.name for model in setup.models if model.late == "serve" and model.slo_ns),
+    )
+    record = Record(sequence)
+    tables = {profile.key: told.get(profile.partition, NOTHING_TOLD).table_ns(profile) for profile in setup.profiles}
+    cluster = Cluster(
+        [SimulatedWorker(worker.id, worker.kind) for worker in setup.workers], Truth(tables, None, {}, shapes)
+    )
+    made = plugins.make_policy(policy, setup, options)
+    # An instance of a Triton asks for its next batch when it has ended one, and no sooner.
+    lead_ns = FIRST_LEAD_NS if headroom else 0
+    engine = Engine(made, name=policy, strict=True, learn=False, first_lead_ns=lead_ns)
+    engine.reducer.tell(record)
+    simulation = Simulation(engine, cluster, patience=PATIENCE)
+    due = headroom.before if headroom else lambda deadline_ns, _: deadline_ns
+    simulation.feed(
+        RequestArrived(
+            request.arrival_ns,
+            replace(request, merge_key=passed.merge_key, deadline_ns=due(request.deadline_ns, request.arrival_ns)),
+        )
+        for request, passed in zip(sequence, seen, strict=True)
+    )
+    simulation.run()
+    wanted = (ANSWERED,) if headroom else (ANSWERED, LATE)
+    took_ns = [
+        ended_ns - request.arrival_ns if outcome in wanted else None
+        for outcome, ended_ns, request in zip(record.outcome, record.ended_ns, sequence, strict=True)
+    ]
+    legs = zip(record.leg_ended_ns, record.leg_model, record.leg_rows, strict=True)
+    return Replayed(took_ns, [(first_ns + ended_ns, names[model], rows) for ended_ns, model, rows in legs])

@@ -1,0 +1,82 @@
+"""How long idle instances take to begin is learned of the sizes of batches, and of nothing else."""
+
+from random import Random
+
+import pytest
+
+from tidegate.api import Model, Profile, Setup, Worker
+from tidegate.host import Plugins
+from tidegate.sim.shadow_batcher import BEGINS_MS, OwnBatcher
+from tidegate.sim.shadow_messages import Begin, Ended, Executed, Seen
+from tidegate.sim.shadow_replay import replay_under_batcher
+from tidegate.sim.shadow_told import NOTHING_TOLD, Told, told
+
+S = 1_000_000_000
+MS = 1_000_000
+ALL = (0, 100 * S)
+SETUP = Setup(
+    models=(Model("m", 16, slo_ns=70 * MS),),
+    workers=(Worker(0, "a", ("m",)), Worker(1, "b", ("m",))),
+    profiles=(Profile.linear("m", alpha_ms=5.0, beta_ms=19.0, max_rows=16),),
+)
+BEGIN = Begin(SETUP, "symphony", {}, {"max_queue_delay_ms": 0.0}, ())
+PLUGINS = Plugins.installed()
+
+
+def _bursts(seed: int) -> list[Seen]:
+    """Some 100 requests a second for 20 s; within a burst they come within 0.6 ms of each other."""
+    rng, at_ns, seen = Random(seed), 0, []
+    while at_ns < 20 * S:
+        at_ns += round(rng.expovariate(25) * S)
+        for _ in range(rng.randint(1, 7)):
+            at_ns += round(rng.uniform(0.02, 0.6) * MS)
+            seen.append(Seen(at_ns, "m", 1, "", ""))
+    return seen
+
+
+def _of_truth(seen: list[Seen], begin_ms: float) -> Told:
+    """What Tritons would tell whose instances take so long to begin."""
+    batches = replay_under_batcher(BEGIN, PLUGINS, seen, {"begin_ms": begin_ms}, {}).batches
+    sizes = [rows for _, _, rows in batches]
+    return Told(0, {rows: (sizes.count(rows), (19.0 + 5.0 * rows) * MS) for rows in set(sizes)})
+
+
+@pytest.mark.parametrize("begin_ms", BEGINS_MS)
+def test_it_is_learned_within_a_few_reports_and_kept(begin_ms: float) -> None:
+    batcher = OwnBatcher(BEGIN, PLUGINS)
+    learned = []
+    for seed in range(5):
+        seen = _bursts(seed)
+        batcher.took_ns(seen, {"m": _of_truth(seen, begin_ms)}, ALL)
+        assert batcher.begin_ms is not None
+        learned.append(BEGINS_MS.index(batcher.begin_ms))
+    true = BEGINS_MS.index(begin_ms)
+    assert all(abs(each - true) <= 1 for each in learned[3:]), learned
+
+
+def test_it_is_unlearned_where_batches_become_smaller() -> None:
+    batcher = OwnBatcher(BEGIN, PLUGINS)
+    for begin_ms in (1.6, 0.0):
+        for seed in range(4):
+            seen = _bursts(seed)
+            batcher.took_ns(seen, {"m": _of_truth(seen, begin_ms)}, ALL)
+        assert batcher.begin_ms is not None
+        assert abs(BEGINS_MS.index(batcher.begin_ms) - BEGINS_MS.index(begin_ms)) <= 1
+
+
+def test_where_batches_do_not_tell_nothing_is_assumed() -> None:
+    batcher, alone = OwnBatcher(BEGIN, PLUGINS), [Seen(at_s * S, "m", 1, "", "") for at_s in range(20)]
+    took_ns = batcher.took_ns(alone, {"m": _of_truth(alone, 1.6)}, ALL)
+    assert batcher.begin_ms == 0
+    assert took_ns == [24 * MS] * 20
+    seen = _bursts(1)
+    batcher.took_ns(seen, {"m": NOTHING_TOLD}, ALL)
+    assert batcher.begin_ms is None
+
+
+def test_told_is_what_was_executed_between_two_instants() -> None:
+    first = Executed("m", 10, 300 * MS, [(1, 10, 240 * MS)])
+    last = Executed("m", 40, 1200 * MS, [(1, 20, 480 * MS), (2, 10, 290 * MS)])
+    ended = [Ended(at_s * S, "m", 32 * MS, ok=True) for at_s in range(5)]
+    assert told([(0, first), (10 * S, last)], ended) == Told(2 * MS, {1: (10, 24.0 * MS), 2: (10, 29.0 * MS)}, 10)
+    assert told([(0, first)], ended) == told([(0, last), (10 * S, first)], ended) == NOTHING_TOLD
