@@ -81,8 +81,8 @@ class TritonOptions(BatchingOptions):
 class Triton(Policy):
     """A queue and a batcher per model; whichever instance is free takes the next batch.
 
-    It knows neither deadlines nor latencies. A worker that hosts several models runs one batch at a time, the oldest
-    first: as Triton does under a rate limiter with one resource.
+    It knows neither deadlines nor latencies. A worker that hosts several models runs one batch at a time, as Triton does
+    under a rate limiter with one resource; `turns` says whose.
     """
 
     Options = TritonOptions
@@ -159,7 +159,7 @@ class Triton(Policy):
         )
 
     def _freed(self, now_ns: int, worker: Worker) -> Commands:
-        """The payload that waits longest runs; then every model of that worker may make another."""
+        """The payload runs whose turn it is; then every model of that worker may make another."""
         waiting = [self._batchers[name] for name in worker.hosts if name in self._batchers]
         commands: list[AnyCommand] = []
         if ready := [batcher for batcher in waiting if batcher.payloads]:
