@@ -81,8 +81,8 @@ class TritonOptions(BatchingOptions):
 class Triton(Policy):
     """A queue and a batcher per model; whichever instance is free takes the next batch.
 
-    It knows neither deadlines nor latencies. A worker that hosts several models runs one batch at a time, as Triton does
-    under a rate limiter with one resource; `turns` says whose.
+    It knows neither deadlines nor latencies. A worker that hosts several models runs one batch at a time, as Triton
+    does under a rate limiter with one resource; `turns` says whose.
     """
 
     Options = TritonOptions
