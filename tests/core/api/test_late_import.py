@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.api import PlanningError
-from tidegate.api.late_import import imported_late
+from tidegate.api.late_import import imported_late, load
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +38,13 @@ def test_a_missing_library_is_named_with_what_to_install() -> None:
 def test_a_module_of_its_own_that_is_missing_is_a_fault() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"tidal\.gone"):
         imported_late("tidal.broken:plan", "tidal[planner]")()
+
+
+def test_what_is_loaded_first_takes_no_time_of_the_call() -> None:
+    """What is not imported late needs nothing."""
+    plan = imported_late("tidal.simple:plan", "tidal[planner]")
+    load(plan)
+    assert "tidal.simple" in sys.modules
+    load(print)
+    with pytest.raises(PlanningError, match="needs no_such_solver"):
+        load(imported_late("tidal.heavy:plan", "tidal[planner]"))

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import rich.progress
 import yaml
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from tidegate.api import Document, Plan, PlannerSpec, PlanningError, Progress
+from tidegate.api.late_import import imported_late
 from tidegate.cli import build_app
 from tidegate.commands.plan import run_under_bar
 from tidegate.host import Plugins
@@ -165,3 +167,15 @@ def test_the_bar_tells_the_gap_and_the_time_left(eventually: Callable[[Callable[
     with pytest.raises(PlanningError, match="enough"):
         run_under_bar(PlannerSpec("slow", "", Document, SubclusterPlan, run), Document(), 600.0, console)
     assert re.search(r"\d+ s left", shown.getvalue())
+
+
+def test_what_a_planner_imports_takes_none_of_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second that a solver takes to be imported would else be half of what `tidegate recommend` gives a planner."""
+    (tmp_path / "heavy_solver.py").write_text("def plan(problem, /, *, time_limit_s, progress): return progress()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "heavy_solver", raising=False)
+    begun: list[bool] = []
+    monkeypatch.setattr(rich.progress.Progress, "start", lambda _: begun.append("heavy_solver" in sys.modules))
+    planner = PlannerSpec("heavy", "", Document, SubclusterPlan, imported_late("heavy_solver:plan", "heavy[planner]"))
+    run_under_bar(planner, Document(), 1.0, Console(file=io.StringIO()))
+    assert begun == [True]

@@ -109,13 +109,16 @@ def stdout_to_stderr() -> Iterator[None]:
 def run_under_bar(planner: "PlannerSpec", problem: "Document", time_limit_s: float, console: "Console") -> "Plan":
     """Run a planner under a bar of its time, on a terminal only: the best so far, its gap, the time left.
 
-    The bar's clock is the planner's.
+    The bar's clock is the planner's, and begins when what the planner needs is imported.
     """
     from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
     from rich.progress_bar import ProgressBar
     from rich.text import Text
 
+    from tidegate.api.late_import import load
     from tidegate.api.planner import gap_between
+
+    load(planner.run)
 
     class TimeBar(ProgressColumn):
         """How much of the time is used; it moves while a solver is silent."""
