@@ -232,6 +232,16 @@ def test_flags_alone_are_a_configuration() -> None:
         read_config()
 
 
+def test_a_flag_for_one_port_leaves_the_others_where_they_are_by_default(tmp_path: Path) -> None:
+    flags = {"tritons": ["t:1"], "listen": {"grpc": None, "http": None, "metrics": "127.0.0.1:8102"}}
+    listen = read_config(flags=flags).listen
+    assert (listen.grpc, listen.http, listen.metrics) == ("0.0.0.0:8101", "0.0.0.0:8100", "127.0.0.1:8102")
+    (tmp_path / "t.yaml").write_text("listen: {grpc: 127.0.0.1:1}")
+    listen = read_config(tmp_path / "t.yaml", flags).listen
+    assert (listen.grpc, listen.http, listen.metrics) == ("127.0.0.1:1", None, "127.0.0.1:8102")
+    assert read_config(flags={"tritons": ["t:1"], "listen": {"grpc": "127.0.0.1:1"}}).listen.metrics is None
+
+
 def test_the_options_of_one_policy_are_not_given_to_another(tmp_path: Path) -> None:
     document = {"tritons": ["a:1"], "policy": {"name": "symphony", "options": {"reserve_ms": 1}}}
     more = {"policy": {"options": {"gathering": "window"}}}

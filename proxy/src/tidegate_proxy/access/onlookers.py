@@ -14,7 +14,7 @@ NOT_FOUND: Final = 404
 _PATH: Final = "/live"
 _REMEDY: Final = (
     "the live page shows names of models and requests: it is there where listen.metrics is an address of this machine "
-    "alone, such as 127.0.0.1:8102, or with page.token_file"
+    "alone (--listen-metrics 127.0.0.1:8102), or with page.token_file"
 )
 _BY_NAME: Final = "ask for it as localhost or 127.0.0.1, or set page.token_file"
 

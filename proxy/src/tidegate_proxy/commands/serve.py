@@ -49,7 +49,7 @@ def serve(
         str | None,
         typer.Option(
             help="Address of the gRPC service; port 0 takes a free one. Without this and a configuration: "
-            "0.0.0.0:8101, HTTP on 8100 and metrics on 8102."
+            "0.0.0.0:8101, HTTP on 8100 and metrics on 8102; with this, HTTP and metrics where they are named."
         ),
     ] = None,
     listen_http: Annotated[str | None, typer.Option(help="Address of the HTTP service.")] = None,

@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from tidegate.documents import WHOLE, WrongField, in_lines, no_yaml, wrong_fields
-from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.config import Listen, ServeConfig
 
 
 class ConfigError(Exception):
@@ -32,7 +32,7 @@ def read_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
     document = _parse(path) if path else {}
     if not isinstance(document, dict):
         raise ConfigError(source, (WrongField(WHOLE, "it is no mapping of fields to values"),))
-    data = _with_all_tritons(_merged(_long(document), _long(given)), source)
+    data = _with_all_tritons(_merged(_listening(_long(document), _long(given)), _long(given)), source)
     folder = path.parent.absolute() if path else Path.cwd()
     try:
         # As JSON: pydantic then takes strings for paths and lists for tuples, and is strict in all else.
@@ -96,6 +96,14 @@ def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
         elif value is not None:
             given[name] = value
     return given
+
+
+def _listening(document: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """A file that does not say where to listen, as if it said the defaults, where flags change but one of these."""
+    if "listen" in document or "grpc" in given.get("listen", {"grpc": ""}):
+        return document
+    default: Listen = ServeConfig.model_fields["listen"].default
+    return {**document, "listen": default.model_dump(exclude_unset=True)}
 
 
 def _long(document: dict[str, Any]) -> dict[str, Any]:
