@@ -14,6 +14,7 @@ document     the results as JSON; report, goodput_report, sweep_report: as pages
 verdicts     the sentences at the top; charts, gantt_charts, over_load: what is drawn; tables: what is listed
 what_if      requests that came, once more, with something otherwise
 shadow       what a policy would have done with what passed a Tidegate untouched; shadow_process: beside a live one
+aside        how a process that simulates beside a live one gives way to all, and ends with it
 replay       a recorded run again, simulated or live: the same events give the same commands
 
 What is exported here needs nothing beyond the core; `result` and all that uses it need the extra `sim`.
