@@ -58,7 +58,7 @@ class Relay:
 
     @property
     def unanswered(self) -> set[Passing]:
-        """Those that have one answer each, and do not have it yet."""
+        """Requests that have one answer each, and do not have it yet."""
         waiting = (message[2] for message in self._messages if message is not None)
         on_their_way = (passing for _, _, passing in self._unanswered)
         return {passing for passing in (*waiting, *on_their_way) if passing is not None}
