@@ -1,1 +1,1 @@
-"""The configuration file: its fields, reading it, checking what it names, what a change of it means; what is in force."""
+"""The configuration file: its fields, reading it, checking what it names, what a change means; what is in force."""
