@@ -68,7 +68,8 @@ def test_an_slo_that_no_request_can_keep_is_found_by_a_profile(triton: EmbeddedT
 
 def test_a_request_is_timed_if_asked_for(triton: EmbeddedTriton, tmp_path: Path) -> None:
     path = _write(tmp_path, triton, models={"echo": {"slo_ms": 1e-4}})
-    assert "models.echo.slo_ms slo-too-short" not in _findings(path), "nobody knows"
+    _, known = _findings(path).get("models.echo.slo_ms slo-too-short", ("", ""))
+    assert "timed" not in known, "by statistics at most, where other tests have asked this Triton much"
     severity, what = _findings(path, "--measure")["models.echo.slo_ms slo-too-short"]
     assert severity == "error"
     assert "timed now, with every open dimension 1" in what
