@@ -116,7 +116,7 @@ def compare(name: str, asked: Asked, seconds: float, work: Path) -> Compared:
         ours = triton
     return Compared(
         name,
-        f"{found.verdict}: {found.candidate.title} on {chosen.site.words(found.count)}",
+        f"{found.verdict}: {found.candidate.title} on {chosen.site.words(found.count)}{_cut(found.scenario)}",
         mean_rate_rps(truth),
         asked.slower,
         ours,
@@ -125,6 +125,13 @@ def compare(name: str, asked: Asked, seconds: float, work: Path) -> Compared:
         asking_s,
         load,
     )
+
+
+def _cut(scenario: Scenario) -> str:
+    """Into how many partitions models are cut, if any is."""
+    layout = scenario.layout
+    parts = [len(pipeline.partitions) for model in (layout.models if layout else ()) for pipeline in model.pipelines]
+    return f", in up to {max(parts)} partitions" if max(parts, default=1) > 1 else ""
 
 
 def profiled(truth: Scenario, work: Path) -> tuple[Scenario, dict[str, float]]:
