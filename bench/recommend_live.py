@@ -222,16 +222,13 @@ def _serve(
 
 
 def _true_service(scenario: Scenario, added_ms: dict[str, float]) -> dict[str, Any]:
-    """What the partitions of a layout truly take: as measured, but for what live adds to a request on its way."""
+    """What the partitions of a layout truly take: as measured, but for what live adds to each call of a Triton."""
     assert scenario.layout is not None, "asked by the caller"
-    parts = {
-        model.name: max(len(pipeline.partitions) for pipeline in model.pipelines) for model in scenario.layout.models
-    }
     service = {}
     for part in scenario.layout.partitions:
         own = {}
         for kind, table in part.latency_ms.items():
-            less_ms = added_ms.get(kind.partition("/mps")[0], 0.0) / parts[part.model]
+            less_ms = added_ms.get(kind.partition("/mps")[0], 0.0)
             own[kind] = {"points_ms": {rows: max(0.01, took_ms - less_ms) for rows, took_ms in enumerate(table, 1)}}
         service[part.name] = {"profiles": own}
     return service
