@@ -30,7 +30,7 @@ def models_as_measured(given: Mapping[str, Any], folder: Path) -> list[Any]:
 
 
 def _workers(given: object) -> list[WorkerSpec]:
-    """Those that are right; what is wrong with the others is told where the section is read."""
+    """The entries that are right; what is wrong with the others is told where the section is read."""
     found = []
     for entry in given if isinstance(given, list) else ():
         try:
