@@ -50,8 +50,8 @@ class Compared(msgspec.Struct, frozen=True):
     """Why nothing is said; else empty."""
 
 
-class _Counts:
-    """Requests of a model that were scheduled, or that passed."""
+class Counts:
+    """Requests of a model that were scheduled, or that passed: how many, and how many of them were in time."""
 
     __slots__ = ("in_time", "requests")
 
@@ -64,7 +64,7 @@ class _Counts:
         return min(1.0, self.in_time / self.requests)
 
 
-class _OfBlock(_Counts):
+class _OfBlock(Counts):
     """Counts of a block. There are many of these, so they are small."""
 
     __slots__ = ("took",)
@@ -75,7 +75,7 @@ class _OfBlock(_Counts):
         """The class of latency of each answer."""
 
 
-class _Sum(_Counts):
+class _Sum(Counts):
     """Counts of all blocks that have settled and are not forgotten."""
 
     __slots__ = ("_came", "_gone")
@@ -111,16 +111,22 @@ _Key = tuple[str, bool]
 
 
 class Comparison:
-    """The latest ten minutes, in blocks. Holds no clock.
+    """The latest 300 blocks, which are ten minutes of those of two seconds. Holds no clock.
 
-    Blocks settle, are compared for ten minutes, and are forgotten: sums over all of them are kept as they come and go.
+    Blocks settle, are compared so long, and are forgotten: sums over all of them are kept as they come and go.
     """
 
-    def __init__(self, begins_ns: int = 0) -> None:
-        """`begins_ns`: what comes before the first block that begins then or later is not compared."""
+    def __init__(self, begins_ns: int = 0, *, block_ns: int | None = None, settling_blocks: int | None = None) -> None:
+        """`begins_ns`: what comes before the first block that begins then or later is not compared.
+
+        `block_ns`, `settling_blocks`: instead of `BLOCK_NS` and `SETTLING_BLOCKS`. A quarter of a block is its burn-in.
+        """
+        self._block_ns = BLOCK_NS if block_ns is None else block_ns
+        self._burn_in_ns = BURN_IN_NS if block_ns is None else block_ns // 4
+        self._settling_blocks = SETTLING_BLOCKS if settling_blocks is None else settling_blocks
         self._blocks: dict[int, dict[_Key, _OfBlock]] = {}
         """Blocks by number, counted from the start of the clock, those that have not settled among them."""
-        self._settled = -(-begins_ns // BLOCK_NS)
+        self._settled = -(-begins_ns // self._block_ns)
         """The number of the first block that has not settled."""
         self._sums: dict[_Key, _Sum] = {}
         """What the blocks that have settled have together."""
@@ -138,7 +144,7 @@ class Comparison:
 
     def settle(self, now_ns: int) -> bool:
         """Let blocks settle and be forgotten; whether anything else than before is to be compared."""
-        until = now_ns // BLOCK_NS - SETTLING_BLOCKS + 1
+        until = now_ns // self._block_ns - self._settling_blocks + 1
         if until <= self._settled:
             return False
         before = self._settled
@@ -167,14 +173,26 @@ class Comparison:
         gain = None if why else difference_of(counts[True], counts[False], blocks[True], blocks[False])
         return Compared(model, scheduled, passed, gain, why)
 
+    def latest(self, model: str, blocks: int, *, scheduled: bool) -> Counts | None:
+        """What came of a model in the latest blocks of one side that have settled; None before there are so many."""
+        of_side = self._settled_blocks_of((model, scheduled))[-blocks:]
+        if len(of_side) < blocks:
+            return None
+        counts = Counts()
+        counts.requests = sum(block.requests for block in of_side)
+        counts.in_time = sum(block.in_time for block in of_side)
+        return counts
+
     def _settled_blocks_of(self, key: _Key) -> list[_OfBlock]:
         """What each block has that has settled and in which something came."""
-        settled = (block[key] for number, block in self._blocks.items() if number < self._settled and key in block)
+        settled = (
+            block[key] for number, block in sorted(self._blocks.items()) if number < self._settled and key in block
+        )
         return [counts for counts in settled if counts.requests]
 
     def _counts(self, at_ns: int, model: str, scheduled: bool) -> _OfBlock | None:
-        number, since_ns = divmod(at_ns, BLOCK_NS)
-        if number < self._settled or since_ns < BURN_IN_NS:
+        number, since_ns = divmod(at_ns, self._block_ns)
+        if number < self._settled or since_ns < self._burn_in_ns:
             return None
         block = self._blocks.setdefault(number, {})
         return block.get((model, scheduled)) or block.setdefault((model, scheduled), _OfBlock())
@@ -217,7 +235,7 @@ def _quantile_ms(took: Counter[int], share: float) -> float | None:
 
 
 def difference_of(
-    scheduled: _Counts, passed: _Counts, of_scheduled: Sequence[_Counts], of_passed: Sequence[_Counts]
+    scheduled: Counts, passed: Counts, of_scheduled: Sequence[Counts], of_passed: Sequence[Counts]
 ) -> tuple[float, float]:
     """95 % interval of the share in time of what was scheduled, less that of what passed.
 
@@ -238,7 +256,7 @@ def difference_of(
     return round(low, 4), round(high, 4)
 
 
-def _variance_of_blocks(of_side: Sequence[_Counts]) -> float:
+def _variance_of_blocks(of_side: Sequence[Counts]) -> float:
     """How unlike the blocks of one side are, in the share in time of a block."""
     requests, in_time = sum(each.requests for each in of_side), sum(each.in_time for each in of_side)
     squares = sum((each.in_time - in_time / requests * each.requests) ** 2 for each in of_side)

@@ -8,7 +8,7 @@ routes        what is asked over HTTP: BEGIN HERE
 live          what it shows of a Tidegate that runs
 recent        what happened since somebody looked last; moments: all of it, for a minute, one by one
 figures       rolling figures of models, workers, shapes; decisions: what was decided; snapshot: these, as JSON has them
-trials        what shadow mode or a canary says
+trials        what shadow mode or a canary says, or what passes as that is better
 telling       the story of one request, a little at a time
   facts         what is known of it; why: the same in sentences
 what_if       how the latest requests would have fared otherwise: gathering makes a question of them, and

@@ -132,7 +132,10 @@ class TrialRow(msgspec.Struct, frozen=True):
 
 
 class TrialSection(msgspec.Struct, frozen=True):
-    """What a policy would do (`shadow`), or does for a share of the time (`canary`)."""
+    """What a policy would do (`shadow`), or does for a share of the time (`canary`, `passing`).
+
+    `passing`: of models that slow each other down, by Triton; `share` says nothing then.
+    """
 
     mode: str
     policy: str
@@ -171,7 +174,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     cost_ms_per_s: float = 0.0
     """What making snapshots costs the process, in milliseconds of CPU a second."""
     trial: TrialSection | None = None
-    """None: neither shadow mode nor a canary is on."""
+    """None: all is scheduled that can be."""
     policy: str = ""
     """The one that decides now, in words; empty in a recording, of which it is told first."""
 

@@ -1,9 +1,12 @@
-"""What shadow mode or a canary says, as the page shows it."""
+"""What is said of what passes though it could be scheduled: in shadow mode, with a canary, or as that is better."""
 
 from typing import Any, Final
 
+import msgspec
+
 from tidegate_proxy.canary import Canary
 from tidegate_proxy.comparison import Compared, Side
+from tidegate_proxy.letting_pass import LettingPass
 from tidegate_proxy.live_page.snapshot import TrialRow, TrialSection, TrialSide, cut
 from tidegate_proxy.shadow import Shadow
 from tidegate_proxy.trial import Trial
@@ -13,10 +16,10 @@ SHOWN: Final = 30
 
 
 def section_of(trial: Trial) -> TrialSection | None:
-    """What is said at present; None: neither shadow mode nor a canary is on."""
+    """What is said at present; None: all is scheduled that can be."""
     if trial.shadow.is_on:
         return _of_shadow(trial.shadow)
-    return _of_canary(trial.canary) if trial.canary.is_on else None
+    return _of_canary(trial.canary) if trial.canary.is_on else _of_what_passes(trial.letting_pass)
 
 
 def _of_shadow(shadow: Shadow) -> TrialSection:
@@ -46,6 +49,17 @@ def _estimate(estimate: dict[str, Any], policy: str) -> TrialRow:
 def _of_canary(canary: Canary) -> TrialSection:
     rows = [_compared(each, canary.policy) for each in canary.compared[:SHOWN]]
     return TrialSection("canary", canary.policy, canary.share or 0.0, None, rows, len(canary.compared[SHOWN:]), "")
+
+
+def _of_what_passes(letting: LettingPass) -> TrialSection | None:
+    """By Triton, its models together; None where nothing passes."""
+    trials = letting.trials()
+    rows = []
+    for models, decided in trials[:SHOWN]:
+        if compared := decided.compared:
+            rows.append(_compared(msgspec.structs.replace(compared, model=", ".join(models)), letting.policy))
+    more, note = len(trials[SHOWN:]), " ".join(sorted({f"{decided.way.capitalize()}." for _, decided in trials}))
+    return TrialSection("passing", letting.policy, 0.0, None, rows, more, note) if rows else None
 
 
 def _compared(compared: Compared, policy: str) -> TrialRow:
