@@ -129,7 +129,7 @@ def test_they_pass_once_that_was_seen_to_be_better_and_the_operator_sees_it(
     assert section_of(proxy.serving.trial) is None
 
 
-@pytest.mark.parametrize("said", ["canary", "in turn", "side by side", "no slo", "two tritons"])
+@pytest.mark.parametrize("said", ["canary", "in turn", "side by side", "no slo", "two tritons", "tenants"])
 def test_it_is_not_tried_where_the_operator_has_said_otherwise_or_it_could_not_be_told(
     said: str, batching: EmbeddedTriton, serve_here: Make, hurried: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +140,8 @@ def test_it_is_not_tried_where_the_operator_has_said_otherwise_or_it_could_not_b
             more["canary"] = 1.0
         case "in turn" | "side by side":
             triton["in_turn"] = said == "in turn"
+        case "tenants":
+            more["clients"] = {"by": "token"}
         case "no slo":
             more["models"] = {"m": {"batch": "alone"}}
     tritons = [triton]

@@ -38,7 +38,6 @@ class LettingPass(Reader, Collector):
     ) -> None:
         """`decides`: says who schedules, in words."""
         self._seed, self._policy = config.seed, config.policy
-        self._tells_clients_apart = config.clients.by != "connection"
         self._decides = decides
         self._decided = decides()
         """Who scheduled when the comparisons began."""
@@ -138,7 +137,7 @@ class LettingPass(Reader, Collector):
         do they where the operator says who is one client: what passes has no turns among clients.
         """
         settings, turns, catalog = self._in_force.settings, backend.turns, self._directory.catalog
-        if settings.shadow or settings.canary is not None or self._tells_clients_apart:
+        if settings.shadow or settings.canary is not None or settings.tells_clients_apart:
             return []
         if not turns or turns.group or not backend.alive:
             return []
