@@ -69,6 +69,15 @@ def test_turns_end_when_somebody_is_worse_off_and_not_again_for_longer_and_longe
         now_ns += rest_ns
 
 
+def test_turns_do_not_end_by_what_may_be_chance() -> None:
+    turns, models = _told(), _models(a=40, b=50)
+    ended = dict.fromkeys("ab", Ended(950, 1000))
+    assert turns.decide(0, models, ended)
+    assert not turns.decide(MS, models, dict.fromkeys("ab", Ended(950 + 90, 1000 + 100)))
+    assert turns.decide(MS, models, dict.fromkeys("ab", Ended(950 + 900, 1000 + 1000)))
+    assert not turns.group
+
+
 def test_turns_end_when_batches_have_become_too_long_to_wait_for() -> None:
     turns, models = _told(), _models(a=40, b=50)
     assert turns.decide(0, models, {})

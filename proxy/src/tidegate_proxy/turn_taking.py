@@ -6,6 +6,7 @@ wait for another one's batch all run side by side, and so they do where nothing 
 (docs/decisions/0077-models-take-turns-where-they-are-in-each-others-way.md).
 """
 
+import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -25,7 +26,9 @@ LONGEST_REST_NS: Final = 64 * REST_NS
 COUNTED: Final = 100
 """How many requests of a model tell how many are in time."""
 LOSS: Final = 0.02
-"""What taking turns may cost a model, as a share of its requests."""
+"""What taking turns may cost a model, as a share of its requests; beside it chance, which is much where few came."""
+DEVIATIONS: Final = 2.0
+"""So many standard deviations of the share are chance."""
 
 
 class Ended(NamedTuple):
@@ -104,11 +107,12 @@ class TurnTaking:
 
     def _lost(self, ended: Mapping[str, Ended]) -> str:
         """A model of the group that is worse off than side by side; empty where none is known to be."""
-        shares = self._shares(ended)
-        worse = (
-            name for name in sorted(self._group) if shares.get(name, 1.0) < self._side_by_side.get(name, 1.0) - LOSS
-        )
-        return next(worse, "")
+        for name, share in self._shares(ended).items():
+            count = ended[name].all - self._ended.get(name, Ended(0, 0)).all
+            chance = DEVIATIONS * math.sqrt(share * (1 - share) / count)
+            if name in self._group and share < self._side_by_side.get(name, 1.0) - LOSS - chance:
+                return name
+        return ""
 
     def _bear(self, group: frozenset[str], models: Mapping[str, Model], tolerated: float) -> bool:
         """Whether there is a group in which each can wait for a batch of any other, so many times as long as it has."""
