@@ -101,6 +101,11 @@ def _page(proxy: ProxyHere, path: str) -> str:
         return str(answer.read().decode())
 
 
+def _busy_s(proxy: ProxyHere) -> float:
+    lines = _page(proxy, "metrics").splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("tidegate_worker_busy_seconds_total{"))
+
+
 def test_they_pass_once_that_was_seen_to_be_better_and_the_operator_sees_it(
     batching: EmbeddedTriton,
     serve_here: Make,
@@ -122,6 +127,11 @@ def test_they_pass_once_that_was_seen_to_be_better_and_the_operator_sees_it(
     assert section is not None
     assert (section.mode, section.note) == ("passing", "Passed as they are.")
     assert [row.model for row in section.rows] == ["m"]
+    before, letting = _busy_s(proxy), _letting(proxy)
+    assert letting._looked_ns is not None
+    letting._looked_ns -= 10 * 1_000_000_000
+    proxy.in_loop(lambda: letting.look(time.monotonic_ns()))
+    assert _busy_s(proxy) - before >= 9.0, "who scales by that is not to take it for idle"
     hurried.setattr(Slowdown, "value", property(lambda _: 0.1))
     proxy.in_loop(lambda: _letting(proxy).look(time.monotonic_ns()))
     assert _letting(proxy).way_of("m") is Way.SCHEDULED

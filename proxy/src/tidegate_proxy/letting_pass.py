@@ -34,9 +34,14 @@ class LettingPass(Reader, Collector):
     """Lives in the event loop; only `lets_pass` may be called in other threads, and `collect`."""
 
     def __init__(
-        self, config: ServeConfig, in_force: InForce, directory: Directory, decides: Callable[[], str]
+        self,
+        config: ServeConfig,
+        in_force: InForce,
+        directory: Directory,
+        decides: Callable[[], str],
+        was_busy: Callable[[int, int], None],
     ) -> None:
-        """`decides`: says who schedules, in words."""
+        """`decides`: says who schedules, in words; `was_busy`: is told of a worker, by its id, and of how many ns."""
         self._seed, self._policy = config.seed, config.policy
         self._decides = decides
         self._decided = decides()
@@ -48,6 +53,8 @@ class LettingPass(Reader, Collector):
         self._of: dict[str, PassOrSchedule] = {}
         """What is decided for a model, where anything is: replaced as a whole, as threads read it."""
         self._drawn: list[tuple[int, str, bool]] = []
+        self._was_busy = was_busy
+        self._looked_ns: int | None = None
 
     def lets_pass(self, envelope: Envelope) -> bool:
         """Whether a request passes that could be scheduled."""
@@ -112,6 +119,7 @@ class LettingPass(Reader, Collector):
         """Count what was drawn since the last time, and decide for each Triton."""
         if self._decided != self.policy:  # it broke
             self._begin_anew()
+        self._tell_busy(now_ns)
         slos = self._slos()
         drawn, self._drawn = self._drawn, []
         for at_ns, model, scheduled in drawn:
@@ -149,6 +157,15 @@ class LettingPass(Reader, Collector):
         models = [model for model in catalog.models if backend in catalog.hosts.get(model, ())]
         alone = all(len(catalog.hosts[model]) == 1 for model in models)
         return models if alone and any(model in self._slos() for model in models) else []
+
+    def _tell_busy(self, now_ns: int) -> None:
+        """Workers whose models pass count as busy: who scales by that would take a Triton at its limit to be idle."""
+        since_ns, self._looked_ns = now_ns - (self._looked_ns or now_ns), now_ns
+        catalog = self._directory.catalog
+        for worker in catalog.workers:
+            decided = self._tritons.get(catalog.backend_of[worker.id])
+            if decided and decided.passing:
+                self._was_busy(worker.id, round(decided.passing * since_ns))
 
     def _begin_anew(self) -> None:
         self._decided, self._tritons, self._of = self.policy, {}, {}

@@ -89,6 +89,11 @@ class PassOrSchedule:
         return self._comparison is not None
 
     @property
+    def passing(self) -> float:
+        """The share of the time in which requests pass, 0 to 1."""
+        return 1 - 1 / _ONE_IN[self.way]
+
+    @property
     def compared(self) -> Compared | None:
         """How what was scheduled compares with what passed since it became this way; None while nothing passes."""
         if self._comparison is None or self.way is Way.SCHEDULED:

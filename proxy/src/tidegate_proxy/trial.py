@@ -9,6 +9,7 @@ from tidegate_proxy.catalog import Directory
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.letting_pass import LettingPass
+from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.settings import InForce
 from tidegate_proxy.shadow import Shadow
 
@@ -17,12 +18,18 @@ class Trial:
     """Shadow and canary, of which one is on at most; where neither is, what had better pass does."""
 
     def __init__(
-        self, config: ServeConfig, in_force: InForce, directory: Directory, measured: ProfileFile, engine: Engine
+        self,
+        config: ServeConfig,
+        in_force: InForce,
+        directory: Directory,
+        measured: ProfileFile,
+        engine: Engine,
+        metrics: Metrics,
     ) -> None:
         """`measured`: what the simulator of the shadow expects; `engine`: schedules what does not pass."""
         self.shadow = Shadow(config, in_force, directory, measured)
         self.canary = Canary(config, in_force, directory, lambda: engine.decides)
-        self.letting_pass = LettingPass(config, in_force, directory, lambda: engine.decides)
+        self.letting_pass = LettingPass(config, in_force, directory, lambda: engine.decides, metrics.was_busy)
         engine.reducer.tell(self.canary)
         engine.reducer.tell(self.letting_pass)
 
