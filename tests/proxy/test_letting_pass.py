@@ -28,6 +28,7 @@ input { name: "X" data_type: TYPE_FP32 dims: [ 3 ] } output { name: "Y" data_typ
 TAKES_MS, SLO_MS, CLIENTS = 60, 280, 8
 """Eight clients' requests take 480 ms one after the other, and together 60 to 120."""
 TOLD = {"m": {"slo_ms": SLO_MS, "batch": "alone"}}
+ASKED = {"pass_if_better": True}
 LISTEN = {"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
 LIMIT_S = 90.0
 
@@ -115,7 +116,7 @@ def test_they_pass_once_that_was_seen_to_be_better_and_the_operator_sees_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, letting_pass.__name__)
-    proxy = serve_here([], tritons=[{"grpc": batching.grpc_address}], listen=LISTEN, models=TOLD)
+    proxy = serve_here([], tritons=[{"grpc": batching.grpc_address}], listen=LISTEN, models=TOLD, **ASKED)
     assert not _asked_until(lambda: _letting(proxy).way_of("m") is Way.PASSED, proxy, connect, tensors)
     assert _letting(proxy).way_of("m") is Way.PASSED
     said = [record.getMessage() for record in caplog.records if record.name == letting_pass.__name__]
@@ -139,17 +140,19 @@ def test_they_pass_once_that_was_seen_to_be_better_and_the_operator_sees_it(
     assert section_of(proxy.serving.trial) is None
 
 
-@pytest.mark.parametrize("said", ["canary", "in turn", "side by side", "no slo", "two tritons", "tenants"])
+@pytest.mark.parametrize("said", ["canary", "in turn", "side by side", "no slo", "two tritons", "tenants", "nothing"])
 def test_it_is_not_tried_where_the_operator_has_said_otherwise_or_it_could_not_be_told(
     said: str, batching: EmbeddedTriton, serve_here: Make, hurried: pytest.MonkeyPatch
 ) -> None:
     triton: dict[str, Any] = {"grpc": batching.grpc_address}
-    more: dict[str, Any] = {"models": TOLD}
+    more: dict[str, Any] = {"models": TOLD, **ASKED}
     match said:
         case "canary":
             more["canary"] = 1.0
         case "in turn" | "side by side":
             triton["in_turn"] = said == "in turn"
+        case "nothing":
+            more["pass_if_better"] = False
         case "tenants":
             more["clients"] = {"by": "token"}
         case "no slo":
@@ -163,7 +166,7 @@ def test_it_is_not_tried_where_the_operator_has_said_otherwise_or_it_could_not_b
 
 
 def test_another_policy_begins_anew(batching: EmbeddedTriton, serve_here: Make, hurried: pytest.MonkeyPatch) -> None:
-    proxy = serve_here([], tritons=[{"grpc": batching.grpc_address}], models=TOLD)
+    proxy = serve_here([], tritons=[{"grpc": batching.grpc_address}], models=TOLD, **ASKED)
     letting = _letting(proxy)
     proxy.in_loop(lambda: letting.look(time.monotonic_ns()))
     before = dict(letting._of)

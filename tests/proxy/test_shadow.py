@@ -1,6 +1,7 @@
 """Shadow mode: every request passes as it is, and what would have been gained is told by a process nobody waits for."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -185,6 +186,7 @@ def test_what_would_change_the_tritons_is_refused() -> None:
 def test_it_says_why_nothing_can_be_said(
     shadowing: ProxyHere, eventually: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     eventually(lambda: "nothing is said: nothing has come" in caplog.text, "the log says that there was no traffic")
     assert _document(shadowing)["why"].startswith("nothing has come")
     section = section_of(shadowing.serving.trial)

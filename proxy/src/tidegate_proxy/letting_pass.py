@@ -49,7 +49,7 @@ class LettingPass(Reader, Collector):
         self._in_force = in_force
         self._directory = directory
         self._tritons: dict[Backend, PassOrSchedule] = {}
-        """Those whose models are in each other's way, or were at some time."""
+        """The Tritons whose models are in each other's way, or were at some time."""
         self._of: dict[str, PassOrSchedule] = {}
         """What is decided for a model, where anything is: replaced as a whole, as threads read it."""
         self._drawn: list[tuple[int, str, bool]] = []
@@ -145,7 +145,7 @@ class LettingPass(Reader, Collector):
         do they where the operator says who is one client: what passes has no turns among clients.
         """
         settings, turns, catalog = self._in_force.settings, backend.turns, self._directory.catalog
-        if settings.shadow or settings.canary is not None or settings.tells_clients_apart:
+        if settings.shadow or settings.canary is not None or not settings.passes_if_better:
             return []
         if not turns or turns.group or not backend.alive:
             return []

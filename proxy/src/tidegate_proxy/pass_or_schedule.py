@@ -24,7 +24,7 @@ FINE, WANTING = 0.99, 0.98
 TOO_MUCH: Final = 0.5
 """Where less is in time a Triton has more to do than it can: what passes would wait for longer and longer."""
 HOPELESS: Final = 0.1
-"""By how much less may be in time of what passes in the first blocks of a comparison, or than was of what was
+"""The margin by which less may be in time of what passes in the first blocks of a comparison, or than was of what was
 scheduled when they began to pass: four blocks are so far off by chance only now and then, and at overload at once."""
 FEW_BLOCKS: Final = 3
 """So many say how it goes, where it goes far otherwise than it should."""
@@ -58,7 +58,7 @@ class Way(StrEnum):
 
 
 _ONE_IN: Final = {Way.SCHEDULED: 1, Way.COMPARED: 2, Way.PASSED: 16}
-"""Of how many blocks one is scheduled: which of them is drawn."""
+"""So many blocks have one among them that is scheduled: which of them is drawn."""
 
 
 class PassOrSchedule:

@@ -278,13 +278,14 @@ class Shadow(Collector):
                     log.info("shadow: nothing is said: %s", why)
 
     async def _end(self) -> None:
-        process, self._process = self._process, None
+        process = self._process
         self._seen, self._ended = [], []
         if process is None:
             return
         if process.returncode is None:
             process.kill()
         await process.wait()
+        self._process = None  # not before: where this is cut off, whoever closes goes on with it
         # Pipes with what nobody reads would stay open, and asyncio has no public way to close them.
         process._transport.close()  # type: ignore[attr-defined]
 

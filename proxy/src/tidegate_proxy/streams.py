@@ -163,8 +163,9 @@ class InferStream:
         try:
             backend = self._routing.route_inference(message, request)
         except RequestFailed as failure:
-            self._outbox.append(_refused(message, failure))
-            self._send()
+            refused = Passing(self.settled)  # in its turn, behind those that wait for their answers
+            self._due.append(refused)
+            refused.resolve(_refused(message, failure))
             self._read()
             return
         model = first_string(message)

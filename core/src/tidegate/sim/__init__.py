@@ -13,7 +13,9 @@ detail       what charts need of a run beyond its figures
 document     the results as JSON; report, goodput_report, sweep_report: as pages, made of
 verdicts     the sentences at the top; charts, gantt_charts, over_load: what is drawn; tables: what is listed
 what_if      requests that came, once more, with something otherwise
-shadow       what a policy would have done with what passed a Tidegate untouched; shadow_process: beside a live one
+shadow       what a policy would have done with what passed a Tidegate untouched; shadow_process: beside a live one,
+             with which it exchanges shadow_messages; shadow_told: what Tritons tell of themselves; shadow_replay: the
+             requests once more, under a policy or under shadow_batcher, Triton's own
 aside        how a process that simulates beside a live one gives way to all, and ends with it
 replay       a recorded run again, simulated or live: the same events give the same commands
 

@@ -17,7 +17,7 @@ from tidegate.sim.shadow_told import Told
 BEGINS_MS: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
 """What an idle instance may take to begin: from the first on, so that nothing is assumed where batches do not tell."""
 NEAR: Final = 0.03
-"""Of a thousand batches the mean size differs by about as much, as a share, by chance: nearer is not asked for."""
+"""The mean size of a thousand batches differs by about as much, as a share, by chance: nearer is not asked for."""
 TRIES: Final = 2
 """For each report as many others are tried at most; each is a simulation."""
 

@@ -13,7 +13,7 @@ FEWEST: Final = 5
 
 
 class Told(NamedTuple):
-    """Of one model: its batches between two instants, and what its requests took on their ways besides."""
+    """One model: its batches between two instants, and what its requests took on their ways besides."""
 
     ways_ns: int = 0
     batches: Mapping[int, tuple[int, float]] = MappingProxyType({})

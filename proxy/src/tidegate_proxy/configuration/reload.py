@@ -38,6 +38,7 @@ LIVE: Final = frozenset(
         "shared_memory",
         "shadow",
         "canary",
+        "pass_if_better",
         "log.level",
         "controller.enabled",
     }

@@ -50,10 +50,10 @@ class Notes(NamedTuple):
     """What was noted between two looks, in the order in which it happened."""
 
     legs: npt.NDArray[np.void]
-    """Of the type `LEG`."""
+    """Each is a `LEG`."""
     leg_sorts: list[LegSort]
     ends: npt.NDArray[np.void]
-    """Of the type `END`."""
+    """Each is an `END`."""
     end_sorts: list[EndSort]
 
 

@@ -52,7 +52,7 @@ def _of_canary(canary: Canary) -> TrialSection:
 
 
 def _of_what_passes(letting: LettingPass) -> TrialSection | None:
-    """By Triton, its models together; None where nothing passes."""
+    """The Tritons whose requests pass, each with its models together; None where nothing passes."""
     trials = letting.trials()
     rows = []
     for models, decided in trials[:SHOWN]:
