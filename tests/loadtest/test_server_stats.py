@@ -1,5 +1,6 @@
 """The server's own statistics, from made-up counters and from a real Triton."""
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,6 +129,9 @@ def test_a_real_triton_counts_the_executions_of_batches_once(
     (version.parent / "config.pbtxt").write_text(SLEEPER_CONFIG)
     server = start_triton([tmp_path])
 
+    def in_batches(snapshot: StatsSnapshot) -> int:
+        return sum(rows * count for rows, count in snapshot.executions_of.items())
+
     def request_of(_index: int) -> pb.ModelInferRequest:
         return infer_request("sleeper", {"X": np.zeros((1, 1), np.float32)})
 
@@ -135,14 +139,18 @@ def test_a_real_triton_counts_the_executions_of_batches_once(
         async with Connection(server.grpc_address) as connection:
             before = await read_statistics(connection, "sleeper")
             result = await run_closed_loop(connection, request_of, concurrency=12, window_ns=500 * MS)
-            return before, await read_statistics(connection, "sleeper"), len(result.ok)
+            async with asyncio.timeout(30):
+                # Triton answers the requests of a batch first, then counts them, and then the batch.
+                while in_batches(after := await read_statistics(connection, "sleeper")) < len(result.ok):
+                    await asyncio.sleep(0.01)
+            return before, after, len(result.ok)
 
     before, after, answered = uvloop.run(run())
     usage = ServerUsage.between(before, after, instances=2)
     assert after.requests - before.requests == after.rows - before.rows == answered
     assert usage.executions < answered
     assert sum(usage.executions_of.values()) == usage.executions
-    assert sum(rows * count for rows, count in usage.executions_of.items()) == answered
+    assert in_batches(after) - in_batches(before) == answered
     # Each execution sleeps 50 ms, whatever is in it: counted once per execution, not once per request. A busy machine
     # makes executions longer, never shorter, so only a share of one is certain as a bound from above.
     assert after.busy_ns - before.busy_ns >= usage.executions * 50 * MS
