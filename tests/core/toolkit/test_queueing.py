@@ -105,6 +105,12 @@ class IdleMachine(RuleBasedStateMachine):
             self.busy.discard(worker_id)
             self.ready[worker_id] = free_ns
 
+    @rule(worker_id=ids)
+    def withdraw(self, worker_id: int) -> None:
+        self.idle.withdraw(worker_id)
+        if self.ready.pop(worker_id, None):
+            self.busy.add(worker_id)
+
     @invariant()
     def same(self) -> None:
         for worker_id in range(10):

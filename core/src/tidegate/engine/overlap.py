@@ -12,11 +12,15 @@ says; it is learned from how long legs take, by worker:
 - Where legs scatter so much that their durations do not tell, the lead stays as it is.
 
 A leg is expected to end when the earliest quarter of the latest would have: that it may end later is for the planned
-start of the next one to say (`free_ns`), which counts from when it is planned to end.
+start of the next one to say (`free_ns`), which counts from when it is planned to end, but for as much of the margin as
+the next one brings itself. Where that quarter ends earlier
+than others by more than the lead, nothing is sent early: what is sent is decided, and waits, for longer than the worker
+would idle; those who come meanwhile cannot join it, and another worker may be idle sooner.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import sqrt
 
 from tidegate.api import Profile, Worker
 from tidegate.engine.books import Flight
@@ -47,6 +51,11 @@ ALL_GAINED = 0.9
 """The share of `early` from which on the lead grows."""
 GROWTH, SETTLED = 1.5, 1.8
 """The factor by which the lead grows; and how long it becomes, in ways, where not all of it is gained."""
+ADDED = sqrt(2) - 1
+"""How much of a leg's margin counts for the leg behind it, which has one of its own.
+
+Of independent times that are equally unsure, what is to be kept free for both is sqrt(2) times that for one.
+"""
 
 
 @dataclass(slots=True)
@@ -129,6 +138,8 @@ class Overlap:
         self._late = Timers()
         self._planned_ends_ns: dict[int, int] = {}
         """When the legs that run are planned to end, by worker id."""
+        self._margins_ns: dict[int, int] = {}
+        """The margins with which they were planned, by worker id."""
         self._ways: dict[int, _Ways] = {}
         self._paces: dict[tuple[int, str, str, bool], _Pace] = {}
         """How fast legs were, by worker id, partition, shape, and whether they were sent behind another one."""
@@ -156,7 +167,8 @@ class Overlap:
     def free_ns(self, now_ns: int, worker_id: int) -> int:
         """The instant from which on a leg counts that is sent now behind the one that runs: later than now."""
         ways = self._ways[worker_id]
-        return max(now_ns + 1, self._planned_ends_ns[worker_id] - min(ways.lead_ns, ways.ways_ns))
+        sooner_ns = min(ways.lead_ns, ways.ways_ns) + round((1 - ADDED) * self._margins_ns[worker_id])
+        return max(now_ns + 1, self._planned_ends_ns[worker_id] - sooner_ns)
 
     def is_late(self, now_ns: int, worker_id: int) -> bool:
         """Whether the leg that runs should be over."""
@@ -173,6 +185,7 @@ class Overlap:
         early_ns = flight.early_ns or 0
         began_ns = now_ns - min(early_ns, ways.ways_ns)  # of a leg that was sent to an idle worker and ends as this one
         self._planned_ends_ns[worker.id] = began_ns + leg.duration_ns
+        self._margins_ns[worker.id] = profile.planned_ns(flight.rows) - profile.expected_ns(flight.rows)
         ways.in_a_row = ways.in_a_row + 1 if early_ns else 0
         if ways.in_a_row >= max(BEHIND_IN_A_ROW, ways.ways_ns / (COST * leg.duration_ns)):
             return
@@ -184,8 +197,9 @@ class Overlap:
         if excess is not None:
             ends_ns = began_ns + profile.expected_ns(flight.rows) + excess.middle_ns
             longest_ns = min(LONGEST_NS, round(LARGEST * (ends_ns - began_ns)))
-            early_ns = excess.middle_ns - excess.early_ns + ways.lead_ns
-            self._ready.set(worker.id, ends_ns - min(early_ns, longest_ns))
+            unsure_ns = excess.middle_ns - excess.early_ns
+            if unsure_ns <= ways.lead_ns:
+                self._ready.set(worker.id, ends_ns - min(unsure_ns + ways.lead_ns, longest_ns))
 
     def ends(self, worker_id: int) -> None:
         """The leg that ran on a worker does so no more."""

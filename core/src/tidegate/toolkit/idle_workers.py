@@ -89,6 +89,11 @@ class IdleWorkers:
             pool.ready[event.worker_id] = event.free_ns
         return self._workers.get(event.worker_id)
 
+    def withdraw(self, worker_id: int) -> None:
+        """A worker that is about to be idle does not count as idle until it is."""
+        if pool := self._pool_of.get(worker_id):
+            pool.ready.pop(worker_id, None)
+
     def occupy(self, worker_id: int) -> None:
         """Make a worker busy."""
         if pool := self._pool_of.get(worker_id):

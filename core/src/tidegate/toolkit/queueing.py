@@ -157,7 +157,11 @@ class QueueingPolicy(Policy, Generic[Queue]):
 
     @abstractmethod
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
-        """A worker became idle, or is about to."""
+        """A worker became idle, or is about to.
+
+        What is about to be idle runs what it would run if it were idle now, or nothing yet: if others took it from the
+        most urgent, because that is not sure to be in time behind the leg that runs, they would come first.
+        """
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
         """Look at the queue anew that the timer is named after (`SetTimer(queue.key, ...)`), unless it is empty."""
@@ -232,9 +236,18 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return self.queue_changed(event.now_ns, queue)
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
-        """The worker is idle, or about to be."""
+        """The worker is idle, or about to be.
+
+        One that is about to be is offered once. What comes after that waits until it is idle: it would else pass what
+        is more urgent, and is better off with the idle worker.
+        """
         worker = self.idle.note(event)
-        return self.worker_freed(event.now_ns, worker) if worker else ()
+        if worker is None:
+            return ()
+        commands = self.worker_freed(event.now_ns, worker)
+        if event.free_ns > event.now_ns:
+            self.idle.withdraw(worker.id)
+        return commands
 
     def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
         """The worker is busy after all."""

@@ -33,18 +33,24 @@ class EarlyDrop(QueueingPolicy):
         return commands
 
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
-        """Run the best of the candidates."""
+        """Run the best of the candidates.
+
+        On a worker that is about to be idle only where that is as good now as when it will be at the latest: once it is
+        idle, which may be sooner than planned, more may be in time.
+        """
         found = []
         for queue in self.queues.values():
             if queue.model.name in worker.hosts:
-                candidate = self._candidate_for(now_ns, queue, worker)
+                profile = self.profile(queue.model.name, worker, queue.shape)
+                candidate = self.candidate(now_ns, queue, profile)
                 if candidate:
-                    rank = self.rank(candidate, self.profile(queue.model.name, worker, queue.shape))
-                    found.append((rank, queue.key, candidate))
+                    found.append((self.rank(candidate, profile), queue.key, candidate, profile))
         if not found:
             return ()
-        _, key, candidate = min(found, key=lambda entry: entry[:2])
-        queue = self.queues[key]
+        _, key, candidate, profile = min(found, key=lambda entry: entry[:2])
+        queue, start_ns = self.queues[key], self.start_ns(now_ns, worker)
+        if start_ns > now_ns and candidate != self.candidate(start_ns, queue, profile):
+            return ()
         commands: list[AnyCommand] = []
         self._run(now_ns, queue, candidate, worker, commands)
         self.serve(now_ns, queue, commands)  # what is left has another head
@@ -75,22 +81,11 @@ class EarlyDrop(QueueingPolicy):
     def _grant(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> bool:
         """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""
         for worker in self.idle.peek_each_kind(queue.model.name):
-            candidate = self._candidate_for(now_ns, queue, worker)
+            candidate = self.candidate(now_ns, queue, self.profile(queue.model.name, worker, queue.shape))
             if candidate:
                 self._run(now_ns, queue, candidate, worker, commands)
                 return True
         return False
-
-    def _candidate_for(self, now_ns: int, queue: RequestQueue, worker: Worker) -> Gathered | None:
-        """What a worker may begin. One that is about to be idle: what is as good now as when it will be at the latest.
-
-        Once it is idle, which may be sooner than planned, more may be in time.
-        """
-        profile, start_ns = self.profile(queue.model.name, worker, queue.shape), self.start_ns(now_ns, worker)
-        candidate = self.candidate(start_ns, queue, profile)
-        if start_ns > now_ns and candidate != self.candidate(now_ns, queue, profile):
-            return None
-        return candidate
 
     def _run(
         self, now_ns: int, queue: RequestQueue, candidate: Gathered, worker: Worker, commands: list[AnyCommand]

@@ -175,7 +175,7 @@ class Orloj(QueueingPolicy[Pending]):
         while granted and queue:
             granted = False
             for worker in self.idle.peek_each_kind(queue.model.name):
-                if candidate := self._candidate(now_ns, queue, worker):
+                if candidate := self._candidate(now_ns, queue, worker.kind):
                     commands.append(self._run(now_ns, queue, candidate, worker))
                     granted = True
                     break
@@ -190,22 +190,26 @@ class Orloj(QueueingPolicy[Pending]):
             queues = nsmallest(MOST_LOOKED_AT, queues, key=lambda queue: queue.urgency)
         for queue in queues:
             commands += self._drop_hopeless(now_ns, queue)
-            if queue and (candidate := self._candidate(now_ns, queue, worker)):
+            if queue and (candidate := self._candidate(now_ns, queue, worker.kind)):
                 found.append((-candidate.worth, queue.head.arrival_ns, queue.key, candidate))
         if not found:
             return commands
         _, _, key, candidate = min(found, key=lambda entry: entry[:3])
-        queue = self.queues[key]
+        queue, start_ns = self.queues[key], self.start_ns(now_ns, worker)
+        if start_ns > now_ns:  # it is about to be idle, perhaps sooner than planned: more may be in time then
+            behind = self._candidate(start_ns, queue, worker.kind)
+            if behind is None or not np.array_equal(behind.places, candidate.places):
+                return commands
         commands.append(self._run(now_ns, queue, candidate, worker))
         return [*commands, *self.queue_changed(now_ns, queue)]
 
     # Algorithm 1 ----------------------------------------------------------------------------------------------------
 
-    def _candidate(self, now_ns: int, queue: Pending, worker: Worker) -> Candidate | None:
-        """The batch that a queue would run on an idle worker; None where nothing would be in time there."""
-        start_ns, choice = self.start_ns(now_ns, worker), self.options.choice
+    def _candidate(self, start_ns: int, queue: Pending, kind: str) -> Candidate | None:
+        """The batch that a queue would run from then on on a worker of a kind; None where nothing would be in time."""
+        choice = self.options.choice
         found = []
-        for size in self._sizes_for(queue, worker.kind):
+        for size in self._sizes_for(queue, kind):
             feasible = self._feasible(queue, size, start_ns)
             if feasible.any() and int(queue.rows_each[feasible].sum()) >= size.rows:
                 found.append((size, feasible))

@@ -153,7 +153,10 @@ class Symphony(QueueingPolicy[ModelThread]):
         return commands
 
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
-        """The GPU timer: of the schedulable candidates the one whose latest moment is closest."""
+        """The GPU timer: of the schedulable candidates the one whose latest moment is closest.
+
+        One that had better wait until a worker that is about to be idle is so keeps it from those less urgent.
+        """
         commands: list[AnyCommand] = []
         hosts = self.idle.hosts(worker.id)
         tried: set[QueueKey] = set()
@@ -163,6 +166,8 @@ class Symphony(QueueingPolicy[ModelThread]):
                 break
             tried.add(key)
             self._update(now_ns, self.queues[key], commands)
+            if self._ready.holds(key) and self.start_ns(now_ns, worker) > now_ns:
+                break
         return commands
 
     def on_leg_finished(self, event: LegFinished) -> Commands:

@@ -59,6 +59,8 @@ class Template(QueueingPolicy):
             if not self.idle.is_idle(worker.id):
                 break
             commands += self.queue_changed(now_ns, queue)
+            if self.start_ns(now_ns, worker) > now_ns:
+                break  # the most urgent is not in time behind what still runs: nobody takes the worker from it
         return commands
 
     def _latest_start_ns(self, queue: RequestQueue) -> int | None:
