@@ -1,6 +1,7 @@
 """Is whoever puts Tidegate in front ever worse off? Random scenarios, simulated.
 
-    python -m bench.no_regret [--count N] [--seed S] [--requests N] [--jobs N] [--json FILE] [--again FILE] [--tight]
+    python -m bench.no_regret [--count N] [--seed S] [--requests N] [--jobs N] [--json FILE] [--again FILE]
+                              [--tight] [--away]
     python -m bench.no_regret --attacks [--count SEEDS] [--jobs N] [--json FILE]
 
 Scenarios are drawn at random (`bench/no_regret/workloads.py`): workers, models, how well batching pays, shapes, jitter,
@@ -8,7 +9,9 @@ stalls, bursts, load, right and wrong profiles and none. In each the default pol
 requests as Triton's batcher with each of several delays and as the simple policies. The sample of seed 1 is the one
 that the policy was tuned on: ask for another. `--again` takes the others' figures from a file that `--json` wrote, and
 measures only the default: for those who change it. `--tight` draws few workers, whose times scatter as those of a real
-GPU behind a busy host do, and short SLOs. `--attacks` is of traffic that means harm (`bench/no_regret/attacks.py`).
+GPU behind a busy host do, and short SLOs. `--away` puts Tritons .2 to 2 ms away from Tidegate, as live ones are, while
+Triton's own batcher is beside its GPUs; every other scenario is a tight one. `--attacks` is of traffic that means harm
+(`bench/no_regret/attacks.py`).
 """
 
 import argparse
@@ -30,7 +33,7 @@ from tidegate.sim.parallel import run_parallel
 
 WORSE_THAN_TRITON, WORSE_THAN_BEST, GAIN, MEDIAN_RATIO, LIGHT = 1.0, 2.0, 13.0, 1.1, 0.3
 """The aims: points of attainment below, mean points above the best of Triton's, medians up to this load."""
-FACTS = ("workers", "models", "batching", "shapes", "cv", "stalls", "arrivals", "load", "profiles")
+FACTS = ("workers", "models", "batching", "shapes", "cv", "stalls", "arrivals", "load", "profiles", "ways_ms")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -45,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--again", type=Path, help="a file that --json wrote: measure only the default anew")
     parser.add_argument("--tight", action="store_true", help="few workers, times that scatter, short SLOs")
+    parser.add_argument("--away", action="store_true", help="Tritons are away from Tidegate, as live ones are")
     parser.add_argument("--attacks", action="store_true", help="traffic that means harm, instead of random scenarios")
     options = parser.parse_args(arguments)
     before = _read(options.again) if options.again else {}
@@ -53,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _attack(console, options.count or 3, options.jobs, options.json)
         return
     tasks = [
-        Task(options.seed, number, options.requests, only_default=number in before, tight=options.tight)
+        Task(options.seed, number, options.requests, number in before, tight=options.tight, away=options.away)
         for number in range(options.count or 300)
     ]
     rows = []

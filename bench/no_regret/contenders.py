@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from bench.no_regret.workloads import draw_workload, scenario_of
+from bench.no_regret.workloads import beside, draw_workload, scenario_of
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_proxy.configuration.config import PolicyChoice as ServedPolicy
@@ -26,6 +26,7 @@ class Task:
     requests: int
     only_default: bool = False
     tight: bool = False
+    away: bool = False
 
 
 def contenders(scenario: Scenario) -> list[PolicyChoice]:
@@ -48,13 +49,14 @@ def contenders(scenario: Scenario) -> list[PolicyChoice]:
 
 def measure(task: Task) -> dict[str, Any]:
     """The attainment and the median latency of every contender under one workload."""
-    workload = draw_workload(task.seed, task.number, tight=task.tight)
+    workload = draw_workload(task.seed, task.number, tight=task.tight, away=task.away)
     scenario = scenario_of(workload, task.seed, task.requests)
+    near = scenario_of(beside(workload), task.seed, task.requests)
     figures = {}
     for choice in contenders(scenario):
         if task.only_default and choice.title != DEFAULT:
             continue
-        total = simulate(Run(scenario, choice, SEED)).total
+        total = simulate(Run(near if choice.name == TRITON else scenario, choice, SEED)).total
         figures[choice.title] = {
             "attainment": total.attainment,
             "p50_ms": total.p50_ms,

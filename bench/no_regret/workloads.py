@@ -40,6 +40,10 @@ class Workload:
     """`good`, `wrong` or `none`."""
     tight: bool = False
     """Whether SLOs are 2.5 to 4 times what a request takes alone, rather than 3 to 10 times."""
+    ways_ms: float = 0.0
+    """How far Tritons are from Tidegate: what every leg takes besides running, there and back."""
+    ways_jitter_ms: float = 0.0
+    """The mean of what a leg takes besides that: exponential."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -47,11 +51,16 @@ class Workload:
         return asdict(self)
 
 
-def draw_workload(seed: int, number: int, *, tight: bool = False) -> Workload:
+def draw_workload(seed: int, number: int, *, tight: bool = False, away: bool = False) -> Workload:
     """The workload of a number in the sample of a seed.
 
-    `tight`: of few workers, whose legs scatter as those of a real GPU behind a busy host do, under short SLOs.
+    `tight`: of few workers, whose legs scatter as those of a real GPU behind a busy host do, under short SLOs. `away`:
+    Tritons are .2 to 2 ms away from Tidegate, as live ones are; every other workload is a tight one then.
     """
+    if away:
+        near, draw = draw_workload(seed, number, tight=tight or number % 2 == 1), stream(seed, "ways", number)
+        ways_ms = round(_log_uniform(draw, 0.2, 2), 3)
+        return replace(near, ways_ms=ways_ms, ways_jitter_ms=round(ways_ms * draw.choice((0, 0.2, 0.5)), 3))
     draw = stream(seed, "tight" if tight else "no regret", number)
     if tight:
         return replace(
@@ -84,7 +93,10 @@ def _drawn(draw: Random, number: int) -> Workload:
 
 
 def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scenario:
-    """The workload as a scenario. `seed`: of the sample; what is not a fact of the workload is drawn by it, too."""
+    """The workload as a scenario. `seed`: of the sample; what is not a fact of the workload is drawn by it, too.
+
+    Workers are away where they are so; Triton's own batcher is not away from its GPU, so give that `beside`.
+    """
     draw = stream(seed, "models of no regret", workload.number)
     models, service, shares = [], {}, _shares(workload)
     slo_times = (2.5, 4.0) if workload.tight else (3.0, 10.0)
@@ -133,12 +145,22 @@ def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scen
             "name": f"no regret {workload.number}",
             "warmup_s": max(LEAST_WARMUP_S, 0.1 * duration_s),
             "duration_s": duration_s,
-            "workers": [{"count": workload.workers}],
+            "workers": [_workers(workload)],
             "models": models,
             "arrivals": _arrivals(workload.arrivals, rate_rps, duration_s),
             "simulation": simulation,
         }
     )
+
+
+def beside(workload: Workload) -> Workload:
+    """The same as for a batcher that sits beside the GPUs."""
+    return replace(workload, ways_ms=0.0, ways_jitter_ms=0.0)
+
+
+def _workers(workload: Workload) -> dict[str, Any]:
+    network = {"control_ms": workload.ways_ms, "jitter_ms": workload.ways_jitter_ms}
+    return {"count": workload.workers, **({"network": network} if workload.ways_ms else {})}
 
 
 def _arrivals(kind: str, rate_rps: float, duration_s: float) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from bench.no_regret.__main__ import main, missed, summary
 from bench.no_regret.attacks import Attack, attacks, suffer
 from bench.no_regret.attacks import contenders as contenders_under_attack
 from bench.no_regret.contenders import DEFAULT, contenders, verdict
-from bench.no_regret.workloads import draw_workload, scenario_of
+from bench.no_regret.workloads import beside, draw_workload, scenario_of
 from tidegate.workload import PolicyChoice
 
 
@@ -36,6 +36,18 @@ def test_every_workload_is_a_scenario_with_the_load_that_it_names(number: int) -
     told = {model.profile.beta_ms for model in scenario.models if model.profile}
     assert (told == {0.5}) == (workload.profiles == "none")
     assert contenders(scenario)[0].title == DEFAULT
+
+
+def test_tritons_that_are_away_are_so_for_tidegate_alone() -> None:
+    away = draw_workload(2, 3, away=True)
+    assert away.tight
+    assert beside(away) == draw_workload(2, 3, tight=True)
+    assert not draw_workload(2, 4, away=True).tight
+    (pool,) = scenario_of(away, 2, 1000).workers
+    assert pool.network is not None
+    assert 0.2 <= pool.network.control_ms <= 2
+    (near,) = scenario_of(beside(away), 2, 1000).workers
+    assert near.network is None
 
 
 def test_whoever_is_worse_is_found() -> None:

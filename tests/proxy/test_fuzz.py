@@ -9,16 +9,21 @@ from bench.fuzz import fuzz
 from bench.fuzz_inputs import make_input
 
 ITS_OWN = ("GRPC_CALL_ERROR_TOO_MANY_OPERATIONS", "HandleCancellation called even when the context was not cancelled")
-"""What Triton 2.51 says when it aborts or crashes now and then, presumably as two of its threads end one stream."""
+"""What Triton 2.51 says when it aborts or crashes now and then, presumably as two of its threads end one stream.
+
+On a busy machine it does so in several of a hundred runs, and did twice in a row.
+"""
+TRIES = 4
 
 
 @pytest.mark.parametrize("inputs", [1000, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("start_triton")  # which skips where there is no tritonserver
 def test_malformed_input_is_answered_or_closed(inputs: int) -> None:
     seed = int.from_bytes(os.urandom(3), "big")
-    findings = fuzz(inputs, seed, Console(quiet=True))
-    if any(wrong.startswith("Triton died") and any(own in wrong for own in ITS_OWN) for wrong in findings.wrong):
+    for _ in range(TRIES):
         findings = fuzz(inputs, seed, Console(quiet=True))
+        if not any(wrong.startswith("Triton died") and any(own in wrong for own in ITS_OWN) for wrong in findings.wrong):
+            break
     assert not findings.wrong, f"python -m bench.fuzz --seed {seed} --inputs {inputs}: {findings.wrong}"
     assert sum(findings.outcomes.values()) >= inputs
 
