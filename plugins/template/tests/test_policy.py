@@ -67,6 +67,23 @@ def test_the_queue_that_is_due_first_is_served_first(playbook_of: PlaybookOf) ->
     )
 
 
+def test_a_worker_that_is_about_to_be_idle_is_kept_for_the_most_urgent(playbook_of: PlaybookOf) -> None:
+    """Behind what still runs it might be late; others would not, and would hold it up."""
+    assert (
+        playbook_of(Template, MODELS, WORKERS, PROFILES)
+        >> arrived(0, "cat", now_ns=0, due_ns=100)
+        << runs(0, "cat", 0, start_ns=0, duration_ns=10)
+        >> arrived(1, "cat", now_ns=1, due_ns=90)
+        << SetTimer(("cat", "", ""), 81)
+        >> arrived(2, "dog", now_ns=2, due_ns=21)
+        << SetTimer(("dog", "", ""), 12)
+        >> WorkerReady(9, 0, 12)
+        << SetTimer(("dog", "", ""), 12)
+        >> WorkerReady(10, 0, 10)
+        << runs(1, "dog", 2, start_ns=10, duration_ns=10)
+    )
+
+
 def test_what_cannot_be_in_time_is_dropped_at_once(playbook_of: PlaybookOf) -> None:
     """It would be late even alone."""
     assert playbook_of(Template, MODELS, WORKERS, PROFILES) >> arrived(0, "cat", 0, 9) << Drop(0, "deadline")
