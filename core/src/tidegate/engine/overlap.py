@@ -13,9 +13,9 @@ says; it is learned from how long legs take, by worker:
 
 A leg is expected to end when the earliest quarter of the latest would have: that it may end later is for the planned
 start of the next one to say (`free_ns`), which counts from when it is planned to end, but for as much of the margin as
-the next one brings itself. Where that quarter ends earlier
-than others by more than the lead, nothing is sent early: what is sent is decided, and waits, for longer than the worker
-would idle; those who come meanwhile cannot join it, and another worker may be idle sooner.
+the next one brings itself. Where that quarter ends much earlier than the middle one (`UNSURE`), nothing is sent early:
+what is sent is decided, and waits, for longer than the worker would idle; those who come meanwhile cannot join it, and
+another worker may be idle sooner.
 """
 
 from collections import deque
@@ -51,6 +51,8 @@ ALL_GAINED = 0.9
 """The share of `early` from which on the lead grows."""
 GROWTH, SETTLED = 1.5, 1.8
 """The factor by which the lead grows; and how long it becomes, in ways, where not all of it is gained."""
+UNSURE = 1.5
+"""Nothing is sent behind a leg whose earliest quarter ends so many leads before the middle one: too early for most."""
 ADDED = sqrt(2) - 1
 """How much of a leg's margin counts for the leg behind it, which has one of its own.
 
@@ -198,7 +200,7 @@ class Overlap:
             ends_ns = began_ns + profile.expected_ns(flight.rows) + excess.middle_ns
             longest_ns = min(LONGEST_NS, round(LARGEST * (ends_ns - began_ns)))
             unsure_ns = excess.middle_ns - excess.early_ns
-            if unsure_ns <= ways.lead_ns:
+            if unsure_ns <= UNSURE * ways.lead_ns:
                 self._ready.set(worker.id, ends_ns - min(unsure_ns + ways.lead_ns, longest_ns))
 
     def ends(self, worker_id: int) -> None:
