@@ -1,5 +1,6 @@
 """Shadow mode: every request passes as it is, and what would have been gained is told by a process nobody waits for."""
 
+import asyncio
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from tidegate_proxy import shadow
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.live_page.trials import section_of
+from tidegate_proxy.settings import InForce
 
 Make = Callable[..., Any]
 LISTEN = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
@@ -288,7 +290,8 @@ def test_what_a_policy_prints_is_no_report() -> None:
     assert (done.stdout, done.stderr) == (b"", b"hello\n")
 
 
-def test_what_several_tritons_have_executed_is_added_up() -> None:
+def test_what_tritons_have_executed_is_told_of_each_version_by_itself() -> None:
+    """Added up, their counters would fall when one of them begins anew, is unloaded or does not answer."""
     answer = service_pb2.ModelStatisticsResponse()
     for version in "12":
         model = answer.model_stats.add(name="m", version=version)
@@ -297,4 +300,24 @@ def test_what_several_tritons_have_executed_is_added_up() -> None:
         batch.compute_infer.count = 3
         batch.compute_input.ns, batch.compute_infer.ns, batch.compute_output.ns = 1, 20, 300
     answer.model_stats.add(name="other", version="1")
-    assert shadow.executed([answer, answer], {"m"}) == [("m", 28, 2800, [(4, 12, 4 * 321)])]
+    assert shadow.executed("here:8001", answer, {"m"}) == [
+        ("m", "here:8001 1", 7, 700, [(4, 3, 321)]),
+        ("m", "here:8001 2", 7, 700, [(4, 3, 321)]),
+    ]
+
+
+def test_what_is_told_names_the_triton_and_one_that_does_not_answer_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def statistics_of(backend: Any) -> service_pb2.ModelStatisticsResponse | None:  # noqa: ANN401
+        answer = service_pb2.ModelStatisticsResponse()
+        answer.model_stats.add(name="m", version="1")
+        return None if backend.address == "b:1" else answer
+
+    monkeypatch.setattr(shadow, "statistics_of", statistics_of)
+    tritons = [SimpleNamespace(address=f"{name}:1", alive=True) for name in "abc"]
+    directory: Any = SimpleNamespace(catalog=SimpleNamespace(loaded=tritons, models={"m"}))
+    config = read_config(flags={"tritons": ["localhost:8001"], "shadow": True})
+    of_tritons = shadow.Shadow(config, InForce(), directory, ProfileFile(profiles=[]))
+    told = asyncio.run(of_tritons._executed())
+    assert [counters for _, counters, *_ in told] == ["a:1 1", "c:1 1"]

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -53,8 +54,8 @@ LAST_WORDS: Final = 20
 """So many of the latest lines that the process wrote to its standard error are kept."""
 
 
-Executed = tuple[str, int, int, list[tuple[int, int, int]]]
-"""What is said of a model (`tidegate.sim.shadow_messages.Executed`)."""
+Executed = tuple[str, str, int, int, list[tuple[int, int, int]]]
+"""What a Triton says of a model (`tidegate.sim.shadow_messages.Executed`)."""
 
 
 class Shadow(Collector):
@@ -211,11 +212,14 @@ class Shadow(Collector):
             await asyncio.gather(reading, hearing, return_exceptions=True)
 
     async def _executed(self) -> list[Executed]:
-        """What the Tritons have executed of the models that are scheduled."""
+        """What the Tritons that answer have executed of the models that are scheduled."""
         catalog = self._directory.catalog
         asked = [backend for backend in catalog.loaded if backend.alive]
-        answers = await asyncio.gather(*map(statistics_of, asked))
-        return executed([answer for answer in answers if answer is not None], catalog.models)
+        answers = zip(asked, await asyncio.gather(*map(statistics_of, asked)), strict=True)
+        of_each = (
+            executed(backend.address, answer, catalog.models) for backend, answer in answers if answer is not None
+        )
+        return list(chain.from_iterable(of_each))
 
     def _tell(self, process: asyncio.subprocess.Process, executed: Sequence[Executed]) -> None:
         seen, self._seen = self._seen, []
@@ -339,20 +343,25 @@ async def statistics_of(backend: Backend) -> service_pb2.ModelStatisticsResponse
     return service_pb2.ModelStatisticsResponse.FromString(answer)
 
 
-def executed(answers: Iterable[service_pb2.ModelStatisticsResponse], models: Container[str]) -> list[Executed]:
-    """What Tritons have executed of these models, all versions together."""
-    answered, answered_ns = Counter[str](), Counter[str]()
-    batches: dict[str, tuple[Counter[int], Counter[int]]] = {}
-    for model in (model for answer in answers for model in answer.model_stats if model.name in models):
-        answered[model.name] += model.inference_stats.success.count
-        answered_ns[model.name] += model.inference_stats.success.ns
-        counts, took_ns = batches.setdefault(model.name, (Counter(), Counter()))
-        for batch in model.batch_stats:
-            counts[batch.batch_size] += batch.compute_infer.count
-            took_ns[batch.batch_size] += batch.compute_input.ns + batch.compute_infer.ns + batch.compute_output.ns
+def executed(address: str, answer: service_pb2.ModelStatisticsResponse, models: Container[str]) -> list[Executed]:
+    """What the Triton at this address has executed of these models, each version for itself."""
     return [
-        (name, answered[name], answered_ns[name], [(rows, counts[rows], took_ns[rows]) for rows in sorted(counts)])
-        for name, (counts, took_ns) in batches.items()
+        (
+            model.name,
+            f"{address} {model.version}",
+            model.inference_stats.success.count,
+            model.inference_stats.success.ns,
+            [
+                (
+                    batch.batch_size,
+                    batch.compute_infer.count,
+                    batch.compute_input.ns + batch.compute_infer.ns + batch.compute_output.ns,
+                )
+                for batch in model.batch_stats
+            ],
+        )
+        for model in answer.model_stats
+        if model.name in models
     ]
 
 

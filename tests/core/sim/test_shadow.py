@@ -112,7 +112,10 @@ def _told(begin: Begin, *executed: Executed, shapes: tuple[str, ...] = ("",)) ->
 
 def test_batches_take_what_the_tritons_say_and_requests_the_ways_besides() -> None:
     """The profile has 11 ms for a batch of one row: 6 in Triton, and then 14 of the 20 that were measured are ways."""
-    quick = Executed("m", 0, 0, [(1, 0, 0)]), Executed("m", 400, 400 * 6 * MS, [(1, 400, 400 * 6 * MS)])
+    quick = (
+        Executed("m", "triton 1", 0, 0, [(1, 0, 0)]),
+        Executed("m", "triton 1", 400, 400 * 6 * MS, [(1, 400, 400 * 6 * MS)]),
+    )
     for slo_ms, by_profile, by_triton in ((15, True, False), (25, True, True)):
         assert (_told(_begin(slo_ms=slo_ms)).batcher > 0.9) == by_profile
         assert (_told(_begin(slo_ms=slo_ms), *quick).batcher > 0.9) == by_triton
@@ -121,10 +124,13 @@ def test_batches_take_what_the_tritons_say_and_requests_the_ways_besides() -> No
 
 
 def test_what_tritons_say_counts_not_where_they_began_anew_or_shapes_differ() -> None:
-    before = Executed("m", 900, 900 * MS, [(1, 900, 900 * MS)])
-    after = Executed("m", 400, 400 * MS, [(1, 400, 400 * MS)])
+    before = Executed("m", "triton 1", 900, 900 * MS, [(1, 900, 900 * MS)])
+    after = Executed("m", "triton 1", 400, 400 * MS, [(1, 400, 400 * MS)])
     assert _told(_begin(slo_ms=15), before, after).batcher > 0.9
-    quick = Executed("m", 0, 0, [(1, 0, 0)]), Executed("m", 400, 400 * 6 * MS, [(1, 400, 400 * 6 * MS)])
+    quick = (
+        Executed("m", "triton 1", 0, 0, [(1, 0, 0)]),
+        Executed("m", "triton 1", 400, 400 * 6 * MS, [(1, 400, 400 * 6 * MS)]),
+    )
     assert _told(_begin(slo_ms=15), *quick).batcher == 0
     assert _told(_begin(slo_ms=15), *quick, shapes=("x:1", "x:2")).batcher > 0.9
 
@@ -145,7 +151,7 @@ def test_of_models_that_share_a_worker_that_of_the_fewest_turns_is_next() -> Non
         ended = [Ended(request.at_ns, request.model, 20 * MS, ok=True) for request in seen]
         for now_ns, count in ((S, 0), (NOW, 400)):
             took = [(name, had + count, 11 * MS * (had + count)) for name, had in (("m", 900), ("n", 0))]
-            said = [Executed(name, had, total_ns, [(1, had, total_ns)]) for name, had, total_ns in took]
+            said = [Executed(name, "triton 1", had, total_ns, [(1, had, total_ns)]) for name, had, total_ns in took]
             shadow.take(Passed(now_ns, [], [], report=False, executed=said))
         shadow.take(Passed(NOW, seen, ended, report=True))
         attainment[turns] = {each.model: each.batcher for each in shadow.report(NOW).estimates}

@@ -7,9 +7,9 @@ import pytest
 from tidegate.api import Model, Profile, Setup, Worker
 from tidegate.host import Plugins
 from tidegate.sim.shadow_batcher import BEGINS_MS, OwnBatcher
-from tidegate.sim.shadow_messages import Begin, Ended, Executed, Seen
+from tidegate.sim.shadow_messages import Begin, Seen
 from tidegate.sim.shadow_replay import replay_under_batcher
-from tidegate.sim.shadow_told import NOTHING_TOLD, Told, told
+from tidegate.sim.shadow_told import NOTHING_TOLD, Told
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -72,11 +72,3 @@ def test_where_batches_do_not_tell_nothing_is_assumed() -> None:
     seen = _bursts(1)
     batcher.took_ns(seen, {"m": NOTHING_TOLD}, ALL)
     assert batcher.begin_ms is None
-
-
-def test_told_is_what_was_executed_between_two_instants() -> None:
-    first = Executed("m", 10, 300 * MS, [(1, 10, 240 * MS)])
-    last = Executed("m", 40, 1200 * MS, [(1, 20, 480 * MS), (2, 10, 290 * MS)])
-    ended = [Ended(at_s * S, "m", 32 * MS, ok=True) for at_s in range(5)]
-    assert told([(0, first), (10 * S, last)], ended) == Told(2 * MS, {1: (10, 24.0 * MS), 2: (10, 29.0 * MS)}, 10)
-    assert told([(0, first)], ended) == told([(0, last), (10 * S, first)], ended) == NOTHING_TOLD

@@ -47,8 +47,8 @@ class Shadow:
         self._batcher = OwnBatcher(begin, plugins)
         self._seen: list[Seen] = []
         self._ended: list[Ended] = []
-        self._executed: list[tuple[int, dict[str, Executed]]] = []
-        """What the Tritons had executed, and when they said so."""
+        self._executed: list[tuple[int, dict[str, dict[str, Executed]]]] = []
+        """What the Tritons had executed, by model and counters, and when they said so."""
         self._slo_ns = {model.name: model.slo_ns for model in begin.setup.models if model.slo_ns is not None}
 
     def take(self, passed: Passed) -> None:
@@ -62,7 +62,10 @@ class Shadow:
         self._ended = [answer for answer in ended if answer.at_ns >= since_ns]
         self._executed = [said for said in self._executed if said[0] >= since_ns]
         if passed.executed:
-            self._executed.append((passed.now_ns, {each.model: each for each in passed.executed}))
+            of_models: dict[str, dict[str, Executed]] = {}
+            for each in passed.executed:
+                of_models.setdefault(each.model, {})[each.counters] = each
+            self._executed.append((passed.now_ns, of_models))
 
     def report(self, now_ns: int) -> Report:
         """Simulate the window. Raises PluginError, and whatever a policy raises."""
@@ -149,7 +152,7 @@ class Shadow:
         """What the Tritons said of a model within the window; nothing of one that has several shapes."""
         if len({request.shape for request in seen if request.model == model}) > 1:
             return NOTHING_TOLD
-        said = [(now_ns, each[model]) for now_ns, each in self._executed if model in each]
+        said = [(now_ns, of_models.get(model, {})) for now_ns, of_models in self._executed]
         return told(said, [answer for answer in ended if answer.model == model])
 
 

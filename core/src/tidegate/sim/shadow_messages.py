@@ -40,9 +40,11 @@ class Ended(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Executed(msgspec.Struct, array_like=True, frozen=True):
-    """What the Tritons' statistics say of a model, of all time."""
+    """What the statistics of one Triton say of one version of a model, since it was loaded there."""
 
     model: str
+    counters: str
+    """Which Triton and which version: what is said again under the same name goes on from before, or began anew."""
     answered: int
     answered_ns: int
     """From when they had a request until they had its answer, summed over the answered."""
@@ -59,7 +61,7 @@ class Passed(msgspec.Struct, tag="passed", frozen=True):
     report: bool
     """Whether a report is wanted now."""
     executed: list[Executed] = []
-    """What the Tritons have executed by now; empty where that was not asked for."""
+    """What the Tritons have executed by now, as far as they answered; empty where that was not asked for."""
 
 
 class Estimate(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -19,7 +20,7 @@ class Told(NamedTuple):
     batches: Mapping[int, tuple[int, float]] = MappingProxyType({})
     """How many of so many rows there were, and what they took on average, in ns."""
     before: int = 0
-    """How many had been executed before."""
+    """How many had been executed before the first of those."""
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
@@ -43,21 +44,41 @@ class Told(NamedTuple):
 NOTHING_TOLD: Final = Told()
 
 
-def told(said: Sequence[tuple[int, Executed]], ended: Iterable[Ended]) -> Told:
-    """What was said of one model, at these instants: what is between the first and the last; else `NOTHING_TOLD`."""
-    if len(said) < 2:
-        return NOTHING_TOLD
-    (since_ns, first), (until_ns, last) = said[0], said[-1]
-    took_ns = [each.took_ns for each in ended if each.ok and since_ns <= each.at_ns < until_ns]
-    answered = last.answered - first.answered
-    counts, total_ns = Counter[int](), Counter[int]()
-    for each, sign in ((last, 1), (first, -1)):
-        for rows, count, sum_ns in each.batches:
-            counts[rows] += sign * count
-            total_ns[rows] += sign * sum_ns
+def told(said: Sequence[tuple[int, Mapping[str, Executed]]], ended: Iterable[Ended]) -> Told:
+    """What was executed of one model between these instants, at which its counters said so; else `NOTHING_TOLD`.
+
+    Between two instants that follow each other only what grew in counters that were heard of at both is known: those
+    of a Triton that did not answer or began anew say nothing of that time.
+    """
+    answered, answered_ns = 0, 0
+    counts, total_ns, before = Counter[int](), Counter[int](), dict[str, int]()
+    known_ns = list[tuple[int, int]]()
+    for (since_ns, first), (until_ns, last) in pairwise(said):
+        grown = [name for name in last if name in first and _went_on(first[name], last[name])]
+        if grown:
+            known_ns.append((since_ns, until_ns))
+        for name in grown:
+            before.setdefault(name, sum(count for _, count, _ in first[name].batches))
+            answered += last[name].answered - first[name].answered
+            answered_ns += last[name].answered_ns - first[name].answered_ns
+            for each, sign in ((last[name], 1), (first[name], -1)):
+                for rows, count, sum_ns in each.batches:
+                    counts[rows] += sign * count
+                    total_ns[rows] += sign * sum_ns
+    took_ns = [
+        each.took_ns for each in ended if each.ok and any(since <= each.at_ns < until for since, until in known_ns)
+    ]
     batches = {rows: (count, total_ns[rows] / count) for rows, count in counts.items() if count > 0}
     if answered <= 0 or not took_ns or not batches:
         return NOTHING_TOLD
-    inside_ns = (last.answered_ns - first.answered_ns) / answered
-    ways_ns = max(0, round(sum(took_ns) / len(took_ns) - inside_ns))
-    return Told(ways_ns, batches, sum(count for _, count, _ in first.batches))
+    ways_ns = max(0, round(sum(took_ns) / len(took_ns) - answered_ns / answered))
+    return Told(ways_ns, batches, sum(before.values()))
+
+
+def _went_on(first: Executed, last: Executed) -> bool:
+    """Whether none of these counters fell: else their Triton, or the model on it, began anew."""
+    now = {rows: (count, sum_ns) for rows, count, sum_ns in last.batches}
+    pairs = [(first.answered, last.answered), (first.answered_ns, last.answered_ns)]
+    for rows, *then in first.batches:
+        pairs += zip(then, now.get(rows, (0, 0)), strict=True)
+    return all(later >= sooner for sooner, later in pairs)
