@@ -23,6 +23,7 @@ from tritonclient.grpc import service_pb2
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.documents import ProfileFile
 from tidegate_proxy import shadow
+from tidegate_proxy.configuration.config import PolicyChoice
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.live_page.trials import section_of
@@ -248,6 +249,58 @@ def test_a_slow_simulator_is_asked_for_one_report_at_a_time_and_told_of(
     eventually(lambda: heard.exists() and heard.read_text().count('"passed"') > 5, "it is told of what passes")
     assert heard.read_text().count('"report":true') == 1
     assert "the simulator has not answered for " in of_proxy.why
+
+
+_SLOW = """
+import json, os, sys, time
+number = 0
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["type"] == "begin":
+        policy, options = message["policy"], message["options"]
+    elif message["report"]:
+        number += 1
+        open(f"{folder}/asked {number}", "w").close()
+        while not os.path.exists(f"{folder}/answer {number}"):
+            time.sleep(0.01)
+        report = {"policy": policy, "options": options, "window_s": 1.0, "unsimulated": 0, "estimates": [estimate]}
+        print(json.dumps(report), flush=True)
+"""
+
+
+@pytest.mark.parametrize("wanted", [{"name": "fifs"}, {"name": "symphony", "options": {"reserve_ms": 1.0}}])
+def test_a_report_of_the_policy_before_is_not_shown_as_one_of_the_present(
+    wanted: dict[str, Any],
+    shadowing: ProxyHere,
+    tmp_path: Path,
+    eventually: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of the first report it is known that it was asked for when the policy changed, of the second when it comes."""
+    caplog.set_level(logging.INFO)
+    estimate = {"model": "", "requests": 9, "measured": 0.5, "batcher": 0.5, "policy": 0.5, "gain": None, "why": "few"}
+    monkeypatch.setattr(shadow, "COMMAND", ("-c", f"folder, estimate = {str(tmp_path)!r}, {estimate}{_SLOW}"))
+    monkeypatch.setattr(shadow, "START_AGAIN_S", 0.05)
+    of_proxy = shadowing.serving.trial.shadow
+    eventually(lambda: of_proxy.process_id, "the simulator runs")
+    _kill(of_proxy)
+    eventually((tmp_path / "asked 1").exists, "a report is asked for")
+    of_proxy._report = None
+    policy = PolicyChoice.model_validate(wanted)
+    shadowing.run(shadowing.serving.reconfigure(shadowing.serving.config.model_copy(update={"policy": policy})))
+    (tmp_path / "answer 1").touch()
+    eventually((tmp_path / "asked 2").exists, "the first report has come")
+    assert _document(shadowing)["report"] is None
+    section = section_of(shadowing.serving.trial)
+    assert section is not None
+    assert not section.rows
+    assert "50.0 % in time" not in caplog.text
+    (tmp_path / "answer 2").touch()
+    eventually(lambda: _document(shadowing)["report"], "the second report has come")
+    report = _document(shadowing)["report"]
+    assert {"name": report["policy"], "options": report["options"]} == {"options": {}, **wanted}
+    assert f"what {wanted['name']} would gain is not said: few" in caplog.text
 
 
 def test_one_that_is_stopped_is_ended_and_another_is_started(

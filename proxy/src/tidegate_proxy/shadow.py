@@ -76,6 +76,8 @@ class Shadow(Collector):
         self._messages = 0
         self._asked_s: float | None = None
         """Since when a report is awaited, by the monotonic clock; None: none is."""
+        self._asked_of = config.policy
+        """The policy of which a report was asked for last."""
         self._ended_why = ""
         """Why the process ended that was there last; empty while one runs."""
         self._said_nothing = ""
@@ -236,7 +238,7 @@ class Shadow(Collector):
         self._messages += 1
         is_wanted = self._messages % REPORT_EVERY == 0 and self._asked_s is None  # or they would pile up
         if is_wanted:
-            self._asked_s = time.monotonic()
+            self._asked_s, self._asked_of = time.monotonic(), self._policy
         passed = {
             "type": "passed",
             "now_ns": time.monotonic_ns(),
@@ -272,10 +274,13 @@ class Shadow(Collector):
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout, "it was asked for"
         while line := await process.stdout.readline():
-            self._report, self._asked_s = msgspec.json.decode(line, type=dict[str, Any]), None
-            for estimate in self._report["estimates"]:
+            report, self._asked_s = msgspec.json.decode(line, type=dict[str, Any]), None
+            if self._asked_of != self._policy:
+                continue  # another is spoken of by now
+            self._report = report
+            for estimate in report["estimates"]:
                 if not estimate["model"]:
-                    log.info("shadow: %s", _in_words(self._report["policy"], estimate))
+                    log.info("shadow: %s", _in_words(report["policy"], estimate))
             if (why := self.why) != self._said_nothing:
                 self._said_nothing = why
                 if why:
