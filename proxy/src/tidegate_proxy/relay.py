@@ -8,6 +8,7 @@ from typing import Final
 
 from tidegate_proxy.backend import CANCEL_AFTER_S, Backend
 from tidegate_proxy.envelope import PassedThrough
+from tidegate_proxy.outcome import RequestFailed
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.transport import CallFailed, Metadata, Stream
 
@@ -16,18 +17,19 @@ MOST_UNANSWERED: Final = 1000
 
 
 class Passing:
-    """A request that goes on as it is and has one answer, which leaves when it is due."""
+    """A request that goes on as it is, or to no Triton, and has one answer, which leaves when it is due."""
 
-    __slots__ = ("_settled", "outcome")
+    __slots__ = ("_settled", "outcome", "request")
 
-    def __init__(self, settled: Callable[[], None]) -> None:
-        self.outcome: bytes | None = None
-        """What a Triton has answered, as it stands in the stream; None: nothing yet."""
+    def __init__(self, request: PassedThrough, settled: Callable[[], None]) -> None:
+        self.request = request
+        self.outcome: bytes | RequestFailed | None = None
+        """What a Triton has answered, as it stands in the stream, or why none has; None: nothing yet."""
         self._settled = settled
 
-    def resolve(self, answer: bytes) -> None:
-        """It is answered."""
-        self.outcome = answer
+    def resolve(self, outcome: bytes | RequestFailed) -> None:
+        """It is answered, or will never be."""
+        self.outcome = outcome
         self._settled()
 
 
@@ -43,6 +45,8 @@ class Relay:
         self._unanswered: deque[tuple[PassedThrough, int, Passing | None]] = deque(maxlen=MOST_UNANSWERED)
         """The latest requests on their way, each with when it left."""
         self._ended = False
+        self._said_all = False
+        """Whether the Triton was told that there are no more."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -57,11 +61,19 @@ class Relay:
             self._task.cancel()
 
     @property
-    def unanswered(self) -> set[Passing]:
-        """Requests that have one answer each, and do not have it yet."""
-        waiting = (message[2] for message in self._messages if message is not None)
-        on_their_way = (passing for _, _, passing in self._unanswered)
-        return {passing for passing in (*waiting, *on_their_way) if passing is not None}
+    def unanswered(self) -> list[tuple[PassedThrough, Passing | None]]:
+        """What has no answer, in order: requests on their way that have one each, and all that have not left yet."""
+        on_their_way = [(request, passing) for request, _, passing in self._unanswered if passing is not None]
+        waiting = [(message[1], message[2]) for message in self._messages if message is not None]
+        return [*on_their_way, *waiting]
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether a Triton that says no more may owe answers to requests that can have any number of them.
+
+        Once it was told that there are no more, its end means that all is answered.
+        """
+        return not self._said_all and any(passing is None for _, _, passing in self._unanswered)
 
     def put(self, message: tuple[bytes, PassedThrough, Passing | None] | None) -> None:
         """Add a message, what has to be known of it, and who waits for its one answer; None: that was the last."""
@@ -83,6 +95,7 @@ class Relay:
             while self._messages:
                 following = self._messages.popleft()
                 if following is None:
+                    self._said_all = True
                     return
                 message, request, passing = following
                 self._unanswered.append((request, time.monotonic_ns(), passing))
@@ -121,7 +134,7 @@ async def forwarded_stream(
     remaining_s: float | None,
     owner: str,
 ) -> AsyncIterator[bytes]:
-    """The answers of one Triton to a client's stream. Raises RequestFailed."""
+    """The answers of one Triton to a client's stream, until it says that there are no more. Raises RequestFailed."""
     # A Triton that is told of a deadline may die of it: it is told a little later, if at all.
     limit_s = None if remaining_s is None else remaining_s + CANCEL_AFTER_S
     stream = backend.stream(method, routing.forwarded(metadata), limit_s)
@@ -130,7 +143,6 @@ async def forwarded_stream(
     try:
         while (answer := await stream.read()) is not None:
             yield answer
-        routing.did_well(backend, owner)
     except CallFailed as error:
         raise await routing.failure(backend, error.code, error.details, owner) from error
     finally:

@@ -163,9 +163,11 @@ class InferStream:
         try:
             backend = self._routing.route_inference(message, request)
         except RequestFailed as failure:
-            refused = Passing(self.settled)  # in its turn, behind those that wait for their answers
+            refused = Passing(
+                replace(request, header=None), self.settled
+            )  # in its turn, behind those that wait for their answers
             self._due.append(refused)
-            refused.resolve(_refused(message, failure))
+            refused.resolve(failure)
             self._read()
             return
         model = first_string(message)
@@ -177,11 +179,11 @@ class InferStream:
         is_new = relay is None
         if relay is None:
             relay = self._relays[key] = Relay(self._taken)
-        passing = None
+        request, passing = replace(request, header=None), None
         if self._inference.is_scheduled(model):
-            passing = Passing(self.settled)
+            passing = Passing(request, self.settled)
             self._due.append(passing)
-        relay.put((message, replace(request, header=None), passing))
+        relay.put((message, request, passing))
         if is_new:
             self._spawn(self._call, self._run_relay(key, relay))
         self._read()
@@ -212,14 +214,14 @@ class InferStream:
                     self._send()
                 while len(self._outbox) >= MAX_UNDER_WAY:
                     await relay.wait_for_room(lambda: len(self._outbox) < MAX_UNDER_WAY)
+            if not self._over:
+                await self._refuse_unanswered(key[0], relay)
         except RequestFailed as failure:
             error = failure
         except asyncio.CancelledError:
             if not self._over:
                 raise
         del self._relays[key]
-        unanswered = relay.unanswered
-        self._due = deque(one for one in self._due if one not in unanswered)
         self._error = self._error or error
         self._client_done = True
         if error:
@@ -227,6 +229,23 @@ class InferStream:
         for other in self._relays.values():
             other.put(None)
         self.settled()
+
+    async def _refuse_unanswered(self, backend: Backend, relay: Relay) -> None:
+        """A Triton has ended its stream, and well: what it has not answered by now it never will."""
+        if self._client_done and not relay.unanswered and not relay.is_cut_short:
+            self._routing.did_well(backend, self._call.owner)
+            return
+        words = f"Triton at {backend.address} ended the stream early"
+        failure = await self._routing.failure(backend, grpc.StatusCode.UNAVAILABLE, words, self._call.owner)
+        if self._over:
+            return
+        if self._strict or relay.is_cut_short or not self._client_done:  # which may have sent more than was read
+            self._end = self._end or failure
+        for request, passing in relay.unanswered:
+            if passing:
+                passing.resolve(failure)
+            elif not self._strict:
+                self._outbox.append(_refused(request, failure))
 
     # Answers -----------------------------------------------------------------------------------------------------
 
@@ -241,15 +260,15 @@ class InferStream:
         """Send the outcomes that are there, in the order of their requests."""
         while not self._error and self._due and (outcome := self._due[0].outcome) is not None:
             client = self._due.popleft()
-            if isinstance(client, Passing):
-                if isinstance(outcome, bytes):
-                    self._outbox.append(outcome)
-                continue
+            asked = client.request if isinstance(client, Passing) else client.envelope
             if isinstance(outcome, RequestFailed) and outcome.queued and self._strict:
                 self._error = outcome
+            elif isinstance(outcome, RequestFailed):
+                self._outbox.append(_refused(asked, outcome))
             else:
-                self._outbox.append(_wrapped(outcome, client.envelope))
-            self._call.release(len(client.envelope.message))
+                self._outbox.append(outcome if isinstance(client, Passing) else _wrapped(outcome))
+            if isinstance(client, _StreamClient):
+                self._call.release(len(client.envelope.message))
         if self._error:
             self._abandon()
         self._send()
@@ -325,22 +344,17 @@ class _StreamClient(Client):
         self._stream.settled()
 
 
-def _refused(message: bytes, failure: RequestFailed) -> bytes:
-    """A serialized ModelStreamInferResponse to a request that goes to no Triton."""
+def _refused(asked: Envelope | PassedThrough, failure: RequestFailed) -> bytes:
+    """A serialized ModelStreamInferResponse: why a request is not answered."""
     failed = service_pb2.ModelStreamInferResponse(error_message=failure.details)
-    failed.infer_response.id = PassedThrough.of(message).id
+    failed.infer_response.id = asked.id
+    if failure.queued:
+        failed.infer_response.model_name = asked.model
+        failed.infer_response.parameters["triton_final_response"].bool_param = True
     serialized: bytes = failed.SerializeToString()
     return serialized
 
 
-def _wrapped(outcome: Outcome, envelope: Envelope) -> bytes:
-    """A serialized ModelStreamInferResponse."""
-    if isinstance(outcome, RequestFailed):
-        failed = service_pb2.ModelStreamInferResponse(error_message=outcome.details)
-        failed.infer_response.id = envelope.id
-        if outcome.queued:
-            failed.infer_response.model_name = envelope.model
-            failed.infer_response.parameters["triton_final_response"].bool_param = True
-        serialized: bytes = failed.SerializeToString()
-        return serialized
-    return b"".join((_INFER_RESPONSE_TAG, encode_varint(len(outcome) + len(_FINAL)), outcome, _FINAL))
+def _wrapped(answer: bytes) -> bytes:
+    """A serialized ModelStreamInferResponse of a serialized ModelInferResponse."""
+    return b"".join((_INFER_RESPONSE_TAG, encode_varint(len(answer) + len(_FINAL)), answer, _FINAL))
