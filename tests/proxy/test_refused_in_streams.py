@@ -1,5 +1,6 @@
 """A request of a stream that goes to no Triton is refused in its turn, behind those that wait for their answers."""
 
+import queue
 from collections.abc import Callable
 from typing import Any
 
@@ -47,3 +48,18 @@ def test_a_refusal_leaves_behind_the_answers_before_it(
     assert code is grpc.StatusCode.OK
     assert [answer.infer_response.id for answer in answers] == ["waits", "refused", "behind"]
     assert [bool(answer.error_message) for answer in answers] == [False, True, False]
+
+
+def test_a_refused_request_is_not_held_for_as_long_as_its_stream_lasts(
+    triton: EmbeddedTriton, serve_here: Make, open_stream: Make, rest_of: Make, eventually: Make
+) -> None:
+    """Else a client that is refused often enough in a stream could send nothing more."""
+    sent: queue.Queue[Any] = queue.Queue()
+    proxy = serve_here([triton])
+    stream = open_stream(proxy, iter(sent.get, None))
+    for number in range(3):
+        sent.put(_refused(str(number)))
+        assert next(stream).infer_response.id == str(number)
+    eventually(lambda: proxy.serving.bounds.in_flight_bytes == 0, "them to be given back")
+    sent.put(None)
+    assert rest_of(stream)[1] is grpc.StatusCode.OK

@@ -168,6 +168,7 @@ class InferStream:
             )  # in its turn, behind those that wait for their answers
             self._due.append(refused)
             refused.resolve(failure)
+            self._call.release(len(message))
             self._read()
             return
         model = first_string(message)
