@@ -1,6 +1,7 @@
 """What was decided, the latest; of the others only how many there are."""
 
-from tidegate.api import Batch, Dispatch, Drop, Leg, Request, RequestArrived
+from tidegate.api import Batch, Dispatch, Drop, Leg, Request, RequestArrived, WorkerLost
+from tidegate.observation import Fail
 from tidegate_proxy.live_page.decisions import SHOWN, latest_decisions
 from tidegate_proxy.live_page.moments import Moments
 
@@ -21,12 +22,24 @@ def test_the_latest_are_told_in_order_and_the_others_counted() -> None:
     assert {decision.worker for decision in found} == {"gpu0"}
 
 
-def test_more_than_can_be_shown_may_come_of_one_moment() -> None:
+def test_of_one_moment_from_which_more_comes_than_can_be_shown_the_latest_are_told_too() -> None:
     moments = Moments(most=1000, longest_ns=10**12)
     event = RequestArrived(MS, Request(0, "m", 1, MS))
     for number in range(SHOWN + 5):
         moments.told(event, [Drop(number, "deadline")])
     moments.handled(event, (), ())
     found, more = latest_decisions(reversed(moments.latest), moments.answers, lambda ns: ns / MS, {})
-    assert [decision.request for decision in found] == list(range(SHOWN))
+    assert [decision.request for decision in found] == list(range(5, SHOWN + 5))
     assert more == 5
+
+
+def test_what_comes_of_a_moment_is_told_in_its_order() -> None:
+    """First what happened, then what the policy made of it, then what followed."""
+    moments = Moments(most=1000, longest_ns=10**12)
+    event = WorkerLost(MS, 0)
+    moments.told(event, [Drop(1, "lost"), Drop(2, "lost")])
+    moments.told(event, [Drop(3, "lost")])
+    moments.handled(event, (), [Fail(4, "lost")])
+    found, _ = latest_decisions(reversed(moments.latest), moments.answers, lambda ns: ns / MS, {})
+    told = [(decision.what, decision.request) for decision in found]
+    assert told == [("lost", None), ("drop", 1), ("drop", 2), ("drop", 3), ("fail", 4)]

@@ -58,25 +58,26 @@ def latest_decisions(
     """
     found: list[Decision] = []
     for moment in latest_first:
-        found += reversed(list(islice(_decisions(moment, ms, names), SHOWN)))
+        found += islice(_latest_decisions(moment, ms, names), SHOWN)
         if len(found) >= SHOWN:
             break
     shown = found[:SHOWN][::-1]
     return shown, max(0, answers - len(shown))
 
 
-def _decisions(moment: Moment, ms: Callable[[int], float], names: Mapping[int, str]) -> Iterator[Decision]:
+def _latest_decisions(moment: Moment, ms: Callable[[int], float], names: Mapping[int, str]) -> Iterator[Decision]:
+    """The latest first, each when it is asked for: there may be thousands in one moment."""
     at_ms = ms(moment.event.now_ns)
-    if told := _of_stimulus(moment.event, at_ms, names):
-        yield told
-    for event, commands in moment.told:
-        why = _WHY.get(type(event).__name__, "")
-        for command in commands:
-            if decided := _of_command(command, at_ms, why, names):
-                yield decided
-    for effect in moment.effects:
+    for effect in reversed(moment.effects):
         if happened := _of_effect(effect, at_ms):
             yield happened
+    for event, commands in reversed(moment.told):
+        why = _WHY.get(type(event).__name__, "")
+        for command in reversed(commands):
+            if decided := _of_command(command, at_ms, why, names):
+                yield decided
+    if told := _of_stimulus(moment.event, at_ms, names):
+        yield told
 
 
 def _of_command(command: AnyCommand, at_ms: float, why: str, names: Mapping[int, str]) -> Decision | None:
