@@ -12,7 +12,8 @@ from tidegate.observation import AnyEffect, AnyStimulus, ClockAdvanced, LogEntry
 _TELLING: Final = frozenset({RequestArrived, RequestCancelled, TimerFired})
 """What a story needs to know that a policy was told of, though it answered nothing."""
 MOST_TOLD: Final = 10_000
-"""So many things that a policy was told because of one stimulus are kept; no engine tells more of one."""
+"""So many things that a policy was told because of one stimulus are kept, the latest: a policy that takes over from
+another is told of all that waits, however much that is."""
 
 
 class Moment(msgspec.Struct, frozen=True, gc=False):
@@ -54,14 +55,14 @@ class Moments(Witness):
         self.answers = 0
         """How often the policy has wanted something."""
         self._longest_ns = longest_ns
-        self._told: list[tuple[AnyEvent, tuple[AnyCommand, ...]]] = []
+        self._told: deque[tuple[AnyEvent, tuple[AnyCommand, ...]]] = deque(maxlen=MOST_TOLD)
 
     def told(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         """The policy was told of something."""
         if commands:
             self._told.append((event, tuple(commands)))
             self.answers += 1
-        elif type(event) in _TELLING and len(self._told) < MOST_TOLD:
+        elif type(event) in _TELLING:
             self._told.append((event, ()))
 
     def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:

@@ -1,0 +1,26 @@
+"""What is kept of a moment is bounded, whether the policy answered or not."""
+
+import pytest
+
+from tidegate.api import Drop, Request, RequestArrived
+from tidegate_proxy.live_page import moments as module
+from tidegate_proxy.live_page.moments import Moments
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_of_what_a_policy_is_told_in_one_moment_the_latest_is_kept(
+    answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_TOLD", 100)
+    moments = Moments(most=1000, longest_ns=10**12)
+    for number in range(250):
+        event = RequestArrived(1, Request(number, "m", 1, 1))
+        moments.told(event, [Drop(number, "deadline")] if answers else ())
+    moments.handled(event, (), ())
+    (moment,) = moments.latest
+    asked = [told.request.id for told, _ in moment.told if isinstance(told, RequestArrived)]
+    assert asked == list(range(150, 250))
+    assert moments.answers == (250 if answers else 0), "what is not kept is counted"
+    moments.told(event, [Drop(1, "deadline")])
+    moments.handled(event, (), ())
+    assert len(moments.latest[-1].told) == 1
