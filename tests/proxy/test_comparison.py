@@ -112,6 +112,24 @@ def test_what_is_not_known_is_not_said() -> None:
     assert stray.why.startswith("more was answered than could have been scheduled")
 
 
+def test_answers_in_blocks_in_which_no_request_of_their_side_came_are_not_counted() -> None:
+    """One request of a hundred cannot be scheduled and passes always, in time, also in the nine blocks of ten that are
+    scheduled; of those that are let pass a tenth has no answer, whose place they would take."""
+    comparison = Comparison()
+    for number in range(BLOCKS):
+        at_ns, drawn = number * BLOCK_NS + BURN_IN_NS, number % 10 != 0
+        for request in range(100):
+            comparison.drew(at_ns, "m", scheduled=drawn)
+            if drawn or request % 10:
+                comparison.answered(at_ns, "m", SOON_NS, SLO_NS, scheduled=drawn)
+        comparison.answered(at_ns, "m", SOON_NS, SLO_NS, scheduled=False)
+    (compared,) = report(comparison, NOW_NS)
+    assert (compared.passed.requests, compared.passed.answered, compared.passed.attainment) == (2000, 1820, 0.91)
+    assert compared.gain is not None
+    later_ns = NOW_NS + (MOST_BLOCKS + 1) * BLOCK_NS
+    assert report(comparison, later_ns) == []
+
+
 def test_a_share_that_never_has_blocks_enough_is_told_of() -> None:
     comparison = compare(random.Random(4), 1.0, 0.5, 0.01, 0.0, 2500)
     comparison.settle(NOW_NS)
@@ -162,6 +180,7 @@ def test_ten_minutes_of_a_hundred_models_are_small() -> None:
         for model in models:
             for _ in range(112):  # 75 requests/s
                 took_ns = int(SLO_NS * rng.lognormvariate(0, 0.5))
+                comparison.drew(number * BLOCK_NS + BURN_IN_NS, model, scheduled=True)
                 comparison.answered(number * BLOCK_NS + BURN_IN_NS, model, took_ns, SLO_NS, scheduled=True)
     comparison.settle((blocks + SETTLING_BLOCKS) * BLOCK_NS)
     held, _ = tracemalloc.get_traced_memory()

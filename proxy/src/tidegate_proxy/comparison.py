@@ -99,11 +99,11 @@ class _Sum(Counts):
         self._came.update(block.took)
 
     def take(self, block: _OfBlock) -> bool:
-        """Count what a block has no more; whether nothing is left."""
+        """Count what a block has no more; whether no block is left."""
         self.requests -= block.requests
         self.in_time -= block.in_time
         self._gone.update(block.took)
-        return not self.requests and self._came == self._gone
+        return not self.requests
 
 
 _Key = tuple[str, bool]
@@ -151,7 +151,10 @@ class Comparison:
         self._settled = until
         for number in sorted(self._blocks):
             if before <= number < until:
-                for key, counts in self._blocks[number].items():
+                # What passes always, as it cannot be scheduled, is answered in blocks too in which none was let pass.
+                drawn = {key: counts for key, counts in self._blocks[number].items() if counts.requests}
+                self._blocks[number] = drawn
+                for key, counts in drawn.items():
                     self._sums.setdefault(key, _Sum()).add(counts)
         for number in [number for number in self._blocks if number < until - MOST_BLOCKS]:
             for key, counts in self._blocks.pop(number).items():
@@ -185,10 +188,7 @@ class Comparison:
 
     def _settled_blocks_of(self, key: _Key) -> list[_OfBlock]:
         """What each block has that has settled and in which something came."""
-        settled = (
-            block[key] for number, block in sorted(self._blocks.items()) if number < self._settled and key in block
-        )
-        return [counts for counts in settled if counts.requests]
+        return [block[key] for number, block in sorted(self._blocks.items()) if number < self._settled and key in block]
 
     def _counts(self, at_ns: int, model: str, scheduled: bool) -> _OfBlock | None:
         number, since_ns = divmod(at_ns, self._block_ns)
