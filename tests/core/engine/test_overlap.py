@@ -332,6 +332,18 @@ def test_a_policy_leaves_a_worker_alone_whose_leg_should_be_over() -> None:
     assert started.batch.legs[0].worker_id == 1
 
 
+def test_of_two_workers_that_are_about_to_be_idle_one_is_left_for_who_comes_next() -> None:
+    engine = Engine(FirstComeFirstServed(SETUP, PolicyOptions()), name="fcfs", learn=False, first_lead_ns=LEAD)
+    for number in range(4):
+        now_ns = 10_000 * number
+        for worker in (0, 1):
+            engine.handle(arrived(2 * number + worker, now_ns))
+        for worker in (0, 1) if number < 3 else ():
+            engine.handle(finished(now_ns + 10_000, 2 * number + worker, sent_ns=now_ns, worker=worker))
+    started = [effect for number in (8, 9) for effect in engine.handle(arrived(number, 39_500 + number))]
+    assert [effect.batch.legs[0].worker_id for effect in started if isinstance(effect, StartLeg)] == [0, 1]
+
+
 def on_its_way() -> tuple[Engine, Overlapping]:
     """Batch 3 runs on worker 0, batch 4 was sent behind it at 39 us; nothing else waits."""
     engine, script = taught()

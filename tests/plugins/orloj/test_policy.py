@@ -182,9 +182,9 @@ def test_a_worker_that_frees_looks_at_the_most_urgent_of_very_many_queues() -> N
     looked: list[str] = []
 
     class Watched(Orloj):
-        def _candidate(self, now_ns: int, queue: Pending, worker: Worker) -> Candidate | None:
+        def _candidate(self, start_ns: int, queue: Pending, kind: str) -> Candidate | None:
             looked.append(queue.key[2])
-            return super()._candidate(now_ns, queue, worker)
+            return super()._candidate(start_ns, queue, kind)
 
     started = Playbook(Watched(SETUP, OrlojOptions())) >> arrived(9999)
     started.commands()

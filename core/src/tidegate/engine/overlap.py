@@ -155,12 +155,13 @@ class Overlap:
         """Whether `pop_ready` or `pop_late` may have something to give."""
         return self._ready.earliest_ns <= now_ns or self._late.earliest_ns <= now_ns
 
-    def pop_ready(self, now_ns: int) -> list[int]:
-        """The workers whose legs are about to end."""
-        due = [worker_id for _, worker_id in self._ready.pop_due(now_ns) if isinstance(worker_id, int)]
-        for worker_id in due:
-            self._late.set(worker_id, max(now_ns, self._planned_ends_ns[worker_id]) + 1)
-        return due
+    def pop_ready(self, now_ns: int) -> int | None:
+        """The worker whose leg is about to end, the first of several; None where none is."""
+        worker_id = self._ready.pop_next(now_ns)
+        if not isinstance(worker_id, int):
+            return None
+        self._late.set(worker_id, max(now_ns, self._planned_ends_ns[worker_id]) + 1)
+        return worker_id
 
     def pop_late(self, now_ns: int) -> list[int]:
         """The workers that were popped by `pop_ready` and whose legs should be over."""

@@ -26,7 +26,8 @@ def readiness(state: State, worker_id: int) -> WorkerReady | None:
 def due_news(state: State, but_for: int | None = None) -> Iterator[WorkerDelayed | WorkerReady]:
     """News of workers whose legs are about to end now, or should have ended and have not; each to be told at once.
 
-    `but_for`: a worker whose leg ends with the present event, after which it is told.
+    Nobody is told to be about to be idle while nothing waits: that is for who comes next. `but_for`: a worker whose leg
+    ends with the present event, after which it is told.
     """
     bookings = state.fleet.bookings
     for worker_id in state.overlap.pop_late(state.now_ns):
@@ -35,9 +36,9 @@ def due_news(state: State, but_for: int | None = None) -> Iterator[WorkerDelayed
             booked.free_ns = None
             if worker_id in state.fleet.workers and not state.succession.is_inherited(worker_id):
                 yield WorkerDelayed(state.now_ns, worker_id)
-    for worker_id in state.overlap.pop_ready(state.now_ns):
-        booked = bookings[worker_id]
-        if len(booked.legs) == 1 and state.policy.overlaps and worker_id != but_for:
+    while state.queued and (ready_id := state.overlap.pop_ready(state.now_ns)) is not None:
+        booked = bookings[ready_id]
+        if len(booked.legs) == 1 and state.policy.overlaps and ready_id != but_for:
             booked.free_ns = state.now_ns
-            if ready := readiness(state, worker_id):
+            if ready := readiness(state, ready_id):
                 yield ready

@@ -59,6 +59,14 @@ class Timers:
         self.earliest_ns = NEVER
         return NEVER
 
+    def pop_next(self, now_ns: int) -> TimerKey | None:
+        """Take the timer that is due first; returns its key, None where none is due."""
+        if self.next_ns > now_ns:
+            return None
+        _, _, key = heappop(self._heap)
+        del self._live[key]
+        return key
+
     def pop_due(self, now_ns: int) -> Iterator[tuple[int, TimerKey]]:
         """Take the timers that are due, one after the other: when each was, and its key.
 
