@@ -163,9 +163,8 @@ class InferStream:
         try:
             backend = self._routing.route_inference(message, request)
         except RequestFailed as failure:
-            refused = Passing(
-                replace(request, header=None), self.settled
-            )  # in its turn, behind those that wait for their answers
+            # In its turn, behind those that wait for their answers.
+            refused = Passing(replace(request, header=None), self.settled)
             self._due.append(refused)
             refused.resolve(failure)
             self._call.release(len(message))
