@@ -247,6 +247,14 @@ def test_what_is_sent_behind_a_leg_counts_with_a_part_of_its_margin_besides_its_
     assert script.told_ready[1:] == [WorkerDelayed(42_001, 0)]
 
 
+def test_a_leg_that_was_planned_without_a_margin_has_none_to_share() -> None:
+    """Policies may plan with what they expect, as orloj does: what is sent behind a leg begins no sooner than that."""
+    profile = Profile("m", "default", (10_000,) * 4, (12_000,) * 4)
+    engine, script = taught(10_000, msgspec.structs.replace(SETUP, profiles=(profile,)))
+    engine.handle(ClockAdvanced(39_000))
+    assert script.told_ready == [WorkerReady(39_000, 0, 40_000)]
+
+
 def test_nothing_is_sent_behind_a_leg_that_is_over_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.engine.overlap.SHORTEST_NS", 10_001)
     engine, script = taught()

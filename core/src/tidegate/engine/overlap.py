@@ -141,7 +141,7 @@ class Overlap:
         self._planned_ends_ns: dict[int, int] = {}
         """When the legs that run are planned to end, by worker id."""
         self._margins_ns: dict[int, int] = {}
-        """The margins with which they were planned, by worker id."""
+        """The margins with which they were planned, by worker id; 0 where a policy plans without any."""
         self._ways: dict[int, _Ways] = {}
         self._paces: dict[tuple[int, str, str, bool], _Pace] = {}
         """How fast legs were, by worker id, partition, shape, and whether they were sent behind another one."""
@@ -188,7 +188,8 @@ class Overlap:
         early_ns = flight.early_ns or 0
         began_ns = now_ns - min(early_ns, ways.ways_ns)  # of a leg that was sent to an idle worker and ends as this one
         self._planned_ends_ns[worker.id] = began_ns + leg.duration_ns
-        self._margins_ns[worker.id] = profile.planned_ns(flight.rows) - profile.expected_ns(flight.rows)
+        expected_ns = profile.expected_ns(flight.rows)
+        self._margins_ns[worker.id] = max(0, min(leg.duration_ns, profile.planned_ns(flight.rows)) - expected_ns)
         ways.in_a_row = ways.in_a_row + 1 if early_ns else 0
         if ways.in_a_row >= max(BEHIND_IN_A_ROW, ways.ways_ns / (COST * leg.duration_ns)):
             return
