@@ -64,3 +64,24 @@ def test_who_comes_while_it_is_kept_does_not_get_it(name: str) -> None:
 @pytest.mark.parametrize("name", DEADLINES)
 def test_the_most_urgent_takes_it_where_that_is_in_time(name: str) -> None:
     assert dispatched(busy(name), WorkerReady(9 * MS, 0, 11 * MS)) == [2]
+
+
+@pytest.mark.parametrize("name", DEADLINES)
+def test_it_is_not_kept_for_who_is_late_there_anyhow(name: str) -> None:
+    """The most urgent waits for the quicker kind of worker: the slower one is for those who have the time."""
+    setup = Setup(
+        (Model("patient", 1, 100 * MS), Model("urgent", 1, 15 * MS)),
+        (Worker(0, "quick", ("patient", "urgent"), "quick"), Worker(1, "slow", ("patient", "urgent"), "slow")),
+        tuple(
+            Profile(model, kind, (took_ns,))
+            for model in ("patient", "urgent")
+            for kind, took_ns in (("quick", LEG), ("slow", 2 * LEG))
+        ),
+    )
+    policy = Plugins.installed().make_policy(name, setup, {})
+    assert arrives(policy, 0, "patient", 0, 100 * MS) == [0]
+    assert arrives(policy, 1, "patient", 0, 100 * MS) == [1]
+    assert arrives(policy, 2, "urgent", 7 * MS, 15 * MS) == []
+    assert arrives(policy, 3, "patient", 8 * MS, 100 * MS) == []
+    assert dispatched(policy, WorkerReady(9 * MS, 1, 11 * MS)) == [3]
+    assert dispatched(policy, WorkerReady(10 * MS, 0, 10 * MS)) == [2]

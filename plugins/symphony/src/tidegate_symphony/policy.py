@@ -165,8 +165,10 @@ class Symphony(QueueingPolicy[ModelThread]):
             if key is None:
                 break
             tried.add(key)
-            self._update(now_ns, self.queues[key], commands)
-            if self._ready.holds(key) and self.start_ns(now_ns, worker) > now_ns:
+            thread = self.queues[key]
+            self._update(now_ns, thread, commands)
+            is_about_to_be = self.start_ns(now_ns, worker) > now_ns
+            if is_about_to_be and self._ready.holds(key) and self._would_run(now_ns, thread, worker):
                 break
         return commands
 
@@ -264,6 +266,13 @@ class Symphony(QueueingPolicy[ModelThread]):
                 commands.append(self.dispatch(now_ns, thread, batch.count, worker, start=start))
                 return True
         return False
+
+    def _would_run(self, now_ns: int, thread: ModelThread, worker: Worker) -> bool:
+        """Whether a candidate that waits for a worker would run on this one if that were idle now."""
+        candidate, profile = thread.candidate, self.profile(thread.model.name, worker, thread.shape)
+        if candidate is None or profile is thread.outlook.profile:
+            return True
+        return thread.gather(self._promises_of(profile), now_ns, tries=not candidate.in_time) is not None
 
     def _enough_rows(self, thread: ModelThread) -> float:
         """The size from which on a batch does not wait for more.
