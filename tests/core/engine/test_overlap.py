@@ -163,6 +163,16 @@ def test_where_legs_scatter_a_little_workers_idle_less(cv: float, less: float) -
     assert max(with_lead.waited_ns[8:]) < 5 * MS
 
 
+@pytest.mark.parametrize("cv", [0.02, 0.05])
+def test_long_ways_are_learned_behind_long_legs_that_scatter_a_little(cv: float) -> None:
+    """Their ends are less sure than the first lead is long."""
+    rng = random.Random(1)
+    durations = [round(40 * MS * rng.lognormvariate(-cv * cv / 2, cv)) for _ in range(1200)]
+    with_lead = saturated(durations.__getitem__, there_ns=2 * MS, back_ns=2 * MS)
+    without = saturated(durations.__getitem__, there_ns=2 * MS, back_ns=2 * MS, first_lead_ns=0)
+    assert sum(with_lead.idle_ns) < 0.5 * sum(without.idle_ns)
+
+
 def test_where_nobody_knows_when_legs_end_hardly_anything_is_sent_early() -> None:
     """What is sent behind a leg that goes on waits for long; others might have joined it, or another worker be idle."""
     rng = random.Random(1)

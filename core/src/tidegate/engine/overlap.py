@@ -53,6 +53,8 @@ GROWTH, SETTLED = 1.5, 1.8
 """The factor by which the lead grows; and how long it becomes, in ways, where not all of it is gained."""
 UNSURE = 1.5
 """Nothing is sent behind a leg whose earliest quarter ends so many leads before the middle one: too early for most."""
+UNSURE_AT_FIRST = 0.05
+"""While a lead still grows, such a share of the leg counts, if that is more: long ways would else not be learned."""
 ADDED = sqrt(2) - 1
 """How much of a leg's margin counts for the leg behind it, which has one of its own.
 
@@ -105,6 +107,8 @@ class _Ways:
     """How long the ways are; at least, where all of the lead was gained."""
     known: bool = False
     """Whether anything was learned of them."""
+    grows: bool = True
+    """Whether all of the lead was gained when that was looked at last, or nothing has been looked at yet."""
     in_a_row: int = 0
     """Legs that were sent behind others, since one was not."""
     gains: list[tuple[int, int]] = field(default_factory=list)
@@ -121,6 +125,7 @@ class _Ways:
         gained_ns = max(0, gains[middle])
         unsure_ns = sorted(abs(gained - gained_ns) for gained in gains)[middle] // 2
         self.gains.clear()
+        self.grows = gained_ns >= ALL_GAINED * early_ns
         if 2 * unsure_ns > early_ns:
             return
         self.ways_ns, self.known = (self.ways_ns + gained_ns) // 2 if self.known else gained_ns, True
@@ -202,7 +207,8 @@ class Overlap:
             ends_ns = began_ns + profile.expected_ns(flight.rows) + excess.middle_ns
             longest_ns = min(LONGEST_NS, round(LARGEST * (ends_ns - began_ns)))
             unsure_ns = excess.middle_ns - excess.early_ns
-            if unsure_ns <= UNSURE * ways.lead_ns:
+            most_ns = UNSURE * ways.lead_ns
+            if unsure_ns <= (max(most_ns, UNSURE_AT_FIRST * (ends_ns - began_ns)) if ways.grows else most_ns):
                 self._ready.set(worker.id, ends_ns - min(unsure_ns + ways.lead_ns, longest_ns))
 
     def ends(self, worker_id: int) -> None:
