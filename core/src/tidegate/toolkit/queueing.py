@@ -25,7 +25,6 @@ from tidegate.api import (
     Setup,
     TimerFired,
     Worker,
-    WorkerDelayed,
     WorkerJoined,
     WorkerLost,
     WorkerReady,
@@ -248,11 +247,6 @@ class QueueingPolicy(Policy, Generic[Queue]):
         if event.free_ns > event.now_ns:
             self.idle.withdraw(worker.id)
         return commands
-
-    def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
-        """The worker is busy after all."""
-        self.idle.occupy(event.worker_id)
-        return ()
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
         """The worker is idle; it may be faster than the others, or the first that hosts a model: its queues wait."""
