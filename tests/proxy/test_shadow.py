@@ -1,6 +1,7 @@
 """Shadow mode: every request passes as it is, and what would have been gained is told by a process nobody waits for."""
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -27,7 +28,7 @@ from tidegate_proxy.configuration.config import PolicyChoice
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.live_page.trials import section_of
-from tidegate_proxy.settings import InForce
+from tidegate_proxy.settings import InForce, settings_of
 
 Make = Callable[..., Any]
 LISTEN = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
@@ -341,6 +342,29 @@ def test_what_a_policy_prints_is_no_report() -> None:
     prints = "from tidegate.sim import shadow_process as p; p.Plugins.installed = lambda: print('hello'); p.main()"
     done = subprocess.run([sys.executable, "-c", prints], input=b"", capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (b"", b"hello\n")
+
+
+@pytest.mark.parametrize("rounds", range(1, 14))
+def test_a_simulator_that_is_cut_off_while_it_starts_is_ended_too(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off twice in the midst of it, asyncio alone leaves a process that nobody waits for, and its pipes open."""
+    monkeypatch.setattr(shadow, "COMMAND", ("-c", "input()"))
+    monkeypatch.setattr(shadow, "TELL_EVERY_S", 0)
+    directory: Any = SimpleNamespace(catalog=SimpleNamespace(loaded=[], models={}))
+    config = read_config(flags={"tritons": ["localhost:8001"], "shadow": True})
+
+    async def run() -> None:
+        of_tritons = shadow.Shadow(config, InForce(settings_of(config)), directory, ProfileFile(profiles=[]))
+        running = asyncio.create_task(of_tritons.run())
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await of_tritons.close()
+
+    asyncio.run(run())
+    gc.collect()
 
 
 def test_what_tritons_have_executed_is_told_of_each_version_by_itself() -> None:

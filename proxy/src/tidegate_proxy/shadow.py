@@ -70,6 +70,7 @@ class Shadow(Collector):
         self._seen: list[tuple[int, str, int, str, str]] = []
         self._ended: list[tuple[int, str, int, bool]] = []
         self._counts = Counter[str]()
+        self._starting: asyncio.Task[asyncio.subprocess.Process] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._told: Catalog | None = None
         self._report: dict[str, Any] | None = None
@@ -183,15 +184,18 @@ class Shadow(Collector):
     async def _run_process(self) -> str:
         """Until it ends, or shadow mode does: why it ended, in words that follow "the simulator"."""
         pipe = asyncio.subprocess.PIPE
-        self._process = process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *COMMAND,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            limit=LONGEST_REPORT,
-            start_new_session=True,  # Ctrl-C is for this process, which ends it when it has drained
+        self._starting = asyncio.create_task(
+            asyncio.create_subprocess_exec(
+                sys.executable,
+                *COMMAND,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                limit=LONGEST_REPORT,
+                start_new_session=True,  # Ctrl-C is for this process, which ends it when it has drained
+            )
         )
+        self._process = process = await asyncio.shield(self._starting)
         self._told = self._asked_s = None
         last_words = deque[str](maxlen=LAST_WORDS)
         reading = asyncio.create_task(self._read(process))
@@ -287,6 +291,10 @@ class Shadow(Collector):
                     log.info("shadow: nothing is said: %s", why)
 
     async def _end(self) -> None:
+        if self._starting is not None:  # where whoever starts it is cut off, it is there nevertheless
+            await asyncio.wait([self._starting])
+            self._process = None if self._starting.exception() else self._starting.result()
+            self._starting = None
         process = self._process
         self._seen, self._ended = [], []
         if process is None:
