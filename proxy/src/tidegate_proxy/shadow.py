@@ -71,6 +71,7 @@ class Shadow(Collector):
         self._ended: list[tuple[int, str, int, bool]] = []
         self._counts = Counter[str]()
         self._starting: asyncio.Task[asyncio.subprocess.Process] | None = None
+        """What starts the process: whoever waits for it may be cut off, it itself is not."""
         self._process: asyncio.subprocess.Process | None = None
         self._told: Catalog | None = None
         self._report: dict[str, Any] | None = None
