@@ -6,6 +6,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from demo.emulated import Fleet
+from tidegate.documents import tuned_settings
+from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.comparison.findings import ATTAINMENT, contrast_of, interval_of
 from tidegate_loadtest.comparison.runs import Comparison, compare
@@ -18,18 +20,22 @@ FLEET = Fleet(gpus=4, alpha_ms=5.09, beta_ms=18.368, slo_ms=70, max_batch=16)
 """InceptionResNetV2 on 1080Ti: Table 2 of the Symphony paper."""
 RATE_RPS = 400
 ROUNDS, DURATION_S, WARMUP_S = 3, 4.0, 1.0
-QUEUE_DELAYS_MS = (0, 5, 10, 15)
-TRITON, SYMPHONY = "Triton, delay", "Tidegate symphony"
+TRITON, SYMPHONY = "Triton", "Tidegate symphony"
+TUNED = 3
+"""How many settings of Triton's batcher run live: the best of the sixteen that its experts try, by simulation."""
 SHOWN = ("goodput_rps", "attainment", "p50_ms", "p99_ms", "mean_batch_rows")
 
 
-def contenders() -> list[PolicyChoice]:
-    """Triton's own batcher with several queue delays, then Tidegate's policies."""
+def contenders(scenario: Scenario, seed: int) -> list[PolicyChoice]:
+    """Triton's batcher unmodified and with its best queue delays and queue timeouts, then Tidegate's policies."""
+    unmodified, *tuned = (
+        PolicyChoice(name="triton", options=options, label=f"{TRITON}, {label}")
+        for label, options in tuned_settings({model.name: model.slo_ms or 0.0 for model in scenario.models}).items()
+    )
+    tuned.sort(key=lambda choice: simulate(Run(scenario, choice, seed)).total.attainment, reverse=True)
     return [
-        *(
-            PolicyChoice(name="triton", options={"max_queue_delay_ms": delay}, label=f"{TRITON} {delay} ms")
-            for delay in QUEUE_DELAYS_MS
-        ),
+        unmodified,
+        *tuned[:TUNED],
         PolicyChoice(name="fifs", label="Tidegate fifs"),
         PolicyChoice(name="symphony", label=SYMPHONY),
     ]
@@ -49,16 +55,17 @@ def run_why(console: Console, work: Path, *, seed: int = 1) -> Comparison:
         }
     )
     work.mkdir()
+    choices = contenders(scenario, seed)
     with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("", total=len(contenders()) * (1 + ROUNDS))
+        task = bar.add_task("", total=len(choices) * (1 + ROUNDS))
 
         def starting(name: str) -> None:
             bar.update(task, advance=1, description=f"starting: {name}")
 
         def shown(done: int, name: str, _progress: RunProgress) -> None:
-            bar.update(task, completed=len(contenders()) + done, description=name)
+            bar.update(task, completed=len(choices) + done, description=name)
 
-        with emulated_targets(scenario, contenders(), seed=seed, work=work, starting=starting) as targets:
+        with emulated_targets(scenario, choices, seed=seed, work=work, starting=starting) as targets:
             compared = compare(scenario, targets, Sending({}, timeout_s=5), rounds=ROUNDS, seed=seed, shown=shown)
     title = (
         f"{FLEET.gpus} emulated GPUs, l(b) = {FLEET.alpha_ms} b + {FLEET.beta_ms} ms, SLO {FLEET.slo_ms:g} ms, "
@@ -71,7 +78,7 @@ def run_why(console: Console, work: Path, *, seed: int = 1) -> Comparison:
 
 
 def _closing(compared: Comparison) -> str:
-    """Symphony against the best of Triton's own."""
+    """Symphony against the best of Triton's own batcher, tuned."""
     symphony = next(target for target in compared.targets if target.name == SYMPHONY)
     own = [target for target in compared.targets if target.name.startswith(TRITON)]
 

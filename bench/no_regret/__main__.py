@@ -1,17 +1,18 @@
 """Is whoever puts Tidegate in front ever worse off? Random scenarios, simulated.
 
     python -m bench.no_regret [--count N] [--seed S] [--requests N] [--jobs N] [--json FILE] [--again FILE]
-                              [--tight] [--away]
+                              [--tight] [--near]
     python -m bench.no_regret --attacks [--count SEEDS] [--jobs N] [--json FILE]
 
 Scenarios are drawn at random (`bench/no_regret/workloads.py`): workers, models, how well batching pays, shapes, jitter,
 stalls, bursts, load, right and wrong profiles and none. In each the default policy of `tidegate serve` gets the same
-requests as Triton's batcher with each of several delays and as the simple policies. The sample of seed 1 is the one
-that the policy was tuned on: ask for another. `--again` takes the others' figures from a file that `--json` wrote, and
-measures only the default: for those who change it. `--tight` draws few workers, whose times scatter as those of a real
-GPU behind a busy host do, and short SLOs. `--away` puts Tritons .2 to 2 ms away from Tidegate, as live ones are, while
-Triton's own batcher is beside its GPUs; every other scenario is a tight one. `--attacks` is of traffic that means harm
-(`bench/no_regret/attacks.py`).
+requests as Triton's batcher, tuned as its experts tune it (queue delay and queue timeout per model, the best of sixteen
+settings chosen afterwards), and as the simple policies. Tritons are 0.2 to 2 ms away from Tidegate, as live ones are,
+while Triton's own batcher is beside its GPUs; every other scenario is a tight one: few workers, whose times scatter as
+those of a real GPU behind a busy host do, and short SLOs. `--near` leaves the network and the tight scenarios out;
+`--tight` draws tight ones only. The sample of seed 1 is the one that the policy was tuned on: ask for another.
+`--again` takes the others' figures from a file that `--json` wrote, and measures only the default: for those who
+change it. `--attacks` is of traffic that means harm (`bench/no_regret/attacks.py`).
 """
 
 import argparse
@@ -19,6 +20,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 from statistics import fmean, median
 from typing import Any
 
@@ -48,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--again", type=Path, help="a file that --json wrote: measure only the default anew")
     parser.add_argument("--tight", action="store_true", help="few workers, times that scatter, short SLOs")
-    parser.add_argument("--away", action="store_true", help="Tritons are away from Tidegate, as live ones are")
+    parser.add_argument("--near", action="store_true", help="no network between Tidegate and its Tritons")
     parser.add_argument("--attacks", action="store_true", help="traffic that means harm, instead of random scenarios")
     options = parser.parse_args(arguments)
     before = _read(options.again) if options.again else {}
@@ -57,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _attack(console, options.count or 3, options.jobs, options.json)
         return
     tasks = [
-        Task(options.seed, number, options.requests, number in before, tight=options.tight, away=options.away)
+        Task(options.seed, number, options.requests, number in before, tight=options.tight, near=options.near)
         for number in range(options.count or 300)
     ]
     rows = []
@@ -91,7 +93,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, bool]]:
         ),
         (
             f"mean gain over the best of Triton's at least {GAIN:g} points",
-            f"{fmean(over_triton):+.1f}; over the best of all {fmean(over_best):+.2f}",
+            f"{fmean(over_triton):+.1f} (95 %: {_interval(over_triton)}); over the best of all {fmean(over_best):+.2f} "
+            f"({_interval(over_best)})",
             fmean(over_triton) >= GAIN,
         ),
         (
@@ -102,6 +105,13 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, bool]]:
             not slow,
         ),
     ]
+
+
+def _interval(points: Sequence[float]) -> str:
+    """95 % interval of the mean over scenarios, by a bootstrap over them (always the same draws)."""
+    rng = Random(0)
+    means = sorted(fmean(rng.choices(points, k=len(points))) for _ in range(2000))
+    return f"{means[49]:+.1f} to {means[1949]:+.1f}"
 
 
 def missed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bench.no_regret.contenders import DEFAULT, DELAYS, TRITON
+from bench.no_regret.contenders import DEFAULT, TRITON, triton_choices
 from tidegate.api import (
     NEVER,
     NS_PER_MS,
@@ -173,14 +173,8 @@ def attacks() -> list[Attack]:
 
 
 def contenders() -> list[PolicyChoice]:
-    """The default, and Triton's batcher with each delay."""
-    return [
-        PolicyChoice(name=ServedPolicy().name, label=DEFAULT),
-        *(
-            PolicyChoice(name="triton", label=f"{TRITON} {share:.0%}", options={"max_queue_delay_ms": share * SLO_MS})
-            for share in DELAYS
-        ),
-    ]
+    """The default, and Triton's batcher with each setting that its experts try."""
+    return [PolicyChoice(name=ServedPolicy().name, label=DEFAULT), *triton_choices({"m": SLO_MS})]
 
 
 class _Answers(Reader):
@@ -198,7 +192,7 @@ def suffer(attack: Attack, choice: PolicyChoice, seed: int) -> dict[str, float]:
     """The attainment of the honest and of all, and how long the honest waited, in ms: the median, and the longest."""
     requests = attack.requests(seed)
     honest = [request for request in requests if request.client == HONEST]
-    if choice.name == "triton":  # behind Triton nobody knows whose requests are whose
+    if choice.name == TRITON:  # behind Triton nobody knows whose requests are whose
         requests = [replace(request, client="") for request in requests]
     setup = Setup((Model("m", TRUE.max_rows, slo_ns=ms_to_ns(SLO_MS)),), WORKERS, (TRUE.scaled(attack.told_times),))
     engine = Engine(Plugins.installed().make_policy(choice.name, setup, choice.options), name=choice.name, strict=True)
@@ -236,7 +230,7 @@ def measure_attack(task: AttackTask) -> dict[str, Any]:
     for choice in contenders():
         each = [suffer(task.attack, choice, seed) for seed in range(task.seeds)]
         means[choice.title] = {name: fmean(one[name] for one in each) for name in each[0]}
-    ours, plain = means[DEFAULT], means[f"{TRITON} 0%"]
+    ours, plain = means[DEFAULT], means[contenders()[1].title]
     best = {who: max(mean[who] for name, mean in means.items() if name != DEFAULT) for who in ("honest", "all")}
     return {
         "attack": task.attack.name,

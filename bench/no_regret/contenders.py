@@ -1,9 +1,11 @@
 """Who is compared, and the figures of one workload."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bench.no_regret.workloads import beside, draw_workload, scenario_of
+from tidegate.documents import tuned_settings
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_proxy.configuration.config import PolicyChoice as ServedPolicy
@@ -11,8 +13,7 @@ from tidegate_proxy.configuration.config import PolicyChoice as ServedPolicy
 DEFAULT = "tidegate"
 """The policy of `tidegate serve` as it comes."""
 TRITON = "triton"
-DELAYS = (0.0, 0.05, 0.1, 0.2, 0.4)
-"""Of Triton's batcher, as shares of the median SLO: 0 is `dynamic_batching {}`."""
+"""The policy that is Triton's own batcher."""
 SEED = 1
 """Of the arrivals: the same for every contender, so that luck divides out."""
 
@@ -26,30 +27,31 @@ class Task:
     requests: int
     only_default: bool = False
     tight: bool = False
-    away: bool = False
+    near: bool = False
 
 
 def contenders(scenario: Scenario) -> list[PolicyChoice]:
-    """The default, Triton's batcher with each delay, and the simple policies."""
-    slos = sorted(model.slo_ms or 0.0 for model in scenario.models)
-    median_ms = slos[len(slos) // 2]
+    """The default, Triton's batcher with each setting that its experts try, and the simple policies."""
     return [
         PolicyChoice(name=ServedPolicy().name, label=DEFAULT),
-        *(
-            PolicyChoice(
-                name="triton", label=f"{TRITON} {share:.0%}", options={"max_queue_delay_ms": share * median_ms}
-            )
-            for share in DELAYS
-        ),
+        *triton_choices({model.name: model.slo_ms or 0.0 for model in scenario.models}),
         PolicyChoice(name="fifs"),
         PolicyChoice(name="eager"),
         PolicyChoice(name="eager", label="eager window", options={"gathering": "window"}),
     ]
 
 
+def triton_choices(slos_ms: Mapping[str, float]) -> list[PolicyChoice]:
+    """Triton's batcher with queue delays and queue timeouts per model; the first is `dynamic_batching {}`."""
+    return [
+        PolicyChoice(name=TRITON, label=f"{TRITON} {label}", options=options)
+        for label, options in tuned_settings(slos_ms).items()
+    ]
+
+
 def measure(task: Task) -> dict[str, Any]:
     """The attainment and the median latency of every contender under one workload."""
-    workload = draw_workload(task.seed, task.number, tight=task.tight, away=task.away)
+    workload = draw_workload(task.seed, task.number, tight=task.tight, near=task.near)
     scenario = scenario_of(workload, task.seed, task.requests)
     near = scenario_of(beside(workload), task.seed, task.requests)
     figures = {}
@@ -74,7 +76,7 @@ def verdict(row: dict[str, Any]) -> dict[str, Any]:
     tritons = {name: figure["attainment"] for name, figure in figures.items() if name.startswith(TRITON)}
     others = {name: figure["attainment"] for name, figure in figures.items() if name != DEFAULT}
     best_triton, best = max(tritons, key=lambda name: tritons[name]), max(others, key=lambda name: others[name])
-    plain_ms = figures[f"{TRITON} 0%"]["p50_ms"]
+    plain_ms = next(figures[name]["p50_ms"] for name in figures if name.startswith(TRITON))
     return {
         "over_triton": 100 * (ours["attainment"] - tritons[best_triton]),
         "best_triton": best_triton,

@@ -51,16 +51,18 @@ class Workload:
         return asdict(self)
 
 
-def draw_workload(seed: int, number: int, *, tight: bool = False, away: bool = False) -> Workload:
+def draw_workload(seed: int, number: int, *, tight: bool = False, near: bool = False) -> Workload:
     """The workload of a number in the sample of a seed.
 
-    `tight`: of few workers, whose legs scatter as those of a real GPU behind a busy host do, under short SLOs. `away`:
-    Tritons are .2 to 2 ms away from Tidegate, as live ones are; every other workload is a tight one then.
+    Tritons are 0.2 to 2 ms away from Tidegate, as live ones are, and every other workload is a tight one. `near`: there
+    is no network between them, and no workload is tight unless `tight` is given. `tight`: each has few workers, whose
+    legs scatter as those of a real GPU behind a busy host do, under short SLOs.
     """
-    if away:
-        near, draw = draw_workload(seed, number, tight=tight or number % 2 == 1), stream(seed, "ways", number)
+    if not near:
+        drawn = draw_workload(seed, number, tight=tight or number % 2 == 1, near=True)
+        draw = stream(seed, "ways", number)
         ways_ms = round(_log_uniform(draw, 0.2, 2), 3)
-        return replace(near, ways_ms=ways_ms, ways_jitter_ms=round(ways_ms * draw.choice((0, 0.2, 0.5)), 3))
+        return replace(drawn, ways_ms=ways_ms, ways_jitter_ms=round(ways_ms * draw.choice((0, 0.2, 0.5)), 3))
     draw = stream(seed, "tight" if tight else "no regret", number)
     if tight:
         return replace(

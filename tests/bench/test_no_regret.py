@@ -15,7 +15,7 @@ from tidegate.workload import PolicyChoice
 
 
 def _row(load: float = 0.2, **attainment: float) -> dict[str, Any]:
-    names = {DEFAULT: 0.9, "triton 0%": 0.9, "triton 10%": 0.8, "eager": 0.9, **attainment}
+    names = {DEFAULT: 0.9, "triton plain": 0.9, "triton tuned": 0.8, "eager": 0.9, **attainment}
     figures = {name: {"attainment": share, "p50_ms": 10.0} for name, share in names.items()}
     row = {"number": 0, "load": load, "figures": figures}
     return {**row, "verdict": verdict(row)}
@@ -39,10 +39,10 @@ def test_every_workload_is_a_scenario_with_the_load_that_it_names(number: int) -
 
 
 def test_tritons_that_are_away_are_so_for_tidegate_alone() -> None:
-    away = draw_workload(2, 3, away=True)
+    away = draw_workload(2, 3)
     assert away.tight
-    assert beside(away) == draw_workload(2, 3, tight=True)
-    assert not draw_workload(2, 4, away=True).tight
+    assert beside(away) == draw_workload(2, 3, tight=True, near=True)
+    assert not draw_workload(2, 4).tight
     (pool,) = scenario_of(away, 2, 1000).workers
     assert pool.network is not None
     assert 0.2 <= pool.network.control_ms <= 2

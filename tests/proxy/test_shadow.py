@@ -126,6 +126,7 @@ def test_the_live_page_shows_what_is_said(
     assert [(side.name, side.requests) for side in section.rows[0].sides] == [
         ("as it passes", 1),
         ("Triton's batcher, simulated", None),
+        ("Triton's batcher tuned, simulated", None),
         ("symphony, simulated", None),
     ]
     assert "no profile of" in section.rows[0].why
@@ -265,6 +266,7 @@ for line in sys.stdin:
         while not os.path.exists(f"{folder}/answer {number}"):
             time.sleep(0.01)
         report = {"policy": policy, "options": options, "window_s": 1.0, "unsimulated": 0, "estimates": [estimate]}
+        report["tuned"] = ""
         print(json.dumps(report), flush=True)
 """
 
@@ -280,7 +282,16 @@ def test_a_report_of_the_policy_before_is_not_shown_as_one_of_the_present(
 ) -> None:
     """Of the first report it is known that it was asked for when the policy changed, of the second when it comes."""
     caplog.set_level(logging.INFO)
-    estimate = {"model": "", "requests": 9, "measured": 0.5, "batcher": 0.5, "policy": 0.5, "gain": None, "why": "few"}
+    estimate = {
+        "model": "",
+        "requests": 9,
+        "measured": 0.5,
+        "batcher": 0.5,
+        "tuned": 0.5,
+        "policy": 0.5,
+        "gain": None,
+        "why": "few",
+    }
     monkeypatch.setattr(shadow, "COMMAND", ("-c", f"folder, estimate = {str(tmp_path)!r}, {estimate}{_SLOW}"))
     monkeypatch.setattr(shadow, "START_AGAIN_S", 0.05)
     of_proxy = shadowing.serving.trial.shadow

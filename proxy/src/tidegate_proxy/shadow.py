@@ -285,7 +285,7 @@ class Shadow(Collector):
             self._report = report
             for estimate in report["estimates"]:
                 if not estimate["model"]:
-                    log.info("shadow: %s", _in_words(report["policy"], estimate))
+                    log.info("shadow: %s", _in_words(report["policy"], report["tuned"], estimate))
             if (why := self.why) != self._said_nothing:
                 self._said_nothing = why
                 if why:
@@ -329,7 +329,7 @@ def gauges(estimates: Iterable[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
     attainment = GaugeMetricFamily(
         "tidegate_shadow_attainment",
         "Share of the requests in time, of the latest minute in shadow mode: as measured, and as simulated under "
-        "Triton's own batcher and under the policy.",
+        "Triton's own batcher, as it is and tuned, and under the policy.",
         labels=["model", "side"],
     )
     gain = GaugeMetricFamily(
@@ -339,7 +339,7 @@ def gauges(estimates: Iterable[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
         labels=["model", "bound"],
     )
     for estimate in estimates:
-        for side in ("measured", "batcher", "policy"):
+        for side in ("measured", "batcher", "tuned", "policy"):
             attainment.add_metric([estimate["model"], side], estimate[side])
         for bound, value in zip(("low", "high"), estimate["gain"] or (), strict=False):
             gain.add_metric([estimate["model"], bound], value)
@@ -399,9 +399,13 @@ def _batching(way: bytes) -> dict[str, Any]:
     return options_of(MessageToDict(ModelDynamicBatching.FromString(way), preserving_proto_field_name=True))
 
 
-def _in_words(policy: str, estimate: dict[str, Any]) -> str:
+def _in_words(policy: str, tuned: str, estimate: dict[str, Any]) -> str:
     said = f"{100 * estimate['measured']:.1f} % in time of {estimate['requests']} requests"
     if estimate["gain"] is None:
         return f"{said}; what {policy} would gain is not said: {estimate['why']}"
     low, high = (100 * bound for bound in estimate["gain"])
-    return f"{said}; with {policy} {low:+.1f} to {high:+.1f} points"
+    tuned_low, tuned_high = (100 * bound for bound in estimate["over_tuned"])
+    return (
+        f"{said}; with {policy} {low:+.1f} to {high:+.1f} points, {tuned_low:+.1f} to {tuned_high:+.1f} over Triton "
+        f"tuned ({tuned or 'its own settings'})"
+    )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from tidegate.documents import dynamic_batching_of, options_of, options_of_model, section_text
+from tidegate.documents import dynamic_batching_of, options_of, options_of_model, section_text, tuned_settings
 
 OPTIONS = st.fixed_dictionaries(
     {},
@@ -51,3 +51,18 @@ def test_what_is_said_of_a_model_stands_in_place_of_what_is_said_of_all() -> Non
     options = {"max_queue_delay_ms": 2.0, "models": {"m": {"max_queue_delay_ms": 5.0, "default_timeout_ms": 9.0}}}
     assert options_of_model(options, "m") == {"max_queue_delay_ms": 5.0, "default_timeout_ms": 9.0}
     assert options_of_model(options, "n") == {"max_queue_delay_ms": 2.0}
+
+
+def test_triton_is_tuned_with_a_delay_and_a_timeout_of_each_model() -> None:
+    """The first is the plain batcher: claims against an untuned Triton can be told from those against a tuned one."""
+    settings = tuned_settings({"quick": 10.0, "slow": 200.0})
+    sections = [
+        {model: dynamic_batching_of(options_of_model(options, model), max_rows=8) for model in ("quick", "slow")}
+        for options in settings.values()
+    ]
+    assert sections[0] == {"quick": {}, "slow": {}}
+    assert len({str(each) for each in sections}) == len(sections) == 16
+    assert settings["delay 20%, timeout 50%"]["models"]["slow"] == {
+        "max_queue_delay_ms": 40.0,
+        "default_timeout_ms": 100.0,
+    }

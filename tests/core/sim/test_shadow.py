@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tidegate.api import Model, Profile, Setup, Worker
 from tidegate.host import Plugins
-from tidegate.sim.shadow import MOST_REQUESTS, Shadow, _interval
+from tidegate.sim.shadow import MOST_REQUESTS, PASSING, Shadow, _interval
 from tidegate.sim.shadow_messages import Begin, Ended, Estimate, Executed, Passed, Seen
 
 S = 1_000_000_000
@@ -53,6 +53,9 @@ def test_where_the_simulator_agrees_a_gain_is_told_with_its_doubt(simulated: flo
     assert said.gain is not None
     low, high = said.gain
     assert low <= said.policy - said.passing <= high
+    assert said.over_tuned is not None
+    assert said.over_tuned[0] <= said.policy - said.tuned <= said.over_tuned[1]
+    assert said.tuned >= said.passing
     assert high - low >= 2 * abs(said.error)
 
 
@@ -60,8 +63,21 @@ def test_no_more_is_promised_than_there_is_to_gain() -> None:
     said = _estimate(_begin(slo_ms=1000), _passed(40), 0.995)
     assert said.gain is not None
     assert said.gain[1] == pytest.approx(1 - said.measured, abs=1e-4)
-    blocks = [[100, 98, 97, 97, 97]] * 4
-    assert _interval(blocks, 0.025, 0.98) == (-0.025, 0.02)
+    blocks = [[100, 98, 97, 97, 97, 97]] * 4
+    assert _interval(blocks, PASSING, 0.025, 0.98) == (-0.025, 0.02)
+
+
+def test_triton_tuned_by_its_experts_is_beside_the_policy() -> None:
+    """At an overload a queue timeout carries Triton: after all settings were tried it is the better baseline."""
+    shadow, seen = Shadow(_begin(), Plugins.installed()), _passed(1000)
+    ended = [Ended(request.at_ns, "m", 90 * MS, ok=True) for request in seen]
+    shadow.take(Passed(NOW, seen, ended, report=True))
+    reports = [shadow.report(NOW) for _ in range(17)]
+    attainments = [report.estimates[0].tuned for report in reports]
+    assert attainments == sorted(attainments), "a report never forgets the best setting"
+    assert attainments[-1] > reports[-1].estimates[0].passing + 0.2
+    assert "timeout" in reports[-1].tuned
+    assert "none" not in reports[-1].tuned
 
 
 def test_where_it_disagrees_nothing_is_promised(simulated: float) -> None:

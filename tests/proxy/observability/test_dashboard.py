@@ -77,7 +77,7 @@ class _Said(Collector):
     """What shadow mode and a canary show, and what passes as that is better."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        estimate = {"model": "m", "measured": 0.8, "batcher": 0.8, "policy": 0.9, "gain": [0.05, 0.15]}
+        estimate = {"model": "m", "measured": 0.8, "batcher": 0.8, "tuned": 0.8, "policy": 0.9, "gain": [0.05, 0.15]}
         side = comparison.Side(300, 300, 0.9, 10.0, 20.0)
         yield from shadow.gauges([estimate])
         yield from canary.gauges([comparison.Compared("m", side, side, (-0.01, 0.01), "")])

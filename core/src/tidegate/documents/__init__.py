@@ -54,7 +54,13 @@ from tidegate.documents.interference import (
 )
 from tidegate.documents.layout import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker
 from tidegate.documents.no_yaml import no_yaml
-from tidegate.documents.own_batching import dynamic_batching_of, options_of, options_of_model, section_text
+from tidegate.documents.own_batching import (
+    dynamic_batching_of,
+    options_of,
+    options_of_model,
+    section_text,
+    tuned_settings,
+)
 from tidegate.documents.profile_file import (
     ModelProfile,
     Point,
@@ -138,6 +144,7 @@ __all__ = [
     "read_shape",
     "section_text",
     "shape_text",
+    "tuned_settings",
     "write_document",
     "write_profile",
     "wrong_fields",

@@ -4,6 +4,8 @@ The options are those of the policy `triton`, milliseconds and names of its own;
 JSON form has it with the fields' own names, since the core knows no protobuf.
 """
 
+from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 Section = dict[str, Any]
@@ -14,6 +16,28 @@ TIMEOUT, ACTION, OVERRIDE, LIMIT = (
     "allow_timeout_override",
     "max_queue_size",
 )
+
+TUNED_DELAYS = (0.0, 0.05, 0.1, 0.2)
+"""Queue delays that a Triton expert tries, as fractions of a model's SLO."""
+TUNED_TIMEOUTS = (0.0, 0.25, 0.5, 0.75)
+"""Queue timeouts that a Triton expert tries, as fractions of a model's SLO; 0: none."""
+
+
+def tuned_settings(slos_ms: Mapping[str, float]) -> dict[str, Section]:
+    """Settings of Triton's batcher as its experts tune it, by label: the baseline of every claim against Triton.
+
+    Each is options of the policy `triton`: a queue delay and a queue timeout for every model in `slos_ms`, both as a
+    fraction of the model's own SLO (ms). The best of the sixteen, chosen afterwards, is "Triton's best".
+    """
+    return {
+        f"delay {delay:.0%}, timeout {f'{timeout:.0%}' if timeout else 'none'}": {
+            "models": {
+                model: {"max_queue_delay_ms": delay * slo_ms, "default_timeout_ms": timeout * slo_ms}
+                for model, slo_ms in slos_ms.items()
+            }
+        }
+        for delay, timeout in product(TUNED_DELAYS, TUNED_TIMEOUTS)
+    }
 
 
 def options_of_model(options: Section, model: str) -> Section:

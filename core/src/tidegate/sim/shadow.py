@@ -17,7 +17,7 @@ from typing import Final
 from tidegate.api import NEVER
 from tidegate.engine import Headroom
 from tidegate.host import Plugins
-from tidegate.sim.shadow_batcher import OwnBatcher
+from tidegate.sim.shadow_batcher import OwnBatcher, TunedBatcher
 from tidegate.sim.shadow_messages import Begin, Ended, Estimate, Executed, Passed, Report, Seen
 from tidegate.sim.shadow_replay import replay_under_policy
 from tidegate.sim.shadow_told import NOTHING_TOLD, Told, told
@@ -36,6 +36,8 @@ ENOUGH_BLOCKS: Final = 4
 BELIEVED: Final = 0.03
 """The attainment of the simulated batcher may differ from the measured one by so much."""
 DRAWS: Final = 1000
+POLICY, PASSING, TUNED = 3, 4, 5
+"""Columns of a block."""
 
 
 class Shadow:
@@ -45,6 +47,7 @@ class Shadow:
         self._begin = begin
         self._plugins = plugins
         self._batcher = OwnBatcher(begin, plugins)
+        self._tuned = TunedBatcher(begin, plugins)
         self._seen: list[Seen] = []
         self._ended: list[Ended] = []
         self._executed: list[tuple[int, dict[str, dict[str, Executed]]]] = []
@@ -74,28 +77,43 @@ class Shadow:
         all_seen = [request for request in self._seen if request.model in known]
         seen = [request for request in all_seen if request.at_ns < until_ns]
         if not seen:
-            return Report(begin.policy, 0.0, 0, None, [])
+            return Report(begin.policy, 0.0, 0, None, "", [])
         first_ns = seen[0].at_ns
         ended = [answer for answer in self._ended if first_ns <= answer.at_ns < until_ns]
         headroom = Headroom()
         policy = [took is not None for took in replay_under_policy(begin, self._plugins, seen, headroom).took_ns]
         of_model = {model.name: self._told(model.name, seen, ended) for model in begin.setup.models}
         between_ns = (self._executed[0][0], self._executed[-1][0]) if self._executed else (0, 0)
-        took_ns = self._batcher.took_ns(all_seen, of_model, between_ns)[: len(seen)]
-        batcher, passing = list[bool](), list[bool]()
-        for request, took in zip(seen, took_ns, strict=True):
-            slo_ns = self._slo_ns.get(request.model, NEVER)
-            all_ns = None if took is None else took + of_model[request.model].ways_ns
-            batcher.append(all_ns is not None and all_ns <= slo_ns)
-            passing.append(all_ns is not None and all_ns + headroom.way_ns <= slo_ns)
+
+        def on_time(took_ns: Sequence[int | None], way_ns: int) -> list[bool]:
+            """For each request of `seen`, whether it meets its SLO when `way_ns` come on top of its duration."""
+            return [
+                took is not None
+                and took + of_model[request.model].ways_ns + way_ns <= self._slo_ns.get(request.model, NEVER)
+                for request, took in zip(seen, took_ns, strict=False)
+            ]
+
+        own_ns = self._batcher.took_ns(all_seen, of_model, between_ns)
+        tuned_ns = self._tuned.took_ns(
+            all_seen,
+            of_model,
+            (self._batcher.begin_ms, own_ns),
+            lambda took_ns: sum(on_time(took_ns, headroom.way_ns)),
+        )
+        simulated = (
+            on_time(own_ns, 0),
+            policy,
+            on_time(own_ns, headroom.way_ns),
+            on_time(tuned_ns, headroom.way_ns),
+        )
         estimates = []
         for name in ("", *sorted(self._slo_ns)):
-            counts = self._blocks(name, first_ns, seen, ended, (batcher, policy, passing))
+            counts = self._blocks(name, first_ns, seen, ended, simulated)
             if counts:
                 estimates.append(self._estimate(name, counts))
         unsimulated = max(0, len(ended) - len(seen))
         window_s = (until_ns - first_ns) / NS_PER_S
-        return Report(begin.policy, window_s, unsimulated, self._batcher.begin_ms, estimates)
+        return Report(begin.policy, window_s, unsimulated, self._batcher.begin_ms, self._tuned.setting, estimates)
 
     def _blocks(
         self,
@@ -103,14 +121,14 @@ class Shadow:
         first_ns: int,
         seen: Sequence[Seen],
         ended: Sequence[Ended],
-        simulated: tuple[Sequence[bool], Sequence[bool], Sequence[bool]],
+        simulated: tuple[Sequence[bool], ...],
     ) -> list[list[int]]:
-        """For each block: requests, and how many were in time as measured, under the batcher, under the policy, and
-        under the batcher as the policy's are counted."""
+        """For each block: requests, and how many were on time as measured, under the batcher, under the policy, and,
+        as the policy's are counted, under the batcher and under the tuned batcher."""
         blocks: dict[int, list[int]] = {}
         for request, *in_time in zip(seen, *simulated, strict=True):
             if request.model in self._slo_ns and name in ("", request.model):
-                counts = blocks.setdefault((request.at_ns - first_ns) // BLOCK_NS, [0, 0, 0, 0, 0])
+                counts = blocks.setdefault((request.at_ns - first_ns) // BLOCK_NS, [0] * (2 + len(simulated)))
                 counts[0] += 1
                 for column, is_in_time in enumerate(in_time, 2):
                     counts[column] += is_in_time
@@ -121,8 +139,13 @@ class Shadow:
         return [blocks[block] for block in sorted(blocks)]
 
     def _estimate(self, name: str, blocks: list[list[int]]) -> Estimate:
-        requests, measured, batcher, policy, passing = (sum(column) for column in zip(*blocks, strict=True))
+        requests, measured, batcher, policy, passing, tuned = (sum(column) for column in zip(*blocks, strict=True))
         error = (batcher - measured) / requests
+
+        def gain_over(column: int) -> tuple[float, float] | None:
+            most = (measured - batcher + sum(block[column] for block in blocks)) / requests
+            return None if why else _interval(blocks, column, abs(error), most)
+
         why = self._why_not(name, requests, len(blocks), measured, error)
         return Estimate(
             name,
@@ -130,9 +153,11 @@ class Shadow:
             round(measured / requests, 4),
             round(batcher / requests, 4),
             round(passing / requests, 4),
+            round(tuned / requests, 4),
             round(policy / requests, 4),
             round(error, 4),
-            None if why else _interval(blocks, abs(error), (measured - batcher + passing) / requests),
+            gain_over(PASSING),
+            gain_over(TUNED),
             why,
         )
 
@@ -156,8 +181,8 @@ class Shadow:
         return told(said, [answer for answer in ended if answer.model == model])
 
 
-def _interval(blocks: list[list[int]], error: float, measured: float) -> tuple[float, float]:
-    """95 % of the gain of the policy over the batcher, the blocks drawn again and again; wider by `error`.
+def _interval(blocks: list[list[int]], column: int, error: float, measured: float) -> tuple[float, float]:
+    """95 % of the gain of the policy over a column of the blocks, which are drawn repeatedly; wider by `error`.
 
     Where `measured` of the requests were in time, no more can be gained than the rest, nor more be lost than those.
     """
@@ -165,7 +190,7 @@ def _interval(blocks: list[list[int]], error: float, measured: float) -> tuple[f
     gains = []
     for _ in range(DRAWS):
         drawn = rng.choices(blocks, k=len(blocks))
-        gains.append(sum(block[3] - block[4] for block in drawn) / sum(block[0] for block in drawn))
+        gains.append(sum(block[POLICY] - block[column] for block in drawn) / sum(block[0] for block in drawn))
     gains.sort()
     low, high = gains[round(0.025 * (DRAWS - 1))], gains[round(0.975 * (DRAWS - 1))]
     return round(max(-measured, low - error), 4), round(min(1 - measured, high + error), 4)

@@ -75,12 +75,16 @@ class Estimate(msgspec.Struct, frozen=True):
     """The same, simulated: Triton's own batcher."""
     passing: float
     """The same by the clients' clock, so far as that is known: as the policy's is counted."""
+    tuned: float
+    """Counted as `passing`: Triton's batcher with the best queue delay and queue timeout per model found so far."""
     policy: float
     """Simulated: the policy."""
     error: float
     """`batcher` less `measured`: by how much the simulator is wrong where that can be seen."""
     gain: tuple[float, float] | None
     """95 % interval of what the policy adds to the attainment, widened by `error`; None: nothing is promised."""
+    over_tuned: tuple[float, float] | None
+    """The same over `tuned`."""
     why: str
     """Why nothing is promised; else empty."""
 
@@ -94,4 +98,6 @@ class Report(msgspec.Struct, frozen=True):
     """Answers to requests that no policy could have scheduled."""
     begin_ms: float | None
     """How long an idle instance of the Tritons takes to begin, as its batches tell; None: nothing was told of them."""
+    tuned: str
+    """The setting of `Estimate.tuned`, as fractions of each model's SLO; empty: as the models are configured."""
     estimates: list[Estimate]

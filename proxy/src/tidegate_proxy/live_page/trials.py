@@ -41,6 +41,7 @@ def _estimate(estimate: dict[str, Any], policy: str) -> TrialRow:
     sides = [
         TrialSide("as it passes", estimate["requests"], estimate["measured"]),
         TrialSide("Triton's batcher, simulated", None, estimate["batcher"]),
+        TrialSide("Triton's batcher tuned, simulated", None, estimate["tuned"]),
         TrialSide(f"{policy}, simulated", None, estimate["policy"]),
     ]
     return TrialRow(cut(estimate["model"]), sides, tuple(gain) if gain else None, cut(estimate["why"]))
