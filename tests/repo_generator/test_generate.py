@@ -119,7 +119,8 @@ def test_every_type_that_triton_has(save_onnx: SaveOnnx, repository: Path, eleme
     config = read_config(repository / "model")
     names = [model_config_pb2.DataType.Name(entry.data_type) for entry in (*config.input, *config.output)]
     assert names == [data_type, data_type]
-    assert generated.max_batch_size == DEFAULT_MAX_BATCH
+    # BF16 cannot be tried: onnxruntime takes no such arrays from Python.
+    assert generated.max_batch_size == (0 if element == TensorProto.BFLOAT16 else DEFAULT_MAX_BATCH)
 
 
 def test_all_of_tritons_types_are_covered() -> None:

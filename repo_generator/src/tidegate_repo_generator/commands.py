@@ -67,6 +67,15 @@ def generate(
             rich_help_panel=_FOR_MODELS,
         ),
     ] = False,
+    inputs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Real inputs (.npz, .npy) with which to try whether requests may share a batch. Repeatable.",
+            show_default=False,
+            rich_help_panel=_FOR_MODELS,
+        ),
+    ] = None,
     slo_ms: Annotated[
         float | None,
         typer.Option(
@@ -161,7 +170,8 @@ def generate(
 
     Names, types and shapes come from the file, and so does the answer to
     whether requests may share a batch: where the first dimension of every
-    input and output is dynamic, the model is run with a few rows to make sure.
+    input and output is dynamic, rows are answered alone and in company, and
+    the graph is followed. Where in doubt, requests run one at a time.
     Triton's clients find the model under its NAME; Tidegate reads the SLO from
     its config.pbtxt.
 
@@ -214,6 +224,7 @@ def generate(
                 flavour=flavour,
                 precision=precision,
                 shapes=shapes_given(shape or [], profile, name or model.stem),
+                real=inputs or [],
                 force=force,
             )
     except GenerateError as error:

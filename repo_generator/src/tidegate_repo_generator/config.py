@@ -10,8 +10,8 @@ from tidegate_repo_generator.model import Flavour, GenerateError, Precision, Ten
 from tidegate_repo_generator.onnx_file import OnnxFile
 from tidegate_repo_generator.tensorrt.accelerator import accelerate
 
-_HEADER: Final = """\
-# Written by `tidegate generate` from {source!r}.
+_HEADER: Final = "# Written by `tidegate generate` from {source!r}.\n"
+_MERGED: Final = """\
 # There is no dynamic_batching on purpose: Tidegate forms the batches (tidegate_batch says that it may), and Triton runs
 # each as it comes.
 """
@@ -62,10 +62,14 @@ def model_config(
     return config
 
 
-def config_text(config: Any, *, source: str) -> str:  # noqa: ANN401
-    """Render a ModelConfig as the text of a `config.pbtxt`; `source`: the ONNX file's name, for the reader."""
+def config_text(config: Any, *, source: str, notices: Sequence[str] = ()) -> str:  # noqa: ANN401
+    """Render a ModelConfig as the text of a `config.pbtxt`.
+
+    For the reader: `source`, the ONNX file's name, and `notices`, e.g. why its requests run alone.
+    """
     text: str = text_format.MessageToString(config, as_utf8=True, use_short_repeated_primitives=True)
-    return _HEADER.format(source=source) + text
+    remarks = "".join(f"# {' '.join(notice.split())}\n" for notice in notices)
+    return "".join([_HEADER.format(source=source), remarks, _MERGED * (config.max_batch_size > 0), text])
 
 
 def _refuse_bf16(model: OnnxFile) -> None:

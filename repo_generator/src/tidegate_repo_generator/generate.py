@@ -8,10 +8,11 @@ from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from tidegate_repo_generator.batching import judge_batching
 from tidegate_repo_generator.config import config_text, model_config
 from tidegate_repo_generator.model import Flavour, GeneratedModel, GenerateError, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile, read_onnx
+from tidegate_repo_generator.onnx_sessions import RunError, open_session
+from tidegate_repo_generator.rows.judgement import judge_batching
 from tidegate_repo_generator.splitting.batch_dim import batch_freed
 from tidegate_repo_generator.tensorrt.engine import ENGINE_FILE, PLAN_FILE, SCRIPT, engine_of
 from tidegate_repo_generator.writing import CONFIG_FILE, check_target, write_model
@@ -38,6 +39,7 @@ def generate_model(
     flavour: Flavour = Flavour.EMBEDDED,
     precision: Precision | None = None,
     shapes: Sequence[Mapping[str, Sequence[int]]] = (),
+    real: Sequence[Path] = (),
     force: bool = False,
 ) -> GeneratedModel:
     """Write `<repository>/<name>/{config.pbtxt,1/...}` for an ONNX file; the repository is made where it is missing.
@@ -50,10 +52,11 @@ def generate_model(
     `slo_ms`: how long after its arrival, in milliseconds, a request may be answered.
     `precision`: of TensorRT's arithmetic, for the flavours that have it; None: FP32. `shapes`: of requests, each
     input's sizes without the rows, the usual ones first: TensorRT is made ready for what lies between their extremes.
-    `force`: replace a model of that name, with all its versions.
+    `real`: files with inputs that the model is used with, for the trial. `force`: replace a model of that name, with
+    all its versions.
 
-    Unless `max_batch` is 0, a model whose first dimensions are all dynamic is loaded and run on the CPU, with a few
-    rows, to see whether it batches. Raises GenerateError.
+    Unless `max_batch` is 0, a model whose first dimensions are all dynamic is run on the CPU, with rows alone and in
+    company, and its graph is followed, to see whether it batches. Raises GenerateError.
     """
     path = Path(model)
     _check_numbers(instances, max_batch, slo_ms)
@@ -67,7 +70,7 @@ def generate_model(
     check_target(target, force=force)
     if batch_dim and max_batch == 0:
         raise GenerateError("--batch-dim has a model batch, and --max-batch 0 has it not: leave one of them out")
-    with batch_freed(path) if batch_dim else nullcontext(path) as readable:
+    with batch_freed(path, real) if batch_dim else nullcontext(path) as readable:
         return _generated(
             readable,
             target,
@@ -78,6 +81,7 @@ def generate_model(
             flavour=flavour,
             precision=precision,
             shapes=shapes,
+            real=real,
         )
 
 
@@ -92,10 +96,13 @@ def _generated(
     flavour: Flavour,
     precision: Precision | None,
     shapes: Sequence[Mapping[str, Sequence[int]]],
+    real: Sequence[Path],
 ) -> GeneratedModel:
     """Write the model from a file that is as it is to be served."""
     onnx_file = read_onnx(path)
-    max_batch_size, notices = _batching(onnx_file, max_batch)
+    if flavour is Flavour.EMBEDDED:
+        _check_loads(path)
+    max_batch_size, notices = _batching(onnx_file, max_batch, real)
     config = model_config(
         onnx_file,
         name=name,
@@ -107,7 +114,7 @@ def _generated(
         shapes=shapes,
     )
     files: dict[PurePosixPath, Path | str] = {
-        PurePosixPath(CONFIG_FILE): config_text(config, source=path.name),
+        PurePosixPath(CONFIG_FILE): config_text(config, source=path.name, notices=notices),
         _VERSION / "model.onnx": path,
     }
     if flavour is Flavour.EMBEDDED:
@@ -166,11 +173,22 @@ def _checked_name(path: Path) -> str:
     return name
 
 
-def _batching(model: OnnxFile, max_batch: int | None) -> tuple[int, tuple[str, ...]]:
+def _check_loads(path: Path) -> None:
+    """Raise GenerateError for what onnxruntime cannot load, which runs the model in the embedded Triton, too."""
+    try:
+        open_session(path, path.parent)
+    except RunError as error:
+        raise GenerateError(
+            f"{path}: {error}, nor will the embedded Triton, which runs it with the same onnxruntime: export it for "
+            "that version, without operators of others; or generate it for a full Triton with --flavour triton"
+        ) from error
+
+
+def _batching(model: OnnxFile, max_batch: int | None, real: Sequence[Path]) -> tuple[int, tuple[str, ...]]:
     """Decide on `max_batch_size`; with what there is to say about it."""
     if max_batch == 0:
         return 0, ()
-    verdict = judge_batching(model)
+    verdict = judge_batching(model, real)
     if verdict.batches:
         return (DEFAULT_MAX_BATCH if max_batch is None else max_batch), ()
     if verdict.batches is False and max_batch is not None:

@@ -9,6 +9,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, external_data_helper, shape_inference
 
+from tidegate_repo_generator.dataflow import sort_nodes
 from tidegate_repo_generator.model import GenerateError, Tensor
 
 TRITON_TYPES: Final = {
@@ -52,7 +53,7 @@ def read_onnx(path: Path) -> OnnxFile:
     outside its folder, and for inputs and outputs that Triton cannot express.
     """
     proto = load_proto(path)
-    data_files = tuple(sorted({_data_file(path, tensor) for tensor in _external_tensors(proto)}))
+    data_files = tuple(sorted({_data_file(path, tensor) for tensor in external_tensors(proto)}))
     if not all(_is_complete(output) for output in proto.graph.output):
         proto = with_inferred_shapes(proto)
     weights = {tensor.name for tensor in proto.graph.initializer}
@@ -65,7 +66,10 @@ def read_onnx(path: Path) -> OnnxFile:
 
 
 def load_proto(path: Path) -> Any:  # noqa: ANN401 - onnx's messages have no types
-    """Load a model without its external weights. Raises GenerateError where there is none."""
+    """Load a model without its external weights, its nodes in topological order.
+
+    Raises GenerateError where there is none.
+    """
     if not path.is_file():
         raise GenerateError(f"{path} is not a file: give the path of an ONNX model")
     try:
@@ -77,10 +81,12 @@ def load_proto(path: Path) -> Any:  # noqa: ANN401 - onnx's messages have no typ
     # Protobuf takes an empty file, and some others, for a message; no model is without these.
     if not proto.ir_version or not proto.opset_import or not proto.graph.output:
         raise GenerateError(f"{path} is not an ONNX model (it has no version or no outputs): export it again")
+    sort_nodes(proto, str(path))
     return proto
 
 
-def _external_tensors(proto: Any) -> Iterator[Any]:  # noqa: ANN401
+def external_tensors(proto: Any) -> Iterator[Any]:  # noqa: ANN401
+    """The tensors of a model, also of its nodes and subgraphs, whose data are in files of their own."""
     graphs, nodes = [proto.graph], [node for function in proto.functions for node in function.node]
     tensors = []
     while graphs or nodes:

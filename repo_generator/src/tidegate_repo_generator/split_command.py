@@ -56,6 +56,18 @@ def split(
     batch_dim: Annotated[
         bool, typer.Option("--batch-dim", help="Make a fixed batch of 1 dynamic first, where the graph allows.")
     ] = False,
+    inputs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Real inputs (.npz, .npy) to verify with, rows first. Repeatable.", show_default=False
+        ),
+    ] = None,
+    independent_rows: Annotated[
+        bool,
+        typer.Option(
+            "--independent-rows", help="Your word that no row influences another, where that is not found out."
+        ),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace blocks that are in DIR.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
@@ -65,8 +77,9 @@ def split(
     DIR receives 00.onnx, 01.onnx, ..., the whole model, and blocks.json, which
     says what crosses each cut and how many bytes a row has there. Only tensors
     with the batch first cross; weights and shape arithmetic are repeated where
-    they are needed. The blocks in a row are compared with the model on random
-    inputs before anything is written.
+    they are needed. Rows must be independent, for they meet others from block
+    to block. The blocks in a row are compared with the model before anything is
+    written.
 
     Examples, a text recogniser for pictures of 48 x 320, then one cut by hand:
 
@@ -97,6 +110,8 @@ def split(
                 shapes=parse_shapes(shape or []),
                 fp16=fp16,
                 batch_dim=batch_dim,
+                real=inputs or [],
+                independent_rows=independent_rows,
                 force=force,
                 step=lambda what: progress.update(task, advance=1, description=what),
             )

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tidegate_repo_generator.dataflow import SplitError
 from tidegate_repo_generator.splitting.blocks import Blocks, open_model
 from tidegate_repo_generator.splitting.cutting import CutRefused, Cutter
-from tidegate_repo_generator.splitting.graph import SplitError
 from tidegate_repo_generator.splitting.run_times import data_times, equal_cuts, measure_nodes
 from tidegate_repo_generator.splitting.verification import TOLERANCE, compose, reference
-from tidegate_repo_generator.trial import random_rows
 
 COUNTS = (2, 3, 10)
 TRIES = 5
@@ -20,8 +19,8 @@ TRIES = 5
 
 
 def check(path: Path, shapes: dict[str, tuple[int, ...]], *, batch_dim: bool) -> Cutter:
-    cutter, inputs, source = open_model(path, shapes, batch_dim=batch_dim)
-    feed = random_rows(inputs, 1, cutter.probe.size)
+    cutter, _, source = open_model(path, shapes, batch_dim=batch_dim)
+    feed = cutter.probe.sampler.rows(1)
     for tries in count(1):
         times = data_times(cutter.flow, measure_nodes(cutter.flow, source.folder, feed, runs=1))
         try:
@@ -31,7 +30,7 @@ def check(path: Path, shapes: dict[str, tuple[int, ...]], *, batch_dim: bool) ->
             if tries == TRIES:
                 raise
     inner = frozenset[str]().union(*(value for blocks in cuts.values() for value in blocks.crossings))
-    expected = reference(cutter.flow, source.folder, inputs, cutter.probe.size, inner)
+    expected = reference(cutter.flow, source.folder, cutter.probe.sampler, inner)
     for output in expected.outputs.values():
         assert output.std() > 1e-6  # a saturated output would hide what goes wrong before it
     for parts, blocks in cuts.items():

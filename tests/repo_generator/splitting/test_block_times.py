@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from tidegate.documents import BlockLatencies, DocumentError, write_document
+from tidegate_repo_generator.dataflow import SplitError
 from tidegate_repo_generator.splitting.block_times import measure_blocks, merge_into, new_profile
-from tidegate_repo_generator.splitting.graph import SplitError
 from tidegate_repo_generator.splitting.imports import Tool, import_profile
 from tidegate_repo_generator.splitting.manifest import Manifest
 from tidegate_repo_generator.splitting.split import split_model

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.examples import examples
+from tidegate_repo_generator.dataflow import SplitError
 from tidegate_repo_generator.splitting.blocks import Blocks, open_model
 from tidegate_repo_generator.splitting.cutting import CutRefused
-from tidegate_repo_generator.splitting.graph import SplitError
 from tidegate_repo_generator.splitting.symbols import BATCH
 
 WIDTH = 4

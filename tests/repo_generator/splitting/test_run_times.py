@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tidegate_repo_generator.dataflow import Dataflow, SplitError
 from tidegate_repo_generator.splitting.blocks import open_model
 from tidegate_repo_generator.splitting.cutting import Cutter
-from tidegate_repo_generator.splitting.graph import Dataflow, SplitError
 from tidegate_repo_generator.splitting.run_times import (
     data_times,
     equal_cuts,

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tidegate_repo_generator.splitting.graph import Dataflow
+from tidegate_repo_generator.dataflow import Dataflow
 from tidegate_repo_generator.splitting.symbols import Known, known_values, read_symbols
 
 

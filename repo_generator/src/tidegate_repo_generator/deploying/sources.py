@@ -8,9 +8,10 @@ from typing import Final, Protocol
 
 import onnx
 
-from tidegate_repo_generator.batching import judge_batching
 from tidegate_repo_generator.model import GenerateError
 from tidegate_repo_generator.onnx_file import OnnxFile, load_proto, read_onnx
+from tidegate_repo_generator.rows.judgement import judge_batching
+from tidegate_repo_generator.source import load_data
 from tidegate_repo_generator.splitting.blocks import open_blocks
 from tidegate_repo_generator.splitting.manifest import FILE_NAME, Manifest, read_manifest
 from tidegate_repo_generator.tensorrt.given_shapes import Shapes
@@ -111,6 +112,11 @@ class WholeModel:
                 f"{self.path} cannot batch: {verdict.reason}. Export it with a dynamic first dimension in every input "
                 "and output"
             )
+        if verdict.batches is None:
+            raise GenerateError(
+                f"{self.path} is not shown to batch: {verdict.reason}. If its rows are independent, say so with "
+                f"`tidegate split {self.path} --blocks 1 --independent-rows -o DIR`, and give that folder"
+            )
         return self._save
 
     def _save(self, first: int, last: int, path: Path) -> None:
@@ -120,7 +126,7 @@ class WholeModel:
             return
         # Two models may keep their weights in files of one name.
         proto = load_proto(self.path)
-        onnx.load_external_data_for_model(proto, str(self.path.parent))
+        load_data(proto, self.path.parent)
         onnx.save(proto, path, save_as_external_data=True, location=f"{path.name}.data")
 
     def __str__(self) -> str:

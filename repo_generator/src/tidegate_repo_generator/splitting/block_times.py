@@ -13,14 +13,14 @@ from typing import Any, Final
 import onnxruntime as ort
 
 from tidegate.documents import BlockLatencies, BlockProfile, DocumentError, read_document
-from tidegate_repo_generator.onnx_file import read_onnx
-from tidegate_repo_generator.splitting.graph import SplitError
-from tidegate_repo_generator.splitting.inputs import Arrays, run, with_sizes
+from tidegate_repo_generator.dataflow import Dataflow, SplitError
+from tidegate_repo_generator.onnx_file import load_proto, read_onnx
+from tidegate_repo_generator.onnx_sessions import Arrays, first_line, open_session, run
+from tidegate_repo_generator.rows.samples import find_samplers, index_limits
+from tidegate_repo_generator.splitting.inputs import with_sizes
 from tidegate_repo_generator.splitting.manifest import Manifest
-from tidegate_repo_generator.trial import first_line, random_rows
 
 _WARM_UP_RUNS: Final = 3
-_FATAL_SEVERITY: Final = 4
 _MPS_SHARE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
@@ -57,11 +57,13 @@ def measure_blocks(
     if not rows_list or rows_list[0] < 1:
         raise SplitError(f"batches {list(batches)}: give numbers of rows, 1 or more")
     shapes = {name: tuple(sizes) for name, sizes in manifest.shapes.items()}
-    inputs = with_sizes(read_onnx(folder / manifest.file).inputs, shapes)
+    whole = folder / manifest.file
+    inputs = with_sizes(read_onnx(whole).inputs, shapes)
+    sampler = find_samplers(open_session(whole, folder), inputs, index_limits(Dataflow(load_proto(whole))))[0]
     setting = Setting(provider, share, repeats)
     table: list[list[float]] = [[] for _ in manifest.blocks]
     for rows in rows_list:
-        live = random_rows(inputs, rows, 1)  # the manifest has all sizes
+        live = sampler.rows(rows)
         for block, row in zip(manifest.blocks, table, strict=True):
             path = folder / block.file
             produced, latency_us = _measure(path, live, setting)
@@ -115,10 +117,8 @@ def _measure(path: Path, live: Arrays, setting: Setting) -> tuple[Arrays, float]
 
 
 def _session(path: Path, setting: Setting) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.log_severity_level = _FATAL_SEVERITY
-    options.intra_op_num_threads = max(1, len(os.sched_getaffinity(0)) // setting.share)
-    return ort.InferenceSession(str(path), options, providers=[setting.provider])
+    threads = max(1, len(os.sched_getaffinity(0)) // setting.share)
+    return open_session(path, path.parent, optimised=True, provider=setting.provider, intra_op_num_threads=threads)
 
 
 def _timed(session: ort.InferenceSession, feed: Arrays, repeats: int) -> list[float]:

@@ -1,5 +1,6 @@
 """A model with its cuts: the models of blocks, and of partitions that join consecutive blocks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -8,16 +9,17 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
+from tidegate_repo_generator.dataflow import Dataflow, SplitError
 from tidegate_repo_generator.model import Tensor
 from tidegate_repo_generator.onnx_file import TRITON_TYPES, load_proto, read_onnx
+from tidegate_repo_generator.rows.samples import read_rows
+from tidegate_repo_generator.source import Source, open_source
 from tidegate_repo_generator.splitting.batch_dim import with_symbolic_batch
 from tidegate_repo_generator.splitting.cutting import Cutter, Span
 from tidegate_repo_generator.splitting.extraction import Extraction
-from tidegate_repo_generator.splitting.graph import Dataflow, SplitError
 from tidegate_repo_generator.splitting.inputs import Shapes, with_sizes
 from tidegate_repo_generator.splitting.manifest import CrossingTensor, read_manifest
 from tidegate_repo_generator.splitting.probing import item_bytes, probe
-from tidegate_repo_generator.splitting.source import Source, open_source
 
 
 @dataclass
@@ -105,19 +107,24 @@ class Blocks:
         return self.cutter.outputs(self.spans[first][0], self.spans[last - 1][1], self._after(last))
 
 
-def open_model(path: Path, shapes: Shapes, *, batch_dim: bool = False) -> tuple[Cutter, tuple[Tensor, ...], Source]:
-    """Analyse a model for cutting; `batch_dim`: after a fixed batch of 1 was made symbolic. Raises SplitError."""
+def open_model(
+    path: Path, shapes: Shapes, *, batch_dim: bool = False, real: Sequence[Path] = ()
+) -> tuple[Cutter, tuple[Tensor, ...], Source]:
+    """Analyse a model for cutting; `batch_dim`: after a fixed batch of 1 was made symbolic.
+
+    `real`: files with inputs that it is used with. Raises SplitError, RunError.
+    """
     inputs = with_sizes(read_onnx(path).inputs, shapes)
-    proto = with_symbolic_batch(path) if batch_dim else load_proto(path)
+    given = read_rows(real, inputs) if real else None
     for tensor in () if batch_dim else inputs:
         if isinstance(tensor.shape[0], int):
             raise SplitError(
                 f"the first dimension of input '{tensor.name}' is fixed at {tensor.shape[0]}: export it with a "
                 "dynamic batch, or have it made dynamic where the graph allows with --batch-dim"
             )
-    source = open_source(proto, path.parent)
+    source = with_symbolic_batch(path, real) if batch_dim else open_source(load_proto(path), path.parent)
     flow = Dataflow(source.proto)
-    return Cutter(flow, probe(flow, inputs, source.folder)), inputs, source
+    return Cutter(flow, probe(flow, inputs, source.folder, given)), inputs, source
 
 
 def open_blocks(path: Path, *, fp16: bool | None = None) -> Blocks:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from tidegate_repo_generator.splitting.graph import Dataflow, Nature, SplitError, subgraphs
+from tidegate_repo_generator.dataflow import Dataflow, Nature, SplitError, subgraphs
 from tidegate_repo_generator.splitting.probing import Probe
 from tidegate_repo_generator.splitting.symbols import Known, known_values
 

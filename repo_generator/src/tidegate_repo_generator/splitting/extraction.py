@@ -7,9 +7,9 @@ from typing import Any, Final
 import onnx
 from onnx import TensorProto, helper
 
+from tidegate_repo_generator.dataflow import functions_used
 from tidegate_repo_generator.onnx_file import NO_NAMES
 from tidegate_repo_generator.splitting.cutting import Cutter, Rebuilt, Span
-from tidegate_repo_generator.splitting.graph import functions_used
 from tidegate_repo_generator.splitting.probing import Boundary
 from tidegate_repo_generator.splitting.symbols import BATCH
 

@@ -14,9 +14,9 @@ from statistics import median
 from typing import Any, Final
 
 from tidegate.documents import BlockLatencies, BlockProfile
+from tidegate_repo_generator.dataflow import Dataflow, SplitError
 from tidegate_repo_generator.onnx_file import load_proto
 from tidegate_repo_generator.splitting.block_times import new_profile
-from tidegate_repo_generator.splitting.graph import Dataflow, SplitError
 from tidegate_repo_generator.splitting.manifest import Manifest
 from tidegate_repo_generator.splitting.run_times import data_times, read_profile, times_from_profile
 

@@ -1,23 +1,16 @@
-"""Random inputs for a model, and sessions that run it as it is written."""
+"""Sizes of a model's inputs, as the user gave them."""
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import onnxruntime as ort
-from numpy.typing import NDArray
-
+from tidegate_repo_generator.dataflow import SplitError
 from tidegate_repo_generator.model import Tensor
-from tidegate_repo_generator.splitting.graph import SplitError
-from tidegate_repo_generator.trial import DYNAMIC_SIZES, first_line, random_rows
 
-Arrays = dict[str, NDArray[Any]]
 Shapes = Mapping[str, tuple[int, ...]]
 """The shapes of inputs, without the batch dimension."""
 
 _SHAPE: Final = re.compile(r"(?P<name>.+):(?P<sizes>\d+(,\d+)*)")
-_FATAL_SEVERITY: Final = 4
 
 
 def parse_shapes(options: Iterable[str]) -> dict[str, tuple[int, ...]]:
@@ -50,60 +43,3 @@ def with_sizes(inputs: tuple[Tensor, ...], shapes: Shapes) -> tuple[Tensor, ...]
             )
         sized.append(Tensor(tensor.name, tensor.data_type, (tensor.shape[0], *sizes)))
     return tuple(sized)
-
-
-def open_session(model: Any, folder: Path, *, optimised: bool = False, **options: Any) -> ort.InferenceSession:  # noqa: ANN401
-    """Load an ONNX model, a ModelProto or a file, on the CPU. `folder`: where its external weights are.
-
-    `options`: of onnxruntime's SessionOptions. Raises SplitError.
-    """
-    settings = ort.SessionOptions()
-    settings.log_severity_level = _FATAL_SEVERITY
-    if not optimised:
-        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    for name, value in options.items():
-        setattr(settings, name, value)
-    if isinstance(model, Path):
-        content = str(model)
-    else:
-        settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
-        content = model.SerializeToString()
-    try:
-        return ort.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's exceptions have no common class of their own
-        raise SplitError(f"onnxruntime cannot load it here, but it must be run: {first_line(error)}") from error
-
-
-def run(session: ort.InferenceSession, feed: Arrays, names: Iterable[str] | None = None) -> Arrays:
-    """Run a session on those of the arrays that it takes; its outputs by name."""
-    wanted = [entry.name for entry in session.get_outputs()] if names is None else list(names)
-    taken = {entry.name: feed[entry.name] for entry in session.get_inputs()}
-    return dict(zip(wanted, session.run(wanted, taken), strict=True))
-
-
-def accepted_sizes(session: ort.InferenceSession, inputs: tuple[Tensor, ...]) -> list[int]:
-    """Find up to two sizes for the dynamic dimensions that the model accepts; [0] where it has none.
-
-    Raises SplitError where it accepts none.
-    """
-    dynamic = any(isinstance(size, str) for tensor in inputs for size in tensor.shape[1:])
-    accepted: list[int] = []
-    refusal = ""
-    for size in DYNAMIC_SIZES if dynamic else (0,):
-        try:
-            run(session, random_rows(inputs, 1, size))
-        except Exception as error:
-            refusal = refusal or first_line(error)
-            continue
-        accepted.append(size)
-        if len(accepted) == 2:
-            break
-    if not accepted:
-        remedy = ": say sizes that it accepts for its dynamic dimensions, --shape NAME:SIZE,SIZE..." if dynamic else ""
-        raise SplitError(f"onnxruntime cannot run it here on random inputs ({refusal}){remedy}")
-    return accepted
-
-
-def part(feed: Mapping[str, NDArray[Any]], start: int, stop: int) -> Arrays:
-    """Rows `start`..`stop` - 1 of every array."""
-    return {name: array[start:stop] for name, array in feed.items()}

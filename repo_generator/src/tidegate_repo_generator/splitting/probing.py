@@ -11,12 +11,12 @@ from typing import Any, Final
 import onnx
 from onnx import TensorProto, helper
 
+from tidegate_repo_generator.dataflow import Dataflow, Nature, SplitError
 from tidegate_repo_generator.model import Tensor
 from tidegate_repo_generator.onnx_file import TRITON_TYPES
-from tidegate_repo_generator.splitting.graph import Dataflow, Nature, SplitError
-from tidegate_repo_generator.splitting.inputs import accepted_sizes, open_session, run
+from tidegate_repo_generator.onnx_sessions import Arrays, RunError, open_session, run
+from tidegate_repo_generator.rows.samples import Sampler, find_samplers, index_limits
 from tidegate_repo_generator.splitting.symbols import BATCH, Dim, Symbols, read_symbols
-from tidegate_repo_generator.trial import first_line, random_rows
 
 _ROWS: Final = (2, 3)
 _PREFIX: Final = "tidegate_shape_of/"
@@ -53,22 +53,23 @@ class Probe:
     """Values of nature DATA that have the batch elsewhere."""
     unbatched: dict[str, str]
     """All but the first, and why they do not cross as they are."""
-    size: int
-    """What was put in the place of dynamic dimensions without a size; 0 where there is none."""
+    sampler: Sampler
+    """Makes inputs that the model accepts."""
 
     def boundary(self, value: str) -> Boundary:
         """How a value crosses. Raises KeyError for one that may not."""
         return self.batched[value] if value in self.batched else self.movable[value]
 
 
-def probe(flow: Dataflow, inputs: tuple[Tensor, ...], folder: Path) -> Probe:
+def probe(flow: Dataflow, inputs: tuple[Tensor, ...], folder: Path, given: Arrays | None = None) -> Probe:
     """Run the model with the shape of every data value as an output.
 
     `inputs`: with sizes in the place of the dynamic dimensions where the user gave some. `folder`: of its external
-    weights. Raises SplitError where it cannot be run here, and where an output is not batched.
+    weights. `given`: real rows, to be used instead of made ones. Raises RunError where it cannot be run here, and
+    SplitError where an output is not batched.
     """
     symbols = read_symbols(flow)
-    sizes = accepted_sizes(open_session(flow.proto, folder), inputs)
+    samplers = find_samplers(open_session(flow.proto, folder), inputs, index_limits(flow), most=2, given=given)
     values = [name for index in flow.data_nodes for name in flow.nodes[index].output if name]
     values = [name for name in (*flow.inputs, *values) if name not in symbols.not_tensors]
     untyped = [name for name in values if name not in symbols.types]
@@ -77,13 +78,13 @@ def probe(flow: Dataflow, inputs: tuple[Tensor, ...], folder: Path) -> Probe:
         entry.name: _type_of(entry.type) for entry in session.get_outputs() if entry.name in set(untyped)
     }
     observed: list[tuple[int, dict[str, tuple[int, ...]]]] = []
-    for size in sizes:
+    for sampler in samplers:
         for rows in _ROWS:
             try:
-                shapes = run(session, random_rows(inputs, rows, size), [_PREFIX + name for name in values])
-            except Exception as error:
+                shapes = run(session, sampler.rows(rows), [_PREFIX + name for name in values])
+            except RunError as error:
                 raise SplitError(
-                    f"it runs with one row but not with {rows} ({first_line(error)}): export it with a dynamic batch"
+                    f"it runs with one row but not with {rows} ({error}): export it with a dynamic batch"
                 ) from error
             observed.append((rows, {name: tuple(map(int, shapes[_PREFIX + name])) for name in values}))
     batched: dict[str, Boundary] = {}
@@ -106,7 +107,7 @@ def probe(flow: Dataflow, inputs: tuple[Tensor, ...], folder: Path) -> Probe:
         boundary = Boundary(data_type, (BATCH, *others), math.prod(first) // first[axis], axis)
         (movable if axis else batched)[name] = boundary
     _check_outputs(flow, observed[0][1], unbatched)
-    return Probe(symbols, batched, movable, unbatched, sizes[0])
+    return Probe(symbols, batched, movable, unbatched, samplers[0])
 
 
 def _instrumented(flow: Dataflow, values: list[str], untyped: list[str]) -> Any:  # noqa: ANN401

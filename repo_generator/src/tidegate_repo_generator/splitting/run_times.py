@@ -11,9 +11,9 @@ from typing import Any, Final
 import onnx
 from onnx import inliner
 
+from tidegate_repo_generator.dataflow import Dataflow, Nature, SplitError, all_nodes
+from tidegate_repo_generator.onnx_sessions import Arrays, open_session, run
 from tidegate_repo_generator.splitting.cutting import CutRefused, Cutter
-from tidegate_repo_generator.splitting.graph import Dataflow, Nature, SplitError, all_nodes
-from tidegate_repo_generator.splitting.inputs import Arrays, open_session, run
 
 _WARM_UP_RUNS: Final = 3
 _RUNS: Final = 10

@@ -9,15 +9,16 @@ from pathlib import Path
 import onnx
 
 from tidegate.documents import write_document
+from tidegate_repo_generator.dataflow import SplitError, errors_of
+from tidegate_repo_generator.onnx_sessions import Arrays
+from tidegate_repo_generator.rows.judgement import judge_rows
+from tidegate_repo_generator.source import Source
 from tidegate_repo_generator.splitting.blocks import Blocks, open_model
 from tidegate_repo_generator.splitting.cutting import Cutter
-from tidegate_repo_generator.splitting.graph import SplitError
-from tidegate_repo_generator.splitting.inputs import Arrays, Shapes
+from tidegate_repo_generator.splitting.inputs import Shapes
 from tidegate_repo_generator.splitting.manifest import FILE_NAME, WHOLE_NAME, Block, Manifest, Verification
 from tidegate_repo_generator.splitting.run_times import data_times, equal_cuts, measure_nodes, times_from_profile
-from tidegate_repo_generator.splitting.source import Source
 from tidegate_repo_generator.splitting.verification import ROWS, TOLERANCE, Reference, compose, reference
-from tidegate_repo_generator.trial import random_rows
 
 Step = Callable[[str], None]
 """Called as work goes on, with what is being done."""
@@ -34,6 +35,8 @@ def split_model(
     shapes: Shapes | None = None,
     fp16: bool = False,
     batch_dim: bool = False,
+    real: Sequence[Path] = (),
+    independent_rows: bool = False,
     force: bool = False,
     step: Step = lambda _: None,
 ) -> Manifest:
@@ -42,42 +45,51 @@ def split_model(
     `slack`: by what share of a block's run time a cut may move to where fewer bytes cross. `at`: cut after the nodes
     that make these tensors instead. `profile`: of onnxruntime, for the run times; by default one is made here.
     `shapes`: sizes of inputs with dynamic dimensions, for run times and bytes per row. `fp16`: send float32 as float16.
-    `batch_dim`: make a fixed batch of 1 symbolic first. `force`: replace blocks that are there.
+    `batch_dim`: make a fixed batch of 1 symbolic first. `real`: files with inputs that the model is used with.
+    `independent_rows`: the user's word that rows do not influence each other, where neither graph nor trial says so.
+    `force`: replace blocks that are there.
 
-    The blocks in a row are compared with the model on random inputs before anything is written. Raises SplitError, or
-    GenerateError for a file that is no model.
+    Rows meet others from block to block, so they must be independent. The blocks in a row are compared with the model
+    before anything is written. Raises SplitError, or GenerateError for a file that is no model.
     """
     path, target = Path(model), Path(output)
-    _check_target(target, force=force)
-    if not 0 <= slack <= 1:
-        raise SplitError(f"a slack of {slack}: give a share of a block's run time, 0 to 1")
-    if not at and blocks < 1:
-        raise SplitError(f"{blocks} blocks: give at least 1")
-    step("analysing")
-    cutter, inputs, source = open_model(path, shapes or {}, batch_dim=batch_dim)
-    size = cutter.probe.size
-    one_row = random_rows(inputs, 1, size)
-    positions, times_us = _positions(cutter, source, one_row, (blocks, slack), at, profile, step)
-    cut = Blocks(cutter, source, positions)
-    step("running the model")
-    expected = reference(cutter.flow, source.folder, inputs, size, frozenset().union(*cut.crossings))
-    plain = _verified(cut, expected, step)
-    halved: float | None = None
-    if fp16:
-        cut = Blocks(cutter, source, positions, fp16=True)
-        halved = _composed(cut, expected, step)
-    sizes = {name: list(array.shape[1:]) for name, array in one_row.items()}
-    manifest = Manifest(
-        model=path.stem,
-        fp16=fp16,
-        shapes=sizes,
-        cuts=positions,
-        crossings=[cut.crossing_tensors(number) for number in range(len(positions))],
-        blocks=_describe(cut, times_us),
-        verification=Verification(rows=ROWS, max_difference=plain, fp16_max_difference=halved),
-    )
-    _write(target, cut, manifest, step)
-    return manifest
+    with errors_of(path):
+        _check_target(target, force=force)
+        if not 0 <= slack <= 1:
+            raise SplitError(f"a slack of {slack}: give a share of a block's run time, 0 to 1")
+        if not at and blocks < 1:
+            raise SplitError(f"{blocks} blocks: give at least 1")
+        step("analysing")
+        cutter, inputs, source = open_model(path, shapes or {}, batch_dim=batch_dim, real=real)
+        sampler = cutter.probe.sampler
+        verdict = judge_rows(source.proto, source.folder, inputs, sampler.given)
+        if verdict.batches is False or (verdict.batches is None and not independent_rows):
+            remedy = "" if verdict.batches is False else "; if they are, say --independent-rows"
+            raise SplitError(
+                f"{path} cannot be split, for its rows are not shown to be independent: {verdict.reason}{remedy}"
+            )
+        one_row = sampler.rows(1)
+        positions, times_us = _positions(cutter, source, one_row, (blocks, slack), at, profile, step)
+        cut = Blocks(cutter, source, positions)
+        step("running the model")
+        expected = reference(cutter.flow, source.folder, sampler, frozenset().union(*cut.crossings))
+        plain = _verified(cut, expected, step)
+        halved: float | None = None
+        if fp16:
+            cut = Blocks(cutter, source, positions, fp16=True)
+            halved = _composed(cut, expected, step)
+        sizes = {name: list(array.shape[1:]) for name, array in one_row.items()}
+        manifest = Manifest(
+            model=path.stem,
+            fp16=fp16,
+            shapes=sizes,
+            cuts=positions,
+            crossings=[cut.crossing_tensors(number) for number in range(len(positions))],
+            blocks=_describe(cut, times_us),
+            verification=Verification(rows=ROWS, max_difference=plain, fp16_max_difference=halved),
+        )
+        _write(target, cut, manifest, step)
+        return manifest
 
 
 def _positions(

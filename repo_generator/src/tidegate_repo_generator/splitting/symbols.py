@@ -7,8 +7,8 @@ from typing import Any, Final
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tidegate_repo_generator.dataflow import Dataflow
 from tidegate_repo_generator.onnx_file import with_inferred_shapes
-from tidegate_repo_generator.splitting.graph import Dataflow
 
 BATCH: Final = "batch"
 """The symbol of the batch dimension."""

@@ -1,4 +1,4 @@
-"""The blocks in a row against the model, on random inputs."""
+"""The blocks in a row against the model, on inputs that were made up, or real ones."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tidegate_repo_generator.model import Tensor
-from tidegate_repo_generator.splitting.graph import Dataflow, SplitError
-from tidegate_repo_generator.splitting.inputs import Arrays, open_session, part, run
-from tidegate_repo_generator.trial import differs, first_line, random_rows
+from tidegate_repo_generator.dataflow import Dataflow, SplitError
+from tidegate_repo_generator.onnx_sessions import Arrays, RunError, open_session, run
+from tidegate_repo_generator.rows.comparison import is_far, is_float
+from tidegate_repo_generator.rows.samples import Sampler, part
 
 ROWS: Final = 3
 TOLERANCE: Final = 1e-5
@@ -29,27 +29,22 @@ class Reference:
     """Tensors that are sent from block to block."""
 
 
-def reference(flow: Dataflow, folder: Path, inputs: tuple[Tensor, ...], size: int, values: Iterable[str]) -> Reference:
-    """Run the model on random inputs; `values`: which of its inner tensors to keep. `folder`: of its external weights.
+def reference(flow: Dataflow, folder: Path, sampler: Sampler, values: Iterable[str]) -> Reference:
+    """Run the model; `values`: which of its inner tensors to keep. `folder`: of its external weights.
 
-    Raises SplitError where its rows do not stand alone.
+    Raises SplitError where it answers otherwise when it is asked again, and RunError.
     """
     inner = sorted(set(values) - set(flow.inputs) - set(flow.outputs))
     model = onnx.ModelProto()
     model.CopyFrom(flow.proto)
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner)
     session = open_session(model, folder)
-    feed = random_rows(inputs, ROWS, size)
+    feed = sampler.rows(ROWS)
     together, again = run(session, feed), run(session, feed, flow.outputs)
-    alone = run(session, part(feed, 0, 1), flow.outputs)
     for name in flow.outputs:
         array = together[name]
         if not _equal(array, again[name]):
             raise SplitError(f"output '{name}' differs from run to run: what draws random numbers cannot be verified")
-        if array.shape[:1] != (ROWS,) or alone[name].shape[:1] != (1,):
-            raise SplitError(f"output '{name}' cannot be batched: its shape is {list(array.shape)} for {ROWS} rows")
-        if _depends_on_company(array[:1], alone[name]):
-            raise SplitError(f"output '{name}' cannot be batched: a row of it depends on what else is in the batch")
     return Reference(feed, {name: together.pop(name) for name in flow.outputs}, together)
 
 
@@ -64,8 +59,8 @@ def compose(models: Iterable[Any], folder: Path, expected: Reference, step: Call
         session = open_session(model, folder)
         try:
             produced, first = run(session, live), run(session, alone)
-        except Exception as error:
-            raise SplitError(f"block {number} cannot be run: {first_line(error)}") from error
+        except RunError as error:
+            raise SplitError(f"block {number} cannot be run: {error}") from error
         for name, array in produced.items():
             _check_rows(number, name, array, first[name])
             if name in expected.inner and (worst := difference(expected.inner[name], array)) > TOLERANCE:
@@ -107,7 +102,7 @@ def _check_rows(number: int, name: str, array: NDArray[Any], first: NDArray[Any]
 
 
 def _depends_on_company(together: NDArray[Any], alone: NDArray[Any]) -> bool:
-    return together.shape != alone.shape or (together.dtype.kind == "f" and differs(alone, together))
+    return together.shape != alone.shape or (is_float(together) and is_far(alone, together))
 
 
 def _equal(left: NDArray[Any], right: NDArray[Any]) -> bool:

@@ -7,10 +7,11 @@ import onnxruntime as ort
 from tidegate.documents import Layout, LayoutPipeline
 from tidegate_repo_generator.model import GenerateError
 from tidegate_repo_generator.onnx_file import OnnxFile
-from tidegate_repo_generator.splitting.inputs import open_session, run, with_sizes
+from tidegate_repo_generator.onnx_sessions import RunError, open_session, run
+from tidegate_repo_generator.rows.samples import Sampler
+from tidegate_repo_generator.splitting.inputs import with_sizes
 from tidegate_repo_generator.tensorrt.given_shapes import Shapes
 from tidegate_repo_generator.tensorrt.sizes import sizes_of
-from tidegate_repo_generator.trial import first_line, random_rows
 
 
 def shapes_of_partitions(
@@ -48,16 +49,16 @@ def _run(
     shape: Mapping[str, tuple[int, ...]],
 ) -> dict[str, dict[str, tuple[int, ...]]]:
     """What each partition behind the first takes of one row of this shape."""
-    feed = random_rows(with_sizes(files[pipeline.partitions[0]].inputs, shape), 1, 1)
+    feed = Sampler(with_sizes(files[pipeline.partitions[0]].inputs, shape), 1).rows(1)
     taken = {}
     for number, name in enumerate(pipeline.partitions):
         if number:
             taken[name] = {tensor.name: feed[tensor.name].shape[1:] for tensor in files[name].inputs}
         try:
             feed |= run(sessions[name], feed)
-        except Exception as error:  # onnxruntime's exceptions have no common class of their own
+        except RunError as error:
             raise GenerateError(
-                f"partition {name!r} does not run on a request of {dict(shape)} ({first_line(error)}), so the sizes "
+                f"partition {name!r} does not run on a request of {dict(shape)} ({error}), so the sizes "
                 "that TensorRT has to know are not found: say others with --profile"
             ) from error
     return taken

@@ -1,17 +1,30 @@
 """The dataflow of an ONNX model: what each node reads and writes, and the nature of every value."""
 
+import heapq
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, Final
 
 from tidegate_repo_generator.model import GenerateError
+from tidegate_repo_generator.onnx_sessions import RunError
 
 _RANDOM: Final = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
 
 class SplitError(GenerateError):
     """A model cannot be split. The message says which tensor, node or cut, why, and the remedy."""
+
+
+@contextmanager
+def errors_of(path: Path) -> Iterator[None]:
+    """Have errors of onnxruntime name the file that was run. Raises SplitError."""
+    try:
+        yield
+    except RunError as error:
+        raise SplitError(f"{path}: {error}") from error
 
 
 class Nature(IntEnum):
@@ -30,7 +43,7 @@ class Dataflow:
     """A model, and who reads what. Only the main graph is looked into: nodes with subgraphs are whole."""
 
     proto: Any
-    """onnx.ModelProto; its nodes are in topological order, as ONNX demands."""
+    """onnx.ModelProto; its nodes are in topological order (`sort_nodes`)."""
     reads: list[tuple[str, ...]] = field(init=False)
     """For each node, the values that it needs: its inputs and what its subgraphs capture."""
     producer: dict[str, int] = field(init=False)
@@ -81,6 +94,49 @@ class Dataflow:
         """Name of a node for people: its own, or that of what it writes."""
         node = self.nodes[index]
         return str(node.name or next(filter(None, node.output), f"#{index}"))
+
+
+def sort_nodes(proto: Any, where: str) -> None:  # noqa: ANN401
+    """Put the nodes of a model, its subgraphs and its functions into topological order; what is sorted stays.
+
+    ONNX demands the order, but onnxruntime sorts by itself, and exporters rely on that. `where`: names the model in
+    messages. Raises GenerateError for nodes that wait for each other.
+    """
+    for function in proto.functions:
+        _sort(function, where)
+    _sort(proto.graph, where)
+
+
+def _sort(graph: Any, where: str) -> None:  # noqa: ANN401
+    for node in graph.node:
+        for inner in subgraphs(node):
+            _sort(inner, where)
+    producer = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    waits: list[set[int]] = []
+    readers: dict[int, list[int]] = {}
+    for index, node in enumerate(graph.node):
+        waits.append({producer[name] for name in _reads(node) if name in producer})
+        for source in waits[index]:
+            readers.setdefault(source, []).append(index)
+    ready = [index for index, sources in enumerate(waits) if not sources]
+    order: list[int] = []
+    while ready:
+        order.append(heapq.heappop(ready))
+        for index in readers.get(order[-1], ()):
+            waits[index].discard(order[-1])
+            if not waits[index]:
+                heapq.heappush(ready, index)
+    if len(order) < len(waits):
+        node = graph.node[next(index for index, sources in enumerate(waits) if sources)]
+        name = node.name or next(filter(None, node.output), node.op_type)
+        raise GenerateError(f"{where}: node '{name}' waits for its own output, in a circle: export the model again")
+    if order != list(range(len(order))):
+        nodes = [graph.node[index] for index in order]
+        copies = [type(node)() for node in nodes]
+        for copy, node in zip(copies, nodes, strict=True):
+            copy.CopyFrom(node)
+        del graph.node[:]
+        graph.node.extend(copies)
 
 
 def _reads(node: Any) -> Iterator[str]:  # noqa: ANN401

@@ -1,0 +1,234 @@
+"""Follows the batch dimension through a graph: which dimension of every value the rows lie along.
+
+The analysis is sound where it says that rows are independent: every operator on the way is known not to let a row see
+another (`rules`). The shapes come from two runs with different numbers of rows, for reshapes and products of sizes say
+nothing on paper. Values that follow from shapes alone are compared between the runs: what is the same for every number
+of rows, or repeats itself from row to row, tells a row nothing about its company.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import helper
+
+from tidegate_repo_generator.dataflow import Dataflow, Nature
+from tidegate_repo_generator.rows.observation import Observation
+
+STANDARD: Final = frozenset({"", "ai.onnx"})
+ANALYSED_ROWS: Final = (1, 2, 3, 8)
+VALUE_SLOTS: Final[dict[str, tuple[int, ...]]] = {
+    "CumSum": (1,), "CumProd": (1,), "DFT": (2,), "OneHot": (1,), "Pad": (1, 3), "ReduceL1": (1,), "ReduceL2": (1,),
+    "ReduceLogSum": (1,), "ReduceLogSumExp": (1,), "ReduceMax": (1,), "ReduceMean": (1,), "ReduceMin": (1,),
+    "ReduceProd": (1,), "ReduceSum": (1,), "ReduceSumSquare": (1,), "ScatterND": (1,), "Slice": (1, 2, 3, 4),
+    "Split": (1,), "Tile": (1,), "TopK": (1,), "Dropout": (2,),
+}  # fmt: skip
+"""Inputs of operators whose contents the rules look at, constants included."""
+
+
+class MixesError(Exception):
+    """An operator lets rows see each other. The message is a clause."""
+
+
+class UnknownError(Exception):
+    """It cannot be told whether an operator lets rows see each other. The message is a clause."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the rows of a value are: along one dimension, of which the row is a digit.
+
+    The size of that dimension is `outer` * rows * `inner`; [rows * heads, ...] has an `inner` of the heads.
+    """
+
+    axis: int
+    outer: int = 1
+    inner: int = 1
+
+    def moved(self, axis: int) -> "Rows":
+        """The same digit in another dimension."""
+        return Rows(axis, self.outer, self.inner)
+
+
+@dataclass
+class View:
+    """A node as the rules see it."""
+
+    analysis: "Analysis"
+    node: Any
+    attributes: dict[str, Any]
+
+    @property
+    def opset(self) -> int:
+        """Version of the node's domain."""
+        return self.analysis.opsets.get("" if self.node.domain in STANDARD else self.node.domain, 1)
+
+    def has(self, slot: int) -> bool:
+        """Whether an optional input is there."""
+        return slot < len(self.node.input) and bool(self.node.input[slot])
+
+    def slots(self) -> list[int]:
+        """The inputs that are there."""
+        return [slot for slot in range(len(self.node.input)) if self.node.input[slot]]
+
+    def shape(self, slot: int, run: int = 0) -> tuple[int, ...]:
+        """Shape of an input in one of the runs."""
+        return self.analysis.shape(self.node.input[slot], run)
+
+    def rank(self, slot: int) -> int:
+        """Number of dimensions of an input."""
+        return len(self.shape(slot))
+
+    def out_shape(self, slot: int = 0, run: int = 0) -> tuple[int, ...]:
+        """Shape of an output in one of the runs."""
+        return self.analysis.shape(self.node.output[slot], run)
+
+    def rows(self, slot: int) -> Rows | None:
+        """Where an input has its rows; None: it is the same whatever the batch."""
+        return self.analysis.rows_of(self.node.input[slot])
+
+    def agrees(self, slot: int, state: Rows) -> bool:
+        """Whether an input has its rows there, or repeats itself from one to the next."""
+        name = self.node.input[slot]
+        if self.analysis.flow.nature_of(name) is Nature.SHAPE:
+            runs = self.analysis.seen
+            return _shared([(run.rows, run.values[name]) for run in runs], state)
+        return self.rows(slot) == state
+
+    def is_data(self, slot: int) -> bool:
+        """Whether an input depends on what the model's inputs contain."""
+        return self.analysis.flow.nature_of(self.node.input[slot]) is Nature.DATA
+
+    def value(self, slot: int, run: int = 0) -> NDArray[Any]:
+        """The contents of an input that does not depend on data."""
+        if self.is_data(slot):
+            raise UnknownError(f"its '{self.node.input[slot]}' depends on the inputs' contents")
+        value = self.analysis.seen[run].values.get(self.node.input[slot])
+        if value is None:
+            raise UnknownError(f"its '{self.node.input[slot]}' was not seen")
+        return value
+
+    def fixed(self, slot: int) -> list[int]:
+        """The contents of an input that must be the same for every number of rows, as integers."""
+        values = [self.value(slot, run) for run in range(len(self.analysis.seen))]
+        if not all(_same(values[0], value) for value in values[1:]):
+            raise UnknownError(f"its '{self.node.input[slot]}' depends on the number of rows")
+        return [int(entry) for entry in np.asarray(values[0]).reshape(-1)]
+
+
+@dataclass
+class Analysis:
+    """The walk along a graph."""
+
+    flow: Dataflow
+    seen: list[Observation]
+    opsets: dict[str, int] = field(default_factory=dict)
+    _states: dict[str, Rows | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin with the inputs, whose rows come first."""
+        self.opsets = {
+            "" if entry.domain in STANDARD else entry.domain: entry.version for entry in self.flow.proto.opset_import
+        }
+        self._states |= dict.fromkeys(self.flow.inputs, Rows(0))
+        self._weights = {name: tuple(getattr(tensor, "dims", ())) for name, tensor in self.flow.weights.items()}
+
+    def is_read(self, name: str) -> bool:
+        """Whether a node or the model's caller takes a value."""
+        return name in self.flow.outputs or any(name in reads for reads in self.flow.reads)
+
+    def shape(self, name: str, run: int) -> tuple[int, ...]:
+        """Shape of a value in one of the runs."""
+        if name in self._weights:
+            return self._weights[name]
+        shapes, values = self.seen[run].shapes, self.seen[run].values
+        if name in shapes:
+            return shapes[name]
+        if name in values:
+            return values[name].shape
+        raise UnknownError(f"the shape of '{name}' was not seen")
+
+    def rows_of(self, name: str) -> Rows | None:
+        """Where a value has its rows. Raises UnknownError where that is not known."""
+        if name in self._states:
+            return self._states[name]
+        match self.flow.nature_of(name):
+            case Nature.CONSTANT:
+                return None
+            case Nature.SHAPE:
+                self._states[name] = self._of_shapes(name)
+                return self._states[name]
+        raise UnknownError(f"where '{name}' has its rows is not known")
+
+    def follow(self, index: int, rule: Any) -> None:  # noqa: ANN401
+        """Apply the rule of a node, and check what it says against the runs."""
+        node = self.flow.nodes[index]
+        attributes = {
+            entry.name: helper.get_attribute_value(entry) for entry in node.attribute if not entry.ref_attr_name
+        }
+        found = rule(View(self, node, attributes))
+        for place, name in enumerate(node.output):
+            if not name or (place >= len(found) and len(found) > 1):
+                continue
+            state = found[place] if len(found) > 1 else found[0]
+            self._check(name, state)
+            self._states[name] = state
+
+    def _check(self, name: str, state: Rows | None) -> None:
+        shapes = [(run.rows, self.shape(name, number)) for number, run in enumerate(self.seen)]
+        if state is None:
+            fits = len({shape for _, shape in shapes}) == 1
+        else:
+            axis = state.axis
+            fits = (
+                all(axis < len(shape) and shape[axis] == state.outer * rows * state.inner for rows, shape in shapes)
+                and len({(*shape[:axis], *shape[axis + 1 :]) for _, shape in shapes}) == 1
+            )
+        if not fits:
+            listed = " and ".join(f"{list(shape)} for {rows}" for rows, shape in shapes)
+            raise UnknownError(f"the shape of '{name}' is {listed} rows")
+
+    def _of_shapes(self, name: str) -> Rows | None:
+        """Where a value that follows from shapes has its rows: they must all be the same."""
+        arrays = [run.values.get(name) for run in self.seen]
+        if any(array is None for array in arrays):
+            raise UnknownError(f"'{name}' was not seen")
+        known = [(run.rows, np.asarray(array)) for run, array in zip(self.seen, arrays, strict=True)]
+        if all(_same(known[0][1], array) for _, array in known[1:]):
+            return None
+        ranks = {array.ndim for _, array in known}
+        for axis in range(known[0][1].ndim if len(ranks) == 1 else 0):
+            size = known[0][1].shape[axis] // known[0][0]
+            for outer in (divisor for divisor in range(1, size + 1) if size % divisor == 0):
+                state = Rows(axis, outer, size // outer)
+                if _shared(known, state):
+                    return state
+        raise UnknownError(f"'{name}' depends on the number of rows")
+
+
+def flat_stride(shape: tuple[int, ...], rows: Rows) -> int:
+    """How far apart two rows that follow each other are, in elements."""
+    return rows.inner * math.prod(shape[rows.axis + 1 :])
+
+
+def _shared(known: list[tuple[int, NDArray[Any]]], state: Rows) -> bool:
+    """Whether a value has the same part for each row, in every run."""
+    parts = [_row_of(array, rows, state) for rows, array in known]
+    present = [part for part in parts if part is not None]
+    return len(present) == len(parts) and all(_same(present[0], part) for part in present[1:])
+
+
+def _row_of(array: NDArray[Any], rows: int, state: Rows) -> NDArray[Any] | None:
+    """The part that each row has, where all have the same; else None."""
+    if array.shape[state.axis] != state.outer * rows * state.inner:
+        return None
+    before, after = array.shape[: state.axis], array.shape[state.axis + 1 :]
+    apart = array.reshape(*before, state.outer, rows, state.inner, *after)
+    first = np.take(apart, [0], axis=len(before) + 1)
+    return first if _same(np.broadcast_to(first, apart.shape), apart) else None
+
+
+def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    return left.shape == right.shape and bool(np.array_equal(left, right, equal_nan=left.dtype.kind in "fc"))

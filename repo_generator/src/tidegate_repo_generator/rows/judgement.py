@@ -1,0 +1,99 @@
+"""Whether requests of a model may share a batch: what it declares, what its graph shows, and what a trial shows.
+
+Requests are merged only where the trial gives evidence and the graph shows no mixing. Where in doubt a model runs
+its requests alone, and says why.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tidegate_repo_generator.dataflow import Dataflow, Nature
+from tidegate_repo_generator.model import Tensor
+from tidegate_repo_generator.onnx_file import OnnxFile, load_proto
+from tidegate_repo_generator.onnx_sessions import Arrays, RunError, open_session, run
+from tidegate_repo_generator.rows.axes import ANALYSED_ROWS
+from tidegate_repo_generator.rows.examination import Finding, examine_graph
+from tidegate_repo_generator.rows.samples import Sampler, find_samplers, index_limits, read_rows
+from tidegate_repo_generator.rows.trial import Verdict, try_rows
+from tidegate_repo_generator.source import open_source
+
+
+def judge_batching(model: OnnxFile, real: Iterable[Path] = ()) -> Verdict:
+    """Judge a file. `real`: files with rows of inputs that it is used with. Raises GenerateError for those.
+
+    Names alone settle nothing: some exporters give every dynamic dimension a name of its own, some none, and a first
+    dimension that is dynamic may also count detections, or steps in time.
+    """
+    real = list(real)
+    given = read_rows(real, model.inputs) if real else None
+    tensors = [("input", tensor) for tensor in model.inputs] + [("output", tensor) for tensor in model.outputs]
+    for kind, tensor in tensors:
+        obstacle = _fixed(kind, tensor) or _elsewhere(kind, tensor, str(model.inputs[0].shape[0]))
+        if obstacle:
+            return Verdict(False, obstacle)
+    if any(tensor.data_type == "BF16" for tensor in model.inputs + model.outputs):
+        return Verdict(None, "a model with BF16 inputs or outputs cannot be tried here")
+    source = open_source(load_proto(model.path), model.path.parent)
+    verdict = judge_rows(source.proto, source.folder, model.inputs, given)
+    if verdict.batches is False:
+        return verdict
+    names = sorted({str(tensor.shape[0]) for tensor in model.inputs} - {""})
+    if len(names) > 1:
+        return Verdict(None, f"the first dimensions of the inputs have different names: {', '.join(names)}")
+    return verdict
+
+
+def judge_rows(
+    proto: Any,  # noqa: ANN401
+    folder: Path,
+    inputs: tuple[Tensor, ...],
+    given: Arrays | None = None,
+    single: Any | None = None,  # noqa: ANN401
+) -> Verdict:
+    """Judge a model whose inputs all have the rows first. `folder`: of its external weights.
+
+    `single`: the model that says what a row is answered alone, where that is another one.
+    """
+    try:
+        session = open_session(proto, folder)
+        alone = session if single is None else open_session(single, folder)
+        flow = Dataflow(proto)
+        sampler = find_samplers(alone, inputs, index_limits(flow), given=given)[0]
+    except RunError as error:
+        return Verdict(None, str(error))
+    finding = _examined(proto, folder, sampler)
+    if finding.verdict == "mixes":
+        return Verdict(False, finding.reason)
+    outputs = [name for name in flow.outputs if flow.nature_of(name) is Nature.DATA]
+    if not outputs:
+        return Verdict(None, "no output depends on what the inputs contain")
+    verdict = try_rows(lambda feed: run(alone, feed), lambda feed: run(session, feed), sampler, outputs)
+    if verdict.batches and finding.verdict == "unknown":
+        return Verdict(None, finding.reason)
+    return verdict
+
+
+def _examined(proto: Any, folder: Path, sampler: Sampler) -> Finding:  # noqa: ANN401
+    try:
+        return examine_graph(proto, folder, [sampler.rows(count) for count in ANALYSED_ROWS])
+    except RunError as error:
+        return Finding("unknown", f"its graph cannot be followed ({error})")
+
+
+def _fixed(kind: str, tensor: Tensor) -> str | None:
+    if not tensor.shape:
+        return f"{kind} '{tensor.name}' is a scalar, which has no rows"
+    if isinstance(tensor.shape[0], str):
+        return None
+    return f"the first dimension of {kind} '{tensor.name}' is fixed at {tensor.shape[0]}"
+
+
+def _elsewhere(kind: str, tensor: Tensor, first: str) -> str | None:
+    """Find the batch in another place: its name in the middle of a shape, or in both places (a square matrix)."""
+    for position, name in enumerate(tensor.shape[1:], start=1):
+        if not isinstance(name, str) or not name:
+            continue
+        if name == first or ("batch" in name.lower() and "batch" not in str(tensor.shape[0]).lower()):
+            return f"'{name}' is dimension {position} of {kind} '{tensor.name}', and a batch's must be the first"
+    return None

@@ -1,0 +1,144 @@
+"""Runs of a model that show the shape of every value, and the values that follow from shapes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import onnx
+from onnx import TensorProto, helper, inliner
+
+from tidegate_repo_generator.dataflow import Dataflow, Nature
+from tidegate_repo_generator.onnx_file import with_inferred_shapes
+from tidegate_repo_generator.onnx_sessions import Arrays, open_session, run
+
+_SHAPE: Final = "tidegate_shape_of/"
+_VALUE: Final = "tidegate_value_of/"
+_MOST_ROUNDS: Final = 8
+"""Depth to which decided branches are followed into each other."""
+_STANDARD: Final = {"", "ai.onnx"}
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One run with `rows` rows."""
+
+    rows: int
+    shapes: dict[str, tuple[int, ...]]
+    values: Arrays
+
+
+def observe(
+    flow: Dataflow, folder: Path, feeds: Iterable[Arrays], shapes: Iterable[str], values: Iterable[str]
+) -> list[Observation]:
+    """Run a model on each feed, with the shapes and the contents of some of its values. Raises RunError."""
+    shapes, values = list(shapes), list(values)
+    session = open_session(_instrumented(flow, shapes, values), folder) if shapes or values else None
+    seen = []
+    for feed in feeds:
+        found = run(session, feed) if session else {}
+        seen.append(
+            Observation(
+                len(next(iter(feed.values()))),
+                {name: tuple(map(int, found[_SHAPE + name])) for name in shapes},
+                {name: found[_VALUE + name] for name in values},
+            )
+        )
+    return seen
+
+
+def not_tensors(flow: Dataflow) -> set[str]:
+    """Sequences, maps and optionals, as far as inference knows them."""
+    graph = with_inferred_shapes(flow.proto).graph
+    values = (*graph.input, *graph.value_info, *graph.output)
+    return {value.name for value in values if value.type.WhichOneof("value") not in {"tensor_type", None}}
+
+
+def flattened(proto: Any, folder: Path, feeds: list[Arrays]) -> Any:  # noqa: ANN401
+    """Build a copy without calls of local functions, and without branches that the inputs' contents do not decide.
+
+    `feeds`: of different numbers of rows. A branch is taken where the condition is the same for all. Raises RunError.
+    """
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    for round_number in range(_MOST_ROUNDS):
+        flow = Dataflow(model)
+        open_branches = [
+            (index, node)
+            for index, node in enumerate(flow.nodes)
+            if node.op_type == "If" and node.domain in _STANDARD and flow.nature_of(node.input[0]) is not Nature.DATA
+        ]
+        if not open_branches:
+            break
+        runs = observe(flow, folder, feeds, (), {node.input[0] for _, node in open_branches})
+        decided: dict[int, bool] = {}
+        for index, node in open_branches:
+            taken = {bool(each.values[node.input[0]].reshape(-1)[0]) for each in runs}
+            if len(taken) == 1:
+                decided[index] = taken.pop()
+        if not decided:
+            break
+        nodes: list[Any] = []
+        for index, node in enumerate(flow.nodes):
+            nodes += [node] if index not in decided else _branch(node, decided[index], f"branch{round_number}_{index}/")
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del model.graph.node[:]
+        model.graph.node.extend(copies)
+    return model
+
+
+def _instrumented(flow: Dataflow, shapes: list[str], values: list[str]) -> Any:  # noqa: ANN401
+    model = onnx.ModelProto()
+    model.CopyFrom(flow.proto)
+    del model.graph.output[:]
+    for name in shapes:
+        model.graph.node.append(helper.make_node("Shape", [name], [_SHAPE + name]))
+        model.graph.output.append(helper.make_tensor_value_info(_SHAPE + name, TensorProto.INT64, None))
+    for name in values:
+        model.graph.node.append(helper.make_node("Identity", [name], [_VALUE + name]))
+        model.graph.output.append(onnx.ValueInfoProto(name=_VALUE + name))
+    if not any(entry.domain in _STANDARD for entry in model.opset_import):
+        model.opset_import.append(helper.make_opsetid("", 13))
+    return model
+
+
+def _branch(node: Any, condition: bool, prefix: str) -> list[Any]:  # noqa: ANN401
+    """The nodes of the branch that is taken, under names of their own, in the place of an If."""
+    wanted = "then_branch" if condition else "else_branch"
+    graph = next(entry.g for entry in node.attribute if entry.name == wanted)
+    own = {name for inner in graph.node for name in inner.output if name}
+    own |= {tensor.name for tensor in graph.initializer} | {tensor.values.name for tensor in graph.sparse_initializer}
+    nodes = [helper.make_node("Constant", [], [prefix + tensor.name], value=tensor) for tensor in graph.initializer]
+    nodes += [
+        helper.make_node("Constant", [], [prefix + tensor.values.name], sparse_value=tensor)
+        for tensor in graph.sparse_initializer
+    ]
+    for inner in graph.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(inner)
+        _rename(copy, own, prefix)
+        nodes.append(copy)
+    for value, name in zip(graph.output, node.output, strict=False):
+        if name:
+            source = prefix + value.name if value.name in own else value.name
+            nodes.append(helper.make_node("Identity", [source], [name]))
+    return nodes
+
+
+def _rename(node: Any, own: set[str], prefix: str) -> None:  # noqa: ANN401
+    """Rename a branch's own values wherever they are read, subgraphs included, and where this node makes them."""
+    for names in (node.input, node.output):
+        for place, name in enumerate(names):
+            if name in own:
+                names[place] = prefix + name
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+            hidden = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+            hidden |= {name for inner in graph.node for name in inner.output}
+            for inner in graph.node:
+                _rename(inner, own - hidden, prefix)
+            for value in graph.output:
+                if value.name in own - hidden:
+                    value.name = prefix + value.name
