@@ -6,7 +6,7 @@
 
 Two kinds of evidence, and both are needed, in one file each:
 
-    axes         follows the batch dimension through the graph, operator by operator (`rules`), between two runs that
+    examination  follows the batch dimension through the graph (`axes`), operator by operator (`rules`), along runs that
                  show the shapes (`observation`): independent, mixing, or unknown
     trial        runs rows alone and in company, and compares what they answer (`comparison`)
     samples      the inputs of a trial: drawn, loud beside quiet, in the ranges that the graph allows, or given

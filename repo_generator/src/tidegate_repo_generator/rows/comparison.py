@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SLACK: Final = {2: 2e-2, 4: 1e-4, 8: 1e-6}
-"""By the size of a float: how far an element may move with the company, relative to the largest of its row."""
+"""How far an element may move with the company, relative to the largest of its row, by the size of a float."""
 _RELATIVE: Final = 1e-3
 """How far an element may move with the company, relative to itself."""
 _ROUGH: Final = 0.1
@@ -32,9 +32,9 @@ class OutputComparison:
     """Whether rows that differ were answered so, beyond all slack."""
     compared: int = 0
     equal: int = 0
-    """Of integers and the like: elements that were the same whatever the company."""
+    """Integers and the like that were the same whatever the company."""
     equal_alone: int = 0
-    """Of them: elements that were the same alone."""
+    """Integers and the like that were the same alone."""
 
     def take_alone(self, rows: list[NDArray[Any]]) -> None:
         """Take in what unlike rows are answered alone."""

@@ -43,10 +43,10 @@ class Sampler:
 
     inputs: tuple[Tensor, ...]
     size: int = 0
-    """Of every dynamic dimension beyond the first."""
+    """Size of every dynamic dimension beyond the first."""
     fill: str = "drawn"
     limits: Mapping[str, int] = field(default_factory=dict)
-    """Of integer inputs: values are smaller than this. Without one they are 0 and 1, valid nearly everywhere."""
+    """Bounds of integer inputs, exclusive. Without one values are 0 and 1, valid nearly everywhere."""
     given: Arrays = field(default_factory=dict)
     """Real rows; where there are none, rows are drawn."""
 
