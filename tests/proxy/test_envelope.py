@@ -135,6 +135,21 @@ def test_what_triton_has_to_see_as_it_is(name: str) -> None:
         _key(message)
 
 
+@pytest.mark.parametrize("outputs", [(), ("Y",)])
+def test_a_request_without_inputs_has_no_rows_to_schedule(outputs: tuple[str, ...]) -> None:
+    """Triton takes it where every input is optional."""
+    inputs = {name: TensorSpec("FP32", (1,), optional=True) for name in "AB"}
+    signature = Signature(model="m", inputs=inputs, outputs=frozenset({"Y"}), max_rows=4)
+    message = service_pb2.ModelInferRequest(model_name="m")
+    for name in outputs:
+        message.outputs.add(name=name)
+    with pytest.raises(NotSchedulable, match="no inputs"):
+        open_envelope(message.SerializeToString(), signature)
+    message.inputs.add(name="B", datatype="FP32", shape=[2, 1])
+    message.raw_input_contents.append(bytes(8))
+    assert open_envelope(message.SerializeToString(), signature).rows == 2
+
+
 def test_too_many_rows() -> None:
     words = (b"",) * 4
     assert open_envelope(_request(4, 1, words).SerializeToString(), SIGNATURE).rows == 4

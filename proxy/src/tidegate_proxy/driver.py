@@ -7,11 +7,10 @@ thread, that of the event loop.
 import logging
 import time
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING
 
 import grpc
 
-from tidegate.api import Advise, Drop, Request, RequestArrived, RequestCancelled
+from tidegate.api import Advise, BatchFailed, Drop, Request, RequestArrived, RequestCancelled
 from tidegate.engine import (
     AnyEffect,
     CancelLeg,
@@ -22,6 +21,7 @@ from tidegate.engine import (
     ObserverRemoved,
     PolicyChanged,
     PolicyReplaced,
+    PolicyRestored,
     StartLeg,
     TriesChanged,
 )
@@ -45,9 +45,6 @@ from tidegate_proxy.running_legs import RunningLegs
 from tidegate_proxy.settings import InForce, Settings
 from tidegate_proxy.spoilers import Spoilers
 from tidegate_proxy.waiting_clients import WaitingClients
-
-if TYPE_CHECKING:
-    from tidegate_proxy.leg_run import LegRun
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +75,7 @@ class Driver:
         self.observability = observability
         self._spoilers = Spoilers()
         self._headroom = Headroom()
-        self._engine = LiveEngine(
-            engine, observability.metrics, self._carry_out, self._give_up_effect, self._begin_anew
-        )
-        self._abandoned: list[tuple[list[Client], list[LegRun]]] = []
-        """What engines that began anew have left behind: who is to be told, and what is to be stopped."""
+        self._engine = LiveEngine(engine, observability.metrics, self._carry_out, self._give_up_effect)
         self.clients = WaitingClients(observability)
         self.running = RunningLegs(self._engine)
         self.outliers = Outliers(in_force)
@@ -213,9 +206,10 @@ class Driver:
                 self.clients.fail(effect.request_id, failed)
             case PolicyReplaced():
                 log.error("%s", effect)
+            case PolicyRestored():
+                log.warning("policy %s decides again", effect.policy)
             case EngineRestarted():
-                log.critical("the engine broke and began anew, first come, first served: %s", effect.reason)
-                self._end_abandoned()
+                self._engine_restarted(effect)
             case ObserverRemoved():
                 log.error("observer %s broke and sees nothing more: %s", effect.observer, effect.reason)
             case Advise():
@@ -235,19 +229,21 @@ class Driver:
                 self.legs.crash(effect)
             case Drop() | Fail():
                 self.clients.fail(effect.request_id, own_fault())
-            case EngineRestarted():
-                self._end_abandoned()
 
-    def _begin_anew(self) -> None:
-        """The engine knows of no client and of no leg any more."""
-        self._abandoned.append((self.clients.remove_all(), self.running.forget_all()))
-
-    def _end_abandoned(self) -> None:
-        while self._abandoned:
-            clients, runs = self._abandoned.pop()
-            for client in clients:
-                self.clients.tell(client, own_fault("Tidegate's engine failed and began anew: try again"))
-            self.legs.stop_soon(runs)
+    def _engine_restarted(self, effect: EngineRestarted) -> None:
+        """End the requests that the engine's fault concerned; legs go on that both know of."""
+        words = "the engine broke and restarted, first come, first served: %s (%d requests failed, %d batches go on)"
+        log.critical(words, effect.reason, len(effect.failed), len(effect.batches))
+        for request_id in effect.failed:
+            self.clients.fail(request_id, own_fault("Tidegate's engine failed on this request; its log says more"))
+        self.legs.stop_soon(self.running.forget_stranded())
+        for batch_id in effect.batches:
+            flight = self.engine.flight(batch_id)
+            if flight and not self.running.is_running(batch_id):
+                leg, now_ns = flight.batch.legs[flight.leg], time.monotonic_ns()
+                self._engine.handle(
+                    BatchFailed(now_ns, batch_id, flight.leg, leg.worker_id, "it never ran", retry=True)
+                )
 
 
 def _rejected(settings: Settings, details: str, why: str, *, queued: bool = True, outcome: str = "") -> RequestFailed:

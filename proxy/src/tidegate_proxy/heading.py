@@ -215,6 +215,8 @@ def _check_inputs(
             raise NotSchedulable(f"its rows differ, are none, or exceed max_batch_size, {signature.max_rows}")
         sizes.append(prod(shape) * ELEMENT_BYTES.get(declared.datatype, 1))
         names.add(declared.name)
+    if not rows:
+        raise NotSchedulable("it has no inputs, so that nothing says how many rows it has")
     missing = any(name not in names and not spec.optional for name, spec in signature.inputs.items())
     if missing or len(names) != tensors:
         raise NotSchedulable("an input is missing or given twice")

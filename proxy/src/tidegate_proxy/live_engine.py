@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tidegate.api import WorkerJoined
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, EngineRestarted, PlanChanged, PolicyChanged
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged, PolicyChanged
 from tidegate_proxy.alarm import Alarm
 from tidegate_proxy.faults import faults
 from tidegate_proxy.observability.metrics import Metrics
@@ -27,17 +27,12 @@ class LiveEngine:
         metrics: Metrics,
         carry_out: Callable[[AnyEffect], None],
         give_up: Callable[[AnyEffect], None],
-        begin_anew: Callable[[], None],
     ) -> None:
-        """`carry_out` performs one effect; should it raise, `give_up` ends whatever that effect concerned.
-
-        `begin_anew` is called as soon as the engine knows of no request and no leg any more.
-        """
+        """`carry_out` performs one effect; should it raise, `give_up` ends whatever that effect concerned."""
         self.engine = engine
         self._metrics = metrics
         self._carry_out = carry_out
         self._give_up = give_up
-        self._begin_anew = begin_anew
         self._effects: deque[AnyEffect] = deque()
         """The effects that are to be carried out, in their order."""
         self._performing = False
@@ -99,9 +94,6 @@ class LiveEngine:
                 raise
             faults.report("the engine", error)
             effects = self.engine.start_anew(event, error)
-        if effects and type(effects[0]) is EngineRestarted:
-            self._effects.clear()  # of an engine that is no more
-            self._begin_anew()
         self._effects += effects
         try:
             self._metrics.handled(event, effects, time.monotonic_ns() - event.now_ns)

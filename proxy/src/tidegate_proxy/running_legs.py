@@ -31,6 +31,10 @@ class RunningLegs:
         """Whether it runs: it does not where its worker was given up, and its requests with it."""
         return self._running.get(run.batch_id) is run
 
+    def is_running(self, batch_id: int) -> bool:
+        """Whether a leg of a batch runs."""
+        return batch_id in self._running
+
     def begin(self, run: LegRun) -> None:
         """A leg is sent to its Triton."""
         self._running[run.batch_id] = run
@@ -98,20 +102,23 @@ class RunningLegs:
         return runs
 
     def forget_stranded(self) -> list[LegRun]:
-        """The last legs of batches that do not go on, as the engine has it."""
-        stranded = [run for batch_id, run in self._between.items() if self._engine.engine.flight(batch_id) is None]
-        for run in stranded:
+        """Forget the legs that run, or ended last, of batches that the engine does not know. Returns them."""
+        now_ns, flight = time.monotonic_ns(), self._engine.engine.flight
+        running = [run for batch_id, run in self._running.items() if flight(batch_id) is None]
+        between = [run for batch_id, run in self._between.items() if flight(batch_id) is None]
+        for run in running:
+            del self._running[run.batch_id]
+            _over(run, now_ns, teaches=False)
+        for run in between:
             del self._between[run.batch_id]
-        return stranded
+        return [*running, *between]
 
-    def forget_all(self) -> list[LegRun]:
-        """No leg runs any more; those that did."""
+    def forget_all(self) -> None:
+        """Forget every leg."""
         now_ns = time.monotonic_ns()
         for run in self._running.values():
             _over(run, now_ns, teaches=False)
-        runs = [*self._running.values(), *self._between.values()]
         self._running, self._between = {}, {}
-        return runs
 
 
 def _over(run: LegRun, now_ns: int, *, teaches: bool) -> None:

@@ -73,12 +73,6 @@ class WaitingClients:
                 del self._load_of_owner[client.owner]
         return client
 
-    def remove_all(self) -> list[Client]:
-        """Nobody waits any more; those who did."""
-        clients, self._by_request = list(self._by_request.values()), {}
-        self._load, self._load_of_owner, self._load_of_model = Load(), {}, {}
-        return clients
-
     def fail(self, request_id: int, failure: RequestFailed) -> None:
         """One is told that there is no answer, if it still waits."""
         if client := self.remove(request_id):

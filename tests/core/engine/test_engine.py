@@ -278,7 +278,7 @@ def test_a_policy_that_breaks_is_replaced_and_nothing_is_lost() -> None:
     engine.handle(arrived(1))
     replaced, *rest = engine.handle(arrived(2))
     reason = "Script: InvariantViolation: invariant 1: request 99 is dropped but not queued"
-    assert replaced == PolicyReplaced("script", reason)
+    assert replaced == PolicyReplaced("script", reason, backoff_ns=1_000_000_000)
     assert [type(effect) for effect in rest] == [StartLeg] * 3
     assert isinstance(engine.policy, FirstComeFirstServed)
     assert engine.next_wake_ns is None, "its timers went with it"

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 import tidegate.engine.commands
-from tests.core.engine.script import MODELS, PROFILES, SETUP, Script, arrived, engine_of, run
+from tests.core.engine.script import MODELS, PROFILES, SETUP, Script, arrived, engine_of, run, two_legs
 from tidegate.api import (
     NEVER,
     BatchFailed,
@@ -23,7 +23,6 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    Leg,
     LegFinished,
     PolicyOptions,
     Preempt,
@@ -49,7 +48,8 @@ from tidegate.engine.intake import Intake
 from tidegate.toolkit import FirstComeFirstServed
 
 NOT_ON_THE_WAY = {
-    "__init__", "_begin", "start_anew", "close", "flight", "handle", "setup", "story", "tell", "validate",
+    "__init__", "_begin", "start_anew", "_make_books", "_named_by", "_sent_requests", "close", "flight", "handle",
+    "setup", "story", "tell", "validate",
 }  # fmt: skip
 """At the start, at the end, asked by a driver, or the way back itself: below that there is nothing to fall back on."""
 
@@ -71,6 +71,8 @@ def methods() -> Iterator[tuple[type | ModuleType, str]]:
 
 METHODS = sorted(set(methods()), key=lambda found: (found[0].__name__, found[1]))
 CHECKS = ["check_dispatch", "check_deadlines"]
+ONE_WORKER = replace(SETUP, workers=SETUP.workers[:1])
+"""Worker 0 alone, which hosts `m` and `n`."""
 
 
 class Restless(FirstComeFirstServed):
@@ -131,8 +133,8 @@ class World:
                     self.replaced += 1
                 case EngineRestarted():
                     self.restarts.append(effect)
-                    self._running.clear()
-                    for request_id in sorted(self.waiting):
+                    self._running = [each for each in self._running if each[1].batch.id in effect.batches]
+                    for request_id in effect.failed:
                         self._tell(request_id)
 
     def passes(self, until_ns: int) -> None:
@@ -288,16 +290,103 @@ def test_a_policy_that_breaks_over_the_models_of_a_plan_refuses_it() -> None:
         engine.handle(PlanChanged(10, MODELS, SETUP.workers, PROFILES))
 
 
-def test_a_leg_of_before_the_restart_is_nobodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_of(FirstComeFirstServed(SETUP, PolicyOptions()), strict=False)
-    (started,) = engine.handle(arrived(0))
+def broken_at(name: str, nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a method of `Intake` raise when it is called for the nth time from now."""
+    monkeypatch.setattr(Intake, name, once(vars(Intake)[name], nth))
+
+
+def test_a_fault_fails_the_request_it_concerns_and_neither_what_runs_nor_what_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = engine_of(FirstComeFirstServed(ONE_WORKER, PolicyOptions()), strict=False)
+    (started,) = engine.handle(arrived(0, model="n"))
     assert isinstance(started, StartLeg)
-    with monkeypatch.context() as patched:
-        patched.setattr(Intake, "_arrive", once(Intake._arrive))
-        (restarted,) = engine.handle(arrived(1))
+    engine.handle(arrived(1))
+    broken_at("_arrive", 1, monkeypatch)
+    (restarted,) = engine.handle(arrived(2, model="n"))
+    assert restarted == EngineRestarted("script", "RuntimeError: injected", failed=(2,), batches=(started.batch.id,))
+    assert (engine.queued, engine.in_flight) == (1, 1)
+    engine.validate()
+    (next_one,) = engine.handle(LegFinished(20, started.batch.id, 0, 0, 0, 20))
+    assert isinstance(next_one, StartLeg)
+    assert next_one.batch.request_ids == (1,)
+    assert next_one.batch.id > started.batch.id
+    assert (engine.tally.answered, engine.tally.failed) == (1, 1)
+
+
+def test_what_the_event_of_a_fault_ended_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(FirstComeFirstServed(ONE_WORKER, PolicyOptions()), strict=False)
+    engine.handle(arrived(0))
+    broken_at("_finish_leg", 1, monkeypatch)
+    (restarted,) = engine.handle(LegFinished(20, 0, 0, 0, 0, 20))
     assert restarted == EngineRestarted("script", "RuntimeError: injected")
-    leg: Leg = started.batch.legs[0]
-    assert engine.handle(LegFinished(20, started.batch.id, 0, leg.worker_id, 0, 20)) == []
-    (again,) = engine.handle(arrived(2, 20))
-    assert isinstance(again, StartLeg)
-    assert again.batch.id > started.batch.id
+    assert engine.tally.answered == 1
+    engine.validate()
+
+
+def test_a_request_that_breaks_the_new_books_too_fails_and_the_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event is about none: each request that waits may be at fault, and one of them is."""
+    engine = engine_of(FirstComeFirstServed(ONE_WORKER, PolicyOptions()), strict=False)
+    for number in range(4):
+        engine.handle(arrived(number))
+    arrive = Intake._arrive
+
+    def breaks_over_two(intake: Intake, event: RequestArrived) -> None:
+        if event.request.id == 2:
+            raise RuntimeError("injected")
+        arrive(intake, event)
+
+    monkeypatch.setattr(Intake, "_arrive", breaks_over_two)
+    broken_at("_update_profile", 1, monkeypatch)
+    (restarted,) = engine.handle(ProfileUpdated(5, PROFILES[0]))
+    assert restarted == EngineRestarted("script", "RuntimeError: injected", failed=(2,), batches=(0,))
+    assert (engine.queued, engine.in_flight) == (2, 1)
+    engine.validate()
+
+
+def test_requests_that_see_fault_after_fault_fail_and_those_of_other_models_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What breaks the engine may wait in it: no event names it."""
+    engine = engine_of(FirstComeFirstServed(ONE_WORKER, PolicyOptions()), strict=False)
+    engine.handle(arrived(0))
+    for number in range(1, 5):
+        engine.handle(arrived(number, model="mn"[number % 2]))
+    failed: list[int] = []
+    for number in range(5, 8):
+        with monkeypatch.context() as patched:
+            broken_at("_arrive", 1, patched)
+            (restarted,) = engine.handle(arrived(number, model="n"))
+        assert isinstance(restarted, EngineRestarted)
+        failed += restarted.failed
+    assert sorted(failed) == [1, 3, 5, 6, 7]
+    assert engine.queued == 2
+
+
+def test_faults_without_end_fail_all_that_waits_and_the_engine_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(FirstComeFirstServed(ONE_WORKER, PolicyOptions()), strict=False)
+    for number in range(9):
+        engine.handle(arrived(number))
+    with monkeypatch.context() as patched:
+        patched.setattr(Intake, "_arrive", lambda *_: 1 / 0)
+        (restarted,) = engine.handle(arrived(9))
+    assert isinstance(restarted, EngineRestarted)
+    assert (restarted.failed, restarted.batches) == (tuple(range(1, 10)), (0,))
+    assert [type(effect) for effect in engine.handle(LegFinished(20, 0, 0, 0, 0, 20))] == []
+    assert [type(effect) for effect in engine.handle(arrived(10, 20))] == [StartLeg]
+
+
+def test_a_leg_of_a_pipeline_goes_on_after_a_fault_and_its_batch_reaches_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = two_legs(0)
+    engine = engine_of(Script([first]), strict=False)
+    assert engine.handle(arrived(0)) == [StartLeg(first.batch, 0, 1)]
+    broken_at("_arrive", 1, monkeypatch)
+    engine.handle(arrived(1))
+    engine.validate()
+    (second,) = engine.handle(LegFinished(10, 0, 0, 0, 0, 10))
+    assert second == StartLeg(first.batch, 1, 1)
+    engine.handle(LegFinished(20, 0, 1, 1, 10, 20))
+    assert engine.tally.answered == 1
+    engine.validate()

@@ -34,7 +34,15 @@ from tidegate.api import (
 from tidegate.engine import Engine
 from tidegate.host import PluginError, Plugins
 from tidegate.host.by_model import ByModel
-from tidegate.observation import AnyEffect, AnyStimulus, ClockAdvanced, PlanChanged, PolicyChanged, PolicyReplaced
+from tidegate.observation import (
+    AnyEffect,
+    AnyStimulus,
+    ClockAdvanced,
+    PlanChanged,
+    PolicyChanged,
+    PolicyReplaced,
+    PolicyRestored,
+)
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.run import Run, simulate
 from tidegate.sim.workers import taking
@@ -236,7 +244,7 @@ def test_where_all_parts_break_one_after_the_other_each_is_replaced_and_a_reload
     assert [effect.part for effect in (*first, *second)] == ["part 0 (breaks for a)", "part 1 (breaks for b)"]
     assert str(first[0]) == (
         "part 0 (breaks for a) of policy by-model broke and was replaced by first come, first served: "
-        "ByModel: RuntimeError: out of wits"
+        "ByModel: RuntimeError: out of wits; it is tried again in 1 s"
     )
     assert {type(part) for part in parts_of(engine)} == {FirstComeFirstServed}
     assert engine.decides == "by-model without part 0 (breaks for a) and part 1 (breaks for b), which broke"
@@ -245,6 +253,22 @@ def test_where_all_parts_break_one_after_the_other_each_is_replaced_and_a_reload
     engine.handle(PolicyChanged(1, "by-model", {"parts": [{**parts[0], "options": {"nth": 99}}]}))
     assert type(parts_of(engine)[0]) is Breaks
     assert engine.decides == "by-model"
+
+
+def test_parts_that_broke_are_made_again_after_the_back_off_and_the_others_keep_what_they_know() -> None:
+    plugins, parts = breaking(0)
+    engine = Engine(plugins.make_policy("by-model", SETUP, {"parts": parts}), name="by-model")
+    engine.handle(arrived(0, 0, "a"))
+    broken, other, _ = parts_of(engine)
+    other.inherited.add(77)
+    engine.handle(ClockAdvanced(999_999_999))
+    assert parts_of(engine)[0] is broken
+    (restored,) = engine.handle(ClockAdvanced(1_000_000_000))
+    assert restored == PolicyRestored("by-model")
+    assert type(parts_of(engine)[0]) is Breaks
+    assert 77 in parts_of(engine)[1].inherited
+    assert engine.decides == "by-model"
+    engine.validate()
 
 
 def test_of_several_parts_that_are_told_at_once_the_one_that_raised_is_replaced() -> None:

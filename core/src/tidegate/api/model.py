@@ -121,6 +121,11 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     worker, unless this has passed (`Model.late`).
     """
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for a request without rows: no batch, share or profile of it makes sense."""
+        if self.rows < 1:
+            raise ValueError(f"request {self.id} has {self.rows} rows: a request has at least 1")
+
     @property
     def is_late(self) -> bool:
         """Whether it was given up as one that cannot be in time, and is served all the same."""

@@ -175,6 +175,10 @@ class Policy(ABC):
         """
         return type(self)(setup, self.options)
 
+    def repaired(self, setup: Setup) -> Self:
+        """Make the policy that follows this one when the parts of it that broke are tried again (`relief`)."""
+        return self.successor(setup)
+
     def relief(self, applied: int) -> tuple[str, Callable[[Setup], "Policy"]] | None:
         """Who goes on where this policy broke; None: first come, first served, for all of it.
 

@@ -2,7 +2,7 @@
 
 engine         what drivers call; one event after the other: BEGIN HERE
   intake         what happened enters the books; turns: what the policy is told of what waits
-  policy_runner  who decides: tells the policy, replaces one that breaks
+  policy_runner  who decides: tells the policy, replaces one that breaks; policy_retry: when that is tried again
 state          what the engine knows at the moment
   books          the workers and what is booked on them; flights: batches on their way; tries: of requests
   sharing        whose turn it is; shared_workers: on one set of workers; flows: whose requests wait there;
@@ -42,6 +42,7 @@ from tidegate.observation import (
     PlanChanged,
     PolicyChanged,
     PolicyReplaced,
+    PolicyRestored,
     StartLeg,
     Tally,
     TriesChanged,
@@ -65,6 +66,7 @@ __all__ = [
     "Policies",
     "PolicyChanged",
     "PolicyReplaced",
+    "PolicyRestored",
     "StartLeg",
     "Tally",
     "TriesChanged",

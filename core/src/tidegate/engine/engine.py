@@ -16,6 +16,8 @@ from tidegate.api import (
     Profile,
     ProfileKey,
     Request,
+    RequestArrived,
+    RequestCancelled,
     Setup,
     TimerFired,
     WakeSlackUpdated,
@@ -28,6 +30,7 @@ from tidegate.engine.expectations import Expectations
 from tidegate.engine.intake import Intake
 from tidegate.engine.invariants import InvariantViolation
 from tidegate.engine.observers import Observers
+from tidegate.engine.policy_retry import PolicyRetry
 from tidegate.engine.policy_runner import PolicyRunner
 from tidegate.engine.readiness import due_news
 from tidegate.engine.refusals import REFUSABLE, check_event
@@ -56,6 +59,8 @@ _FOLLOWED = frozenset({PlanChanged, PolicyChanged})
 """Events with which another policy takes over."""
 MAX_TRIES = 2
 """Unless somebody decides otherwise, a request whose worker failed is tried once more."""
+MAX_FAULTS = 3
+"""After so many faults in a row while the books are made again, every request that waits fails."""
 
 
 class Engine:
@@ -93,13 +98,14 @@ class Engine:
         self._witness: Witness | None = stories
         self._policies = policies
         settings = EngineSettings(learn=learn, max_tries=max_tries, first_lead_ns=first_lead_ns)
+        self._retry = PolicyRetry(policy)
         self._begin(policy, settings)
         self._state.expectations.check(setup.workers, self._state.models)
         self._observers = Observers([*observers, stories] if stories else observers, strict=strict)
         self._observers.started(name, policy.options.model_dump(mode="json"), setup, settings)
 
     def _begin(self, policy: Policy, settings: EngineSettings) -> None:
-        self._state = State(policy, settings)
+        self._state = State(policy, settings, self._retry)
         self._policy = PolicyRunner(self._state, self.name, strict=self._strict, witness=self._witness)
         self._turns = Turns(self._state, self._policy)
         self._intake = Intake(self._state, self._policy, self._turns, self._made)
@@ -252,35 +258,107 @@ class Engine:
         return self._observers.close()
 
     def start_anew(self, event: AnyStimulus, fault: Exception) -> list[AnyEffect]:
-        """A bug of our own met an event: nothing in the books can be relied on, so that every request ends here.
+        """Make the books again after a fault of the engine's own met an event. Returns what the driver has to do.
 
-        What the driver has to do (invariant 9). `handle` does it by itself; a driver does where that was in vain.
+        What was observed before (`reducer`) holds: legs that run go on, and requests that waited wait again. Requests
+        that the event names fail, if it does not end them (invariant 9). `handle` calls this by itself; a driver does
+        where `handle` raised.
         """
-        workers = dict(self._state.fleet.workers)
+        before, reducer = self._state, self.reducer
+        ran = self._sent_requests()
+        named = self._named_by(event)
+        models = {reducer.open[request_id].model for request_id in named if request_id in reducer.open}
+        reducer.handled(event, ())
+        running = self._sent_requests()
+        waiting = [request for request in reducer.open.values() if request.id not in running]
+        failed = {request.id for request in waiting if request.id in named}
+        for request in waiting:
+            suspect = not models or request.model in models or request.id in ran
+            if suspect and before.tries.count(request) > before.settings.max_tries:
+                failed.add(request.id)
+        faults = 0
+        while (met := self._make_books(event, before, [each for each in waiting if each.id not in failed])) is not None:
+            faults += 1
+            failed |= {met} if faults < MAX_FAULTS else {request.id for request in waiting}
+        state = self._state
+        for request_id in failed:
+            state.tries.ended(request_id)
+        reason = f"{type(fault).__name__}: {fault}"
+        state.effects.insert(0, EngineRestarted(self.name, reason, tuple(sorted(failed)), tuple(reducer.sent)))
+        reducer.handled(ClockAdvanced(event.now_ns), state.effects)
+        state.effects += self._observers.handled(event, before.commands + state.commands, state.effects)
+        return state.effects
+
+    def _sent_requests(self) -> set[int]:
+        """The ids of the requests in batches of which a leg runs."""
+        return {request_id for sent in self.reducer.sent.values() for request_id in sent.effect.batch.request_ids}
+
+    def _named_by(self, event: AnyStimulus) -> Sequence[int]:
+        """The ids of the requests that an event is about."""
+        match event:
+            case RequestArrived():
+                self.reducer.open[event.request.id] = event.request
+                return (event.request.id,)
+            case RequestCancelled():
+                return (event.request_id,)
+            case LegFinished() | BatchFailed():
+                sent = self.reducer.sent.get(event.batch_id)
+                return sent.effect.batch.request_ids if sent else ()
+        return ()
+
+    def _make_books(self, event: AnyStimulus, before: State, waiting: Sequence[Request]) -> int | None:
+        """Begin with new books: the legs that run, then `waiting`. Returns the id of a request that breaks them again.
+
+        None: they are made. `before`: the books that the event broke, of which only workers and profiles are read.
+        """
+        workers = dict(before.fleet.workers)
         if isinstance(event, WorkerLost):
             workers.pop(event.worker_id, None)
         elif isinstance(event, WorkerJoined):
             workers[event.worker.id] = event.worker
         elif isinstance(event, PlanChanged):
-            self._state.models = {model.name: model for model in event.models}
-            self._state.expectations.extend(event.profiles, event.models)
+            before.models = {model.name: model for model in event.models}
+            before.expectations.extend(event.profiles, event.models)
             workers = {worker.id: worker for worker in event.workers}
-        setup = self._state.succession.setup(self._state.models.values(), workers.values(), self._state.next_batch_id)
-        before = self._state
+        sent = self.reducer.sent.values()
+        leaving = {
+            leg.worker_id: before.fleet.bookings[leg.worker_id].worker for leg in sent if leg.worker_id not in workers
+        }
+        setup = before.succession.setup(
+            before.models.values(), [*workers.values(), *leaving.values()], before.next_batch_id
+        )
         self._begin(FirstComeFirstServed(setup, PolicyOptions()), before.settings)
-        state = self._state
-        state.now_ns = before.now_ns
-        state.effects = [EngineRestarted(self.name, f"{type(fault).__name__}: {fault}")]
-        self.reducer.handled(event, state.effects)
-        state.effects += self._observers.handled(event, before.commands, state.effects)
-        return state.effects
+        state, now_ns = self._state, event.now_ns
+        state.now_ns, state.tries = now_ns, before.tries
+        state.retry.broke(now_ns)
+        for leg in sent:
+            requests = [
+                request for number in leg.effect.batch.request_ids if (request := self.reducer.open.get(number))
+            ]
+            state.flights.resume(now_ns, leg, requests)
+        for worker_id in leaving:
+            state.fleet.dismiss(worker_id)
+        met = None
+        try:
+            state.succession.follow(state.policy.successor, state.next_batch_id)
+            for request in waiting:
+                met = request.id
+                self._intake.take_in(RequestArrived(now_ns, request))
+            self._policy.settle()
+            self._turns.settle()
+        except Exception:
+            if met is None:
+                raise
+            return met
+        return None
 
     def _made(self, event: PolicyChanged, setup: Setup) -> Policy:
         """The policy that was asked for, which was tried before."""
         assert self._policies is not None, "it was checked"
+        policy = self._policies(event.policy, setup, event.options)
         self.name = event.policy
-        self._policy.begins_anew(event.policy)
-        return self._policies(event.policy, setup, event.options)
+        self._policy.choose(event.policy, policy)
+        return policy
 
     def _fire_timers(self, before_ns: int) -> None:
         """Do what is due; `before_ns` is the instant of the event before.
@@ -289,6 +367,8 @@ class Engine:
         whenever its driver woke: what it waited for with an idle worker is not lost for a wake-up that came late.
         """
         state = self._state
+        if self._retry.at_ns <= state.now_ns:
+            self._intake.try_policy_again()
         now_ns, timers = state.now_ns, state.succession.timers
         # What is earliest may be dead, unless somebody has asked when to wake: that must not make a difference.
         if (now_ns < timers.earliest_ns or now_ns < timers.next_ns) and not state.flights.is_due(now_ns):

@@ -10,7 +10,7 @@ from tidegate.engine.expectations import Expectations
 from tidegate.engine.invariants import InvariantViolation, check_legs
 from tidegate.engine.overlap import Overlap
 from tidegate.engine.timers import Timers
-from tidegate.observation import StartLeg
+from tidegate.observation import SentLeg, StartLeg
 
 
 class Flights:
@@ -49,6 +49,26 @@ class Flights:
         for leg in batch.legs:
             self._fleet.bookings[leg.worker_id].book(leg, flight)
         self._start_or_wait(now_ns, flight)
+
+    def resume(self, now_ns: int, sent: SentLeg, requests: list[Request]) -> None:
+        """Take in a batch whose leg runs since before the books were made: legs on one worker in their order."""
+        effect = sent.effect
+        batch, bookings = effect.batch, self._fleet.bookings
+        flight = self._by_batch[batch.id] = Flight(batch, requests, effect.rows, effect.shape, effect.leg)
+        flight.running, flight.sent_ns = True, sent.sent_ns
+        for request in requests:
+            self._of_request[request.id] = flight
+        booked = bookings[sent.worker_id]
+        flight.early_ns = None if booked.legs else 0
+        for leg in batch.legs[effect.leg :]:
+            if leg.worker_id in bookings:
+                bookings[leg.worker_id].book(leg, flight)
+            else:
+                reason = f"worker {leg.worker_id} was lost"
+                flight.doomed = BatchFailed(now_ns, batch.id, effect.leg, leg.worker_id, reason, retry=True)
+        if flight.early_ns is not None:
+            first = batch.legs[effect.leg]
+            self._overlap.begins(sent.sent_ns, booked.worker, flight, self._profile(first, booked, flight))
 
     def reroute(self, now_ns: int, command: Reroute) -> None:
         """Other workers and instants for the last legs. Raises InvariantViolation."""

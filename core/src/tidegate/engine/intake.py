@@ -274,6 +274,12 @@ class Intake:
         state.sharing.workers_changed(event.now_ns)
         self._policy.succeed(state.policy.successor)
 
+    def try_policy_again(self) -> None:
+        """Let the policy that broke decide again; what waits waits for its turn again, by what that policy says."""
+        if self._policy.try_again():
+            self._turns.begin_anew()
+            self._turns.give_up_waiting()  # the policy before may have run what is late
+
     def _change_policy(self, event: PolicyChanged) -> None:
         """Another policy goes on with the same models and workers; what runs is finished first."""
         state = self._state

@@ -19,7 +19,7 @@ from tidegate.engine import commands
 from tidegate.engine.invariants import BooksBroken
 from tidegate.engine.readiness import due_news, readiness
 from tidegate.engine.state import State
-from tidegate.observation import ObserverRemoved, PolicyReplaced, Witness
+from tidegate.observation import ObserverRemoved, PolicyReplaced, PolicyRestored, Witness
 from tidegate.toolkit import FirstComeFirstServed
 
 
@@ -36,10 +36,11 @@ class PolicyRunner:
         self.broken_parts: list[str] = []
         """Parts of the policy that broke and were replaced, while the others go on."""
 
-    def begins_anew(self, name: str) -> None:
-        """Another policy of this name is about to decide, which has not broken yet."""
+    def choose(self, name: str, policy: Policy) -> None:
+        """Have `policy`, which has not broken yet, decide from now on under this name."""
         self.name = name
         self.broken_parts.clear()
+        self._state.retry.choose(self._state.now_ns, policy)
 
     def inform(self, event: AnyEvent) -> None:
         """Let the policy handle an event and apply its commands; a policy that breaks is replaced."""
@@ -118,6 +119,11 @@ class PolicyRunner:
                 raise
             self._replace(fault)
             return
+        self._take_over()
+
+    def _take_over(self) -> None:
+        """Tell the policy that has just begun to decide of what is queued."""
+        state = self._state
         state.expectations.cover(state.policy.quantile)
         for request in list(state.queued.values()):
             if request.id in state.queued:
@@ -132,10 +138,29 @@ class PolicyRunner:
         relief = None if applied is None else broken.relief(applied)
         part, successor = relief or ("", lambda setup: FirstComeFirstServed(setup, PolicyOptions()))
         reason = f"{type(broken).__name__}: {type(fault).__name__}: {fault}"
-        self._state.effects.append(PolicyReplaced(self.name, reason, part))
+        backoff_ns = self._state.retry.broke(self._state.now_ns)
+        self._state.effects.append(PolicyReplaced(self.name, reason, part, backoff_ns))
         if part:
             self.broken_parts.append(part)
         self.succeed(successor)
+
+    def try_again(self) -> bool:
+        """Let the policy that broke decide again, its back-off being over. Returns whether it does."""
+        state, retry = self._state, self._state.retry
+        is_whole = type(state.policy) is FirstComeFirstServed
+        retry.decides(state.now_ns)
+        try:
+            state.succession.follow(retry.make if is_whole else state.policy.repaired, state.next_batch_id)
+        except Exception as fault:
+            if self._strict:
+                raise
+            backoff_ns = retry.broke(state.now_ns)
+            state.effects.append(PolicyReplaced(self.name, f"{type(fault).__name__}: {fault}", backoff_ns=backoff_ns))
+            return False
+        self.broken_parts.clear()
+        state.effects.append(PolicyRestored(self.name))
+        self._take_over()
+        return True
 
     def follow_doubts(self) -> None:
         """Tell the policy what was learned, and of the requests that it gave up for what was expected before."""

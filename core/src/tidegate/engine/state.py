@@ -19,6 +19,7 @@ from tidegate.engine.flights import Flights
 from tidegate.engine.hurried import HurriedRequests
 from tidegate.engine.late import LateRequests
 from tidegate.engine.overlap import Overlap
+from tidegate.engine.policy_retry import PolicyRetry
 from tidegate.engine.sharing import Sharing
 from tidegate.engine.succession import Succession
 from tidegate.engine.time_classes import TimeClasses
@@ -31,8 +32,9 @@ NO_WORKER = "no worker is left that hosts this model"
 class State:
     """All that an engine knows: one whose own fault has met an event throws it away and begins with another."""
 
-    def __init__(self, policy: Policy, settings: EngineSettings) -> None:
+    def __init__(self, policy: Policy, settings: EngineSettings, retry: PolicyRetry) -> None:
         setup = policy.setup
+        self.retry = retry
         self.settings = settings
         self.now_ns = 0
         """The instant of the latest event."""

@@ -53,12 +53,13 @@ class Succession:
         return True
 
     def follow(self, successor: Callable[[Setup], Policy], first_batch_id: int) -> None:
-        """Let another policy decide, from the idle workers on. Raises what `successor` raises."""
+        """Let another policy decide, from the idle workers on. Raises what `successor` raises, unchanged."""
         fleet = self._fleet
-        self.timers.clear()
-        self._busy = {worker_id for worker_id, booked in fleet.bookings.items() if booked.legs}
-        idle = [worker for worker in fleet.workers.values() if worker.id not in self._busy]
+        busy = {worker_id for worker_id, booked in fleet.bookings.items() if booked.legs}
+        idle = [worker for worker in fleet.workers.values() if worker.id not in busy]
         self.policy = successor(self.setup(fleet.models.values(), idle, first_batch_id))
+        self.timers.clear()
+        self._busy = busy
 
     def setup(self, models: Iterable[Model], workers: Iterable[Worker], first_batch_id: int) -> Setup:
         """What the next policy is made of, with the profiles as they stand."""

@@ -112,11 +112,11 @@ class ByModel(Policy):
         self,
         setup: Setup,
         options: ByModelOptions,
-        before: Sequence[Policy] = (),
+        before: Sequence[Policy | None] = (),
         broken: frozenset[int] = frozenset(),
     ) -> None:
-        """`before`: the policies of the parts that these follow, in the order of the options. `broken`: the parts that
-        broke, by their places there.
+        """`before`: the policies of the parts that these follow, in the order of the options; None: that part follows
+        none. `broken`: the parts that broke, by their places there.
 
         Raises ValueError where models of two parts share a worker or a partition, PluginError where a part cannot be
         made.
@@ -139,8 +139,8 @@ class ByModel(Policy):
             own = self._setup_of(index)
             if index in broken:
                 policy = make_policy(REST, own, {})
-            elif before:
-                policy = before[index].successor(own)
+            elif before and (followed := before[index]):
+                policy = followed.successor(own)
             else:
                 policy = make_policy(part.spec, own, part.options) if part else make_policy(REST, own, {})
             self.inherited |= policy.inherited
@@ -155,6 +155,11 @@ class ByModel(Policy):
     def successor(self, setup: Setup) -> Self:
         """Each part is followed by its own successor."""
         return type(self)(setup, self.options, self.parts, self._broken)
+
+    def repaired(self, setup: Setup) -> Self:
+        """Each part is followed by its own successor, except those that broke: they are made again."""
+        before = [None if index in self._broken else part for index, part in enumerate(self.parts)]
+        return type(self)(setup, self.options, before)
 
     def relief(self, applied: int) -> tuple[str, Callable[[Setup], Policy]] | None:
         """These parts, but first come, first served in the place of the one that broke."""

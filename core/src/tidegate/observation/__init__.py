@@ -15,11 +15,12 @@ from tidegate.observation.effects import (
     Fail,
     ObserverRemoved,
     PolicyReplaced,
+    PolicyRestored,
     StartLeg,
 )
 from tidegate.observation.event_log import LOG_VERSION, LogEntry, LogHeader, Recorder, read_log
 from tidegate.observation.observer import EngineSettings, Observer, ObserverOptions, ObserverSpec
-from tidegate.observation.reducer import Reader, Reducer, Tally
+from tidegate.observation.reducer import Reader, Reducer, SentLeg, Tally
 from tidegate.observation.stimuli import (
     AnyStimulus,
     ChangeProgressed,
@@ -51,9 +52,11 @@ __all__ = [
     "PlanChanged",
     "PolicyChanged",
     "PolicyReplaced",
+    "PolicyRestored",
     "Reader",
     "Recorder",
     "Reducer",
+    "SentLeg",
     "StartLeg",
     "Step",
     "Stories",

@@ -34,17 +34,26 @@ class Fail(Effect, frozen=True, tag=True):
 
 
 class PolicyReplaced(Effect, frozen=True, tag=True):
-    """The policy broke, or a part of it; first come, first served goes on in its stead. Say so loudly."""
+    """The policy broke, or a part of it; first come, first served decides in its place. To be logged as an error."""
 
     policy: str
     reason: str
     part: str = ""
     """The part that was replaced, while the others go on; empty: all of it."""
+    backoff_ns: int = 0
+    """After so long the policy is tried again, with the next event."""
 
     def __str__(self) -> str:
-        """What broke, what goes on, and why."""
+        """Name the policy or part that broke, the reason, and when it is tried again."""
         broke = f"{self.part} of policy {self.policy}" if self.part else f"policy {self.policy}"
-        return f"{broke} broke and was replaced by first come, first served: {self.reason}"
+        again = f"; it is tried again in {self.backoff_ns / 1e9:g} s" if self.backoff_ns else ""
+        return f"{broke} broke and was replaced by first come, first served: {self.reason}{again}"
+
+
+class PolicyRestored(Effect, frozen=True, tag=True):
+    """The policy that had broken decides again, whole. To be logged."""
+
+    policy: str
 
 
 class ObserverRemoved(Effect, frozen=True, tag=True):
@@ -56,16 +65,22 @@ class ObserverRemoved(Effect, frozen=True, tag=True):
 
 
 class EngineRestarted(Effect, frozen=True, tag=True):
-    """The engine itself broke and began anew, with idle workers, nothing queued, and first come, first served.
+    """The engine itself broke and made its books again from what had been observed.
 
-    Tell every client that waits; forget every leg that runs: the engine knows of neither any more. What else the
-    event asked for is void. Say so loudly.
+    Legs that run go on; requests that waited wait again, first come, first served, until the policy is tried again.
+    The effects behind this one are those of the new books; what else the event asked for is void. To be logged.
     """
 
     policy: str
     """The name under which it runs."""
     reason: str
+    failed: tuple[int, ...] = ()
+    """The requests that the fault concerned, by id: they have no answer."""
+    batches: tuple[int, ...] = ()
+    """The batches of which a leg runs, by id; the driver is to forget every other leg."""
 
 
-AnyEffect = StartLeg | CancelLeg | Fail | PolicyReplaced | ObserverRemoved | EngineRestarted | Drop | Advise
+AnyEffect = (
+    StartLeg | CancelLeg | Fail | PolicyReplaced | PolicyRestored | ObserverRemoved | EngineRestarted | Drop | Advise
+)
 """What a driver handles; Drop and Advise are the policy's own commands, checked and passed on."""

@@ -133,8 +133,7 @@ class Reducer:
             request = event.request
             self.open[request.id] = request
         elif type(event) is LegFinished:
-            if not (effects and type(effects[0]) is EngineRestarted):  # else nobody is given its answer
-                self._finish_leg(event)
+            self._finish_leg(event)
         elif type(event) is not ClockAdvanced:
             self._take_in_rare(event)
         for effect in effects:
@@ -253,10 +252,5 @@ class Reducer:
                 for reader in self._readers:
                     reader.advised(now_ns, effect)
             case EngineRestarted():
-                self._begin_anew(now_ns, effect.reason)
-
-    def _begin_anew(self, now_ns: int, reason: str) -> None:
-        """The engine knows of nothing any more: every request has failed."""
-        for request_id in list(self.open):
-            self._fail(now_ns, request_id, reason)
-        self.sent, self._on_worker = {}, {}
+                for request_id in effect.failed:
+                    self._fail(now_ns, request_id, effect.reason)

@@ -30,7 +30,14 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.observation.effects import AnyEffect, EngineRestarted, Fail, PolicyReplaced, StartLeg
+from tidegate.observation.effects import (
+    AnyEffect,
+    EngineRestarted,
+    Fail,
+    PolicyReplaced,
+    PolicyRestored,
+    StartLeg,
+)
 from tidegate.observation.observer import EngineSettings, ObserverOptions
 from tidegate.observation.reducer import Reader, Reducer
 from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PlanChanged, PolicyChanged
@@ -84,8 +91,8 @@ class Stories(Witness, Reader):
         """The engine took in a stimulus: what happened, then what the policy made of it, then what follows."""
         told, self._told = self._told, []
         if effects and isinstance(effects[0], EngineRestarted):
-            self._reducer.handled(event, effects)
-            return
+            told = []  # before and after the fault: what holds are the effects
+            self._timers.clear()
         begun = self._begin(event) if isinstance(event, RequestArrived) else None
         after = self._take_in(event)
         self._reducer.handled(event, ())
@@ -101,6 +108,9 @@ class Stories(Witness, Reader):
                 self._sent(event, effect)
             elif isinstance(effect, PolicyReplaced):
                 self._tell_all(event.now_ns, "policy replaced", str(effect))
+            elif isinstance(effect, PolicyRestored):
+                self._timers.clear()
+                self._tell_all(event.now_ns, "policy restored", f"policy {effect.policy} decides again")
         self._why.clear()
 
     def _hear(self, stimulus: AnyStimulus, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:

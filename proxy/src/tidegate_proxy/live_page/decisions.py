@@ -24,6 +24,7 @@ from tidegate.observation import (
     ObserverRemoved,
     PlanChanged,
     PolicyReplaced,
+    PolicyRestored,
 )
 from tidegate_proxy.live_page.moments import Moment
 from tidegate_proxy.live_page.snapshot import Decision, cut
@@ -125,6 +126,8 @@ def _of_effect(effect: AnyEffect, at_ms: float) -> Decision | None:
     match effect:
         case PolicyReplaced():
             return Decision(at_ms, "policy replaced", "", text=cut(str(effect)))
+        case PolicyRestored():
+            return Decision(at_ms, "policy restored", "", text=cut(effect.policy))
         case EngineRestarted():
             return Decision(at_ms, "engine restarted", "", text=cut(effect.reason))
         case ObserverRemoved():

@@ -18,6 +18,7 @@ from tidegate.observation import (
     ObserverRemoved,
     PlanChanged,
     PolicyReplaced,
+    PolicyRestored,
     Reader,
     Reducer,
     StartLeg,
@@ -179,6 +180,7 @@ class Snapshot:
     """Workers to add; below zero: to release."""
     advised_at_ns: int | None
     policies_replaced: int
+    policies_restored: int
     refused: Counter[tuple[str, str]]
     observers_removed: int
     engine_restarts: int
@@ -208,6 +210,7 @@ class Metrics(Reader):
         self._advised = 0
         self._advised_at_ns: int | None = None
         self._policies_replaced = 0
+        self._policies_restored = 0
         self._observers_removed = 0
         self._engine_restarts = 0
         self._changes: Counter[str] = Counter()
@@ -259,6 +262,7 @@ class Metrics(Reader):
             advised=self._advised,
             advised_at_ns=self._advised_at_ns,
             policies_replaced=self._policies_replaced,
+            policies_restored=self._policies_restored,
             refused=self.refused.copy(),
             observers_removed=self._observers_removed,
             engine_restarts=self._engine_restarts,
@@ -377,6 +381,8 @@ class Metrics(Reader):
         match effect:
             case PolicyReplaced():
                 self._policies_replaced += 1
+            case PolicyRestored():
+                self._policies_restored += 1
             case ObserverRemoved():
                 self._observers_removed += 1
             case EngineRestarted():

@@ -106,11 +106,17 @@ class _EngineCollector(Collector):
         )
         replaced.add_metric((), snapshot.policies_replaced)
         yield replaced
+        restored = CounterMetricFamily(
+            "tidegate_policy_restored", "Times a policy that had broken was tried again and decides."
+        )
+        restored.add_metric((), snapshot.policies_restored)
+        yield restored
         removed = CounterMetricFamily("tidegate_observers_removed", "Observers that broke and see nothing more.")
         removed.add_metric((), snapshot.observers_removed)
         yield removed
         restarts = CounterMetricFamily(
-            "tidegate_engine_restarts", "Times the engine itself broke and began anew: every request it had failed."
+            "tidegate_engine_restarts",
+            "Times the engine itself broke and restarted: requests that its fault concerned failed.",
         )
         restarts.add_metric((), snapshot.engine_restarts)
         yield restarts
