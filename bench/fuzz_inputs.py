@@ -272,8 +272,23 @@ def _http_2(rng: random.Random) -> Input:
 PARTS = [
     "v2", "models", MODEL, "..", ".", "%2e%2e", "%2f", "%00", "..;", "infer", "stats", "config", "ready", "health",
     "live", "a" * 2000, "versions", "1", "systemsharedmemory", "status", "", "caf%C3%A9", "\x01", "?a=b", "#c",
-    "region", "register", "unregister", "tidegate-1-0", "%74idegate-1",
+    "region", "register", "unregister", "tidegate-1-0", "%74idegate-1", "%zz", "%5c", "\\", ";a=b",
+    "repository", "index",
 ]  # fmt: skip
+BEFORE_PATHS = [
+    "",
+    "",
+    "",
+    "http://x",
+    "HTTP://x:80",
+    "//x",
+    "ftp://x",
+    "http://",
+    "*",
+    "x:80",
+    "http://a@x",
+    "http://x?",
+]
 PATHS = ["/v2", "/v2/health/ready", f"/v2/models/{MODEL}", f"/v2/models/{MODEL}/config", "/v2/models/stats", "/v2/nope"]
 
 # HTTP ----------------------------------------------------------------------------------------------------------------
@@ -360,6 +375,7 @@ def _http_bomb(rng: random.Random) -> Input:
 
 def _http_anything(rng: random.Random) -> Input:
     path = rng.choice(PATHS) if rng.random() < 0.3 else "/" + "/".join(rng.choices(PARTS, k=rng.randint(1, 7)))
+    path = rng.choice(BEFORE_PATHS) + path
     method = rng.choice(["GET", "GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE", "get", "G T", "X" * 99])
     floods = rng.choice([0, 0, 0, 0, 1, 500])
     headers = [f"{name}: {value}" for name, value in rng.sample(METADATA, rng.choice([0, 1])) if isinstance(value, str)]

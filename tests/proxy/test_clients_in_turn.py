@@ -140,7 +140,7 @@ def test_one_credential_is_one_owner_however_it_is_written(tmp_path: Path) -> No
     def owner(*metadata: tuple[str, str]) -> str:
         headers = dict(reversed(metadata))
         assert gate.refusal(INFER, metadata) is None
-        assert gate.http_refusal("/v2/models/m/infer", headers) is None
+        assert gate.http_refusal("inference", headers) is None
         of_grpc = gate.owner(metadata, str)
         assert gate.http_owner(headers.get, str) == of_grpc
         return of_grpc

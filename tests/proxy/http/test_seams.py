@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tidegate_proxy.access.apis import Api
 from tidegate_proxy.access.refusal import HttpRefusal, http_refusal
 from tidegate_proxy.http import Answer, Call
 from tidegate_proxy.signature import Signature, TensorSpec
@@ -46,8 +47,8 @@ def test_overrides_answer_in_tritons_place(start_front: Callable[..., Any], fetc
 def test_a_guard_refuses_before_the_body_is_read(start_front: Callable[..., Any], fetch: Callable[..., Any]) -> None:
     seen = []
 
-    def guard(path: str, headers: Mapping[str, str]) -> HttpRefusal | None:
-        seen.append((path, headers["x"]))
+    def guard(api: Api | None, headers: Mapping[str, str]) -> HttpRefusal | None:
+        seen.append((api, headers["x"]))
         return http_refusal(403, "not for you", ("x-why", "because")) if headers.get("key") != "right" else None
 
     front = start_front([NOWHERE], Broken(), {"echo": ECHO}.get, guard=guard)
@@ -57,7 +58,7 @@ def test_a_guard_refuses_before_the_body_is_read(start_front: Callable[..., Any]
     assert answer.header("x-why") == "because"
     assert fetch(front.http_address, "POST", path, PLAIN, {"X": "2", "Key": "right"}).status == 500
     assert fetch(front.http_address, "GET", "/v2/x?q", None, {"X": "3", "Key": "right"}).status == 503
-    assert seen == [(path, "1"), (path, "2"), ("/v2/x", "3")]
+    assert seen == [("inference", "1"), ("inference", "2"), (None, "3")]
 
 
 def test_faults_of_our_own_are_errors_as_triton_has_them(

@@ -12,7 +12,7 @@ from typing import Final
 
 import grpc
 
-from tidegate_proxy.access.apis import METHOD_API, apis_of_path
+from tidegate_proxy.access.apis import METHOD_API, Api
 from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal, http_refusal
 from tidegate_proxy.configuration.access import AuthenticationConfig
 
@@ -55,13 +55,12 @@ class Authenticator:
         words = self._why_not(first.get)
         return None if words is None else GrpcRefusal(grpc.StatusCode.UNAUTHENTICATED, words)
 
-    def http_refusal(self, path: str, headers: Mapping[str, str]) -> HttpRefusal | None:
+    def http_refusal(self, api: Api | None, headers: Mapping[str, str]) -> HttpRefusal | None:
         """Why a request is refused; None if it is not.
 
-        `path` is the one that routes are matched with, `headers` are found by their lower-case names.
+        `api` is that of its route, None where it has none. `headers` are found by their lower-case names.
         """
-        apis = apis_of_path(path)
-        if apis and self._open.issuperset(apis):
+        if api in self._open:
             return None
         words = self._why_not(headers.get)
         if words is None:

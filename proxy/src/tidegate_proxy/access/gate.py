@@ -1,16 +1,14 @@
 """Who gets in: authentication first, then the APIs that are not for everybody."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
 
+from tidegate_proxy.access.apis import Api
 from tidegate_proxy.access.authentication import Authenticator
 from tidegate_proxy.access.onlookers import Onlookers
 from tidegate_proxy.access.owners import Owners
 from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal
 from tidegate_proxy.access.restrictions import Restrictions
 from tidegate_proxy.configuration.config import ServeConfig
-
-METRICS_PATH: Final = "/metrics"
 
 
 class Gate:
@@ -56,14 +54,17 @@ class Gate:
         What keeps others from the metrics keeps them from what the page shows, too.
         """
         _, restrictions = self._rules
-        return restrictions.http_refusal(METRICS_PATH, headers) or self._onlookers.refusal(headers)
+        return restrictions.http_refusal("metrics", headers) or self._onlookers.refusal(headers)
 
     def refusal(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> GrpcRefusal | None:
         """Why a gRPC call is refused; None: it is not."""
         authenticator, restrictions = self._rules
         return (authenticator and authenticator.refusal(method, metadata)) or restrictions.refusal(method, metadata)
 
-    def http_refusal(self, path: str, headers: Mapping[str, str]) -> HttpRefusal | None:
-        """Why an HTTP request is refused; None: it is not. Headers are found by their lower-case names."""
+    def http_refusal(self, api: Api | None, headers: Mapping[str, str]) -> HttpRefusal | None:
+        """Why an HTTP request to a route of an API is refused; None: it is not. The API is None without a route.
+
+        Headers are found by their lower-case names.
+        """
         authenticator, restrictions = self._rules
-        return (authenticator and authenticator.http_refusal(path, headers)) or restrictions.http_refusal(path, headers)
+        return (authenticator and authenticator.http_refusal(api, headers)) or restrictions.http_refusal(api, headers)

@@ -11,7 +11,6 @@ from tidegate_proxy.configuration.addresses import is_local, names_this_machine
 from tidegate_proxy.configuration.config import ServeConfig
 
 NOT_FOUND: Final = 404
-_PATH: Final = "/live"
 _REMEDY: Final = (
     "the live page shows names of models and requests: it is there where listen.metrics is an address of this machine "
     "alone (--listen-metrics 127.0.0.1:8102), or with page.token_file"
@@ -46,5 +45,5 @@ class Onlookers:
         if refused := self.page_refusal():
             return refused
         if self._tokens:
-            return self._tokens.http_refusal(_PATH, headers)
+            return self._tokens.http_refusal(None, headers)
         return None if names_this_machine(headers.get("host", "")) else http_refusal(FORBIDDEN, _BY_NAME)

@@ -11,7 +11,7 @@ from typing import Final
 
 import grpc
 
-from tidegate_proxy.access.apis import METHOD_API, Api, Protocol, apis_of_path
+from tidegate_proxy.access.apis import METHOD_API, Api, Protocol
 from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal, http_refusal
 from tidegate_proxy.backend import GRPC_PREFIX
 from tidegate_proxy.configuration.access import HeaderKey, Restriction
@@ -54,21 +54,18 @@ class Restrictions:
             return None
         return GrpcRefusal(grpc.StatusCode.UNAVAILABLE, f"This protocol is restricted, expecting header '{name}'")
 
-    def http_refusal(self, path: str, headers: Mapping[str, str]) -> HttpRefusal | None:
+    def http_refusal(self, api: Api | None, headers: Mapping[str, str]) -> HttpRefusal | None:
         """Why a request is refused; None if it is not.
 
-        `path` is the one that routes are matched with, `headers` are found by their lower-case names.
+        `api` is that of its route, None where it has none. `headers` are found by their lower-case names.
         """
-        if not self._over_http:
+        if api is None or api not in self._over_http:
             return None
-        for api in apis_of_path(path):
-            if api not in self._over_http:
-                continue
-            key = self._over_http[api]
-            if key is None:
-                return http_refusal(FORBIDDEN, "This API is closed")
-            if not _same(headers.get(key.name), key.value):
-                return http_refusal(FORBIDDEN, f"This API is restricted, expecting header '{key.name}'")
+        key = self._over_http[api]
+        if key is None:
+            return http_refusal(FORBIDDEN, "This API is closed")
+        if not _same(headers.get(key.name), key.value):
+            return http_refusal(FORBIDDEN, f"This API is restricted, expecting header '{key.name}'")
         return None
 
 

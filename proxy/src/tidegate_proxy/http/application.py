@@ -110,13 +110,14 @@ class HttpFront(Generic[AnyTriton]):
         body = RequestBody(receive, exchange.content_length, self._limit, self._bounds)
         exchange.hold = body.hold
         try:
-            if refusal := self._guard and self._guard(exchange.path.decode("latin1"), exchange.first_headers()):
+            route = routes.match(exchange.path)
+            if refusal := self._guard and self._guard(route.api if route else None, exchange.first_headers()):
                 headers = [(name.encode(), value.encode()) for name, value in refusal.headers]
                 await exchange.reply(Answer(refusal.status, headers, refusal.body))
             else:
                 exchange.owner = body.owner = self._owner(exchange.header, exchange.peer)
                 exchange.hide(self._hidden())
-                await self._answer(exchange, body)
+                await self._answer(exchange, body, route)
         except TooLarge:
             words = f"the request's body exceeds the maximum of {self._limit} bytes"
             await _refuse(exchange, body, 413, words)
@@ -139,8 +140,7 @@ class HttpFront(Generic[AnyTriton]):
             exchange.end_watch()
             body.close()
 
-    async def _answer(self, exchange: Exchange, body: RequestBody) -> None:
-        route = routes.match(exchange.path)
+    async def _answer(self, exchange: Exchange, body: RequestBody, route: routes.Route | None) -> None:
         if route is None:
             await self._forward(exchange, body, "")
         elif route.pattern == routes.INFER and exchange.method == "POST" and (known := self._scheduled(route.model)):

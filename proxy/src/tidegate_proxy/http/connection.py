@@ -11,7 +11,10 @@ from uvicorn.server import ServerState
 
 from tidegate_proxy.faults import faults
 from tidegate_proxy.http.connections import Connections
-from tidegate_proxy.http.interface import Application, HttpLimits
+from tidegate_proxy.http.exchange import Exchange
+from tidegate_proxy.http.infer_response import error
+from tidegate_proxy.http.interface import Application, HttpLimits, Receive, Scope, Send
+from tidegate_proxy.http.target import NoNormalForm, normal_form
 
 log = logging.getLogger(__name__)
 
@@ -143,11 +146,19 @@ class HttpConnection(HttpToolsProtocol):
         if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
             self.transport.close()
             return
+        application = self.app
+        try:
+            target = normal_form(self.url)
+        except NoNormalForm as refused:
+            target = b"/"
+            self.app = _refusing(str(refused))
+        self.url = b"/"  # the library would parse it once more, otherwise than we do
         super().on_headers_complete()
+        self.app = application
+        raw_path, _, self.scope["query_string"] = target.partition(b"?")
+        self.scope["raw_path"], self.scope["path"] = raw_path, raw_path.decode()
         if self._connections.retiring or self._is_old() or self._has_both_lengths():
             self.cycle.keep_alive = False
-        if b"#" in self.url:  # no fragment in a request, and so to Triton a part of the path like any other
-            self.scope["raw_path"], _, self.scope["query_string"] = self.url.partition(b"?")
 
     def on_message_complete(self) -> None:
         """All of it is there."""
@@ -193,3 +204,12 @@ class HttpConnection(HttpToolsProtocol):
         if any(name == b"connection" and b"close" in value.lower() for name, value in self.headers):
             lines.append(b"connection: close")
         return b"\r\n".join([*lines, b"", b""])
+
+
+def _refusing(words: str) -> Application:
+    """An application that answers one request with 400. The server library reads its body and throws it away."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await Exchange(scope, receive, send).reply(error(400, words))
+
+    return answer

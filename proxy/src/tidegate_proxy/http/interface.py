@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 from tritonclient.grpc import service_pb2
 
+from tidegate_proxy.access.apis import Api
 from tidegate_proxy.access.refusal import HttpRefusal
 from tidegate_proxy.http.routes import Route
 
@@ -96,7 +97,7 @@ class Call:
 
     method: str
     path: bytes
-    """As on the wire: nothing in it is decoded."""
+    """In its normal form, of which nothing more is decoded."""
     query: bytes
     headers: Headers
     body: bytes
@@ -113,8 +114,10 @@ class Answer:
     body: bytes
 
 
-Guard = Callable[[str, Mapping[str, str]], HttpRefusal | None]
-"""Why a request is refused, by its path and headers, before its body is read; None if it is not."""
+Guard = Callable[[Api | None, Mapping[str, str]], HttpRefusal | None]
+"""Why a request is refused, by the API of its route and its headers, before its body is read; None if it is not.
+
+The API is None for a path that is no route of Triton's."""
 
 Owner = Callable[[Callable[[str], str | None], Callable[[], str]], str]
 """Whose a request is, by what finds its headers and by what names its connection."""

@@ -4,14 +4,16 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from tidegate.api import NS_PER_MS
+from tidegate_proxy.access.apis import Api
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.refusal import HttpRefusal
 from tidegate_proxy.actuation.actuator import Actuator
@@ -35,14 +37,19 @@ from tidegate_proxy.observability.triton_metrics import merge, request_metrics, 
 from tidegate_proxy.ports import bind
 from tidegate_proxy.trial import Trial
 
-METRICS: Final = b"/metrics"
-MODELS: Final = b"/models"
-LAYOUT: Final = b"/layout"
-SHADOW: Final = b"/shadow"
-CANARY: Final = b"/canary"
 STUCK_S: Final = 30.0
 """A client that takes nothing for so long, or is not there any more, is cut off: it would hold one of the few seats
 before the live page."""
+
+
+class Page(NamedTuple):
+    """One document of the metrics page."""
+
+    answer: "Callable[[MetricsPage], Awaitable[Answer]]"
+    api: Api
+    """What restricts this API restricts the document."""
+    needs_credential: bool
+    """Whether a client shows a credential for it, where there are any, though the API is open without one."""
 
 
 class MetricsPage:
@@ -104,22 +111,25 @@ class MetricsPage:
         exchange = Exchange(scope, receive, send)
         if LivePage.has(exchange.path):
             await self._look(exchange, scope["query_string"])
-        elif refusal := self._gate.http_refusal(exchange.path.decode("latin1"), exchange.first_headers()):
+            return
+        page = self.ROUTES.get(exchange.path)
+        if refusal := self._refusal(page, exchange.first_headers()):
             await exchange.reply(_answer_of(refusal))
-        elif exchange.path not in {METRICS, MODELS, LAYOUT, SHADOW, CANARY}:
+        elif page is None:
             words = "metrics are at /metrics, each model at /models, the layout at /layout, the live page at /live, "
             words += "what a policy would have gained at /shadow, what it gained at /canary"
             await exchange.reply(error(404, words))
         elif exchange.method not in ("GET", "HEAD"):
             await exchange.reply(error(405, "this is read with GET", (b"allow", b"GET, HEAD")))
-        elif exchange.path in {SHADOW, CANARY}:
-            looker = self._trial.shadow if exchange.path == SHADOW else self._trial.canary
-            body = json.dumps(looker.document()).encode()
-            await exchange.reply(Answer(200, [(b"content-type", b"application/json")], body))
-        elif exchange.path == METRICS:
-            await exchange.reply(await self._page())
         else:
-            await exchange.reply(self._models() if exchange.path == MODELS else self._layout())
+            await exchange.reply(await page.answer(self))
+
+    def _refusal(self, page: "Page | None", headers: Mapping[str, str]) -> HttpRefusal | None:
+        if page is None or page.needs_credential:
+            refusal = self._gate.http_refusal(None, headers)
+            if refusal or page is None:
+                return refusal
+        return self._gate.http_refusal(page.api, headers)
 
     async def _look(self, exchange: Exchange, query: bytes) -> None:
         """The live page has rules of its own: its frame is for whoever may see that there is one, the data are not."""
@@ -141,7 +151,13 @@ class MetricsPage:
         body = await asyncio.to_thread(self._render, snapshot, counts, ejections, pages)
         return Answer(200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], body)
 
-    def _models(self) -> Answer:
+    async def _shadow(self) -> Answer:
+        return _json_answer(self._trial.shadow.document())
+
+    async def _canary(self) -> Answer:
+        return _json_answer(self._trial.canary.document())
+
+    async def _models(self) -> Answer:
         catalog, counts = self._directory.catalog, self._observability.metrics.snapshot().models
         models = [
             {
@@ -163,9 +179,9 @@ class MetricsPage:
             for name, consent in sorted(catalog.consents.items())
             for model in [catalog.models.get(name)]
         ]
-        return Answer(200, [(b"content-type", b"application/json")], json.dumps(models).encode())
+        return _json_answer(models)
 
-    def _layout(self) -> Answer:
+    async def _layout(self) -> Answer:
         actuator, layout = self._actuator(), self._directory.catalog.layout
         if layout is None:
             return error(404, "the Tritons follow no layout")
@@ -177,7 +193,7 @@ class MetricsPage:
             },
             "control": actuator.report() if actuator else None,
         }
-        return Answer(200, [(b"content-type", b"application/json")], json.dumps(document).encode())
+        return _json_answer(document)
 
     def _render(
         self,
@@ -195,6 +211,20 @@ class MetricsPage:
         requests = request_metrics(counts, pending)
         own = generate_latest(registry).decode()
         return merge(own, requests, pages, frozenset(self._directory.catalog.models)).encode()
+
+    ROUTES: "Final[Mapping[bytes, Page]]" = MappingProxyType(
+        {
+            b"/metrics": Page(_page, "metrics", needs_credential=False),
+            b"/models": Page(_models, "metrics", needs_credential=False),
+            b"/layout": Page(_layout, "metrics", needs_credential=True),
+            b"/shadow": Page(_shadow, "metrics", needs_credential=True),
+            b"/canary": Page(_canary, "metrics", needs_credential=True),
+        }
+    )
+
+
+def _json_answer(document: object) -> Answer:
+    return Answer(200, [(b"content-type", b"application/json")], json.dumps(document).encode())
 
 
 def _answer_of(refusal: HttpRefusal) -> Answer:
