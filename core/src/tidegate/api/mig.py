@@ -219,6 +219,8 @@ _A30 = MigGeometry(
 _AMPERE = (14, 14, 28, 42, 56, 98, 108)
 _HOPPER = (16, 26, 32, 60, 64, 132, 132)
 _LIKE_H100 = "the placements, which are taken to be those of an H100"
+_LIKE_GH200 = f"{_LIKE_H100}; the memory, which is taken to be that of a GH200-96GB"
+_LIKE_H200 = f"{_LIKE_H100}; the memory, which is at least that of an H200"
 
 MIG_GEOMETRIES: dict[str, MigGeometry] = {
     geometry.product: geometry
@@ -227,7 +229,10 @@ MIG_GEOMETRIES: dict[str, MigGeometry] = {
         _of_eight("A100-40GB", ("5gb", "10gb", "20gb", "40gb"), _AMPERE, (4.75, 9.62, 19.5, 39.25)),
         _of_eight("A100-80GB", ("10gb", "20gb", "40gb", "80gb"), _AMPERE, (9.62, 19.5, 39.25, 78.5)),
         _of_eight("H100-80GB", ("10gb", "20gb", "40gb", "80gb"), _HOPPER, (9.75, 19.62, 39.5, 79.25)),
+        _of_eight("H100-94GB", ("12gb", "24gb", "47gb", "94gb"), _HOPPER, (10.62, 21.5, 46.12, 92.62)),
+        _of_eight("H100-96GB", ("12gb", "24gb", "48gb", "96gb"), _HOPPER, (11.0, 23.0, 46.5, 93.0), _LIKE_GH200),
         _of_eight("GH200-96GB", ("12gb", "24gb", "48gb", "96gb"), _HOPPER, (11.0, 23.0, 46.5, 93.0), _LIKE_H100),
+        _of_eight("GH200-144GB", ("18gb", "36gb", "72gb", "144gb"), _HOPPER, (16.0, 32.25, 69.5, 139.75), _LIKE_H200),
         _of_eight("H200-141GB", ("18gb", "35gb", "71gb", "141gb"), _HOPPER, (16.0, 32.25, 69.5, 139.75), _LIKE_H100),
         _of_eight(
             "B200-180GB",
@@ -241,6 +246,8 @@ MIG_GEOMETRIES: dict[str, MigGeometry] = {
 }
 """Every product of which the geometry is known, by name."""
 
+_SAME_AS = {"A800": "A100", "H800": "H100"}
+"""Products for China that are cut as those of the rest of the world."""
 _TOLERANCE = 0.1
 """How far a size that was read may be from the product's: in GB or GiB, with or without what the driver keeps."""
 
@@ -251,14 +258,22 @@ def mig_geometries(product: str, memory_mib: int | None = None) -> tuple[MigGeom
     `product`: a name of `MIG_GEOMETRIES` or what the driver calls it, e.g. `NVIDIA A100-SXM4-40GB`. `memory_mib`: what
     the GPU has, for names that do not say it. Of an H100 PCIe the profiles hold, its multiprocessors are fewer.
     """
+    if product in MIG_GEOMETRIES:
+        return (MIG_GEOMETRIES[product],)
     words = set(re.findall(r"[A-Z0-9]+", product.upper()))
-    said = re.search(r"(\d+) ?GB", product.upper())
-    # The name of a GH200 says the memory of its CPU.
-    gigabytes = float(said[1]) if said and "GH200" not in words else memory_mib and memory_mib / 1024
-    found = []
-    for geometry in MIG_GEOMETRIES.values():
-        family, _, size = geometry.product.partition("-")
-        size_gb = float(size.removesuffix("GB"))
-        if family in words and (not gigabytes or abs(gigabytes / size_gb - 1) <= _TOLERANCE):
-            found.append(geometry)
-    return tuple(found)
+    words |= {_SAME_AS[word] for word in words & _SAME_AS.keys()}
+    # The name of a GH200 says the memory of its CPU, unless it says the sort of memory, too: 144G HBM3e.
+    said = re.search(r"(\d+) ?GB?\b" + r" HBM" * ("GH200" in words), product.upper())
+    gigabytes = float(said[1]) if said else memory_mib and memory_mib / 1024
+    if {"H100", "NVL"} <= words:
+        gigabytes = 94.0
+    sizes = {
+        geometry: float(geometry.product.partition("-")[2].removesuffix("GB"))
+        for geometry in MIG_GEOMETRIES.values()
+        if geometry.product.partition("-")[0] in words
+    }
+    if not gigabytes:
+        return tuple(sizes)
+    distances = {geometry: abs(gigabytes / size - 1) for geometry, size in sizes.items()}
+    least = min(distances.values(), default=0.0)
+    return tuple(geometry for geometry, distance in distances.items() if distance == least <= _TOLERANCE)
