@@ -96,7 +96,6 @@ def test_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (value("x", []), "input 'x' is a scalar, and Triton has none: export it with the shape \\[1\\]"),
         (value("x", [0, 4]), "input 'x' has a dimension of fixed size 0"),
         (value("x", [1], TensorProto.COMPLEX64), "input 'x' has the type COMPLEX64, which Triton does not know: cast"),
         (value("x", None), "input 'x' has no declared type or shape: export the model with both"),

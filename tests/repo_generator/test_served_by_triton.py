@@ -28,7 +28,7 @@ def same_as_onnxruntime(
         inputs.append(triton_grpc.InferInput(key, array.shape, "FP32"))
         inputs[-1].set_data_from_numpy(array)
     result = client.infer(name, inputs)
-    squeezed = {key: array if array.ndim == ranks[key] else array[:, 0] for key, array in feed.items()}
+    squeezed = {key: array if array.ndim == ranks[key] else array[..., 0] for key, array in feed.items()}
     for tensor, expected in zip(session.get_outputs(), session.run(None, squeezed), strict=True):
         answer = result.as_numpy(tensor.name)
         np.testing.assert_allclose(answer.reshape(expected.shape), expected, rtol=1e-5, atol=1e-5)
@@ -41,7 +41,14 @@ def test_generated_models_answer_as_onnxruntime_does(
     per_row = save_onnx([helper.make_node("Neg", ["x"], ["y"])], scalar_rows[:1], scalar_rows[1:], name="per_row.onnx")
     fixed = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2]) for name in "xy"]
     single = save_onnx([helper.make_node("Neg", ["x"], ["y"])], fixed[:1], fixed[1:], name="single.onnx")
-    models = {"doubler": doubler, "per_row": per_row, "single": single}
+    shapes_of = {"x": [3], "factor": [], "y": [3], "total": []}
+    x, factor, y, total = (helper.make_tensor_value_info(name, TensorProto.FLOAT, s) for name, s in shapes_of.items())
+    nodes = [
+        helper.make_node("Mul", ["x", "factor"], ["y"]),
+        helper.make_node("ReduceSum", ["y"], ["total"], keepdims=0),
+    ]
+    scalars = save_onnx(nodes, [x, factor], [y, total], name="scalars.onnx")
+    models = {"doubler": doubler, "per_row": per_row, "single": single, "scalars": scalars}
     models |= {name: ocr_models[name] for name in ("cls", "rec")}
     for name, path in models.items():
         generate_model(path, tmp_path / "models", name=name, slo_ms=70)
@@ -52,6 +59,8 @@ def test_generated_models_answer_as_onnxruntime_does(
         for name, shape in shapes.items():
             feed = {"x": random.standard_normal(shape).astype(np.float32)}
             same_as_onnxruntime(client, name, models[name], feed)
+        feed = {"x": np.arange(3, dtype=np.float32), "factor": np.array([2], np.float32)}
+        same_as_onnxruntime(client, "scalars", scalars, feed)
         config = client.get_model_config("cls").config
         assert config.parameters["slo_ms"].string_value == "70"
 

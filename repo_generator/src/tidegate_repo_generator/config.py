@@ -43,6 +43,8 @@ def model_config(
     match flavour:
         case Flavour.EMBEDDED:
             config.backend = "python"
+            if scalars := [tensor.name for tensor in model.inputs if not tensor.shape]:
+                config.parameters["scalar_inputs"].string_value = ",".join(scalars)
             group.kind = model_config_pb2.ModelInstanceGroup.KIND_CPU
             _refuse_bf16(model)
         case Flavour.TRITON:
@@ -51,6 +53,7 @@ def model_config(
             config.platform = "onnxruntime_onnx"
             accelerate(config, model, precision, shapes)
         case Flavour.TENSORRT:
+            _refuse_scalars(model)
             config.platform = "tensorrt_plan"
     if flavour is not Flavour.EMBEDDED and (gpus or flavour.takes_precision):
         group.kind = model_config_pb2.ModelInstanceGroup.KIND_GPU
@@ -81,11 +84,21 @@ def _refuse_bf16(model: OnnxFile) -> None:
             )
 
 
+def _refuse_scalars(model: OnnxFile) -> None:
+    for tensor in model.inputs + model.outputs:
+        if not tensor.shape:
+            raise GenerateError(
+                f"{model.path}: '{tensor.name}' is a scalar, which Triton's TensorRT backend does not have: export it "
+                "with the shape [1], or generate it with --flavour triton-tensorrt"
+            )
+
+
 def _fill(entry: Any, tensor: Tensor, *, batched: bool) -> None:  # noqa: ANN401
     entry.name = tensor.name
     entry.data_type = model_config_pb2.DataType.Value(f"TYPE_{tensor.data_type}")
     dims = tensor.dims[1:] if batched else tensor.dims
-    # Triton wants at least one dimension beside the batch's: clients see [rows, 1], the model [rows].
+    # Triton wants at least one dimension beside the batch's: clients see [rows, 1], the model [rows]. For scalars its
+    # ONNX Runtime backend, and Tidegate's runner, take and give [1].
     entry.dims.extend(dims or [1])
-    if not dims:
+    if batched and not dims:
         entry.reshape.SetInParent()

@@ -14,6 +14,19 @@ from tidegate_repo_generator.onnx_sessions import RunError
 _RANDOM: Final = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
 
+_SHAPE_SLOTS: Final = {
+    "AffineGrid": (1,), "CenterCropPad": (1,), "ConstantOfShape": (0,), "Expand": (1,), "OneHot": (1,), "Pad": (1,),
+    "Range": (0, 1, 2), "Reshape": (1,), "Resize": (1, 2, 3), "Slice": (1, 2, 3, 4), "Split": (1,), "Squeeze": (1,),
+    "Tile": (1,), "TopK": (1,), "Unsqueeze": (1,), "Upsample": (1,),
+}  # fmt: skip
+"""Inputs of operators whose values decide the shape of what they write."""
+_SHAPE_ARITHMETIC: Final = {
+    "Add", "Cast", "Ceil", "Concat", "Div", "Floor", "Gather", "Identity", "Max", "Min", "Mul", "Reshape", "Slice",
+    "Squeeze", "Sub", "Unsqueeze",
+}  # fmt: skip
+"""Operators with which shapes are computed."""
+
+
 class SplitError(GenerateError):
     """A model cannot be split. The message says which tensor, node or cut, why, and the remedy."""
 
@@ -94,6 +107,29 @@ class Dataflow:
         """Name of a node for people: its own, or that of what it writes."""
         node = self.nodes[index]
         return str(node.name or next(filter(None, node.output), f"#{index}"))
+
+
+def shape_inputs(flow: Dataflow) -> dict[str, str]:
+    """Find the inputs whose values say a shape, a size or a place to cut; with the node that takes them so."""
+    readers: dict[str, list[int]] = {}
+    for index, node in enumerate(flow.nodes):
+        for name in node.input:
+            readers.setdefault(name, []).append(index)
+    found: dict[str, str] = {}
+    for name in flow.inputs:
+        waiting, known = [name], {name}
+        while waiting:
+            value = waiting.pop()
+            for index in readers.get(value, ()):
+                node = flow.nodes[index]
+                if any(
+                    node.input[slot] == value for slot in _SHAPE_SLOTS.get(node.op_type, ()) if slot < len(node.input)
+                ):
+                    found.setdefault(name, flow.label(index))
+                elif node.op_type in _SHAPE_ARITHMETIC and (node.op_type != "Gather" or node.input[0] == value):
+                    waiting += [output for output in node.output if output not in known]
+                    known.update(node.output)
+    return found
 
 
 def sort_nodes(proto: Any, where: str) -> None:  # noqa: ANN401

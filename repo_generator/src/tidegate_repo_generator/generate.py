@@ -10,9 +10,10 @@ from typing import Final
 
 from tidegate_repo_generator.config import config_text, model_config
 from tidegate_repo_generator.model import Flavour, GeneratedModel, GenerateError, Precision
-from tidegate_repo_generator.onnx_file import OnnxFile, read_onnx
+from tidegate_repo_generator.onnx_file import OnnxFile, load_proto, read_onnx
 from tidegate_repo_generator.onnx_sessions import RunError, open_session
 from tidegate_repo_generator.rows.judgement import judge_batching
+from tidegate_repo_generator.source import Source, open_source
 from tidegate_repo_generator.splitting.batch_dim import batch_freed
 from tidegate_repo_generator.tensorrt.engine import ENGINE_FILE, PLAN_FILE, SCRIPT, engine_of
 from tidegate_repo_generator.writing import CONFIG_FILE, check_target, write_model
@@ -100,9 +101,10 @@ def _generated(
 ) -> GeneratedModel:
     """Write the model from a file that is as it is to be served."""
     onnx_file = read_onnx(path)
+    source = open_source(load_proto(path), path.parent)
     if flavour is Flavour.EMBEDDED:
-        _check_loads(path)
-    max_batch_size, notices = _batching(onnx_file, max_batch, real)
+        _check_loads(path, source)
+    max_batch_size, notices = _batching(onnx_file, source, max_batch, real)
     config = model_config(
         onnx_file,
         name=name,
@@ -173,10 +175,10 @@ def _checked_name(path: Path) -> str:
     return name
 
 
-def _check_loads(path: Path) -> None:
+def _check_loads(path: Path, source: Source) -> None:
     """Raise GenerateError for what onnxruntime cannot load, which runs the model in the embedded Triton, too."""
     try:
-        open_session(path, path.parent)
+        open_session(source.proto, source.folder)
     except RunError as error:
         raise GenerateError(
             f"{path}: {error}, nor will the embedded Triton, which runs it with the same onnxruntime: export it for "
@@ -184,11 +186,13 @@ def _check_loads(path: Path) -> None:
         ) from error
 
 
-def _batching(model: OnnxFile, max_batch: int | None, real: Sequence[Path]) -> tuple[int, tuple[str, ...]]:
+def _batching(
+    model: OnnxFile, source: Source, max_batch: int | None, real: Sequence[Path]
+) -> tuple[int, tuple[str, ...]]:
     """Decide on `max_batch_size`; with what there is to say about it."""
     if max_batch == 0:
         return 0, ()
-    verdict = judge_batching(model, real)
+    verdict = judge_batching(model, real, source)
     if verdict.batches:
         return (DEFAULT_MAX_BATCH if max_batch is None else max_batch), ()
     if verdict.batches is False and max_batch is not None:

@@ -44,7 +44,7 @@ class Tensor:
     data_type: str
     """Triton's name for the type of its elements, e.g. `FP32` or `STRING`."""
     shape: tuple[int | str, ...]
-    """At least one dimension: an int is a fixed size, a str the name of a dynamic one ("" where it has none)."""
+    """An int is a fixed size, a str the name of a dynamic one ("" where it has none); a scalar has no dimensions."""
 
     @property
     def dims(self) -> list[int]:

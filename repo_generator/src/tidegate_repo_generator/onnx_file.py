@@ -155,8 +155,6 @@ def _tensor(path: Path, kind: str, value: Any) -> Tensor:  # noqa: ANN401
             f"cast it inside the model to one of {', '.join(TRITON_TYPES.values())}"
         )
     shape = tuple(_size(dimension) for dimension in tensor_type.shape.dim)
-    if not shape:
-        raise GenerateError(f"{where} is a scalar, and Triton has none: export it with the shape [1]")
     if 0 in shape:
         raise GenerateError(f"{where} has a dimension of fixed size 0: export it with a dynamic dimension there")
     return Tensor(value.name, TRITON_TYPES[tensor_type.elem_type], shape)

@@ -1,15 +1,14 @@
 """Many small models: those that let rows see each other are never merged, those that do not are."""
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 
+from tests.repo_generator.rows.small_models import INDEPENDENT, MIXING, Small
 from tidegate_repo_generator.onnx_file import read_onnx
 from tidegate_repo_generator.onnx_sessions import open_session
 from tidegate_repo_generator.rows.axes import ANALYSED_ROWS
@@ -17,19 +16,12 @@ from tidegate_repo_generator.rows.examination import examine_graph
 from tidegate_repo_generator.rows.judgement import judge_batching
 from tidegate_repo_generator.rows.samples import find_samplers
 
-_SPEC = importlib.util.spec_from_file_location("small_models", Path(__file__).with_name("small_models.py"))
-assert _SPEC is not None
-assert _SPEC.loader is not None
-_SMALL = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_SMALL)
-MIXING: dict[str, Any] = _SMALL.MIXING
-INDEPENDENT: dict[str, Any] = _SMALL.INDEPENDENT
-Save = Callable[[Any], Path]
+Save = Callable[[Small], Path]
 
 
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
-    def save_model(small: Any) -> Path:  # noqa: ANN401
+    def save_model(small: Small) -> Path:
         onnx.save(small.build(), tmp_path / "model.onnx")
         return tmp_path / "model.onnx"
 
@@ -38,7 +30,9 @@ def save(tmp_path: Path) -> Save:
 
 @pytest.mark.parametrize("name", MIXING)
 def test_models_that_mix_rows_are_not_merged(save: Save, name: str) -> None:
-    assert judge_batching(read_onnx(save(MIXING[name]))).batches is False
+    verdict = judge_batching(read_onnx(save(MIXING[name])))
+    assert verdict.batches is False
+    assert verdict.reason
 
 
 @pytest.mark.parametrize("name", MIXING)

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tidegate_repo_generator.dataflow import SplitError
 from tidegate_repo_generator.splitting.blocks import open_blocks, write_partition
 from tidegate_repo_generator.splitting.manifest import Manifest, read_manifest
+from tidegate_repo_generator.splitting.probing import size_in_bytes
 from tidegate_repo_generator.splitting.split import split_model
 
 Arrays = dict[str, NDArray[Any]]
@@ -348,3 +349,43 @@ def test_the_manifest_is_read_again(save_text: SaveText, tmp_path: Path) -> None
     assert read_manifest(tmp_path / "blocks" / "blocks.json")[1] == manifest
     assert manifest.verification.max_difference == 0
     assert all(block.run_time_us is not None for block in manifest.blocks)
+
+
+@pytest.mark.parametrize("at", [["a"], ["a", "b"]])
+def test_inputs_that_come_back_are_given_by_the_first_block(
+    save_text: SaveText, split_and_compare: SplitAndCompare, at: list[str]
+) -> None:
+    """A ticket beside the answer, and a mask that is also used."""
+    path = save_text("""g (float[n, 4] x, int64[n, 1] ticket, float[n, 4] mask)
+        => (float[n, 4] y, int64[n, 1] ticket, float[n, 4] mask) {
+        m = Mul(x, mask)  a = Relu(m)  b = Exp(a)  y = Mul(b, mask) }""")
+    tickets = np.array([[41], [42]])
+    manifest = split_and_compare(path, at, {"x": floats(2, 4), "ticket": tickets, "mask": floats(2, 4)})
+    assert manifest.blocks[0].inputs == ["mask", "ticket", "x"]
+    assert {"ticket", "mask"} <= set(manifest.blocks[0].outputs)
+    assert manifest.blocks[-1].outputs == ["y"]
+
+
+def test_an_input_that_no_node_reads_is_taken_by_the_first_block(
+    save_text: SaveText, split_and_compare: SplitAndCompare
+) -> None:
+    path = save_text("g (float[n, 4] x, float[n, 2] unread) => (float[n, 4] y) { a = Relu(x)  y = Exp(a) }")
+    manifest = split_and_compare(path, ["a"], {"x": floats(2, 4), "unread": floats(2, 2)})
+    assert manifest.blocks[0].inputs == ["unread", "x"]
+
+
+@pytest.mark.parametrize(
+    ("data_type", "elements", "size"),
+    [
+        (onnx.TensorProto.INT4, 7, 4),
+        (onnx.TensorProto.UINT4, 8, 4),
+        (onnx.TensorProto.FLOAT4E2M1, 2, 1),
+        (onnx.TensorProto.FLOAT8E4M3FN, 3, 3),
+        (onnx.TensorProto.BFLOAT16, 3, 6),
+        (onnx.TensorProto.FLOAT, 3, 12),
+        (onnx.TensorProto.BOOL, 3, 3),
+        (onnx.TensorProto.STRING, 3, 12),
+    ],
+)
+def test_elements_that_share_a_byte(data_type: int, elements: int, size: int) -> None:
+    assert size_in_bytes(data_type, elements) == size

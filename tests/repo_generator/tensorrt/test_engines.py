@@ -245,6 +245,31 @@ def test_types_that_tensorrt_lacks(save_onnx: SaveOnnx, tmp_path: Path) -> None:
         tensorrt(save_onnx([helper.make_node("Neg", ["x"], ["y"])], [x], [y]), tmp_path)
 
 
+@pytest.mark.parametrize("flavour", [Flavour.TENSORRT, Flavour.TRITON_TENSORRT])
+@pytest.mark.parametrize("through", ["directly", "computed"])
+def test_values_that_decide_a_shape(save_onnx: SaveOnnx, tmp_path: Path, flavour: Flavour, through: str) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])
+    target = helper.make_tensor_value_info("target", TensorProto.INT64, [4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, "h", "w"])
+    nodes = [helper.make_node("Resize", ["x", "", "", "target"], ["y"], name="resize", mode="nearest")]
+    if through == "computed":
+        nodes[0].input[3] = "sizes"
+        nodes.insert(0, helper.make_node("Add", ["target", "target"], ["sizes"]))
+    path = save_onnx(nodes, [x, target], [y])
+    with pytest.raises(
+        GenerateError, match=r"values of input 'target' decide a shape .node 'resize'.*--flavour triton"
+    ):
+        generate_model(path, tmp_path / "models", flavour=flavour, max_batch=0)
+    generate_model(path, tmp_path / "models", flavour=Flavour.TRITON, max_batch=0)
+
+
+def test_tensorrt_has_no_scalars(save_onnx: SaveOnnx, tmp_path: Path) -> None:
+    x, s = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [4]), ("s", [])))
+    path = save_onnx([helper.make_node("Mul", ["x", "s"], ["y"])], [x, s], [helper.make_tensor_value_info("y", 1, [4])])
+    with pytest.raises(GenerateError, match="'s' is a scalar, which Triton's TensorRT backend does not have"):
+        generate_model(path, tmp_path / "models", flavour=Flavour.TENSORRT, max_batch=0)
+
+
 def test_the_accelerator_and_its_warm_up(pictures: Path, tmp_path: Path) -> None:
     generated = generate_model(
         pictures,

@@ -91,6 +91,8 @@ def match_tensors(model: LayoutModel, whole: OnnxFile, files: Mapping[str, OnnxF
 def check_batches(name: str, file: OnnxFile) -> None:
     """Raise GenerateError for a partition whose tensors do not all have the batch first."""
     for tensor in file.inputs + file.outputs:
+        if not tensor.shape:
+            raise GenerateError(f"partition {name!r}: {tensor.name!r} is a scalar, which has no rows to be batched")
         if isinstance(tensor.shape[0], int):
             raise GenerateError(
                 f"partition {name!r}: the first dimension of {tensor.name!r} is fixed at {tensor.shape[0]}, so its "

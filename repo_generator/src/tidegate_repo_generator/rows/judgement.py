@@ -16,11 +16,13 @@ from tidegate_repo_generator.rows.axes import ANALYSED_ROWS
 from tidegate_repo_generator.rows.examination import Finding, examine_graph
 from tidegate_repo_generator.rows.samples import Sampler, find_samplers, index_limits, read_rows
 from tidegate_repo_generator.rows.trial import Verdict, try_rows
-from tidegate_repo_generator.source import open_source
+from tidegate_repo_generator.source import Source, open_source
 
 
-def judge_batching(model: OnnxFile, real: Iterable[Path] = ()) -> Verdict:
+def judge_batching(model: OnnxFile, real: Iterable[Path] = (), source: Source | None = None) -> Verdict:
     """Judge a file. `real`: files with rows of inputs that it is used with. Raises GenerateError for those.
+
+    `source`: the same model, where it is open already.
 
     Names alone settle nothing: some exporters give every dynamic dimension a name of its own, some none, and a first
     dimension that is dynamic may also count detections, or steps in time.
@@ -29,12 +31,14 @@ def judge_batching(model: OnnxFile, real: Iterable[Path] = ()) -> Verdict:
     given = read_rows(real, model.inputs) if real else None
     tensors = [("input", tensor) for tensor in model.inputs] + [("output", tensor) for tensor in model.outputs]
     for kind, tensor in tensors:
-        obstacle = _fixed(kind, tensor) or _elsewhere(kind, tensor, str(model.inputs[0].shape[0]))
+        obstacle = _fixed(kind, tensor) or _elsewhere(
+            kind, tensor, str(model.inputs[0].shape[0] if model.inputs[0].shape else "")
+        )
         if obstacle:
             return Verdict(False, obstacle)
     if any(tensor.data_type == "BF16" for tensor in model.inputs + model.outputs):
         return Verdict(None, "a model with BF16 inputs or outputs cannot be tried here")
-    source = open_source(load_proto(model.path), model.path.parent)
+    source = source or open_source(load_proto(model.path), model.path.parent)
     verdict = judge_rows(source.proto, source.folder, model.inputs, given)
     if verdict.batches is False:
         return verdict
@@ -63,15 +67,15 @@ def judge_rows(
     except RunError as error:
         return Verdict(None, str(error))
     finding = _examined(proto, folder, sampler)
-    if finding.verdict == "mixes":
-        return Verdict(False, finding.reason)
     outputs = [name for name in flow.outputs if flow.nature_of(name) is Nature.DATA]
     if not outputs:
         return Verdict(None, "no output depends on what the inputs contain")
     verdict = try_rows(lambda feed: run(alone, feed), lambda feed: run(session, feed), sampler, outputs)
-    if verdict.batches and finding.verdict == "unknown":
-        return Verdict(None, finding.reason)
-    return verdict
+    if finding.verdict == "independent":
+        return verdict
+    if finding.verdict == "mixes":
+        return Verdict(None if verdict.batches else verdict.batches, finding.reason)
+    return Verdict(None, finding.reason) if verdict.batches else verdict
 
 
 def _examined(proto: Any, folder: Path, sampler: Sampler) -> Finding:  # noqa: ANN401

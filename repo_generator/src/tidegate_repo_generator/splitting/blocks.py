@@ -1,12 +1,12 @@
 """A model with its cuts: the models of blocks, and of partitions that join consecutive blocks."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from onnx import TensorProto
 
 from tidegate_repo_generator.dataflow import Dataflow, SplitError
@@ -19,7 +19,7 @@ from tidegate_repo_generator.splitting.cutting import Cutter, Span
 from tidegate_repo_generator.splitting.extraction import Extraction
 from tidegate_repo_generator.splitting.inputs import Shapes, with_sizes
 from tidegate_repo_generator.splitting.manifest import CrossingTensor, read_manifest
-from tidegate_repo_generator.splitting.probing import item_bytes, probe
+from tidegate_repo_generator.splitting.probing import probe, size_in_bytes
 
 
 @dataclass
@@ -69,6 +69,7 @@ class Blocks:
         for value in sorted(self.crossings[cut], key=self.cutter.order):
             boundary = self.cutter.probe.boundary(value)
             name, data_type = self._extraction.sent_as(value)
+            elements = boundary.elements_per_row
             halved = boundary.data_type == TensorProto.FLOAT and value not in self.cutter.flow.inputs
             tensors.append(
                 CrossingTensor(
@@ -76,8 +77,8 @@ class Blocks:
                     value=value,
                     data_type=TRITON_TYPES[data_type],
                     shape=self._extraction.shape(value),
-                    bytes_per_row=boundary.elements_per_row * item_bytes(data_type),
-                    fp16_bytes_per_row=boundary.elements_per_row * (2 if halved else item_bytes(boundary.data_type)),
+                    bytes_per_row=size_in_bytes(data_type, elements),
+                    fp16_bytes_per_row=2 * elements if halved else size_in_bytes(boundary.data_type, elements),
                 )
             )
         return tensors
@@ -89,7 +90,7 @@ class Blocks:
         constants = [flow.nodes[index] for index in span.nodes if flow.nodes[index].op_type == "Constant"]
         tensors += [entry.t for node in constants for entry in node.attribute if entry.HasField("t")]
         dense = [tensor if isinstance(tensor, TensorProto) else tensor.values for tensor in tensors]
-        return sum(int(np.prod(tensor.dims)) * item_bytes(tensor.data_type) for tensor in dense)
+        return sum(size_in_bytes(tensor.data_type, math.prod(tensor.dims)) for tensor in dense)
 
     def node_names(self, number: int) -> list[str]:
         """The nodes on data of a block."""
@@ -117,6 +118,10 @@ def open_model(
     inputs = with_sizes(read_onnx(path).inputs, shapes)
     given = read_rows(real, inputs) if real else None
     for tensor in () if batch_dim else inputs:
+        if not tensor.shape:
+            raise SplitError(
+                f"{path}: input '{tensor.name}' is a scalar, which has no rows: export it with a row for each"
+            )
         if isinstance(tensor.shape[0], int):
             raise SplitError(
                 f"the first dimension of input '{tensor.name}' is fixed at {tensor.shape[0]}: export it with a "

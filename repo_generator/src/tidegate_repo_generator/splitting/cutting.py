@@ -115,7 +115,9 @@ class Cutter:
         last = stop == self.end
         # What the model puts out without looking at data has no place of its own: the last span makes it.
         nowhere = self.end - 1 if last else -1
-        ends = [name for name in self.flow.outputs if start <= self._rank.get(name, nowhere) < stop]
+        # An input that comes back as an output is given by the first span, which takes it.
+        ranks = {name: 0 if name in self.flow.inputs else self._rank.get(name, nowhere) for name in self.flow.outputs}
+        ends = [name for name, rank in ranks.items() if start <= rank < stop]
         return sorted(set(wanted) - set(ends), key=self.order) + ends
 
     def order(self, value: str) -> tuple[int, str]:
@@ -168,6 +170,10 @@ class _Resolution:
         span.nodes.update(flow.data_nodes[span.start : span.stop])
         if self.grow:
             span.inputs.update(self.offered)
+        elif span.start == 0:
+            # Clients send every input of the model, also those that only come back, or that no node reads.
+            read = {name for reads in flow.reads for name in reads} - set(flow.outputs)
+            span.inputs.update(set(flow.inputs) - read)
         for index in flow.data_nodes[span.start : span.stop]:
             self._need_all(index)
         if span.stop == self.cutter.end:

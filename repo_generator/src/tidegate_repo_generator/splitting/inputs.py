@@ -32,6 +32,9 @@ def with_sizes(inputs: tuple[Tensor, ...], shapes: Shapes) -> tuple[Tensor, ...]
         raise SplitError(f"--shape {unknown[0]}: the model has no such input; its inputs: {names}")
     sized = []
     for tensor in inputs:
+        if not tensor.shape and tensor.name not in shapes:
+            sized.append(tensor)
+            continue
         sizes = shapes.get(tensor.name, tensor.shape[1:])
         fits = len(sizes) == len(tensor.shape) - 1 and all(
             isinstance(declared, str) or size == declared
@@ -41,5 +44,5 @@ def with_sizes(inputs: tuple[Tensor, ...], shapes: Shapes) -> tuple[Tensor, ...]
             raise SplitError(
                 f"--shape {tensor.name}: it is {tensor.dims[1:]} in the model (-1: any), not {list(sizes)}"
             )
-        sized.append(Tensor(tensor.name, tensor.data_type, (tensor.shape[0], *sizes)))
+        sized.append(Tensor(tensor.name, tensor.data_type, (*tensor.shape[:1], *sizes)))
     return tuple(sized)

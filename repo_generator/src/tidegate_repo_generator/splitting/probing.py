@@ -19,6 +19,12 @@ from tidegate_repo_generator.rows.samples import Sampler, find_samplers, index_l
 from tidegate_repo_generator.splitting.symbols import BATCH, Dim, Symbols, read_symbols
 
 _ROWS: Final = (2, 3)
+_BITS: Final = {
+    getattr(TensorProto, name): bits
+    for name, bits in (("INT4", 4), ("UINT4", 4), ("FLOAT4E2M1", 4), ("INT2", 2), ("UINT2", 2))
+    if hasattr(TensorProto, name)
+}
+"""Sizes of elements of which several share a byte; numpy gives each a byte of its own."""
 _PREFIX: Final = "tidegate_shape_of/"
 
 
@@ -38,7 +44,7 @@ class Boundary:
     @property
     def bytes_per_row(self) -> int:
         """The bytes of its elements; where these are strings, only the four of each length."""
-        return self.elements_per_row * item_bytes(self.data_type)
+        return size_in_bytes(self.data_type, self.elements_per_row)
 
 
 @dataclass(frozen=True)
@@ -159,13 +165,13 @@ def _check_outputs(flow: Dataflow, observed: dict[str, tuple[int, ...]], unbatch
             raise SplitError(f"output '{name}' was not seen in a run of the model")
 
 
-def item_bytes(data_type: int) -> int:
-    """Size of an element, in bytes; of a string, of its length only."""
+def size_in_bytes(data_type: int, elements: int) -> int:
+    """Size of so many elements as ONNX packs them; of strings, of their lengths only. Raises SplitError."""
     if data_type == TensorProto.STRING:
-        return 4
-    if data_type == TensorProto.BFLOAT16:
-        return 2
+        return 4 * elements
+    if data_type in _BITS:
+        return -(-elements * _BITS[data_type] // 8)
     try:
-        return int(helper.tensor_dtype_to_np_dtype(data_type).itemsize)
+        return elements * int(helper.tensor_dtype_to_np_dtype(data_type).itemsize)
     except (KeyError, TypeError) as error:
         raise SplitError(f"elements of type {TensorProto.DataType.Name(data_type)} have no size") from error

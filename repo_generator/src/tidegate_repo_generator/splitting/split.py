@@ -79,13 +79,15 @@ def split_model(
             cut = Blocks(cutter, source, positions, fp16=True)
             halved = _composed(cut, expected, step)
         sizes = {name: list(array.shape[1:]) for name, array in one_row.items()}
+        described = _describe(cut, times_us)
+        _check_ends(cut, described)
         manifest = Manifest(
             model=path.stem,
             fp16=fp16,
             shapes=sizes,
             cuts=positions,
             crossings=[cut.crossing_tensors(number) for number in range(len(positions))],
-            blocks=_describe(cut, times_us),
+            blocks=described,
             verification=Verification(rows=ROWS, max_difference=plain, fp16_max_difference=halved),
         )
         _write(target, cut, manifest, step)
@@ -115,6 +117,18 @@ def _positions(
         times = measure_nodes(cutter.flow, source.folder, feed, lambda: step("profiling"))
     times_us = data_times(cutter.flow, times)
     return equal_cuts(cutter, times_us, *wanted), times_us
+
+
+def _check_ends(cut: Blocks, blocks: list[Block]) -> None:
+    """Make sure that the blocks together take what the model takes, and give what it gives."""
+    flow = cut.cutter.flow
+    made = {name for block in blocks for name in block.outputs}
+    taken = {name for block in blocks for name in block.inputs} - (made - set(flow.inputs))
+    for what, ours, whole in (("take", taken, set(flow.inputs)), ("give", made & set(flow.outputs), set(flow.outputs))):
+        if ours != whole:
+            raise SplitError(
+                f"the blocks together do not {what} {', '.join(sorted(ours ^ whole))} as the model does: cut elsewhere"
+            )
 
 
 def _composed(cut: Blocks, expected: Reference, step: Step) -> float:

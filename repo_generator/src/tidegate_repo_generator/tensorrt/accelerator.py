@@ -11,7 +11,7 @@ from typing import Any
 
 from tidegate_repo_generator.model import GenerateError, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile
-from tidegate_repo_generator.tensorrt.engine import check_precision
+from tidegate_repo_generator.tensorrt.engine import check_graph
 from tidegate_repo_generator.tensorrt.sizes import Shape, sizes_of
 
 _MODES = {Precision.FP32: "FP32", Precision.FP16: "FP16", Precision.INT8: "INT8"}
@@ -34,7 +34,7 @@ def accelerate(
             f"--precision {precision.value}: Triton's ONNX Runtime backend has {known} only: choose one of them, or "
             "--flavour tensorrt"
         )
-    check_precision(model, precision)
+    check_graph(model, precision)
     sizes = sizes_of(model, config.max_batch_size, shapes)
     accelerator = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="tensorrt")
     accelerator.parameters["precision_mode"] = _MODES[precision]

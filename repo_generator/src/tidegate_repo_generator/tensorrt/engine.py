@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tidegate_repo_generator.dataflow import Dataflow, shape_inputs
 from tidegate_repo_generator.model import GenerateError, Precision, Tensor
 from tidegate_repo_generator.onnx_file import OnnxFile, load_proto
 from tidegate_repo_generator.tensorrt.sizes import Sizes, sizes_of
@@ -60,16 +61,25 @@ def engine_of(
                 f"{model.path}: '{tensor.name}' is {tensor.data_type}, which TensorRT cannot take or give: cast it "
                 f"inside the model to one of {', '.join(sorted(_TYPES))}, or generate it with --flavour triton"
             )
-    check_precision(model, precision)
+    check_graph(model, precision)
     sizes = sizes_of(model, max_batch, shapes)
     return Engine(precision, tuple((tensor, sizes[tensor.name]) for tensor in model.inputs), model.outputs)
 
 
-def check_precision(model: OnnxFile, precision: Precision) -> None:
-    """Raise GenerateError for a model that has nothing to say about eight-bit integers."""
+def check_graph(model: OnnxFile, precision: Precision) -> None:
+    """Raise GenerateError for a model that TensorRT would need more for than the sizes of its inputs.
+
+    Namely inputs whose values say a shape, and, for eight-bit integers, scales.
+    """
+    flow = Dataflow(load_proto(model.path))
+    for name, reader in shape_inputs(flow).items():
+        raise GenerateError(
+            f"{model.path}: the values of input '{name}' decide a shape (node '{reader}'), and TensorRT must know such "
+            "values when the engine is built: fix them in the model, or generate it with --flavour triton"
+        )
     if precision is not Precision.INT8:
         return
-    if not any(node.op_type in _QUANTISED for node in load_proto(model.path).graph.node):
+    if not any(node.op_type in _QUANTISED for node in flow.nodes):
         raise GenerateError(
             f"{model.path} is not quantised (it has no QuantizeLinear), so nobody knows the scales that --precision "
             "int8 needs: quantise it first, with onnxruntime.quantization or NVIDIA ModelOpt, or use fp16"

@@ -57,6 +57,8 @@ class TritonPythonModel:
         self._inputs = [entry["name"] for entry in config["input"]]
         # The set of those that hold strings, which need another form in onnxruntime.
         self._strings = {entry["name"] for entry in config["input"] if entry["data_type"] == "TYPE_STRING"}
+        # Triton has no scalars: it takes and gives [1]. onnxruntime does not tell a scalar from a tensor of any rank.
+        self._scalars = set(parameters.get("scalar_inputs", "").split(","))
         self._batches = config["max_batch_size"] > 0
         _check_tensors("input", config["input"], self._session.get_inputs(), path)
         _check_tensors("output", config["output"], self._session.get_outputs(), path)
@@ -97,7 +99,8 @@ class TritonPythonModel:
             tensor = pb_utils.get_input_tensor_by_name(request, name)
             if tensor is not None:  # an optional input may be absent
                 array = tensor.as_numpy()
-                arrays[name] = _decoded(name, array) if name in self._strings else array
+                array = _decoded(name, array) if name in self._strings else array
+                arrays[name] = array.reshape(()) if name in self._scalars else array
         return arrays
 
     def _run_group(self, group: list[tuple[int, Arrays]], wanted: dict[int, list[str]]) -> list[tuple[int, Any]]:
@@ -137,7 +140,9 @@ class TritonPythonModel:
 
 
 def _answer(outputs: Arrays, wanted: list[str]) -> Any:  # noqa: ANN401
-    return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor(name, outputs[name]) for name in wanted])
+    return pb_utils.InferenceResponse(
+        output_tensors=[pb_utils.Tensor(name, np.atleast_1d(outputs[name])) for name in wanted]
+    )
 
 
 def _failed(error: Exception) -> Any:  # noqa: ANN401
