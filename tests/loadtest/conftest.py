@@ -15,6 +15,8 @@ INPUTS = {
     "text": [("TEXT", "BYTES", [-1, 2]), ("MASK", "BOOL", [-1, 2]), ("IDS", "INT64", [-1, 2]), ("EXTRA", "FP16", [-1])],
     "strange": [("X", "INT4", [-1, 1])],
     "unbatched": [("X", "FP32", [4])],
+    "bounded": [("WORD", "INT64", [-1, 64]), ("KIND", "INT32", [-1, 64])],
+    "picky": [("INDEX", "INT64", [-1, 8])],
 }
 PLAIN = [("X", "FP32", [-1, 4])]
 CROWD = 20
@@ -61,6 +63,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         config = model_config_pb2.ModelConfig(name=request.name, max_batch_size=0 if request.name == "unbatched" else 8)
         config.input.add(name="EXTRA", optional=True)
         config.instance_group.add(count=2)
+        if request.name == "bounded":
+            config.parameters["tidegate_input_limits"].string_value = '{"WORD": 300, "KIND": 2}'
         return pb.ModelConfigResponse(config=config)
 
     def ModelStatistics(
@@ -84,6 +88,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                     context.abort(grpc.StatusCode.UNAVAILABLE, "no worker left")
                 case "expiring":
                     context.abort(grpc.StatusCode.UNAVAILABLE, "Request timeout expired")
+                case "picky" if any(request.raw_input_contents[0]):
+                    context.abort(grpc.StatusCode.INTERNAL, "indices element out of data bounds")
                 case "silent":
                     self.closing.wait(timeout=120)
             return pb.ModelInferResponse(model_name=request.model_name)

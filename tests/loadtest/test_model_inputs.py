@@ -10,7 +10,8 @@ from tritonclient.utils import deserialize_bytes_tensor
 from typer import BadParameter
 
 from tidegate_loadtest.connection import Connection, LoadTestError
-from tidegate_loadtest.model_inputs import RandomRequests
+from tidegate_loadtest.model_inputs import RandomRequests, Values
+from tidegate_loadtest.profiler import accepted_values
 from tidegate_loadtest.shapes import Shape, parse_shapes
 
 if TYPE_CHECKING:
@@ -100,3 +101,36 @@ def test_what_does_not_fit_is_said_in_one_line(
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not triton.requests
+
+
+def test_integers_stay_below_the_limits_of_the_models_config(triton: "FakeTriton") -> None:
+    request = requests_for(triton, "bounded", rows=8)(0)
+    word, kind = (
+        np.frombuffer(content, dtype) for content, dtype in zip(request.raw_input_contents, ("i8", "i4"), strict=True)
+    )
+    assert 128 < word.max() < 300
+    assert set(kind) == {0, 1}
+
+
+@pytest.mark.parametrize(("model", "values"), [("echo", Values.DRAWN), ("picky", Values.ZEROS)])
+def test_values_that_a_model_takes_are_found(triton: "FakeTriton", model: str, values: Values) -> None:
+    async def find() -> Values:
+        async with Connection(triton.target) as connection:
+            return await accepted_values(connection, model, {})
+
+    assert uvloop.run(find()) is values
+
+
+def test_a_model_that_takes_none_says_what_it_said_of_the_first(
+    triton: "FakeTriton", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate_loadtest.profiler.Values", [Values.DRAWN, Values.ONES])
+
+    async def find(model: str) -> Values:
+        async with Connection(triton.target) as connection:
+            return await accepted_values(connection, model, {})
+
+    with pytest.raises(LoadTestError, match=r"out of data bounds; it refuses .*tidegate_input_limits in its config"):
+        uvloop.run(find("picky"))
+    with pytest.raises(LoadTestError, match=r"no worker left$"):  # no matter of values
+        uvloop.run(find("failing"))

@@ -326,3 +326,15 @@ def test_a_repository_whose_parent_is_of_no_use(
     monkeypatch.setattr(os, "access", lambda *_: False)
     generate_model(doubler, repository)
     assert [path.name for path in repository.iterdir()] == ["model"]
+
+
+def test_limits_of_integer_inputs_are_written(save_onnx: SaveOnnx, repository: Path) -> None:
+    table = numpy_helper.from_array(np.random.default_rng(0).standard_normal((7, 2)).astype(np.float32), "table")
+    path = save_onnx(
+        [helper.make_node("Gather", ["table", "ids"], ["y"])],
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3, 2])],
+        [table],
+    )
+    generate_model(path, repository)
+    assert read_config(repository / "model").parameters["tidegate_input_limits"].string_value == '{"ids": 7}'

@@ -1,10 +1,13 @@
 """Requests with random tensors, of the shapes and types that the server itself declares for a model."""
 
+import json
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor, triton_to_np_dtype
 
@@ -16,6 +19,19 @@ DISTINCT_REQUESTS = 16
 OF_DRAWN_SHAPES = 8
 """So many times as many where their shapes are drawn too, as long as they are within MOST_BYTES."""
 MOST_BYTES = 1 << 28
+LIMITS_PARAMETER = "tidegate_input_limits"
+"""The parameter of a config.pbtxt that bounds the values of integer inputs, as JSON: {"token_type_ids": 2}."""
+
+
+class Values(StrEnum):
+    """Contents of random tensors."""
+
+    DRAWN = "drawn"
+    """Floats from 0 to 1, integers below the limit of their input, or 128."""
+    BITS = "bits"
+    """As drawn, with integers of 0 and 1."""
+    ONES = "ones"
+    ZEROS = "zeros"
 
 
 def infer_request(model: str, tensors: Mapping[str, NDArray[Any]], *, app: str = "") -> pb.ModelInferRequest:
@@ -33,8 +49,21 @@ def infer_request(model: str, tensors: Mapping[str, NDArray[Any]], *, app: str =
 class RandomRequests:
     """Requests for one model, drawn once from a seed and sent in turn: a `RequestFactory`."""
 
-    def __init__(self, model: str, inputs: Mapping[str, tuple[str, Shape]], *, seed: int, distinct: int) -> None:
-        """`inputs` gives (Triton data type, full shape) by input name; so many `distinct` requests are drawn."""
+    def __init__(
+        self,
+        model: str,
+        inputs: Mapping[str, tuple[str, Shape]],
+        *,
+        seed: int,
+        distinct: int,
+        values: Values = Values.DRAWN,
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
+        """`inputs` gives (Triton data type, full shape) by input name; so many `distinct` requests are drawn.
+
+        `limits`: integers of these inputs are smaller.
+        """
+        highest = {name: (limits or {}).get(name, 128) if values is Values.DRAWN else 2 for name in inputs}
         rng = np.random.default_rng(seed)
         drawn = any(not isinstance(size, int) for _datatype, shape in inputs.values() for size in shape)
         self._requests: list[pb.ModelInferRequest] = []
@@ -43,7 +72,8 @@ class RandomRequests:
             if number >= distinct and size_bytes > MOST_BYTES:
                 break
             tensors = {
-                name: _random_tensor(rng, datatype, _drawn(rng, shape)) for name, (datatype, shape) in inputs.items()
+                name: _tensor(rng, datatype, _drawn(rng, shape), values, highest[name])
+                for name, (datatype, shape) in inputs.items()
             }
             self._requests.append(infer_request(model, tensors))
             size_bytes += sum(map(len, self._requests[-1].raw_input_contents))
@@ -62,6 +92,7 @@ class RandomRequests:
         shapes: Shapes,
         seed: int,
         distinct: int = DISTINCT_REQUESTS,
+        values: Values = Values.DRAWN,
     ) -> "RandomRequests":
         """Ask the server for the inputs. `shapes`, by input name and without rows, fills in what it leaves open.
 
@@ -85,7 +116,20 @@ class RandomRequests:
             dims = tuple(tensor.shape)[1:] if max_rows else tuple(tensor.shape)
             full = _fill(name, dims, shapes.get(name))
             inputs[name] = (tensor.datatype, (rows, *full) if max_rows else full)
-        return cls(model, inputs, seed=seed, distinct=distinct)
+        return cls(model, inputs, seed=seed, distinct=distinct, values=values, limits=_limits_of(config))
+
+
+def _limits_of(config: model_config_pb2.ModelConfig) -> dict[str, int]:
+    """The limits of integer inputs, as far as a model's configuration has them."""
+    if LIMITS_PARAMETER not in config.parameters:
+        return {}
+    text = config.parameters[LIMITS_PARAMETER].string_value
+    try:
+        limits = {str(name): int(limit) for name, limit in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        where = f"model {config.name!r}: its config's parameter {LIMITS_PARAMETER!r}"
+        raise LoadTestError(f'{where} is {text!r}: write JSON like {{"token_type_ids": 2}}') from error
+    return {name: limit for name, limit in limits.items() if limit > 0}
 
 
 def _fill(name: str, dims: tuple[int, ...], given: Shape | None) -> Shape:
@@ -107,15 +151,21 @@ def _drawn(rng: np.random.Generator, shape: Shape) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else size[int(rng.integers(len(size)))] for size in shape)
 
 
-def _random_tensor(rng: np.random.Generator, datatype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+def _tensor(
+    rng: np.random.Generator, datatype: str, shape: tuple[int, ...], values: Values, highest: int
+) -> NDArray[Any]:
+    """A tensor of these values; its integers are smaller than `highest`."""
     if datatype == "BYTES":
         texts = [rng.bytes(8).hex().encode() for _ in range(int(np.prod(shape)))]
         return np.array(texts, np.object_).reshape(shape)
     dtype = triton_to_np_dtype(datatype)
     if dtype is None:
         raise LoadTestError(f"cannot draw random tensors of data type {datatype}")
+    if values in (Values.ONES, Values.ZEROS):
+        return np.full(shape, values is Values.ONES).astype(dtype)
     if np.issubdtype(dtype, np.integer):
-        return rng.integers(0, 128, shape).astype(dtype)  # small: fits every type, and most vocabularies
+        # 128: small enough for every type, and most vocabularies
+        return rng.integers(0, min(highest, np.iinfo(dtype).max), shape).astype(dtype)
     if dtype is bool:
         return rng.integers(0, 2, shape).astype(dtype)
     return rng.random(shape, np.float32).astype(dtype)

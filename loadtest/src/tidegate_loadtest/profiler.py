@@ -9,18 +9,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+import grpc
 import numpy as np
 
 from tidegate.documents import DEFAULT_KIND, ModelProfile, Point, read_shape, shape_text
 from tidegate_loadtest.asked_shapes import AskedShape, Dimensions
 from tidegate_loadtest.connection import AsksForModels, Connection, LoadTestError
-from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, RandomRequests
+from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, LIMITS_PARAMETER, RandomRequests, Values
 
 Progress = Callable[[int, str], None]
 """Called with (requests measured so far, what is measured now)."""
 
 ANSWER_WITHIN_S = 600.0
 """A request that takes longer has failed: nobody wants to wait for 40 of them."""
+OF_VALUES = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+"""Errors with which a model may answer values that it cannot take."""
 TURNS = 5
 """How often each shape and size has its turn."""
 WARM_UP_SHARE = 0.2
@@ -73,6 +76,30 @@ async def shape_to_measure(connection: AsksForModels, model: str, dimensions: Di
     return shape_text({sent.name: sent.shape[1:] for sent in requests(0).inputs if sent.name in varies})
 
 
+async def accepted_values(connection: Connection, model: str, dimensions: Dimensions) -> Values:
+    """Find values that a model takes: what indexes a small table, say, must not be drawn from many.
+
+    Raises LoadTestError where it takes none, with what it said of the first.
+    """
+    refusal: LoadTestError | None = None
+    for values in Values:
+        requests = await RandomRequests.for_model(
+            connection, model, rows=1, shapes=dimensions, seed=0, distinct=1, values=values
+        )
+        try:
+            await connection.ask(connection.stubs[0].ModelInfer(requests(0), timeout=ANSWER_WITHIN_S))
+        except LoadTestError as error:
+            if not isinstance(error.__cause__, grpc.aio.AioRpcError) or error.__cause__.code() not in OF_VALUES:
+                raise
+            refusal = refusal or error
+        else:
+            return values
+    raise LoadTestError(
+        f"{refusal}; it refuses the values 0 and 1, ones and zeros, too: bound its integers by {LIMITS_PARAMETER} in "
+        "its config.pbtxt, or measure with real inputs (tidegate loadtest --inputs)"
+    )
+
+
 async def measure_profiles(
     connection: Connection,
     model: str,
@@ -91,6 +118,7 @@ async def measure_profiles(
     it. Raises LoadTestError for an unknown model or dimensions that do not fit, and for a request that fails.
     """
     texts = [await shape_to_measure(connection, model, dimensions) for dimensions in shapes]
+    values = await accepted_values(connection, model, shapes[0])
     latencies_ms: dict[tuple[int, int], list[float]] = {(at, rows): [] for at in range(len(shapes)) for rows in sizes}
     turns, done = min(TURNS, samples), 0
     for turn in range(turns):
@@ -104,6 +132,7 @@ async def measure_profiles(
                 shapes=shapes[at],
                 seed=seed + turn,
                 distinct=min(wanted, DISTINCT_REQUESTS),
+                values=values,
             )
             for index in range(-warm_up, wanted):
                 start_ns = time.perf_counter_ns()

@@ -1,5 +1,6 @@
 """A model's `config.pbtxt`, through Triton's own protobuf messages."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -28,11 +29,13 @@ def model_config(
     gpus: Sequence[int] = (),
     precision: Precision = Precision.FP32,
     shapes: Sequence[Mapping[str, Sequence[int]]] = (),
+    limits: Mapping[str, int] | None = None,
 ) -> Any:  # noqa: ANN401 - Triton's messages have no types
     """Build the ModelConfig; a `max_batch_size` of 0 keeps the full shapes.
 
     `gpus`: the GPUs that run it, as its Triton counts them; none: those that Triton picks. `precision` and `shapes` (of
-    requests, see `tensorrt.sizes`) are for TensorRT. Raises GenerateError for what the flavour's backend cannot take.
+    requests, see `tensorrt.sizes`) are for TensorRT. `limits`: integers of these inputs are smaller. Raises
+    GenerateError for what the flavour's backend cannot take.
     """
     config = model_config_pb2.ModelConfig(name=name, max_batch_size=max_batch_size)
     group = config.instance_group.add(count=instances)
@@ -60,6 +63,8 @@ def model_config(
         group.gpus.extend(gpus)
     if max_batch_size > 0:
         config.parameters["tidegate_batch"].string_value = "merge"
+    if limits:
+        config.parameters["tidegate_input_limits"].string_value = json.dumps(dict(limits))
     if slo_ms is not None:
         config.parameters["slo_ms"].string_value = str(int(slo_ms) if slo_ms == int(slo_ms) else slo_ms)
     return config

@@ -9,10 +9,12 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from tidegate_repo_generator.config import config_text, model_config
+from tidegate_repo_generator.dataflow import Dataflow
 from tidegate_repo_generator.model import Flavour, GeneratedModel, GenerateError, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile, load_proto, read_onnx
 from tidegate_repo_generator.onnx_sessions import RunError, open_session
 from tidegate_repo_generator.rows.judgement import judge_batching
+from tidegate_repo_generator.rows.samples import index_limits
 from tidegate_repo_generator.source import Source, open_source
 from tidegate_repo_generator.splitting.batch_dim import batch_freed
 from tidegate_repo_generator.tensorrt.engine import ENGINE_FILE, PLAN_FILE, SCRIPT, engine_of
@@ -114,6 +116,7 @@ def _generated(
         slo_ms=slo_ms,
         precision=precision or Precision.FP32,
         shapes=shapes,
+        limits=index_limits(Dataflow(source.proto)),
     )
     files: dict[PurePosixPath, Path | str] = {
         PurePosixPath(CONFIG_FILE): config_text(config, source=path.name, notices=notices),
