@@ -3,15 +3,19 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import suppress
 from typing import Final
 
+from tidegate_proxy import guards
 from tidegate_proxy.backend import CANCEL_AFTER_S, Backend
 from tidegate_proxy.envelope import PassedThrough
 from tidegate_proxy.outcome import RequestFailed
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.transport import CallFailed, Metadata, Stream
 
+DRAIN_S: Final = 2.0
+"""How long a Triton may go on answering a stream whose client has left before the stream is cancelled."""
 MOST_UNANSWERED: Final = 1000
 """Requests of one stream to a Triton that are remembered for its statistics: a decoupled model may never answer."""
 
@@ -131,13 +135,11 @@ async def forwarded_stream(
     method: str,
     messages: AsyncIterator[bytes],
     metadata: Metadata,
-    remaining_s: float | None,
     owner: str,
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """The answers of one Triton to a client's stream, until it says that there are no more. Raises RequestFailed."""
-    # A Triton that is told of a deadline may die of it: it is told a little later, if at all.
-    limit_s = None if remaining_s is None else remaining_s + CANCEL_AFTER_S
-    stream = backend.stream(method, routing.forwarded(metadata), limit_s)
+    # A Triton that is told of a deadline may die of it. The client's own call ends then, and this stream with it.
+    stream = backend.stream(method, guards.for_streams(routing.forwarded(metadata)))
     backend.forwarded.add(stream)
     writing = asyncio.create_task(_write(stream, messages))
     try:
@@ -146,10 +148,22 @@ async def forwarded_stream(
     except CallFailed as error:
         raise await routing.failure(backend, error.code, error.details, owner) from error
     finally:
-        backend.forwarded.discard(stream)
-        stream.cancel()
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
+        try:
+            await _drained(stream)
+        finally:
+            stream.cancel()
+            backend.forwarded.discard(stream)
+
+
+async def _drained(stream: Stream) -> None:
+    """Let a stream that nobody reads end by itself: a Triton may die of one that is cancelled as it answers."""
+    stream.half_close()
+    with suppress(TimeoutError, CallFailed):
+        async with asyncio.timeout(DRAIN_S):
+            while await stream.read() is not None:
+                pass
 
 
 async def _write(stream: Stream, messages: AsyncIterator[bytes]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy import refusal, reserved_names
+from tidegate_proxy import guards, refusal, reserved_names
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.affinity import keeper
 from tidegate_proxy.backend import GOING, Backend
@@ -63,6 +63,9 @@ class Routing:
         for region in request.regions:
             if words := reserved_names.why_not_used(region, refuses=self._in_force.settings.refuses_shared_memory):
                 raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words, queued=False)
+        inputs = request.header.inputs if request.header else ()
+        if words := guards.shape_problem((tensor.name, tensor.shape) for tensor in inputs):
+            raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words, queued=False)
         return self._one_of_several(model, request.sequence, request.header)
 
     def looks_inside(self, model: str) -> bool:

@@ -9,13 +9,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy import refusal
+from tidegate_proxy import guards, refusal
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.client import Client
 from tidegate_proxy.driver import Driver
@@ -80,7 +81,7 @@ class InferStream:
         """With what it ends when all is answered; None: well."""
         self._relays: dict[tuple[Backend, str], Relay] = {}
         """The relays, by Triton and model."""
-        self._strict = dict(call.metadata).get("triton_grpc_error") == "true"
+        self._strict = guards.asks_for_status(call.metadata)
 
     def begin(self) -> None:
         """Read the first request."""
@@ -197,23 +198,14 @@ class InferStream:
         error = None
         relay.enter()
         try:
-            async for answer in forwarded_stream(
-                self._routing,
-                key[0],
-                self._call.method,
-                relay.messages(),
-                self._call.metadata,
-                self._call.remaining_s(),
-                self._call.owner,
-            ):
-                passing = relay.answered(self._routing, ok=not answer.startswith(_ERROR_MESSAGE_TAG))
-                if passing:
-                    passing.resolve(answer)
-                else:
-                    self._outbox.append(answer)
-                    self._send()
-                while len(self._outbox) >= MAX_UNDER_WAY:
-                    await relay.wait_for_room(lambda: len(self._outbox) < MAX_UNDER_WAY)
+            call = self._call
+            answers = forwarded_stream(self._routing, key[0], call.method, relay.messages(), call.metadata, call.owner)
+            async with aclosing(answers):
+                async for answer in answers:
+                    if not self._pass_back(relay, answer):
+                        break
+                    while len(self._outbox) >= MAX_UNDER_WAY:
+                        await relay.wait_for_room(lambda: len(self._outbox) < MAX_UNDER_WAY)
             if not self._over:
                 await self._refuse_unanswered(key[0], relay)
         except RequestFailed as failure:
@@ -229,6 +221,23 @@ class InferStream:
         for other in self._relays.values():
             other.put(None)
         self.settled()
+
+    def _pass_back(self, relay: Relay, answer: bytes) -> bool:
+        """Give a Triton's answer to the client. False where it ends the stream."""
+        is_error = answer.startswith(_ERROR_MESSAGE_TAG)
+        passing = relay.answered(self._routing, ok=not is_error)
+        failed = guards.failed_answer(answer) if is_error and self._strict else None
+        if passing:
+            passing.resolve(RequestFailed(*failed) if failed else answer)
+        elif failed:
+            self._error = self._error or RequestFailed(*failed)
+            self._abandon()
+            self._send()
+            return False
+        else:
+            self._outbox.append(answer)
+            self._send()
+        return True
 
     async def _refuse_unanswered(self, backend: Backend, relay: Relay) -> None:
         """A Triton has ended its stream, and well: what it has not answered by now it never will."""

@@ -150,6 +150,7 @@ class HttpFront(Generic[AnyTriton]):
         elif handler := self._handler((exchange.method, route.pattern)):
             call = exchange.call(await body.whole(), route)
             exchange.watch()
+            await self._screened(exchange, call.body)
             await exchange.reply(await handler(call))
         else:
             counted = exchange.method == "POST" and route.pattern in routes.INFERENCES
@@ -157,6 +158,7 @@ class HttpFront(Generic[AnyTriton]):
 
     async def _change_regions(self, exchange: Exchange, content: bytes, route: routes.Route) -> None:
         exchange.watch()
+        await self._screened(exchange, content)
         if words := why_not_changed(route, content):
             await exchange.reply(replace(infer_response.error(400, words), headers=infer_response.JSON))
         elif handler := self._handler((exchange.method, route.pattern)):
@@ -223,7 +225,7 @@ class HttpFront(Generic[AnyTriton]):
         inside: tuple[str, service_pb2.ModelInferRequest | None] = ("", None)
         if version is not None:
             inside = await self._inside(exchange, body, model)
-            body = await self._screened(exchange, body)
+        body = await self._screened(exchange, body, is_inference=version is not None)
         sent_ns = time.monotonic_ns()
         while True:
             routing = self._routing
@@ -264,9 +266,12 @@ class HttpFront(Generic[AnyTriton]):
             raise NotSchedulable("an unknown encoding")
         return content
 
-    async def _screened(self, exchange: Exchange, body: bytes | AsyncIterator[bytes]) -> bytes | AsyncIterator[bytes]:
+    async def _screened(
+        self, exchange: Exchange, body: bytes | AsyncIterator[bytes], *, is_inference: bool = False
+    ) -> bytes | AsyncIterator[bytes]:
         """The body, of which nothing that a Triton would act on leaves before it was looked at. Raises Refused."""
         screen = Screen(
+            is_inference=is_inference,
             refuses=self._refuses_shared_memory(),
             json_bytes=None if exchange.odd else exchange.json_length,
             encodings=exchange.content_encodings,

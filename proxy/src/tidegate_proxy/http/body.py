@@ -2,10 +2,14 @@
 
 import threading
 from collections.abc import AsyncIterator
+from typing import Final
 
 from tidegate_proxy.bounds import Bounds, TooMuchInFlight
 from tidegate_proxy.http.compression import TooLarge
 from tidegate_proxy.http.interface import Receive
+
+_PIECE_BYTES: Final = 1 << 16
+"""A Triton keeps the pieces of a body on its stack: of bytes that come one by one, a million end it."""
 
 
 class ClientLeft(Exception):
@@ -53,7 +57,7 @@ class RequestBody:
         yield beginning
         self.release()
         while not self.complete:
-            if piece := await self._next():
+            if piece := await self.beginning(self._taken + _PIECE_BYTES):
                 yield piece
             self.release()
 

@@ -84,7 +84,7 @@ def _from_json(
     except ValueError as error:
         raise NotSchedulable("the request is no JSON") from error
     except RecursionError as error:
-        raise json_data.Refused(400, "failed to parse the request JSON buffer: it is nested too deeply") from error
+        raise json_data.Refused(400, json_data.TOO_DEEP) from error
     request = _object(document)
     keys = len(request)
     if "id" in request:

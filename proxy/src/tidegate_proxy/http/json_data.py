@@ -26,6 +26,9 @@ _ESCAPES: Final = {
 }  # fmt: skip
 
 
+TOO_DEEP: Final = "failed to parse the request JSON buffer: it is nested too deeply"
+
+
 class Refused(Exception):
     """A client gets this error without Triton being asked; status and words are Triton's where it has them."""
 
