@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import trustme
 import typer
 import yaml
+from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 from tidegate_proxy.commands.check import check
@@ -17,6 +19,7 @@ from tidegate_proxy.commands.init import init
 from tidegate_proxy.commands.serve import serve
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_repo_generator.generate import generate_model
 
 APP = typer.Typer()
 APP.command()(init)
@@ -192,3 +195,41 @@ def test_a_configuration_is_an_argument_of_serve_or_an_option_of_it_and_not_both
     assert "oops: there is no such field" in outputs.pop()
     both = runner.invoke(app, [path, "--config", path])
     assert both.exit_code == 2
+
+
+def test_models_of_a_repository_that_mix_rows_run_alone(
+    tmp_path: Path, start_triton: Callable[..., EmbeddedTriton]
+) -> None:
+    """A repository that others wrote, whose models consent to be merged."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy"]
+    nodes = {
+        "rows": helper.make_node("Softmax", ["x"], ["y"], axis=1),
+        "steps": helper.make_node("Softmax", ["x"], ["y"], axis=0),
+        "blind": helper.make_node("Clip", ["x", "much"], ["y"]),
+    }
+    much = numpy_helper.from_array(np.array(1e9, np.float32), "much")
+    for name, node in nodes.items():
+        graph = helper.make_graph([node], name, values[:1], values[1:], [much] if name == "blind" else [])
+        model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+        onnx.save(model, tmp_path / "whole.onnx")
+        generate_model(tmp_path / "whole.onnx", tmp_path / "models", name=name, max_batch=0)
+        config = (tmp_path / "models" / name / "config.pbtxt").read_text().replace("dims: [-1, 4]", "dims: [4]")
+        consent = 'max_batch_size: 4\nparameters { key: "tidegate_batch" value { string_value: "merge" } }\n'
+        (tmp_path / "models" / name / "config.pbtxt").write_text(config + consent)
+    triton = start_triton([tmp_path / "models"])
+    asked = ["--triton", _flag(triton), "--repository", tmp_path / "models"]
+    path = tmp_path / "new.yaml"
+    status, out = _run("init", *asked, "-o", path)
+    assert status == 0, out
+    alone = {name: each.batch for name, each in read_config(path).models.items()}
+    assert alone == {"blind": "alone", "steps": "alone"}
+    assert "merged, its requests change each other's answers: node 'y' (Softmax) mixes rows" in path.read_text()
+    assert "merged, its requests may change each other's answers: output 'y' was the same for all" in path.read_text()
+    status, out = _run("doctor", *asked)
+    assert status == 1
+    assert "models.steps.batch: its requests are merged, and change each other's answers: node 'y' (Softmax)" in out
+    assert "models.blind.batch: its requests are merged, and it is not shown that its rows are independent" in out
+    assert "models.rows.batch" not in out
+    status, out = _run("doctor", path, "--repository", tmp_path / "models")
+    assert status == 0, out
+    assert _run("doctor", *asked[:2], "--repository", tmp_path / "absent")[0] == 2

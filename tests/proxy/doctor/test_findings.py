@@ -17,13 +17,14 @@ from tidegate_proxy.doctor.batching import (
     words_in_vain,
 )
 from tidegate_proxy.doctor.diagnosis import diagnose
-from tidegate_proxy.doctor.facts import Executions, Form, NotReady, Service, Timed
+from tidegate_proxy.doctor.facts import Executions, Form, NotReady, RowsVerdict, Service, Timed
 from tidegate_proxy.doctor.finding import Finding, grouped
 from tidegate_proxy.doctor.installation import broken_plugins, unseen_gpus
 from tidegate_proxy.doctor.loading import models_that_do_not_load
 from tidegate_proxy.doctor.names import models_that_nobody_has, parts_of_nobody, remedy_for
 from tidegate_proxy.doctor.one_row import ENOUGH_EXECUTIONS
 from tidegate_proxy.doctor.profiles import measured_in_vain, not_measured, shapes_in_vain
+from tidegate_proxy.doctor.rows import merged_rows
 from tidegate_proxy.doctor.slos import requests_not_timed, slos_in_vain, slos_too_short
 
 
@@ -210,6 +211,25 @@ def test_models_that_nobody_has_said_anything_of() -> None:
     assert said(merged_by_nobody(facts_of(bare))) == [("advice", "never-merged")]
     assert said(merged_by_nobody(facts_of(bare, config={"models": {"m": {"batch": "alone"}}}))) == []
     assert said(merged_by_nobody(facts_of(config_of("m")))) == []
+
+
+@pytest.mark.parametrize(
+    ("batches", "found"), [(True, []), (False, [("error", "rows-mixed")]), (None, [("warning", "rows-in-doubt")])]
+)
+def test_merged_models_must_have_independent_rows(batches: bool | None, found: list[tuple[str, str]]) -> None:
+    rows = {"m": RowsVerdict(batches, "node 'a' (LSTM) mixes rows")}
+    assert said(merged_rows(facts_of(config_of("m"), rows=rows))) == found
+    assert said(merged_rows(facts_of(config_of("m"), rows=rows, config={"models": {"m": {"batch": "alone"}}}))) == []
+
+
+@pytest.mark.parametrize(
+    ("batches", "remedy"), [(True, "say merge: its rows are independent"), (False, ""), (None, "finds that out (why)")]
+)
+def test_advice_to_merge_knows_of_the_rows(batches: bool | None, remedy: str) -> None:
+    facts = facts_of(config_of("m", "max_batch_size: 8"), rows={"m": RowsVerdict(batches, "why")})
+    remedies = [finding.remedy for finding in merged_by_nobody(facts)]
+    assert len(remedies) == (batches is not False)
+    assert all(each.endswith(remedy) for each in remedies)
 
 
 def test_what_was_not_measured_matters_where_there_is_an_slo() -> None:

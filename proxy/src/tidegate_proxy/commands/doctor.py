@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
+from tidegate_proxy.commands.repository_flags import RepositoryFlags, repositories_of
 from tidegate_proxy.commands.triton_flags import TritonFlags, tritons_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def doctor(
             "--measure", help="Time a request of one row of each model whose SLO nobody has measured against."
         ),
     ] = False,
+    repository: RepositoryFlags = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
@@ -58,13 +60,14 @@ def doctor(
     if config is None and not triton:
         raise typer.BadParameter("which file? Or give --triton HOST:PORT", param_hint="CONFIG")
     facts: Facts | None = None
+    repositories = repositories_of(repository)
     try:
         section = tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name)
         settings = read_config(config, {"tritons": tritons_of(triton, section)})
     except ConfigError as error:
         findings = [Finding("error", "configuration", problem.where, problem.what, "") for problem in error.problems]
     else:
-        facts, findings = _examined(settings, timed=measure)
+        facts, findings = _examined(settings, timed=measure, repositories=repositories)
     if as_json:
         typer.echo(json.dumps(document_of(facts, findings), indent=2))
     else:
@@ -79,7 +82,9 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _examined(settings: "ServeConfig", *, timed: bool) -> "tuple[Facts | None, list[Finding]]":
+def _examined(
+    settings: "ServeConfig", *, timed: bool, repositories: "list[Path]"
+) -> "tuple[Facts | None, list[Finding]]":
     """What is found without the Tritons; where that is not wrong, what they add to it."""
     import asyncio
 
@@ -95,5 +100,5 @@ def _examined(settings: "ServeConfig", *, timed: bool) -> "tuple[Facts | None, l
     ]
     if problems:
         return None, [*problems, *notices]
-    examination = asyncio.run(examine(settings, plugins, timed=timed))
+    examination = asyncio.run(examine(settings, plugins, timed=timed, repositories=repositories))
     return examination.facts, grouped([*examination.findings, *notices])

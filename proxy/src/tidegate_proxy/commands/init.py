@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
+from tidegate_proxy.commands.repository_flags import RepositoryFlags, repositories_of
 from tidegate_proxy.commands.triton_flags import TritonFlags, flag_of, tritons_of
 
 
@@ -19,6 +20,7 @@ def init(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - prints it.")
     ] = Path("tidegate.yaml"),
+    repository: RepositoryFlags = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a configuration of `tidegate serve`, with comments, from what Tritons serve.
@@ -68,7 +70,7 @@ def init(
                 channel_credentials(each.tls)
     except TlsError as error:
         raise fail(str(error)) from error
-    examination = asyncio.run(examine(settings, Plugins.installed()))
+    examination = asyncio.run(examine(settings, Plugins.installed(), repositories=repositories_of(repository)))
     if unusable := [what for report in examination.tritons for where, what in report.problems if where == "grpc"]:
         raise fail("; ".join(unusable))
     silent = {

@@ -61,11 +61,23 @@ def _model_lines(facts: Facts) -> Iterator[str]:
     if not facts.services:
         yield "# No model is ready there."
         return
-    yield "# models:"
-    entries = {name: _entry(service) for name, service in facts.services.items()}
-    width = max(map(len, entries.values()))
-    for name, service in facts.services.items():
-        yield f"#   {entries[name]:<{width}}  # {_fate(service)}"
+    doubts = {
+        name: verdict.reason
+        for name, verdict in facts.rows.items()
+        if not verdict.batches and facts.services[name].consent.batch == "merge"
+    }
+    if doubts:
+        yield "models:"
+        for name, reason in doubts.items():
+            doubt = "" if facts.rows[name].batches is False else "may "
+            why = f"merged, its requests {doubt}change each other's answers: {' '.join(reason.split())}"
+            yield f"  {_scalar(name)}: {{batch: alone}}  # {why}"
+    else:
+        yield "# models:"
+    entries = {name: _entry(service) for name, service in facts.services.items() if name not in doubts}
+    width = max(map(len, entries.values()), default=0)
+    for name, entry in entries.items():
+        yield f"#   {entry:<{width}}  # {_fate(facts.services[name])}"
 
 
 def _entry(service: Service) -> str:

@@ -15,6 +15,7 @@ diagnosis     from facts to findings: every concept below in turn
   slos          SLOs that cannot be kept, and those that nobody reads; one_row: what one row takes
   profiles      what was not measured, and what was measured in vain; hardware: what was measured on another machine
   batching      Triton's own batcher behind Tidegate; words that cannot be followed; batches of one
+  rows          models that are merged though their rows are not independent, where their files can be read
   neighbours    models that run in turn where their Triton would run them side by side
   agreement     models that are not the same everywhere
   installation  plugins that do not load, packages that would help

@@ -75,12 +75,20 @@ def merged_by_nobody(facts: Facts) -> Iterator[Finding]:
         if service.consent.batch != "alone" or facts.told(service.name).batch or BATCH_PARAMETER in config.parameters:
             continue
         if config.max_batch_size > 1 and not config.HasField("dynamic_batching"):
+            verdict = facts.rows.get(service.name)
+            if verdict is not None and verdict.batches is False:
+                continue
+            remedy = (
+                "say merge if its rows do not influence each other; of an ONNX file `tidegate generate` finds that out"
+            )
+            if verdict is not None:
+                remedy = "say merge: its rows are independent" if verdict.batches else f"{remedy} ({verdict.reason})"
             yield Finding(
                 "advice",
                 "never-merged",
                 f"models.{service.name}.batch",
                 "its requests run one by one, as in its Triton: it has no dynamic_batching",
-                "say merge if its rows do not influence each other; of an ONNX file `tidegate generate` finds that out",
+                remedy,
             )
 
 

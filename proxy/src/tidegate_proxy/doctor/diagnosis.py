@@ -14,6 +14,7 @@ from tidegate_proxy.doctor.loading import models_that_do_not_load
 from tidegate_proxy.doctor.names import models_that_nobody_has, parts_of_nobody
 from tidegate_proxy.doctor.neighbours import in_turn_on_processors, waits_behind_longer_ones
 from tidegate_proxy.doctor.profiles import measured_in_vain, not_measured, shapes_in_vain
+from tidegate_proxy.doctor.rows import merged_rows
 from tidegate_proxy.doctor.slos import requests_not_timed, slos_in_vain, slos_too_short
 
 Rule = Callable[[Facts], Iterator[Finding]]
@@ -32,6 +33,7 @@ ALL: Final[tuple[Rule, ...]] = (
     parts_of_nobody,
     disagreements,
     words_in_vain,
+    merged_rows,
     waiting_twice,
     not_measured,
     shapes_in_vain,

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from pathlib import Path
 
 from tidegate.documents import Layout, ProfileFile, hardware_here, read_document, read_profiles
 from tidegate.host import Plugins
@@ -23,6 +24,7 @@ from tidegate_proxy.doctor.finding import Finding, grouped
 from tidegate_proxy.doctor.names import models_that_nobody_has, parts_of_nobody
 from tidegate_proxy.doctor.profiles import measured_in_vain
 from tidegate_proxy.doctor.reach import listens, why_not_ready
+from tidegate_proxy.doctor.rows import judge_rows
 from tidegate_proxy.doctor.timing import time_requests
 from tidegate_proxy.gpus import gpus_here
 
@@ -53,11 +55,14 @@ class Examination:
     """Gravest first."""
 
 
-async def examine(config: ServeConfig, plugins: Plugins, *, timed: bool = False) -> Examination:
+async def examine(
+    config: ServeConfig, plugins: Plugins, *, timed: bool = False, repositories: Sequence[Path] = ()
+) -> Examination:
     """Ask every Triton, once. Of a configuration in which `check_offline` finds nothing wrong.
 
-    `timed`: send a few requests to models whose SLO nothing else can be held against. Raises DocumentError,
-    ProfileFileError, TlsError and OSError for files that cannot be used.
+    `timed`: send a few requests to models whose SLO nothing else can be held against. `repositories`: folders with the
+    models' files, to find out whether their rows are independent. Raises DocumentError, ProfileFileError, TlsError and
+    OSError for files that cannot be used.
     """
     backends = [AsLoaded(triton, config.models) for triton in config.tritons]
     try:
@@ -73,6 +78,8 @@ async def examine(config: ServeConfig, plugins: Plugins, *, timed: bool = False)
         facts = Facts(config, broken_plugins=plugins.broken)
         try:
             facts = await _facts(config, plugins, answering, timed=timed)
+            rows = await asyncio.to_thread(judge_rows, repositories, facts.services)
+            facts = replace(facts, rows=rows)
         except BackendError as error:
             found.append(Finding("error", "catalog", "models", str(error), ""))
         rules = ALL if len(answering) == len(backends) else tuple(rule for rule in ALL if rule not in OF_ALL)

@@ -81,6 +81,16 @@ class Timed:
     """Whether sizes that the model leaves open were taken to be 1: then larger requests take longer."""
 
 
+@dataclass(frozen=True, slots=True)
+class RowsVerdict:
+    """Whether the rows of a model are independent."""
+
+    batches: bool | None
+    """None: it could not be found out."""
+    reason: str
+    """A clause for people, without a full stop."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """Everything that is known."""
@@ -98,6 +108,8 @@ class Facts:
     not_ready: Sequence[NotReady] = ()
     executions: Mapping[str, Executions] = field(default_factory=dict)
     """What Tritons have counted, by model."""
+    rows: Mapping[str, RowsVerdict] = field(default_factory=dict)
+    """Whether rows are independent, by model; only of those whose ONNX files could be read."""
     timed: Mapping[str, Timed] = field(default_factory=dict)
     """What was timed, by model; only of those that were asked."""
     refusal: str = ""

@@ -1,0 +1,30 @@
+"""The flag that names model repositories, for commands that look at models' files."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RepositoryFlags = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--repository",
+        metavar="DIR",
+        help="The Tritons' model repository: ONNX models in it are run, to see whether their rows are independent. "
+        "Repeatable.",
+        show_default=False,
+    ),
+]
+
+
+def repositories_of(flags: list[Path] | None) -> list[Path]:
+    """The folders. Raises typer.BadParameter for one that is none, or where nothing can look into them."""
+    for folder in flags or []:
+        if not folder.is_dir():
+            raise typer.BadParameter(f"{folder} is no folder", param_hint="--repository")
+    if flags and find_spec("tidegate_repo_generator") is None:
+        raise typer.BadParameter(
+            "pip install tidegate-repo-generator, which looks into models", param_hint="--repository"
+        )
+    return flags or []
