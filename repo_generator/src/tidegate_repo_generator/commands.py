@@ -227,7 +227,7 @@ def generate(
                 real=inputs or [],
                 force=force,
             )
-    except GenerateError as error:
+    except (GenerateError, OSError) as error:
         errors.print(f"error: {error}")
         raise typer.Exit(1) from error
     if as_json:

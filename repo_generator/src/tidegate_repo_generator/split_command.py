@@ -115,7 +115,7 @@ def split(
                 force=force,
                 step=lambda what: progress.update(task, advance=1, description=what),
             )
-    except GenerateError as error:
+    except (GenerateError, OSError) as error:
         errors.print(f"error: {error}")
         raise typer.Exit(1) from error
     if as_json:

@@ -116,6 +116,19 @@ MIXING: dict[str, Small] = {
         "n1 = Shape<start = 0, end = 1>(x)  n0 = Squeeze(n1)  r = Range(s0, n0, s1)  c = Unsqueeze(r, one)  k = Mod(c, eight)  "
         "i = Concat<axis = 1>(c, k)  y = GatherND(x, i)", {"s0": np.array(0), "s1": np.array(1), **ONE, "eight": np.array([8])},
         "(float[n, 8] x) => (float[n] y)"),
+    "otherwise_from_seventeen_rows": Small(
+        "n1 = Shape<start = 0, end = 1>(x)  m = Div(n1, many)  f = Cast<to = 1>(m)  y = Add(x, f)", {"many": np.array([17])}),
+    "a_branch_from_seventeen_rows": Small(
+        "n1 = Shape<start = 0, end = 1>(x)  g = Greater(n1, many)  c = Squeeze(g)  y = If(c) <then_branch = a () => "
+        "(float[n, 8] t) { t = Neg(x) }, else_branch = b () => (float[n, 8] e) { e = Relu(x) }>", {"many": np.array([16])}),
+    "folded_from_seventeen_rows": Small(
+        "n1 = Shape<start = 0, end = 1>(x)  a = Min(n1, many)  s = Concat<axis = 0>(a, minus, eight)  r = Reshape(x, s)  "
+        "m = ReduceMean<axes = [1]>(r)  d = Sub(r, m)  e = Sub(r, d)  f = Reshape(e, b)  h = Expand(f, one)  y = Add(x, h)",
+        {"many": np.array([16]), "minus": np.array([-1]), "eight": np.array([8]), "b": np.array([-1, 8]), **ONE}),
+    "fewer_columns_from_seventeen_rows": Small(
+        "n1 = Shape<start = 0, end = 1>(x)  a = Div(n1, many)  e = Sub(eight, a)  s = Slice(x, zero, e, one)  "
+        "m = ReduceMean<axes = [1]>(s)  y = Add(x, m)",
+        {"many": np.array([17]), "eight": np.array([8]), **ZERO, **ONE}),
     # What is found in all rows.
     "non_zero": Small("r = Relu(x)  p = NonZero(r)  c = Shape<start = 1, end = 2>(p)  f = Cast<to = 1>(c)  y = Add(x, f)"),
     "unique": Small("u = Unique(x)  c = Shape(u)  f = Cast<to = 1>(c)  y = Add(x, f)"),
@@ -136,6 +149,46 @@ MIXING: dict[str, Small] = {
                               {"s": np.array([1, -1, 8]), "b": np.array([-1, 8])}),
     "folded_and_normalised": Small("r = Reshape(x, s)  p = Softmax<axis = 0>(r)  y = Reshape(p, b)",
                                    {"s": np.array([-1, 8]), "b": np.array([-1, 5, 8])}, SEQUENCE),
+    # Odd paths to the same end.
+    "reversed_sequences_of_rows": Small(
+        "n1 = Shape<start = 0, end = 1>(x)  l = Expand(n1, eight)  y = ReverseSequence<batch_axis = 1, time_axis = 0>(x, l)",
+        {"eight": np.array([8])}),
+    "flattened_and_normalised": Small("f = Flatten<axis = 0>(x)  s = Softmax(f)  y = Reshape(s, b)", {"b": np.array([-1, 8])}),
+    "fourier_over_rows": Small("u = Unsqueeze(x, two)  f = DFT<axis = 0>(u)  s = Slice(f, zero, one, two)  y = Squeeze(s, two)",
+                               {"two": np.array([2]), **ZERO, **ONE}),
+    "resized_over_rows": Small('u = Unsqueeze(x, front)  r = Resize<mode = "linear">(u, , , sizes)  y = Squeeze(r, front)',
+                               {"front": np.array([0, 1]), "sizes": np.array([1, 1, 4, 8])}),
+    "triangle": Small("y = Trilu<upper = 1>(x)"),
+    "identity_matrix": Small("e = EyeLike(x)  y = Add(x, e)"),
+    "rolled_by_split": Small(
+        "n1 = Shape<start = 0, end = 1>(x)  m = Sub(n1, one)  s = Concat<axis = 0>(one, m)  a, b = Split<axis = 0>(x, s)  "
+        "y = Concat<axis = 0>(b, a)", ONE),
+    "compressed": Small(
+        "s = ReduceSum<keepdims = 0>(x, one)  c = Greater(s, nought)  k = Compress<axis = 0>(x, c)  m = ReduceSum<keepdims = 1>(k)  "
+        "y = Add(x, m)", {**ONE, "nought": np.float32(0)}),
+    "scanned": Small(
+        "f, y = Scan<num_scan_inputs = 1, body = body (float[8] s, float[8] r) => (float[8] t, float[8] o) "
+        "{ t = Add(s, r)  o = Identity(t) }>(start, x)", {"start": np.zeros(8, np.float32)}),
+    "looped_by_rows": Small(
+        "n1 = Shape<start = 0, end = 1>(x)  n0 = Squeeze(n1)  y = Loop(n0, yes, x) <body = b (int64 i, bool k, float[n, 8] s) => "
+        "(bool c, float[n, 8] t) { c = Identity(k)  t = Tanh(s) }>", {"yes": np.array(True)}),
+    "pooled_places": Small(  # they count through the whole batch
+        "u = Unsqueeze(x, one)  p, i = MaxPool<kernel_shape = [8]>(u)  f = Cast<to = 1>(i)  s = Squeeze(f, one)  y = Add(x, s)", ONE),
+    "histogram": Small(
+        "i = ArgMax<axis = 1, keepdims = 0>(x)  o = OneHot<axis = 0>(i, depth, onoff)  h = ReduceSum<keepdims = 0>(o, one)  y = Add(x, h)",
+        {"depth": np.array(8), "onoff": np.array([0, 1], np.float32), **ONE}),
+    "interleaved_with_the_others": Small(
+        "t = Tile(x, times)  r = Reshape(t, s)  q = Slice(r, zero, one, one)  y = Squeeze(q, one)",
+        {"times": np.array([2, 1]), "s": np.array([-1, 2, 8]), **ZERO, **ONE}),
+    "a_vector_is_one_sample": Small('y = ai.onnx.ml.Normalizer<norm = "MAX">(x)', {}, "(float[n] x) => (float[n] y)",
+                                    extra=', "ai.onnx.ml" : 3'),
+    "attention_of_one_sample": Small(
+        "u = Unsqueeze(x, zero)  a = com.microsoft.MultiHeadAttention<num_heads = 2>(u, u, u)  y = Squeeze(a, zero)", ZERO,
+        extra=', "com.microsoft" : 1'),
+    "cut_at_the_longest": Small(
+        "f = Cast<to = 1>(l)  m = ReduceMax<keepdims = 0>(f)  u = Unsqueeze(m, zero)  k = Cast<to = 7>(u)  "
+        "s = Slice(x, zero, k, one)  r = ReduceMean<axes = [1]>(s)  y = Add(x, r)", {**ZERO, **ONE},
+        "(float[n, 8] x, int64[n] l) => (float[n, 8] y)"),
 }  # fmt: skip
 
 INDEPENDENT: dict[str, Small] = {

@@ -31,7 +31,8 @@ def save(tmp_path: Path) -> Save:
 @pytest.mark.parametrize("name", MIXING)
 def test_models_that_mix_rows_are_not_merged(save: Save, name: str) -> None:
     verdict = judge_batching(read_onnx(save(MIXING[name])))
-    assert verdict.batches is False
+    # A trial with eight rows cannot see what begins at seventeen: there the graph alone says no.
+    assert verdict.batches is (None if name.endswith("from_seventeen_rows") else False)
     assert verdict.reason
 
 

@@ -22,8 +22,8 @@ ANALYSED_ROWS: Final = (1, 2, 3, 8)
 VALUE_SLOTS: Final[dict[str, tuple[int, ...]]] = {
     "CumSum": (1,), "CumProd": (1,), "DFT": (2,), "OneHot": (1,), "Pad": (1, 3), "ReduceL1": (1,), "ReduceL2": (1,),
     "ReduceLogSum": (1,), "ReduceLogSumExp": (1,), "ReduceMax": (1,), "ReduceMean": (1,), "ReduceMin": (1,),
-    "ReduceProd": (1,), "ReduceSum": (1,), "ReduceSumSquare": (1,), "ScatterND": (1,), "Slice": (1, 2, 3, 4),
-    "Split": (1,), "Tile": (1,), "TopK": (1,), "Dropout": (2,),
+    "ReduceProd": (1,), "ReduceSum": (1,), "ReduceSumSquare": (1,), "Reshape": (1,), "ScatterND": (1,),
+    "Slice": (1, 2, 3, 4), "Split": (1,), "Tile": (1,), "TopK": (1,), "Dropout": (2,),
 }  # fmt: skip
 """Inputs of operators whose contents the rules look at, constants included."""
 
@@ -93,8 +93,7 @@ class View:
         """Whether an input has its rows there, or repeats itself from one to the next."""
         name = self.node.input[slot]
         if self.analysis.flow.nature_of(name) is Nature.SHAPE:
-            runs = self.analysis.seen
-            return _shared([(run.rows, run.values[name]) for run in runs], state)
+            return _shared(self.analysis.known(name), state)
         return self.rows(slot) == state
 
     def is_data(self, slot: int) -> bool:
@@ -110,9 +109,34 @@ class View:
             raise UnknownError(f"its '{self.node.input[slot]}' was not seen")
         return value
 
+    def counts(self) -> list[int]:
+        """The numbers of rows that were run, and then those at which values that follow from shapes are known."""
+        return [run.rows for run in (*self.analysis.seen, *self.analysis.others)]
+
+    def at(self, slot: int, count: int) -> list[int]:
+        """The contents of an input that does not depend on data, as integers, for a number of rows."""
+        self.value(slot)
+        known = dict(self.analysis.known(self.node.input[slot]))
+        return [int(entry) for entry in known.get(count, next(iter(known.values()))).reshape(-1)]
+
+    def same_but(self, slot: int, rows: Rows | None) -> None:
+        """Make sure that sizes do not depend on the number of rows, but that of the dimension of the rows."""
+        name = self.node.input[slot]
+        if self.analysis.flow.nature_of(name) is not Nature.SHAPE:
+            return
+        place = -1 if rows is None else rows.axis
+        sizes = {
+            tuple(np.delete(array, place) if 0 <= place < array.size else array)
+            for _, array in self.analysis.known(name)
+        }
+        if len(sizes) > 1:
+            raise UnknownError(f"its '{name}' depends on the number of rows")
+
     def fixed(self, slot: int) -> list[int]:
         """The contents of an input that must be the same for every number of rows, as integers."""
-        values = [self.value(slot, run) for run in range(len(self.analysis.seen))]
+        values = [self.value(slot)]
+        if not self.is_data(slot):
+            values += [array for _, array in self.analysis.known(self.node.input[slot])]
         if not all(_same(values[0], value) for value in values[1:]):
             raise UnknownError(f"its '{self.node.input[slot]}' depends on the number of rows")
         return [int(entry) for entry in np.asarray(values[0]).reshape(-1)]
@@ -124,6 +148,8 @@ class Analysis:
 
     flow: Dataflow
     seen: list[Observation]
+    others: list[Observation] = field(default_factory=list)
+    """Values that follow from shapes, at other numbers of rows, without shapes of others."""
     opsets: dict[str, int] = field(default_factory=dict)
     _states: dict[str, Rows | None] = field(default_factory=dict)
 
@@ -162,6 +188,12 @@ class Analysis:
                 return self._states[name]
         raise UnknownError(f"where '{name}' has its rows is not known")
 
+    def known(self, name: str) -> list[tuple[int, NDArray[Any]]]:
+        """A value that does not depend on data, by the number of rows."""
+        if not all(name in run.values for run in self.seen):
+            raise UnknownError(f"'{name}' was not seen")
+        return [(run.rows, run.values[name]) for run in (*self.seen, *self.others) if name in run.values]
+
     def follow(self, index: int, rule: Any) -> None:  # noqa: ANN401
         """Apply the rule of a node, and check what it says against the runs."""
         node = self.flow.nodes[index]
@@ -192,10 +224,7 @@ class Analysis:
 
     def _of_shapes(self, name: str) -> Rows | None:
         """Where a value that follows from shapes has its rows: they must all be the same."""
-        arrays = [run.values.get(name) for run in self.seen]
-        if any(array is None for array in arrays):
-            raise UnknownError(f"'{name}' was not seen")
-        known = [(run.rows, np.asarray(array)) for run, array in zip(self.seen, arrays, strict=True)]
+        known = self.known(name)
         if all(_same(known[0][1], array) for _, array in known[1:]):
             return None
         ranks = {array.ndim for _, array in known}

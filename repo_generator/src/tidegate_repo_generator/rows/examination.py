@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tidegate_repo_generator.dataflow import Dataflow, Nature
-from tidegate_repo_generator.onnx_sessions import Arrays
+from tidegate_repo_generator.onnx_sessions import Arrays, RunError
 from tidegate_repo_generator.rows.axes import VALUE_SLOTS, Analysis, MixesError, Rows, UnknownError
-from tidegate_repo_generator.rows.observation import flattened, not_tensors, observe
+from tidegate_repo_generator.rows.observation import at_other_rows, flattened, not_tensors, observe, shape_sources
 from tidegate_repo_generator.rows.rules import rule_of
 
 
@@ -46,7 +46,14 @@ def examine_graph(proto: Any, folder: Path, feeds: list[Arrays]) -> Finding:  # 
     for name in flow.outputs:
         if flow.nature_of(name) is Nature.SHAPE:
             wanted[name] = None
-    analysis = Analysis(flow, observe(flow, folder, feeds, [*shapes, *sizes], wanted))
+    wanted |= dict.fromkeys(shape_sources(flow))
+    seen = observe(flow, folder, feeds, [*shapes, *sizes], wanted)
+    doubt = ""
+    try:
+        others = at_other_rows(flow, folder, seen, wanted)
+    except RunError as error:
+        others, doubt = [], str(error)
+    analysis = Analysis(flow, seen, others)
     for index in data:
         node = flow.nodes[index]
         try:
@@ -62,7 +69,8 @@ def examine_graph(proto: Any, folder: Path, feeds: list[Arrays]) -> Finding:  # 
             return Finding(
                 "unknown", f"what node '{flow.label(index)}' ({node.op_type}) does to rows is unknown: {unknown}"
             )
-    return _outputs(analysis)
+    finding = _outputs(analysis)
+    return Finding("unknown", doubt) if doubt and finding.verdict == "independent" else finding
 
 
 def _outputs(analysis: Analysis) -> Finding:

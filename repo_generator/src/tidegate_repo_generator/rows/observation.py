@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper, inliner
 
 from tidegate_repo_generator.dataflow import Dataflow, Nature
 from tidegate_repo_generator.onnx_file import with_inferred_shapes
-from tidegate_repo_generator.onnx_sessions import Arrays, open_session, run
+from tidegate_repo_generator.onnx_sessions import Arrays, RunError, open_session, run
 
 _SHAPE: Final = "tidegate_shape_of/"
 _VALUE: Final = "tidegate_value_of/"
+OTHER_ROWS: Final = (5, 16, 33, 64, 257)
+"""Numbers of rows at which values that follow from shapes are computed as well: what changes there is no constant."""
 _MOST_ROUNDS: Final = 8
 """Depth to which decided branches are followed into each other."""
 _STANDARD: Final = {"", "ai.onnx"}
@@ -47,6 +50,80 @@ def observe(
     return seen
 
 
+def shape_sources(flow: Dataflow) -> list[str]:
+    """The values with which the arithmetic of shapes begins: sizes of what depends on the inputs' contents."""
+    return [
+        node.output[0]
+        for index, node in enumerate(flow.nodes)
+        if flow.nature[index] is Nature.SHAPE and any(flow.nature_of(name) is Nature.DATA for name in flow.reads[index])
+    ]
+
+
+def at_other_rows(flow: Dataflow, folder: Path, seen: list[Observation], wanted: Iterable[str]) -> list[Observation]:
+    """Compute what values that follow from shapes would be with `OTHER_ROWS` rows, without a run of the whole model.
+
+    `seen`: runs, with the values of `shape_sources`. Raises RunError where sizes do not grow evenly with the rows.
+    """
+    wanted = [name for name in wanted if flow.nature_of(name) is Nature.SHAPE]
+    sources = shape_sources(flow)
+    if not wanted or not sources:
+        return []
+    model = _shape_arithmetic(flow, wanted, sources)
+    for value in model.graph.input:
+        example = seen[0].values[value.name]
+        kind = helper.np_dtype_to_tensor_dtype(example.dtype)
+        value.CopyFrom(helper.make_tensor_value_info(value.name, kind, list(example.shape)))
+    session = open_session(model, folder) if model.graph.output else None
+    found = []
+    for rows in OTHER_ROWS:
+        feed = {value.name: _extrapolated(value.name, seen, rows) for value in model.graph.input}
+        values = run(session, feed) if session else {}
+        values |= {name: array for name, array in feed.items() if name in wanted}
+        found.append(Observation(rows, {}, values))
+    return found
+
+
+def _shape_arithmetic(flow: Dataflow, wanted: list[str], sources: list[str]) -> Any:  # noqa: ANN401
+    """The part of a model between sizes and some values; with the names of its inputs only."""
+    needed: set[int] = set()
+    taken: dict[str, None] = {}
+    weights: dict[str, None] = {}
+    waiting = list(wanted)
+    while waiting:
+        name = waiting.pop()
+        if name in sources:
+            taken[name] = None
+        elif name in flow.weights:
+            weights[name] = None
+        elif name in flow.producer and flow.producer[name] not in needed:
+            needed.add(flow.producer[name])
+            waiting.extend(flow.reads[flow.producer[name]])
+    model = onnx.ModelProto()
+    model.ir_version = max(flow.proto.ir_version, 4)  # earlier ones list initialisers among the inputs
+    model.opset_import.extend(flow.proto.opset_import)
+    model.functions.extend(flow.proto.functions)
+    graph = model.graph
+    graph.name = "shapes"
+    graph.input.extend(onnx.ValueInfoProto(name=name) for name in taken)
+    graph.node.extend(flow.nodes[index] for index in sorted(needed))
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in taken)
+    for name in weights:
+        tensor = flow.weights[name]
+        (graph.initializer if isinstance(tensor, TensorProto) else graph.sparse_initializer).append(tensor)
+    return model
+
+
+def _extrapolated(name: str, seen: list[Observation], rows: int) -> Any:  # noqa: ANN401
+    """A size at another number of rows: sizes are a constant, or so many for each row."""
+    known = {each.rows: each.values[name].astype(np.int64) for each in seen}
+    first, second = sorted(known)[-2:]
+    growth = (known[second] - known[first]) // (second - first)
+    for count, array in known.items():
+        if array.shape != growth.shape or not np.array_equal(known[second] + growth * (count - second), array):
+            raise RunError(f"the size '{name}' does not grow evenly with the rows")
+    return (known[second] + growth * (rows - second)).astype(seen[0].values[name].dtype)
+
+
 def not_tensors(flow: Dataflow) -> set[str]:
     """Sequences, maps and optionals, as far as inference knows them."""
     graph = with_inferred_shapes(flow.proto).graph
@@ -72,7 +149,9 @@ def flattened(proto: Any, folder: Path, feeds: list[Arrays]) -> Any:  # noqa: AN
         ]
         if not open_branches:
             break
-        runs = observe(flow, folder, feeds, (), {node.input[0] for _, node in open_branches})
+        conditions = {node.input[0] for _, node in open_branches}
+        runs = observe(flow, folder, feeds, (), conditions | set(shape_sources(flow)))
+        runs += at_other_rows(flow, folder, runs, conditions)
         decided: dict[int, bool] = {}
         for index, node in open_branches:
             taken = {bool(each.values[node.input[0]].reshape(-1)[0]) for each in runs}

@@ -330,20 +330,34 @@ def _reshape(view: View) -> States:
     rows = view.rows(0)
     if rows is None:
         return [None]
-    found = {_restrided(view, rows, number) for number in range(len(view.analysis.seen))}
+    shapes = [(run.rows, view.shape(0, i), view.out_shape(0, i)) for i, run in enumerate(view.analysis.seen)]
+    if view.node.op_type == "Reshape" and view.has(1) and not view.attributes.get("allowzero", 0):
+        for count in view.counts()[len(shapes) :]:
+            before = list(view.shape(0))
+            before[rows.axis] = rows.outer * count * rows.inner
+            shapes.append((count, tuple(before), _target(before, view.at(1, count))))
+    # A dimension of 1 may be anywhere: what one row shows must only not contradict the others.
+    found = {_restrided(rows, *each) for each in shapes if each[0] > 1}
     if len(found) > 1:
         raise UnknownError("where it puts the rows depends on how many there are")
     return [found.pop()]
 
 
-def _restrided(view: View, rows: Rows, number: int) -> Rows:
-    before, after = view.shape(0, number), view.out_shape(0, number)
-    count = view.analysis.seen[number].rows
+def _target(before: list[int], sizes: list[int]) -> tuple[int, ...]:
+    """The shape that a reshape makes."""
+    shape = [before[place] if size == 0 else size for place, size in enumerate(sizes)]
+    if -1 in shape:
+        known = math.prod(size for size in shape if size != -1)
+        shape[shape.index(-1)] = math.prod(before) // known if known else 0
+    if math.prod(shape) != math.prod(before):
+        raise UnknownError("its shape depends on the number of rows")
+    return tuple(shape)
+
+
+def _restrided(rows: Rows, count: int, before: tuple[int, ...], after: tuple[int, ...]) -> Rows:
     stride = flat_stride(before, rows)
     if stride == 0:
         raise UnknownError("it has no elements")
-    if count == 1:  # a dimension of 1 may be anywhere: what other runs show holds here, too, if it fits
-        return _restrided(view, rows, next(i for i, run in enumerate(view.analysis.seen) if run.rows > 1))
     for axis, size in enumerate(after):
         unit = math.prod(after[axis + 1 :])
         if stride % unit == 0 and unit * size % (stride * count) == 0 and stride * count <= unit * size:
@@ -369,6 +383,8 @@ def _split(view: View) -> States:
     rows, axis = view.rows(0), _axis(view, 0)
     if view.has(1) and view.is_data(1):
         raise UnknownError("its sizes depend on the inputs' contents")
+    if view.has(1) and (rows is None or rows.axis != axis):
+        view.fixed(1)
     if rows is None or rows.axis != axis:
         return [rows] * len(view.node.output)
     return [
@@ -390,28 +406,26 @@ def _part(view: View, rows: Rows, sizes: list[int]) -> Rows:
 
 def _slice(view: View) -> States:
     rows, rank = view.rows(0), view.rank(0)
-    runs = range(len(view.analysis.seen))
     found: set[Rows | None] = set()
     others: set[tuple[Any, ...]] = set()
-    for run in runs:
+    for count in view.counts():
         if view.opset < 10:
             starts, ends = list(view.attributes["starts"]), list(view.attributes["ends"])
             axes, steps = list(view.attributes.get("axes", range(len(starts)))), [1] * len(starts)
         else:
-            starts, ends = (view.value(slot, run).reshape(-1).tolist() for slot in (1, 2))
-            axes = view.value(3, run).reshape(-1).tolist() if view.has(3) else list(range(len(starts)))
-            steps = view.value(4, run).reshape(-1).tolist() if view.has(4) else [1] * len(starts)
+            starts, ends = (view.at(slot, count) for slot in (1, 2))
+            axes = view.at(3, count) if view.has(3) else list(range(len(starts)))
+            steps = view.at(4, count) if view.has(4) else [1] * len(starts)
         state = rows
         for start, end, axis, step in zip(starts, ends, (axis % rank for axis in axes), steps, strict=True):
-            size = view.shape(0, run)[axis]
-            taken = slice(int(start), int(end), int(step)).indices(size) if step > 0 else None
             if rows is None or axis != rows.axis:
                 # What is taken of other dimensions must not depend on the number of rows.
-                others.add((axis, taken if taken else (start, end, step)))
-            elif taken is None or step != 1:
+                taken = slice(start, end, step).indices(view.shape(0)[axis]) if step > 0 else (start, end, step)
+                others.add((axis, taken))
+            elif step != 1:
                 raise MixesError("it reorders the rows")
             else:
-                state = _stretch(view.analysis.seen[run].rows, rows, taken)
+                state = _stretch(count, rows, slice(start, end).indices(rows.outer * count * rows.inner))
         found.add(state)
     if len(others) != len({axis for axis, _ in others}) or len(found) > 1:
         raise UnknownError("what it takes depends on the number of rows")
@@ -511,12 +525,12 @@ def _own_place(view: View, slot: int, data: Rows, coordinate: int) -> Rows:
 def _leads_home(view: View, slot: int, coordinate: int, axis: int) -> bool:
     """Whether the indices of the n-th row along a dimension are of the n-th row, at places that all rows share."""
     others = []
-    for run, seen in enumerate(view.analysis.seen):
-        places = np.moveaxis(view.value(slot, run), axis, 0)
-        own = np.arange(seen.rows).reshape([-1] + [1] * (places.ndim - 2))
-        if len(places) != seen.rows or not np.array_equal(
-            places[..., coordinate] % seen.rows, own + 0 * places[..., coordinate]
-        ):
+    for count, indices in view.analysis.known(view.node.input[slot]):
+        places = np.moveaxis(indices, axis, 0)
+        if len(places) != count:
+            return False
+        own = np.arange(count).reshape([-1] + [1] * (places.ndim - 2)) + 0 * places[..., coordinate]
+        if not np.array_equal(places[..., coordinate] % count, own):
             return False
         rest = np.delete(places, coordinate, axis=-1)
         others += list(rest)
@@ -527,7 +541,9 @@ def _expand(view: View) -> States:
     if view.is_data(1):
         raise UnknownError("its shape depends on the inputs' contents")
     rows = view.rows(0)
-    return [rows and rows.moved(rows.axis + len(view.out_shape()) - view.rank(0))]
+    moved = rows and rows.moved(rows.axis + len(view.out_shape()) - view.rank(0))
+    view.same_but(1, moved)
+    return [moved]
 
 
 def _tile(view: View) -> States:
@@ -565,6 +581,8 @@ def _resize(view: View) -> States:
         raise UnknownError("it crops")
     if rows and rows.axis > 1:
         raise MixesError("it resizes across the rows")
+    for slot in view.slots()[1:]:
+        view.same_but(slot, rows)
     return [rows]
 
 
