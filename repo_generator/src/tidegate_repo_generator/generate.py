@@ -103,10 +103,15 @@ def _generated(
 ) -> GeneratedModel:
     """Write the model from a file that is as it is to be served."""
     onnx_file = read_onnx(path)
-    source = open_source(load_proto(path), path.parent)
-    if flavour is Flavour.EMBEDDED:
-        _check_loads(path, source)
-    max_batch_size, notices = _batching(onnx_file, source, max_batch, real)
+    proto = load_proto(path)
+    limits = index_limits(Dataflow(proto))
+    max_batch_size = 0
+    notices: tuple[str, ...] = ()
+    if max_batch != 0 or flavour is Flavour.EMBEDDED:
+        source = open_source(proto, path.parent)
+        if flavour is Flavour.EMBEDDED:
+            _check_loads(path, source)
+        max_batch_size, notices = _batching(onnx_file, source, max_batch, real)
     config = model_config(
         onnx_file,
         name=name,
@@ -116,7 +121,7 @@ def _generated(
         slo_ms=slo_ms,
         precision=precision or Precision.FP32,
         shapes=shapes,
-        limits=index_limits(Dataflow(source.proto)),
+        limits=limits,
     )
     files: dict[PurePosixPath, Path | str] = {
         PurePosixPath(CONFIG_FILE): config_text(config, source=path.name, notices=notices),

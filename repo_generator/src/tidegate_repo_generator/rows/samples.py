@@ -22,6 +22,7 @@ DYNAMIC_SIZES: Final = (64, 32, 224, 16, 4, 1)
 FILLS: Final = ("drawn", "unit", "ones", "zeros")
 """What arrays hold: normal floats and integers in range; floats from 0 to 1; all ones; all zeros."""
 _MOST_ELEMENTS: Final = 2**24
+"""Elements of a row of all inputs; a trial has up to eight rows."""
 _NUMPY_TYPES: Final = {"BOOL": "bool", "FP16": "float16", "FP32": "float32", "FP64": "float64", "STRING": "str"}
 _OPERATORS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Add: operator.add,
@@ -113,13 +114,13 @@ def find_samplers(
         return [sampler]
     dynamic = any(isinstance(size, str) for tensor in inputs for size in tensor.shape[1:])
     found: list[Sampler] = []
-    refusal = "its dynamic dimensions are too many"
+    refusal = "a row of its inputs is too large to be tried"
     first = True
     for fill in FILLS:
         for size in DYNAMIC_SIZES if dynamic else (0,):
             sampler = Sampler(inputs, size, fill, limits)
             feed = sampler.rows(1)
-            if 4 * sum(array.size for array in feed.values()) > _MOST_ELEMENTS:
+            if sum(array.size for array in feed.values()) > _MOST_ELEMENTS:
                 continue
             try:
                 run(session, feed)
