@@ -1,8 +1,11 @@
 """`tidegate triton`, as a shell runs it."""
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,6 +44,38 @@ def test_prints_addresses_and_models_and_ends_on_sigterm(
     assert lines[3].split() == ["models", "gpu:1"]
     assert lines[4] == "Ctrl-C stops it\n"
     assert (command.returncode, errors) == (0, "")
+
+
+def test_a_server_that_ends_by_itself_is_started_again(tmp_path: Path, eventually: Callable[..., None]) -> None:
+    (tmp_path / "gpu" / "1").mkdir(parents=True)
+    (tmp_path / "gpu" / "1" / "model.py").write_bytes(model_source("emulated_gpu").read_bytes())
+    (tmp_path / "gpu" / "config.pbtxt").write_text(CONFIG)
+    command = _command(*FREE_PORTS, str(tmp_path))
+    assert command.stdout is not None
+    address = [command.stdout.readline() for _ in range(5)][1].split()[1]
+
+    def pids() -> list[int]:
+        """The processes that listen at its HTTP port: one, or none."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"--http-port={address.rpartition(':')[2]}\0" in (process / "cmdline").read_text():
+                    found.append(int(process.name))
+        return found
+
+    def is_ready() -> bool:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/v2/models/gpu/ready") as answer:
+            return bool(answer.status == 200)
+        return False
+
+    servers = [pid for pid in pids() if Path(f"/proc/{pid}/comm").read_text() == "tritonserver\n"]
+    os.kill(servers[0], signal.SIGSEGV)
+    eventually(lambda: is_ready() and servers[0] not in pids(), "it to serve again at the same address")
+    command.send_signal(signal.SIGTERM)
+    _, errors = command.communicate(timeout=120)
+    assert command.returncode == 0
+    assert "tritonserver ended: it is started again" in errors
+    assert not pids()
 
 
 def test_exits_with_the_reason(tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ async def serving(
                 http_limits(config),
                 trial,
                 lambda: proxy.actuator,
+                processes,
             )
             await proxy.show_metrics(page, config.listen.metrics, stack, home)
         front = Front(inference, driver, control, routing, passages, gate, config, bounds, home)

@@ -2,6 +2,8 @@
 
 import fcntl
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, read_plan
 from tidegate_proxy.deployed.state import RunningState, held, holder, read_state, write_state
 from tidegate_proxy.deployed.tritons import running_tritons
+from tidegate_proxy.doctor.restarts import restarted_tritons
+from tidegate_proxy.embedded.revival import PAUSES_S, STABLE_S, RestartPauses
+from tidegate_triton_models import model_source
 
 DEPLOYMENT: dict[str, Any] = {
     "flavour": "embedded",
@@ -152,3 +157,70 @@ def test_one_repository_without_models_ends_all(write: Write) -> None:
         running_tritons(plan.folder, plan.workers, lambda name, triton: None),
     ):
         pass
+
+
+CONFIG = """
+backend: "python"
+max_batch_size: 8
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
+parameters { key: "alpha_ms" value: { string_value: "1" } }
+"""
+
+
+def test_a_triton_that_ends_by_itself_is_started_again_where_it_was(
+    write: Write, eventually: Callable[..., None]
+) -> None:
+    plan = read_plan(write(), free_ports=True)
+    for number in range(2):
+        version = plan.folder / "workers" / f"gpu-{number}" / "gpu" / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_bytes(model_source("emulated_gpu").read_bytes())
+        (version.parent / "config.pbtxt").write_text(CONFIG)
+    told = []
+    with running_tritons(plan.folder, plan.workers, lambda name, triton: None) as tritons:
+        tritons.changed = lambda: told.append(tritons.workers)
+        before = {worker.name: worker for worker in tritons.workers}
+        for _ in range(2):
+            times = tritons.restarts["gpu/1"]
+            os.kill(next(worker.pid for worker in tritons.workers if worker.name == "gpu/1"), signal.SIGSEGV)
+            eventually(lambda times=times: tritons.restarts["gpu/1"] > times, "it to be started again")
+        after = {worker.name: worker for worker in told[-1]}
+        assert after["gpu/0"] == before["gpu/0"]
+        changes = {"pid": after["gpu/1"].pid, "restarts": 2}
+        assert after["gpu/1"] == before["gpu/1"].model_copy(update=changes)
+        assert after["gpu/1"].pid != before["gpu/1"].pid
+        state = RunningState(pid=1, grpc="", http="", metrics="", workers=tritons.workers)
+        write_state(plan.folder, state)
+        (finding,) = restarted_tritons(plan.folder)
+        assert "worker gpu/1: its Triton ended by itself and was started again 2 times; see why in" in str(finding)
+        log = Path(after["gpu/1"].log).read_text()
+        assert log.count("Started GRPCInferenceService") == 3, "the log of what ended is kept"
+    assert not any(Path(f"/proc/{worker.pid}").exists() for worker in after.values())
+
+
+def test_a_worker_that_is_ended_while_it_is_started_again_stays_ended(
+    write: Write, eventually: Callable[..., None]
+) -> None:
+    plan = read_plan(write(), free_ports=True)
+    for number in range(2):
+        version = plan.folder / "workers" / f"gpu-{number}" / "gpu" / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_bytes(model_source("emulated_gpu").read_bytes())
+        (version.parent / "config.pbtxt").write_text(CONFIG)
+    with running_tritons(plan.folder, plan.workers, lambda name, triton: None) as tritons:
+        first = next(worker.pid for worker in tritons.workers if worker.name == "gpu/1")
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: not tritons.is_running("gpu/1"), "it to end")
+        tritons.stop(1, "gpu/1")
+        assert [worker.name for worker in tritons.workers] == ["gpu/0"]
+        assert not tritons.is_running("gpu/1")
+
+
+def test_a_process_that_keeps_ending_is_started_less_often() -> None:
+    pauses = RestartPauses()
+    early = [pauses.after(0.1) for _ in range(9)]
+    assert early[0] == PAUSES_S[0]
+    assert early == sorted(early)
+    assert early[-1] == PAUSES_S[1]
+    assert pauses.after(STABLE_S + 1) == PAUSES_S[0]

@@ -1,5 +1,6 @@
 """What an actuator has of the processes of workers; `tidegate up` has such."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from tidegate.documents import Layout, LayoutWorker
@@ -22,6 +23,11 @@ class Processes(Protocol):
 
     def is_running(self, name: str) -> bool:
         """Whether the process of a worker is there, by the worker's name."""
+        ...
+
+    @property
+    def restarts(self) -> Mapping[str, int]:
+        """How often the process of each worker ended by itself and was started again, by the worker's name."""
         ...
 
     def stop(self, worker_id: int, name: str) -> None:

@@ -54,8 +54,9 @@ def doctor(
 
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
     from tidegate_proxy.doctor.document import document_of
-    from tidegate_proxy.doctor.finding import Finding
+    from tidegate_proxy.doctor.finding import Finding, grouped
     from tidegate_proxy.doctor.page import print_findings, print_models, verdict
+    from tidegate_proxy.doctor.restarts import restarted_tritons
 
     if config is None and not triton:
         raise typer.BadParameter("which file? Or give --triton HOST:PORT", param_hint="CONFIG")
@@ -68,6 +69,8 @@ def doctor(
         findings = [Finding("error", "configuration", problem.where, problem.what, "") for problem in error.problems]
     else:
         facts, findings = _examined(settings, timed=measure, repositories=repositories)
+        if config is not None:
+            findings = grouped([*findings, *restarted_tritons(config.parent)])
     if as_json:
         typer.echo(json.dumps(document_of(facts, findings), indent=2))
     else:

@@ -25,14 +25,16 @@ def triton(
 ) -> None:
     """Run the real tritonserver of the nvidia-pytriton wheel over model repositories.
 
-    Prints the addresses and the models once they are ready and runs until SIGINT or SIGTERM. Exits with 1 and the
-    reason when the server does not start or ends by itself.
+    Prints the addresses and the models once they are ready and runs until SIGINT or SIGTERM. A server that ends by
+    itself is started again on the same ports. Exits with 1 and the reason when the server does not start at first.
     """
     import signal
 
     from rich.console import Console
 
     from tidegate_proxy.embedded import EmbeddedTriton, TritonStartError
+    from tidegate_proxy.embedded.revival import Revival
+    from tidegate_proxy.observability.logs import configure_logs
 
     console = Console(soft_wrap=True)
     errors = Console(stderr=True, soft_wrap=True)
@@ -63,13 +65,12 @@ def triton(
         console.print(f"[bold]metrics[/]  {server.metrics_address}/metrics", highlight=False)
         console.print(f"[bold]models[/]   {_escaped(', '.join(_ready_models(server.http_address)))}", highlight=False)
         console.print("[dim]Ctrl-C stops it[/]")
-        code = server.wait()
+        configure_logs("text", "INFO")
+        Revival("tritonserver", server, server.restart, lambda: None).watch()
     except KeyboardInterrupt:
         return
     finally:
         server.stop()
-    errors.print(f"[red]error:[/] tritonserver ended by itself with status {code}", highlight=False)
-    raise typer.Exit(1)
 
 
 def _escaped(text: str) -> str:

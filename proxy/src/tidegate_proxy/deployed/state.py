@@ -27,6 +27,8 @@ class RunningWorker(BaseModel):
     http: str
     metrics: str
     log: str
+    restarts: int = 0
+    """How often its Triton ended by itself and was started again."""
     node: str | None = None
     """The address of Ray's node where it is; None: this machine."""
 

@@ -19,6 +19,7 @@ from tidegate_proxy.deployed.repositories import Repositories, plain
 from tidegate_proxy.deployed.slice_environment import environment_of
 from tidegate_proxy.deployed.state import RunningWorker
 from tidegate_proxy.embedded import EmbeddedTriton, TritonStartError
+from tidegate_proxy.embedded.revival import Revival
 
 _AT_A_TIME = 4
 """Each is busy with all its cores while it loads its models."""
@@ -36,7 +37,11 @@ class _Running:
     settled: threading.Event = field(default_factory=threading.Event)
     """Set once its start is over, however it was."""
     ending: threading.Lock = field(default_factory=threading.Lock)
-    """Held by whoever ends it: several may want that."""
+    """Held while it is ended, or started again."""
+    is_over: bool = False
+    """Whether it is to be ended: it is started no more."""
+    revival: Revival | None = None
+    """Starts it again when it ends by itself; None: nothing does."""
 
 
 class RunningTritons:
@@ -51,6 +56,8 @@ class RunningTritons:
         self._running: dict[str, _Running] = {}
         self._lock = threading.Lock()
         self._is_closed = False
+        self._revives = False
+        """Whether those that are started from now on are started again when they end."""
         self._unwanted: set[int] = set()
         """The ids of workers that were to be stopped: one whose start comes later than that does not start."""
         self._repositories: Repositories | None = None
@@ -101,9 +108,16 @@ class RunningTritons:
                         http=triton.http_address,
                         metrics=triton.metrics_address,
                         log=str(running.log),
+                        restarts=self.restarts.get(name, 0),
                     )
                 )
         return tuple(found)
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """How often the Triton of each worker ended by itself and was started again."""
+        running = list(self._running.items())
+        return {name: each.revival.restarts for name, each in running if each.revival}
 
     def start(self, worker_id: int, worker: LayoutWorker, layout: Layout, within_s: float) -> TritonAddress:
         """Start one more, and wait until its models are ready. Raises WorkerNotStarted, with nothing left behind."""
@@ -129,12 +143,34 @@ class RunningTritons:
                 raise
             finally:
                 running.settled.set()
+            if self._revives:
+                self._revive(name, running)
         except (DeploymentError, DocumentError, TritonStartError, OSError) as error:
             if repository is not None:
                 shutil.rmtree(repository, ignore_errors=True)
             self._tell()
             raise WorkerNotStarted(str(error)) from error
         return address_of(name, triton)
+
+    def revive(self) -> None:
+        """From now on, start those again that end by themselves."""
+        self._revives = True
+        for name, running in list(self._running.items()):
+            self._revive(name, running)
+
+    def _revive(self, name: str, running: _Running) -> None:
+        def restart() -> None:
+            with running.ending:
+                if running.is_over:
+                    return
+                running.settled.clear()
+                try:
+                    running.triton.restart()
+                finally:
+                    running.settled.set()
+
+        running.revival = Revival(f"the Triton of worker {name!r}", running.triton, restart, self._tell)
+        running.revival.begin()
 
     def is_running(self, name: str) -> bool:
         """Whether the process of a worker is there."""
@@ -165,11 +201,21 @@ class RunningTritons:
 
     @staticmethod
     def _end(running: _Running) -> None:
-        while not running.settled.wait(_LOOK_EVERY_S):
-            with contextlib.suppress(RuntimeError, ProcessLookupError):  # not launched yet; ended by itself
-                os.kill(running.triton.pid, signal.SIGKILL)
-        with running.ending:
+        running.is_over = True
+        if running.revival:
+            running.revival.stop()
+        while True:
+            if not running.settled.wait(_LOOK_EVERY_S):
+                with contextlib.suppress(RuntimeError, ProcessLookupError):  # not launched yet; ended by itself
+                    os.kill(running.triton.pid, signal.SIGKILL)
+            elif running.ending.acquire(timeout=_LOOK_EVERY_S):
+                break
+        try:
             running.triton.stop()
+        finally:
+            running.ending.release()
+        if running.revival:
+            running.revival.join()
         if running.repository is not None:
             shutil.rmtree(running.repository, ignore_errors=True)
 
@@ -178,13 +224,15 @@ class RunningTritons:
 def running_tritons(
     folder: Path, plans: Sequence[WorkerPlan], ready: Callable[[str, EmbeddedTriton], None]
 ) -> Iterator[RunningTritons]:
-    """The Tritons of a deployment, until the block is left; `ready` is called as each becomes so.
+    """The Tritons of a deployment, until the block is left, started again when they end; `ready` is called as each
+    becomes so.
 
     Raises DeploymentError for the first that does not start. Whatever is raised, here or in the block, has stopped all.
     """
     tritons = RunningTritons(folder)
     try:
         tritons.start_all(plans, ready)
+        tritons.revive()
         yield tritons
     finally:
         tritons.stop_all()

@@ -72,7 +72,7 @@ class EmbeddedTriton:
         self._repositories = [Path(repository).absolute() for repository in repositories]
         self._log_path = None if log is None else Path(log).absolute()
         self._options = list(options)
-        self._asked_ports = (grpc_port, http_port, metrics_port)
+        self._asked_ports: tuple[int, ...] = (grpc_port, http_port, metrics_port)
         self._host = host
         self._complete_config = complete_config
         self._timeout_s = timeout_s
@@ -84,6 +84,8 @@ class EmbeddedTriton:
         self._reservations: list[socket.socket] = []
         self._ports: tuple[int, ...] = ()
         self._pid: int | None = None
+        self._keeps_log = False
+        """Whether the log tells why an earlier server ended."""
 
     @property
     def grpc_address(self) -> str:
@@ -119,7 +121,7 @@ class EmbeddedTriton:
 
     @property
     def log_text(self) -> str:
-        """What the server has logged since its last start; still there after `stop`."""
+        """What the server has logged since its last `start`; still there after `stop`."""
         if self._log_fd is None:
             return ""
         return os.pread(self._log_fd, os.fstat(self._log_fd).st_size, 0).decode(errors="replace")
@@ -152,6 +154,18 @@ class EmbeddedTriton:
             else:
                 break
         return self
+
+    def restart(self) -> Self:
+        """Start a server again that has ended by itself: on the same ports, below the log of its end.
+
+        Raises TritonStartError.
+        """
+        self._asked_ports = self._ports or self._asked_ports
+        self._keeps_log = True
+        try:
+            return self.start()
+        finally:
+            self._keeps_log = False
 
     def stop(self) -> None:
         """Stop the server and wait until nothing is left of it; on a stopped one, do nothing."""
@@ -197,11 +211,13 @@ class EmbeddedTriton:
                 raise TritonStartError(f"cannot write the log of the embedded Triton: {error}") from error
             # Open for as long as this object lives, so that `log_text` outlives the server.
             weakref.finalize(self, os.close, self._log_fd)
-        os.truncate(self._log_fd, 0)
+        if not self._keeps_log:
+            os.truncate(self._log_fd, 0)
         return self._log_fd
 
     def _launch(self, install: TritonInstall) -> None:
         log = self._open_log()
+        self._pid = None
         for port in filter(None, self._asked_ports):
             _require_free(self._host, port)
         self._ports = tuple(port or self._free_port() for port in self._asked_ports)

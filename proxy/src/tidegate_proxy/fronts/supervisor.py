@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
+from tidegate_proxy.embedded.revival import RestartPauses
+
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -26,10 +28,6 @@ HOME, FRONT = "tidegate-home", "tidegate-front"
 ALL_END: Final = signal.SIGINT
 """What the homes are sent when all is to end. SIGTERM, from anybody else, is meant for one process alone."""
 _SIGNALS: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_STABLE_S: Final = 10.0
-"""Whoever lives so long is started anew at once when it ends."""
-_WAIT_S: Final = (0.05, 5.0)
-"""How long others wait: at first, and at last."""
 _LOOK_S: Final = 60.0
 """How often it wakes where nothing happens."""
 _LAST_WORDS_S: Final = 3.0
@@ -49,7 +47,7 @@ class _Child:
         """0: it does not run."""
         self.start_at = 0.0
         """When it is to be started."""
-        self.wait_s = _WAIT_S[0]
+        self._pauses = RestartPauses()
         self._started_at = 0.0
 
     def start(self) -> None:
@@ -66,9 +64,7 @@ class _Child:
         """It ended: in how many seconds it is to be started."""
         self.pid = 0
         now = time.monotonic()
-        if now - self._started_at > _STABLE_S:
-            self.wait_s = _WAIT_S[0]
-        wait_s, self.wait_s = self.wait_s, min(2 * self.wait_s, _WAIT_S[1])
+        wait_s = self._pauses.after(now - self._started_at)
         self.start_at = now + wait_s
         return wait_s
 

@@ -17,6 +17,7 @@ from tidegate_proxy.access.apis import Api
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.refusal import HttpRefusal
 from tidegate_proxy.actuation.actuator import Actuator
+from tidegate_proxy.actuation.processes import Processes
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.discovery import Discovery
@@ -70,6 +71,7 @@ class MetricsPage:
         limits: HttpLimits,
         trial: Trial,
         actuator: Callable[[], Actuator | None] = lambda: None,
+        processes: Processes | None = None,
     ) -> None:
         self._policy = policy
         self._liveness = liveness
@@ -82,6 +84,7 @@ class MetricsPage:
         self._limits = limits
         self._trial = trial
         self._actuator = actuator
+        self._processes = processes
         live = Live(driver, directory, discovery, trial)
         self._live_page = LivePage(live, Viewers(live), self._looks_refused)
         self._server: HttpServer | None = None
@@ -202,7 +205,8 @@ class MetricsPage:
         ejections: Mapping[str, tuple[int, bool]],
         pages: Mapping[str, str | None],
     ) -> bytes:
-        registry = registry_of(snapshot, self._policy(), time.monotonic_ns(), ejections, self._bounds)
+        restarts = self._processes.restarts if self._processes else {}
+        registry = registry_of(snapshot, self._policy(), time.monotonic_ns(), ejections, self._bounds, restarts)
         registry.register(self._liveness)
         registry.register(self._trial.shadow)
         registry.register(self._trial.canary)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -35,16 +36,19 @@ def registry_of(
     now_ns: int,
     ejections: Mapping[str, tuple[int, bool]],
     bounds: Bounds,
+    restarts: Mapping[str, int] = MappingProxyType({}),
 ) -> CollectorRegistry:
     """A registry with every `tidegate_` metric of an engine, and those of this process, as they are at `now_ns`.
 
     It may be read in any thread: the numbers that the event loop goes on with are not touched. `ejections`: of each
     Triton, how often it was ejected, and whether it is. `bounds`: what clients hold.
+    `restarts`: how often the Triton of each worker of a deployment was started again.
     """
     registry = CollectorRegistry()
     registry.register(_BoundsCollector(bounds))
     registry.register(_EngineCollector(snapshot, policy, now_ns))
     registry.register(_EjectionCollector(ejections))
+    registry.register(_RestartCollector(restarts))
     ProcessCollector(registry=registry)
     return registry
 
@@ -154,6 +158,24 @@ class _EjectionCollector(Collector):
             times.add_metric((address,), count)
             out.add_metric((address,), int(is_out))
         return (times, out)
+
+
+class _RestartCollector(Collector):
+    def __init__(self, restarts: Mapping[str, int]) -> None:
+        self._restarts = restarts
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        times = CounterMetricFamily(
+            "tidegate_triton_restarts",
+            "Times the Triton of a worker ended by itself and was started again.",
+            labels=("worker",),
+        )
+        for worker, count in self._restarts.items():
+            times.add_metric((worker,), count)
+        return (times,)
 
 
 def _about_changes(snapshot: Snapshot) -> Iterable[Metric]:
