@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.proxy.http.by_hand import NOT_FOUND, exchange
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.http import HttpLimits
 from tidegate_proxy.http.connections import RESERVE
@@ -270,13 +271,72 @@ def test_bytes_in_flight_are_bounded(limited: Callable[..., Peer], eventually: C
     )
     half = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + bytes(500_000)
     first, second = peer.connect(half), peer.connect(half)
-    eventually(lambda: peer.bounds.in_flight_bytes == 1_000_000, "both to be read")
+    eventually(lambda: 1_000_000 <= peer.bounds.in_flight_bytes <= 1_010_000, "both to be read")
     assert peer.status(half) == b"429"
     assert peer.bounds.ended == {("http", "max_bytes_in_flight"): 1}
     assert peer.status(LIVE) == b"200"
     first.close()
     second.close()
     eventually(lambda: peer.bounds.in_flight_bytes == 0, "what they held to be given back")
+
+
+CHUNKED = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begun", "piece"),
+    [
+        (CHUNKED + b"0\r\n", b"trailer: value\r\n" * 500),
+        (CHUNKED + b"0\r\ntrailer: ", b"x" * 5000),
+        (CHUNKED + b"2;", b"x" * 5000),
+        (b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: ", b"x" * 5000),
+        (b"GET /v2 HTTP/1.1\r\n", b"X: y\r\n" * 1000),
+        (b"GET /", b"x" * 5000),
+    ],
+    ids=["trailers", "a trailer", "an extension", "a header", "headers", "a target"],
+)
+def test_what_has_no_end_is_cut_off(
+    begun: bytes, piece: bytes, limited: Callable[..., Peer], eventually: Callable[..., None]
+) -> None:
+    peer = limited(HttpLimits(head_bytes=100_000), scheduled={"m": SIGNATURE}.get)
+    connection = peer.connect(begun)
+    sent = 0
+    with contextlib.suppress(ConnectionError):
+        while sent < 50_000_000:
+            connection.sendall(piece)
+            sent += len(piece)
+    assert sent < 50_000_000
+    eventually(lambda: peer.bounds.in_flight_bytes == 0, "what it held to be given back")
+
+
+def test_trailers_are_no_headers(start_front: Callable[..., Any], start_upstream: Callable[[bytes], Any]) -> None:
+    upstream = start_upstream(NOT_FOUND)
+    front = start_front([upstream.http_url], None, {}.get)
+    trailers = b"0\r\nauthorization: Bearer x\r\nx-late: 1\r\n\r\n"
+    head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert exchange(front, head + b"2\r\n{}\r\n" + trailers).startswith(b"HTTP/1.1 404")
+    assert b"late" not in upstream.received
+    assert b"authorization" not in upstream.received
+
+
+def test_heads_and_open_requests_count_as_in_flight(
+    limited: Callable[..., Peer], eventually: Callable[..., None]
+) -> None:
+    peer = limited(HttpLimits(), Bounds(InForce(Settings(max_in_flight_bytes=1 << 20))))
+    unfinished = b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 100_000
+    first = peer.connect(unfinished)
+    eventually(lambda: peer.bounds.in_flight_bytes >= 100_000, "its head to be counted")
+    first.close()
+    eventually(lambda: peer.bounds.in_flight_bytes == 0, "it to be given back")
+    others = [peer.connect(unfinished) for _ in range(20)]
+    eventually(lambda: peer.bounds.ended["http", "max_bytes_in_flight"] > 0, "some to be refused")
+    assert peer.bounds.in_flight_bytes <= 1 << 20
+    assert peer.status(LIVE) == b"200"
+    for connection in others:
+        connection.close()
+    eventually(lambda: peer.bounds.in_flight_bytes == 0, "all to be given back")
+    assert peer.status(b"GET /v2/nope HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") == b"503"
+    eventually(lambda: peer.bounds.in_flight_bytes == 0, "a request's cost to be given back")
 
 
 @pytest.mark.parametrize("model", ["echo", "nope"])

@@ -85,6 +85,20 @@ def test_a_stream_that_ends_within_a_message_is_told(serve: Serve, connect: Conn
     assert served.bounds.in_flight_bytes == 0
 
 
+def test_open_calls_and_their_metadata_are_bounded_in_all(
+    serve: Serve, connect: Connect, eventually: Callable[..., Any]
+) -> None:
+    client = connect(served := serve(_hold, max_bytes_in_flight=200_000))
+    streams = [client.begin([(b"x-number", b"%d" % number), (b"x", b"y" * 5000)]) for number in range(40)]
+    client.send()
+    client.until(lambda client: any(client.headers(stream_id) for stream_id in streams))
+    assert client.status(next(stream_id for stream_id in streams if client.headers(stream_id)))[b"grpc-status"] == b"8"
+    assert served.bounds.ended["grpc", "max_bytes_in_flight"] > 0
+    assert 50_000 < served.bounds.in_flight_bytes <= 200_000
+    client.socket.close()
+    eventually(lambda: served.bounds.in_flight_bytes == 0, "all to be given back")
+
+
 def test_messages_that_arrive_together_are_bounded_in_all(serve: Serve, connect: Connect) -> None:
     client = connect(served := serve(echo, max_bytes_in_flight=200_000))
     streams = [client.begin() for _ in range(5)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from typing import Final
 
 import httptools
@@ -9,6 +10,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from tidegate_proxy.bounds import TOO_MUCH
 from tidegate_proxy.faults import faults
 from tidegate_proxy.http.connections import Connections
 from tidegate_proxy.http.exchange import Exchange
@@ -19,6 +21,8 @@ from tidegate_proxy.http.target import NoNormalForm, normal_form
 log = logging.getLogger(__name__)
 
 _OFFERS: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
+_REQUEST_BYTES: Final = 4096
+"""What a request takes while it is open beside headers and body: its objects, its task, its place in books."""
 _TIMED_OUT: Final = (
     b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: 58\r\n\r\n"
     b'{"error":"the request did not come within its time limit"}'
@@ -41,8 +45,14 @@ class HttpConnection(HttpToolsProtocol):
         self._connections = connections
         self._limits = limits
         self._health_only = health_only
-        self._head_bytes = 0
+        self._unfinished_bytes = 0
+        """Bytes of a head, of a chunk's first line or of trailers that have no end yet."""
         self._in_head = False
+        self._in_body = False
+        self._has_body = False
+        """Whether the latest read brought a part of a body."""
+        self._costs: deque[int] = deque()
+        """What each request that is not answered holds beside its body, in bytes."""
         self._opened_at = 0.0
 
     # What the connections' books ask ------------------------------------------------------------------------------
@@ -109,6 +119,7 @@ class HttpConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """The client has sent something."""
         size = len(data)
+        self._has_body = False
         while data and not self.transport.is_closing():
             try:
                 self.parser.feed_data(data)
@@ -118,11 +129,17 @@ class HttpConnection(HttpToolsProtocol):
             except httptools.HttpParserError:
                 self.transport.close()
                 return
-        # The parser collects an unfinished head, so that is bounded by the limit and one read.
-        self._head_bytes = self._head_bytes + size if self._in_head else 0
-        if self._head_bytes > self._limits.head_bytes:
-            log.warning("a client sent more than %d bytes of headers", self._limits.head_bytes)
-            self.transport.close()
+        # The parser collects what is unfinished, so that is bounded by the limit and one read.
+        if self._in_head or (self._in_body and not self._has_body):
+            self._unfinished_bytes += size
+            if self._unfinished_bytes > self._limits.head_bytes:
+                log.warning("a client sent more than %d bytes of headers", self._limits.head_bytes)
+                self.transport.close()
+            elif not self._connections.take(self, size):
+                self.turn_away()
+        elif self._unfinished_bytes:
+            self._connections.give_back(self, self._unfinished_bytes)
+            self._unfinished_bytes = 0
 
     def retire(self) -> None:
         """End it with the answer that is under way; one to a later request knows by itself."""
@@ -133,13 +150,13 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._in_head = True
+        self._in_head, self._in_body = True, False
         self._connections.awaits_head(self)
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """Its head is there: it is on its way to the application."""
-        self._in_head = False
+        self._in_head, self._in_body = False, True
         self._connections.awaits_body(self)
         if self.parser.should_upgrade():
             return
@@ -152,6 +169,12 @@ class HttpConnection(HttpToolsProtocol):
         except NoNormalForm as refused:
             target = b"/"
             self.app = _refusing(str(refused))
+        cost = _REQUEST_BYTES + sum(len(name) + len(value) for name, value in self.headers)
+        if not self._connections.take(self, cost):
+            cost = 0
+            if not target.startswith(b"/v2/health/"):
+                self.app = _refusing(TOO_MUCH, 429)
+        self._costs.append(cost)
         self.url = b"/"  # the library would parse it once more, otherwise than we do
         super().on_headers_complete()
         self.app = application
@@ -160,8 +183,19 @@ class HttpConnection(HttpToolsProtocol):
         if self._connections.retiring or self._is_old() or self._has_both_lengths():
             self.cycle.keep_alive = False
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; behind the body it is a trailer, which reaches neither rules nor Tritons."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._has_body = True
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """All of it is there."""
+        self._in_body = False
         self._connections.owes_nothing(self)
         if not self.parser.should_upgrade():
             super().on_message_complete()
@@ -170,6 +204,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """It is answered."""
+        self._connections.give_back(self, self._costs.popleft())
         super().on_response_complete()
         self._unset_keepalive_if_required()  # the connections' books know how long it may be idle
         if not self.pipeline:
@@ -206,10 +241,10 @@ class HttpConnection(HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
 
-def _refusing(words: str) -> Application:
-    """An application that answers one request with 400. The server library reads its body and throws it away."""
+def _refusing(words: str, status: int = 400) -> Application:
+    """An application that refuses one request. The server library reads its body and throws it away."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await Exchange(scope, receive, send).reply(error(400, words))
+        await Exchange(scope, receive, send).reply(error(status, words))
 
     return answer

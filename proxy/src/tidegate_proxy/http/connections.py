@@ -51,6 +51,8 @@ class Connections:
         self._limits = limits
         self._bounds = bounds
         self._served: Served = served
+        self._held: Counter[Connection] = Counter()
+        """The bytes that count as in flight, beside bodies: of requests and heads, by connection."""
         self._open: dict[Connection, None] = {}
         self._hosts: Counter[str] = Counter()
         """How many of those come from where."""
@@ -92,8 +94,23 @@ class Connections:
             self._end(connection)
         return not full
 
+    def take(self, connection: Connection, size: int) -> bool:
+        """Count so many bytes more that are held for it. False, and nothing is counted, where they are too many."""
+        if not self._bounds.take(size, connection.host):
+            self._bounds.count(self._served, "max_bytes_in_flight")
+            return False
+        self._held[connection] += size
+        return True
+
+    def give_back(self, connection: Connection, size: int) -> None:
+        """So many of them are not held any more."""
+        size = min(size, self._held[connection])
+        self._held[connection] -= size
+        self._bounds.give_back(size, connection.host)
+
     def closed(self, connection: Connection) -> None:
         """It is no more."""
+        self._bounds.give_back(self._held.pop(connection, 0), connection.host)
         if connection in self._open:
             del self._open[connection]
             self._hosts[connection.host] -= 1

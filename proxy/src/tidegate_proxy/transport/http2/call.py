@@ -20,6 +20,8 @@ HEADERS: Final[tuple[Header, ...]] = (
     (b"grpc-accept-encoding", ACCEPTED_ENCODINGS),
 )
 OK: Final[tuple[Header, ...]] = ((b"grpc-status", b"0"), (b"grpc-message", b""))
+OPEN_BYTES: Final = 2048
+"""What a call takes while it is open beside its metadata and messages: its objects, its stream, its place in books."""
 INFLATED_HERE: Final = 1 << 18
 """Bytes of a message that are inflated at once, in the event loop: some tenths of a millisecond."""
 INFLATED_ASIDE: Final = 1 << 22
@@ -148,6 +150,11 @@ class Call:
             self._acknowledge()
         if not self._is_delivering and (self.sent_all or self._holds_part):
             self._connection.deliver_soon(self)
+
+    def open(self) -> None:
+        """Count what it holds while it is open. Raises MessageError where that is too much."""
+        if not self._ended:
+            self._hold(OPEN_BYTES + sum(len(key) + len(value) for key, value in self.metadata))
 
     def release(self, size: int) -> None:
         """So many bytes of what was received are not held any more."""

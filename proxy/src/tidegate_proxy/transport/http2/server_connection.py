@@ -286,6 +286,7 @@ class ServerConnection(Connection):
             call.expires_in(opening.timeout_s, self._loop)
         try:
             self._server.accept(call)
+            call.open()
             if event.end_stream:
                 call.add(b"", is_last=True)
         except Exception as error:  # one call's fault must not end the connection of all others
