@@ -15,7 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 import tidegate.engine.commands
-from tests.core.engine.script import MODELS, PROFILES, SETUP, Script, arrived, engine_of, run, two_legs
+from tests.core.engine import script
+from tests.core.engine.script import PROFILES, Script, arrived, engine_of, run, two_legs
 from tidegate.api import (
     NEVER,
     BatchFailed,
@@ -71,6 +72,8 @@ def methods() -> Iterator[tuple[type | ModuleType, str]]:
 
 METHODS = sorted(set(methods()), key=lambda found: (found[0].__name__, found[1]))
 CHECKS = ["check_dispatch", "check_deadlines"]
+MODELS = tuple(replace(model, late="serve") for model in script.MODELS)
+SETUP = replace(script.SETUP, models=MODELS)
 ONE_WORKER = replace(SETUP, workers=SETUP.workers[:1])
 """Worker 0 alone, which hosts `m` and `n`."""
 

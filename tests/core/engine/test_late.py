@@ -53,9 +53,9 @@ class _Run:
         self.ended_ns: dict[int, int] = {}
         self.dropped: Counter[str] = Counter()
         self._leg_ns = leg_ns
-        simulation = Simulation(engine, ExactWorkers(self._execute), listeners=[self])
-        simulation.schedule(sorted(events, key=lambda event: event.now_ns))
-        simulation.run()
+        self.simulation = Simulation(engine, ExactWorkers(self._execute), listeners=[self])
+        self.simulation.schedule(sorted(events, key=lambda event: event.now_ns))
+        self.simulation.run()
 
     def _execute(self, effect: StartLeg, started_ns: int) -> Outcome:
         ended_ns = started_ns + self._leg_ns
@@ -94,35 +94,57 @@ def test_without_it_they_are_refused(policy: str) -> None:
     plan=st.lists(st.tuples(st.integers(1, 12_000), st.integers(1, 4_000)), min_size=1, max_size=60),
     merge_limit=st.sampled_from([None, 1]),
 )
-def test_late_ones_start_only_where_nobody_in_time_wants_the_worker(
+def test_whatever_comes_all_are_answered_and_the_books_add_up(
     policy: str, workers: int, plan: list[tuple[int, int]], merge_limit: int | None
 ) -> None:
-    """At every start of late requests fewer can-be-in-time requests wait than other workers are idle."""
-    engine = _engine(policy, _setup(workers, merge_limit=merge_limit))
-    late: set[int] = set()
-
-    class Watch(_Run):
-        def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
-            super().handled(event, effects)
-            state = engine._state
-            late.update(request.id for request in (*state.late, *state.queued.values()) if request.is_late)
-            for effect in effects:
-                if isinstance(effect, StartLeg) and late.issuperset(effect.batch.request_ids):
-                    waits = {r.id for r in state.queued.values() if not r.is_late}
-                    assert len(waits) == 0 or state.fleet.idle_ids, (event, waits)
-
     arrivals: list[AnyStimulus] = [
-        _arrived(number, at_ns, slo_ns=slo_ns) for number, (at_ns, slo_ns) in enumerate(sorted(plan))
+        _arrived(number, at_ns, slo_ns=slo_ns, client="ab"[number % 2])
+        for number, (at_ns, slo_ns) in enumerate(sorted(plan))
     ]
-    run = Watch(engine, arrivals)
+    run = _Run(_engine(policy, _setup(workers, merge_limit=merge_limit)), arrivals)
     assert not run.dropped
     assert run.engine.tally.answered == len(plan)
 
 
-def test_they_share_batches_with_each_other_only() -> None:
+def test_the_oldest_late_one_runs_first_and_those_in_time_fill_its_batch() -> None:
+    """First come, first served, as at Triton: who came last is in the last batch, in time or not."""
     arrivals: list[AnyStimulus] = [_arrived(0, 1), *(_arrived(number, 2, slo_ns=600) for number in range(1, 8))]
     run = _Run(_engine("eager"), [*arrivals, _arrived(9, 900)])
-    assert run.batches == [(0,), (9,), (1, 2, 3, 4), (5, 6, 7)]
+    assert run.batches == [(0,), (1, 2, 3, 4), (5, 6, 7, 9)]
+
+
+@pytest.mark.parametrize("policy", DROPPING)
+def test_callers_in_a_closed_loop_wait_no_longer_than_first_come_first_served_would_have_them(policy: str) -> None:
+    """Four callers, each of whom asks again once it is answered; no two of them are in time."""
+    setup = _setup(max_rows=1)
+    engine = _engine(policy, setup)
+    waits_ns: list[int] = []
+
+    class Callers(_Run):
+        def _execute(self, effect: StartLeg, started_ns: int) -> Outcome:
+            outcome = super()._execute(effect, started_ns)
+            for number in effect.batch.request_ids:
+                waits_ns.append(self.ended_ns[number] - arrived_ns[number])
+                if len(arrived_ns) < 80:
+                    again = len(arrived_ns)
+                    arrived_ns[again] = self.ended_ns[number] + 1
+                    self.simulation.schedule([_arrived(again, arrived_ns[again])])
+            return outcome
+
+    arrived_ns = dict.fromkeys(range(4), 1)
+    Callers(engine, [_arrived(number, 1) for number in range(4)])
+    assert len(waits_ns) == 80
+    assert max(waits_ns) <= 4 * LEG_NS + SLO_NS, "a turn each, and what a policy waits for with an idle worker"
+
+
+def test_what_other_clients_have_waiting_is_every_second_batch() -> None:
+    """A client that is late does not keep another one, that could be in time, from its turn."""
+    late = [_arrived(number, 2, slo_ns=600, client="late") for number in range(1, 25)]
+    other: list[AnyStimulus] = [_arrived(30 + n, 900, slo_ns=9_000, client="other") for n in range(12)]
+    keyed = [replace(event, request=replace(event.request, merge_key="k")) for event in late]
+    run = _Run(_engine("eager"), [_arrived(0, 1), *keyed, *other])
+    whose = ["late" if batch[0] < 30 else "other" for batch in run.batches[1:6]]
+    assert whose == ["late", "other"] * 2 + ["late"]
 
 
 def test_clients_are_served_late_in_turn() -> None:
@@ -194,8 +216,8 @@ def test_the_story_of_one() -> None:
     _Run(engine, [_arrived(0, 1), _arrived(1, 2, slo_ns=600)])
     story = engine.story(1)
     assert story is not None
-    assert [step.what for step in story.steps][-5:] == ["late", "waits", "joined", "sent", "ran", "answered"][-5:]
-    assert any(step.text.startswith("it cannot be in time any more") for step in story.steps)
+    assert [step.what for step in story.steps][-4:] == ["joined", "sent", "ran", "answered"]
+    assert any(step.text == "joined batch 1 alone, formed for a late request" for step in story.steps)
     assert story.outcome == "late"
 
 

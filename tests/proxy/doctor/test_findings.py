@@ -52,8 +52,7 @@ def test_what_is_said_of_an_slo_that_is_too_short_says_where_why_and_what_to_do(
     (finding,) = slos_too_short(facts)
     assert str(finding) == (
         "models.m.slo_ms: 4 ms are less than the 5 ms that one row takes (the profile for workers of kind 'default'), "
-        "so that nearly every request is refused; set it to 7 ms or more, twice that for batches to form, or have late "
-        "ones answered: models.m.late: serve"
+        "so that nearly every request is refused; set it to 7 ms or more, twice that for batches to form"
     )
 
 

@@ -120,6 +120,11 @@ class Policy(ABC):
     """The share of legs that is to be done by when it was planned: what `Profile.planned_ns` is learned to cover."""
     runs_pipelines: ClassVar[bool] = False
     """True: schedules models that are split into partitions (`Model.pipelines`), too."""
+    awaits_ready: bool = True
+    """Whether it gives work only to workers that WorkerReady told of. False: it keeps books of its own of them.
+
+    The engine then runs no batch of late requests (`Model.late`) on a worker before it tells of it.
+    """
     overlaps: bool = False
     """True: a worker is told to be ready (WorkerReady) before the leg that it runs is over, so that it never idles.
 

@@ -8,7 +8,7 @@ state          what the engine knows at the moment
   sharing        whose turn it is; shared_workers: on one set of workers; flows: whose requests wait there;
                  held: what waits for its turn; in_view: what the policy sees; batch_costs: what that will take
   hurried        who may wait behind others that have more time, and when that is in vain
-  late           what cannot be in time any more and is served all the same, where nothing in time wants the worker
+  late           what cannot be in time any more and is served all the same: first come, first served
   expectations   the profiles as they stand; learner: how legs correct them, by a line (correction) and a margin that
                  follows how far they stray (spread); shapes: what a new one starts from;
                  alone: what applications take by themselves; time_classes: those that take about as

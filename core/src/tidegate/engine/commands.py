@@ -1,6 +1,6 @@
 """What the policy wants: every command is checked against the books and carried out."""
 
-from tidegate.api import Advise, AnyCommand, Batch, CancelTimer, Dispatch, Drop, Preempt, Reroute, SetTimer
+from tidegate.api import Advise, AnyCommand, Batch, CancelTimer, Dispatch, Drop, Preempt, Request, Reroute, SetTimer
 from tidegate.engine.invariants import BooksBroken, InvariantViolation, check_deadlines, check_dispatch
 from tidegate.engine.state import State
 from tidegate.observation import CancelLeg
@@ -44,9 +44,14 @@ def _dispatch(state: State, batch: Batch) -> None:
     taken, rows = check_dispatch(state.now_ns, state.next_batch_id, batch, queued, state.models, fleet.bookings)
     if not state.policy.is_best_effort(batch.model):
         check_deadlines(batch, taken, rows, fleet.workers, state.expectations.profiles)
-    state.next_batch_id = batch.id + 1
     for request in taken:
         del queued[request.id]
+    depart(state, batch, taken, rows)
+
+
+def depart(state: State, batch: Batch, taken: list[Request], rows: int) -> None:
+    """Send a batch, of these requests, on its way: they are queued no more."""
+    state.next_batch_id = batch.id + 1
     state.sharing.start(batch.model, taken, rows, sum(leg.duration_ns for leg in batch.legs))
     state.flights.depart(state.now_ns, batch, taken, rows)
 

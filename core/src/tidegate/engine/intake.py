@@ -134,6 +134,7 @@ class Intake:
             event = msgspec.structs.replace(event, started_ns=began_ns)
         duration_ns = self._alone_ns(flight, event)
         self._policy.inform(event)  # before anything starts: the policy may reroute what is to come
+        state.succession.own_batches.discard(event.batch_id)
         self._policy.tell_ready(event.worker_id)
         if flight.doomed:
             self._fail_flight(flight, msgspec.structs.replace(flight.doomed, now_ns=event.now_ns, leg=flight.leg))
@@ -191,6 +192,7 @@ class Intake:
                 state.fail(request, event.reason)
         state.flights.start_next(event.now_ns, *(leg.worker_id for leg in flight.batch.legs))
         self._policy.inform(event)
+        state.succession.own_batches.discard(event.batch_id)
         self._policy.tell_ready(*workers)
         for request in again:
             state.hurried.returns(request)

@@ -1,9 +1,13 @@
-"""Requests that cannot be in time any more and are served all the same: with what nobody in time wants.
+"""Requests that cannot be in time any more and are served all the same: first come, first served.
 
-The policy sees them, without a deadline, as a worker becomes ready for which nothing that can be in time waits: a batch
-of them at a time, apart from what can be in time (their merge key is another one). What it does not run at once it
-forgets again as soon as somebody in time wants a worker. So whichever policy runs, those in time lose no more by it
-than that a leg, once begun, is finished. Among themselves the clients of late requests are served in turn.
+As a worker becomes ready, the oldest late request runs there before its client's younger requests, with late ones that
+can share its batch. Requests that can still be in time, and can share the batch, fill its free rows. The engine itself
+forms this batch (`LateRequests.batch_for`): the policy is told of the worker once it is over. Where requests of other
+clients wait, every second batch is theirs. Among themselves the clients of late requests are served in turn.
+
+A worker that is idle while its policy waits for something, or that runs part of a split model, is offered another way:
+the policy sees late requests without a deadline, apart from the others (their merge key is another one), when nothing
+that can be in time wants the worker. What it does not run at once it forgets again as soon as something does.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,11 +24,6 @@ from tidegate.engine.timers import UNSWEPT
 
 APART = "/late"
 """What is added to the merge key of late requests, so that they share batches with none but each other."""
-
-
-LONGEST_SHARE = 0.25
-"""Batches of late requests take no longer than this share of the shortest SLO of those who may come meanwhile, or than
-one request does."""
 
 
 class _LateOfModel:
@@ -96,6 +95,8 @@ class LateRequests:
         self._of_model: dict[str, _LateOfModel] = {}
         self._unseen: set[int] = set()
         """What of it, by id, the policy has never known of."""
+        self._led: set[int] = set()
+        """The workers, by id, whose latest batch was formed for a late request."""
         self._shown: dict[int, Request] = {}
         """What the policy was shown; what it ran stays until `to_call_back`."""
         self._expiries: list[tuple[int, int]] = []
@@ -175,13 +176,74 @@ class LateRequests:
         self.earliest_ns = self._expiries[0][0] if self._expiries else NEVER
         return expired
 
-    def batch_for(self, worker_id: int) -> list[Request]:
-        """What the policy is to be shown as a worker becomes ready: a batch for it, if it is left over."""
+    def batch_for(self, worker_id: int, start_ns: int) -> list[Request]:
+        """The batch that the engine is to run on a worker that becomes ready, late requests first; empty: none.
+
+        Its late requests are held no more; those that fill it can be in time, and are still queued. `start_ns`: when
+        the worker is free.
+        """
+        models = [name for name in self._of_model if self._begins_on(name, worker_id)]
+        models = [name for name in models if not self._fleet.models[name].pipelines]
+        first = self._of_model[min(models, key=self._oldest_ns)].held.first if models else None
+        if first is None:
+            return []
+        oldest, waits = first[1], self._first_in_time(self._fleet.bookings[worker_id].hosts)
+        if waits is not None:
+            if waits.arrival_ns < oldest.arrival_ns:
+                return []
+            if waits.client != oldest.client and worker_id in self._led:
+                self._led.discard(worker_id)
+                return []
+        self._led.add(worker_id)
+        batch = self._pop(oldest.model, self._most_rows)
+        return batch + self._beside(batch, worker_id, start_ns)
+
+    def _first_in_time(self, hosts: frozenset[str]) -> Request | None:
+        """The request that was queued first of those that are not late and could use one of these partitions."""
+        uses: dict[str, bool] = {}
+        for request in self._queued.values():
+            if request.model not in uses:
+                uses[request.model] = self._uses(request.model, hosts)
+            if uses[request.model] and not request.is_late:
+                return request
+        return None
+
+    def first_too_late(self, worker_id: int, start_ns: int) -> Request | None:
+        """The request that was queued first for a worker that is free then, if it is to be served though it is late."""
+        first = self._first_in_time(self._fleet.bookings[worker_id].hosts)
+        if first is None or first.late_until_ns <= start_ns or self._fleet.models[first.model].pipelines:
+            return None
+        kind = self._fleet.bookings[worker_id].worker.kind
+        profile = self._expectations.profiles[first.model, kind, first.shape]
+        return first if start_ns + profile.expected_ns(first.rows) > first.deadline_ns else None
+
+    def _beside(self, late: list[Request], worker_id: int, start_ns: int) -> list[Request]:
+        """Requests that fill the free rows of a batch of late ones which starts then, as they would at Triton.
+
+        They are in time with it, and stay so; or they would be late behind it, too, and are wanted all the same.
+        """
+        first, rows = late[0], sum(request.rows for request in late)
+        most, kind = self._most_rows(first), self._fleet.bookings[worker_id].worker.kind
+        profile, key = self._expectations.profiles[first.model, kind, first.shape], first.merge_key.removesuffix(APART)
+        beside: list[Request] = []
+        for request in self._queued.values():
+            if rows >= most:
+                break
+            if request.model != first.model or request.shape != first.shape or request.merge_key != key:
+                continue
+            wanted_ns = max(request.deadline_ns, request.late_until_ns)
+            if rows + request.rows <= most and start_ns + profile.planned_ns(rows + request.rows) <= wanted_ns:
+                beside.append(request)
+                rows += request.rows
+        return beside
+
+    def to_show_for(self, worker_id: int) -> list[Request]:
+        """A batch that the policy is to be shown as a worker becomes ready, if that is left over."""
         models = [name for name in self._of_model if self._begins_on(name, worker_id)]
         models = [name for name in models if self._is_left_over(name, worker_id)]
         if not models:
             return []
-        return self._show(min(models, key=self._oldest_ns), lambda request: self._most_rows(request, worker_id))
+        return self._show(min(models, key=self._oldest_ns), self._most_rows)
 
     def next(self) -> Request | None:
         """A request for an idle worker that is left over; None where none is."""
@@ -199,25 +261,22 @@ class LateRequests:
         return [late for late in shown.values() if late.model in wanted]
 
     def _show(self, model: str, most_rows: Callable[[Request], int]) -> list[Request]:
-        shown = self._of_model[model].pop(most_rows)
-        if not self._of_model[model].held:
-            del self._of_model[model]
-        for request in shown:
-            del self._held[request.id]
-            self._shown[request.id] = request
+        shown = self._pop(model, most_rows)
+        self._shown.update((request.id, request) for request in shown)
         return shown
 
-    def _most_rows(self, request: Request, worker_id: int) -> int:
-        """The most rows of a batch that a worker may run while others, who would be in time, come and wait for it."""
-        fleet = self._fleet
-        model, booked = fleet.models[request.model], fleet.bookings[worker_id]
-        hosted = (other for other in fleet.models.values() if self._uses(other.name, booked.hosts))
-        shortest_ns = min((other.slo_ns for other in hosted if other.slo_ns), default=NEVER)
-        part = next(path.partitions[0] for path in model.paths if path.partitions[0] in booked.hosts)
-        profile = self._expectations.profiles[part, booked.worker.kind, request.shape]
-        alone_ns = profile.planned_ns(min(request.rows, profile.max_rows))
-        rows = profile.largest_rows_within(max(alone_ns, int(shortest_ns * LONGEST_SHARE)))
-        return min(rows, model.merged_rows, fleet.takes_rows(model.name))
+    def _pop(self, model: str, most_rows: Callable[[Request], int]) -> list[Request]:
+        popped = self._of_model[model].pop(most_rows)
+        if not self._of_model[model].held:
+            del self._of_model[model]
+        for request in popped:
+            del self._held[request.id]
+        return popped
+
+    def _most_rows(self, request: Request) -> int:
+        """The most rows of a batch of several requests like this one."""
+        model = self._fleet.models[request.model]
+        return min(model.merged_rows, self._fleet.takes_rows(model.name))
 
     def _hold(self, request: Request) -> None:
         self._held[request.id] = request

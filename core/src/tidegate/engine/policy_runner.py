@@ -4,11 +4,16 @@ from collections.abc import Callable, Iterable
 
 from tidegate.api import (
     AnyEvent,
+    Batch,
+    Dispatch,
+    Drop,
+    Leg,
     Policy,
     PolicyOptions,
     ProfileUpdated,
     Request,
     RequestArrived,
+    RequestCancelled,
     Setup,
     WakeSlackUpdated,
     WorkerDelayed,
@@ -21,6 +26,9 @@ from tidegate.engine.readiness import due_news, readiness
 from tidegate.engine.state import State
 from tidegate.observation import ObserverRemoved, PolicyReplaced, PolicyRestored, Witness
 from tidegate.toolkit import FirstComeFirstServed
+
+IN_VAIN = "deadline"
+"""Why a request is dropped whose time ran out where it waited: policies give the same reason."""
 
 
 class PolicyRunner:
@@ -77,14 +85,57 @@ class PolicyRunner:
                 self.tell(ready)
 
     def tell(self, news: WorkerDelayed | WorkerReady) -> None:
-        """Tell of a worker. What is late and may run there is told first, so that it runs in one batch."""
-        late, policy = self._state.late, self._state.policy
-        if late and type(news) is WorkerReady and (batch := late.batch_for(news.worker_id)):
-            if policy.overlaps:  # what it knew of the worker may be out of date
-                self.inform(WorkerDelayed(self._state.now_ns, news.worker_id))
-            self.show_late(batch)
-        if self._state.policy is policy:  # one that followed it meanwhile knew from the start, and may have used it
+        """Tell of a worker, unless it is a late request's turn there: then the policy is told once that has run."""
+        state = self._state
+        late, policy = state.late, state.policy
+        if state.fleet.serves_late and type(news) is WorkerReady:
+            if policy.awaits_ready:
+                self._give_up_first(news)
+                if late and (batch := late.batch_for(news.worker_id, news.free_ns)):
+                    self._run_late(batch, news)
+                    return
+            if late and (shown := late.to_show_for(news.worker_id)):  # first, so that they run in one batch
+                self._delay(news.worker_id)
+                self.show_late(shown)
+        if state.policy is policy:  # one that followed it meanwhile knew from the start, and may have used it
             self.inform(news)
+
+    def _give_up_first(self, ready: WorkerReady) -> None:
+        """Give up the request that has waited longest for a worker, where it is late there and served all the same."""
+        state = self._state
+        lost = state.late.first_too_late(ready.worker_id, ready.free_ns)
+        if lost and not state.policy.is_best_effort(lost.model):
+            del state.queued[lost.id]
+            state.give_up(lost, Drop(lost.id, IN_VAIN))
+            self.inform(RequestCancelled(state.now_ns, lost.id))
+
+    def _delay(self, worker_id: int) -> None:
+        """Tell a policy that overlaps legs that what it knew of a worker is out of date."""
+        if self._state.policy.overlaps:
+            self.inform(WorkerDelayed(self._state.now_ns, worker_id))
+
+    def _run_late(self, requests: list[Request], ready: WorkerReady) -> None:
+        """Run a batch that the engine formed; the policy forgets those of its requests that it saw.
+
+        It is told of the worker once the batch is over.
+        """
+        state, taken = self._state, []
+        self._delay(ready.worker_id)
+        for request in requests:
+            if state.queued.pop(request.id, None):
+                self.inform(RequestCancelled(state.now_ns, request.id))
+                taken.append(request)
+            elif not request.is_late:  # the policy gave it up when told of another
+                taken += [late] if (late := state.late.remove(request.id)) else []
+            else:
+                taken.append(request)
+        rows, first = sum(request.rows for request in taken), taken[0]
+        profile = state.expectations.profiles[first.model, state.fleet.workers[ready.worker_id].kind, first.shape]
+        legs = (Leg(ready.worker_id, first.model, ready.free_ns, profile.planned_ns(rows)),)
+        batch = Batch(state.policy.new_batch_id(), first.model, tuple(request.id for request in taken), legs)
+        state.succession.own_batches.add(batch.id)
+        state.commands.append(Dispatch(batch))
+        commands.depart(state, batch, taken, rows)
 
     def show_late(self, requests: Iterable[Request]) -> None:
         """Let the policy know of late requests that were not queued."""

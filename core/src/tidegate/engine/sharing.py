@@ -100,7 +100,9 @@ class Sharing:
     def start(self, model: str, requests: list[Request], rows: int, duration_ns: int) -> None:
         """A batch of these starts, that many rows, and is planned to take its workers so long."""
         if requests[0].is_late:
-            return
+            requests = [request for request in requests if not request.is_late]
+            if not requests:
+                return
         self._shared_by[model].start(requests, rows, duration_ns)
 
     def leave(self, request: Request) -> None:

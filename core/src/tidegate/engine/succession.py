@@ -34,6 +34,8 @@ class Succession:
         self._fleet = fleet
         self._expectations = expectations
         self._alone = alone
+        self.own_batches: set[int] = set()
+        """The batches on their way, by id, that the engine formed."""
         self._busy: set[int] = set()
         """Workers with work of the policy before."""
 
@@ -47,9 +49,9 @@ class Succession:
         return worker_id in self._busy
 
     def concerns(self, event: AnyEvent) -> bool:
-        """Whether an event is the policy's business: the end of a batch of the policy before is not."""
+        """Whether an event is the policy's business: the end of another's batch is not."""
         if type(event) is LegFinished or type(event) is BatchFailed:  # isinstance costs more
-            return event.batch_id >= self.policy.setup.first_batch_id
+            return event.batch_id >= self.policy.setup.first_batch_id and event.batch_id not in self.own_batches
         return True
 
     def follow(self, successor: Callable[[Setup], Policy], first_batch_id: int) -> None:

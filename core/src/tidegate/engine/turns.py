@@ -1,13 +1,11 @@
 """What the policy is told of the requests that wait: each when its turn has come, and no longer than it is."""
 
 from tidegate.api import Drop, ProfileUpdated, Request, RequestArrived, RequestCancelled
-from tidegate.engine.policy_runner import PolicyRunner
+from tidegate.engine.policy_runner import IN_VAIN, PolicyRunner
 from tidegate.engine.state import State
 
 OUT_OF_TURN = "share"
 """Why a request is dropped whose time ran out while it was the turn of others: its client had more than they."""
-IN_VAIN = "deadline"
-"""Why a request is dropped whose time ran out where it waited: policies give the same reason."""
 
 
 class Turns:

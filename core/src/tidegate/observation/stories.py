@@ -225,6 +225,10 @@ class Stories(Witness, Reader):
             story = self._stories.get(request_id)
             if story is None or story.outcome:
                 continue
+            if story.batch_id != batch.id:  # the engine formed it
+                company = f" with {len(batch.request_ids) - 1} others" if len(batch.request_ids) > 1 else " alone"
+                story.tell(event.now_ns, "joined", f"joined batch {batch.id}{company}, formed for a late request")
+                story.batch_id = batch.id
             part = "" if len(batch.legs) == 1 else f", leg {effect.leg + 1} of {len(batch.legs)} ({leg.partition})"
             planned = f"planned to end at {in_ms(story.ms(leg.end_ns))}"
             story.tell(event.now_ns, "sent", f"sent to {name_of(leg.worker_id, self._workers)}{part}, {planned}")

@@ -72,6 +72,7 @@ class Ppipe(Policy):
 
     Options = PpipeOptions
     runs_pipelines = True
+    awaits_ready = False
     drops_in_time = "a head that leaves time for fewer rows than the load needs goes, where others wait (Algorithm 1)"
     knows_network: ClassVar[bool] = True
     """False: plans as if what goes from leg to leg took no time."""

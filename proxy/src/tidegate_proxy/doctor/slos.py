@@ -25,8 +25,6 @@ def _too_short(facts: Facts, service: Service, slo_ms: float, rows: list[OneRow]
     hopeless = [row for row in rows if row.expected_ms >= slo_ms]
     quickest = rows[0]
     remedy = f"set it to {_enough_ms(rows)} ms or more, twice that for batches to form"
-    if not serves_late:
-        remedy += f", or have late ones answered: models.{service.name}.late: serve"
     fate = "answered late" if serves_late else "refused"
     if len(hopeless) == len(rows):
         yield Finding(
