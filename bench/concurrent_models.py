@@ -7,7 +7,7 @@ A Triton without a rate limiter executes its models concurrently. What that cost
 own time a batch takes longer for each other one that runs meanwhile. 0: nothing, as on processors with cores to spare,
 or a GPU that is mostly idle; 1: all of it, as on a GPU whose time is sliced. Each workload is sent once in each way,
 the same requests at the same instants, to an emulated GPU behind the real tritonserver: passed through (`batch: pass`),
-as Triton with its own batcher does by itself; scheduled with `in_turn: true` and `in_turn: false`; and by default,
+as Triton with its own batcher does by itself; scheduled with `in_turn: true`, `in_turn: false` and `in_turn: learned`,
 which learns which of them is right. Policies plan with a profile measured through that Triton, one model at a time.
 Nothing else should run meanwhile.
 """
@@ -60,7 +60,7 @@ WORKLOADS: dict[str, tuple[float, list[dict[str, Any]]]] = {
     ),
 }
 """The rate at load 1, in requests per second, and the models: at load 1 and slowdown 1 they take about all of a GPU."""
-ARMS: dict[str, bool | None] = {"passed": None, "in turn": True, "side by side": False, "default": None}
+ARMS: dict[str, bool | str | None] = {"passed": None, "in turn": True, "side by side": False, "learned": "learned"}
 """What `in_turn` is."""
 
 
@@ -105,7 +105,7 @@ async def _measure(target: str, scenario: Scenario, path: Path) -> None:
 
 
 def measure(
-    workload: str, slowdown: float, load: float, seconds: float, arms: Mapping[str, bool | None]
+    workload: str, slowdown: float, load: float, seconds: float, arms: Mapping[str, bool | str | None]
 ) -> list[Measured]:
     """Run one workload, once in each way."""
     rate_rps, models = WORKLOADS[workload]

@@ -79,7 +79,8 @@ def test_models_that_are_in_each_others_way_take_turns_and_no_answer_is_lost(
     connect: Callable[..., Any],
     tensors: Callable[..., Any],
 ) -> None:
-    proxy = serve_here([sliced], "symphony", models=SLOS)
+    told = {"grpc": sliced.grpc_address, "in_turn": "learned"}
+    proxy = serve_here([], "symphony", tritons=[told], models=SLOS)
     assert _hosts(proxy) == [("a",), ("b",)]
     wrong = _asked_until(lambda: _hosts(proxy) == [("a", "b")], proxy, connect, tensors)
     assert not wrong
@@ -87,6 +88,15 @@ def test_models_that_are_in_each_others_way_take_turns_and_no_answer_is_lost(
     (worker,) = proxy.engine.policy.setup.workers
     assert worker.name.endswith("/a+1/0")
     assert worker.kind == "default in turn"
+
+
+def test_by_default_nothing_that_was_learned_keeps_models_from_running_side_by_side(
+    sliced: EmbeddedTriton, serve_here: Callable[..., ProxyHere]
+) -> None:
+    """A model may call another one through Tidegate: in turn with it, it would wait for itself."""
+    proxy = serve_here([sliced], "symphony", models=SLOS)
+    assert [backend.learns_turns for backend in proxy.serving._discovery.backends] == [False]
+    assert _hosts(proxy) == [("a",), ("b",)]
 
 
 def test_the_configuration_decides_it_instead(sliced: EmbeddedTriton, serve_here: Callable[..., ProxyHere]) -> None:

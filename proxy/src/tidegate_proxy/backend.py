@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2
@@ -66,7 +66,7 @@ class Backend:
         shares_memory: bool = False,
         worker: str = "",
         kind: str = "",
-        in_turn: bool | None = None,
+        in_turn: bool | Literal["learned"] | None = None,
         is_local: bool = False,
         headers: Sequence[tuple[str, str]] = (),
         in_force: InForce | None = None,
@@ -85,10 +85,12 @@ class Backend:
         """Which worker of the layout it is, where there is one."""
         self.kind = kind
         """The kind of its workers, where the configuration says it."""
-        self.in_turn = in_turn
+        self.learns_turns = in_turn == "learned" and not worker
+        """Whether models are to take turns where that is found to be better."""
+        self.in_turn = None if in_turn == "learned" else in_turn
         """Whether its models run in turn, where the configuration says it."""
-        self.turns = TurnTaking() if in_turn is None and not worker else None
-        """Which of them do otherwise."""
+        self.turns = TurnTaking() if self.in_turn is None and not worker else None
+        """How much its models slow each other down, and which of them take turns therefore."""
         self.is_local = is_local
         """Whether its address is of this machine."""
         self.shares_memory = shares_memory

@@ -149,7 +149,7 @@ class Discovery:
         ended = {name: Ended(*counts) for name, counts in self._driver.observability.metrics.in_time().items()}
         for backend in self.backends:
             turns = backend.turns
-            if turns and backend.alive and turns.decide(now_ns, models, ended):
+            if turns and backend.learns_turns and backend.alive and turns.decide(now_ns, models, ended):
                 self._turns_changed = True
                 how = "take turns" if turns.group else "side by side"
                 log.info("models of the Triton at %s: %s: %s", backend.address, how, turns.why)

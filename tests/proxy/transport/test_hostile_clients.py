@@ -19,8 +19,10 @@ from tidegate_proxy.configuration.config import TransportName
 from tidegate_proxy.transport import Call
 from tidegate_proxy.transport.http2 import server_connection
 from tidegate_proxy.transport.http2.call import INFLATED_HERE
+from tidegate_proxy.transport.http2.connection import CALLS_PER_TURN, Connection
 from tidegate_proxy.transport.http2.inflation import Inflation
 from tidegate_proxy.transport.http2.message import prefix
+from tidegate_proxy.transport.http2.server_connection import ServerConnection
 
 Connect = Callable[[Served], RawClient]
 
@@ -325,6 +327,32 @@ def test_floods_end_their_connection_alone(
     assert served.bounds.ended["grpc", "floods"] == 1
     assert served.bounds.in_flight_bytes == 0
     _others_of_holding_are_served(served)
+
+
+def test_calls_that_come_in_one_piece_are_begun_over_several_turns_of_the_loop(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+) -> None:
+    """What other connections sent has its turn in between."""
+    begun, of_turn = 0, []
+    requested, handle_some = ServerConnection._requested, Connection._handle_some
+
+    def count_call(connection: ServerConnection, event: Any) -> None:  # noqa: ANN401
+        nonlocal begun
+        begun += 1
+        requested(connection, event)
+
+    def count_turn(connection: Connection) -> None:
+        before = begun
+        handle_some(connection)
+        of_turn.append(begun - before)
+
+    monkeypatch.setattr(ServerConnection, "_requested", count_call)
+    monkeypatch.setattr(Connection, "_handle_some", count_turn)
+    client = connect(serve(_hold))
+    client.until(lambda client: bool(client.seen))
+    client.socket.sendall(b"".join(_frame(1, 5, 2 * number + 1, _BEGIN) for number in range(200)))
+    eventually(lambda: begun == 200, "all calls to be begun")
+    assert max(of_turn) == CALLS_PER_TURN
 
 
 def test_what_is_no_http2_ends_its_connection_alone(

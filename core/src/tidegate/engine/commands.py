@@ -52,6 +52,7 @@ def _dispatch(state: State, batch: Batch) -> None:
 def depart(state: State, batch: Batch, taken: list[Request], rows: int) -> None:
     """Send a batch, of these requests, on its way: they are queued no more."""
     state.next_batch_id = batch.id + 1
+    state.succession.offered.difference_update([leg.worker_id for leg in batch.legs])
     state.sharing.start(batch.model, taken, rows, sum(leg.duration_ns for leg in batch.legs))
     state.flights.depart(state.now_ns, batch, taken, rows)
 

@@ -66,6 +66,7 @@ class Flights:
             else:
                 reason = f"worker {leg.worker_id} was lost"
                 flight.doomed = BatchFailed(now_ns, batch.id, effect.leg, leg.worker_id, reason, retry=True)
+        self._expectations.leg_started(sent.sent_ns, batch, effect.leg, booked.worker.kind, effect.shape)
         if flight.early_ns is not None:
             first = batch.legs[effect.leg]
             self._overlap.begins(sent.sent_ns, booked.worker, flight, self._profile(first, booked, flight))

@@ -224,6 +224,7 @@ class Intake:
         worker = event.worker
         self._lose_worker(WorkerLost(event.now_ns, worker.id))  # it was away, though nobody noticed
         self._state.fleet.add(worker)
+        self._state.succession.offered.add(worker.id)
         self._policy.inform(event)
         self._turns.begin_anew()
 

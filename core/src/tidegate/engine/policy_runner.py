@@ -88,16 +88,19 @@ class PolicyRunner:
         """Tell of a worker, unless it is a late request's turn there: then the policy is told once that has run."""
         state = self._state
         late, policy = state.late, state.policy
-        if state.fleet.serves_late and type(news) is WorkerReady:
+        knows = news.worker_id in state.succession.offered
+        if state.fleet.serves_late and type(news) is WorkerReady and not knows:
             if policy.awaits_ready:
                 self._give_up_first(news)
-                if late and (batch := late.batch_for(news.worker_id, news.free_ns)):
+                if state.policy is policy and late and (batch := late.batch_for(news.worker_id, news.free_ns)):
                     self._run_late(batch, news)
                     return
-            if late and (shown := late.to_show_for(news.worker_id)):  # first, so that they run in one batch
+            if state.policy is policy and late and (shown := late.to_show_for(news.worker_id)):
                 self._delay(news.worker_id)
-                self.show_late(shown)
+                self.show_late(shown)  # first, so that they run in one batch
         if state.policy is policy:  # one that followed it meanwhile knew from the start, and may have used it
+            if type(news) is WorkerReady:
+                state.succession.offered.add(news.worker_id)
             self.inform(news)
 
     def _give_up_first(self, ready: WorkerReady) -> None:
@@ -112,30 +115,45 @@ class PolicyRunner:
     def _delay(self, worker_id: int) -> None:
         """Tell a policy that overlaps legs that what it knew of a worker is out of date."""
         if self._state.policy.overlaps:
+            self._state.succession.offered.discard(worker_id)
             self.inform(WorkerDelayed(self._state.now_ns, worker_id))
 
     def _run_late(self, requests: list[Request], ready: WorkerReady) -> None:
         """Run a batch that the engine formed; the policy forgets those of its requests that it saw.
 
-        It is told of the worker once the batch is over.
+        It is told of the worker once the batch is over. A policy that breaks meanwhile is followed by one that knows of
+        the worker: then all wait as before.
         """
-        state, taken = self._state, []
+        state, policy = self._state, self._state.policy
+        taken: list[Request] = []
         self._delay(ready.worker_id)
         for request in requests:
-            if state.queued.pop(request.id, None):
+            if request.is_late:
+                taken.append(request)
+            elif state.policy is policy and request.id in state.queued:
+                del state.queued[request.id]
+                taken.append(request)
                 self.inform(RequestCancelled(state.now_ns, request.id))
-                taken.append(request)
-            elif not request.is_late:  # the policy gave it up when told of another
-                taken += [late] if (late := state.late.remove(request.id)) else []
+            elif given_up := state.late.remove(request.id):  # by the policy, when told of another
+                taken.append(given_up)
+        if state.policy is policy:
+            self._depart(taken, ready)
+            return
+        for request in taken:
+            if request.is_late:
+                state.late.call_back(request)
             else:
-                taken.append(request)
-        rows, first = sum(request.rows for request in taken), taken[0]
+                state.enqueue_again(request)
+                self.inform(RequestArrived(state.now_ns, request))
+
+    def _depart(self, requests: list[Request], ready: WorkerReady) -> None:
+        state, first, rows = self._state, requests[0], sum(request.rows for request in requests)
         profile = state.expectations.profiles[first.model, state.fleet.workers[ready.worker_id].kind, first.shape]
         legs = (Leg(ready.worker_id, first.model, ready.free_ns, profile.planned_ns(rows)),)
-        batch = Batch(state.policy.new_batch_id(), first.model, tuple(request.id for request in taken), legs)
+        batch = Batch(state.policy.new_batch_id(), first.model, tuple(request.id for request in requests), legs)
         state.succession.own_batches.add(batch.id)
         state.commands.append(Dispatch(batch))
-        commands.depart(state, batch, taken, rows)
+        commands.depart(state, batch, requests, rows)
 
     def show_late(self, requests: Iterable[Request]) -> None:
         """Let the policy know of late requests that were not queued."""
@@ -153,6 +171,7 @@ class PolicyRunner:
         """Tell what follows from what was just done."""
         state = self._state
         while state.succession.awaits_workers and (released := state.succession.next_released()):
+            state.succession.offered.add(released.id)
             self.inform(WorkerJoined(state.now_ns, released))
         self.follow_doubts()
         while state.queued and state.overlap.is_due(state.now_ns):

@@ -252,7 +252,7 @@ class SharedWorkers:
         request = self._next_in_turn(now_ns, model, held) or self._next_to_join(now_ns, model, held)
         if request or self._fleet.idle_ids.isdisjoint(self._places[model].workers):
             return request
-        return self._next_for_idle(model, held)
+        return self._next_for_idle(now_ns, model, held)
 
     def _next_in_turn(self, now_ns: int, model: str, held: HeldRequests) -> Request | None:
         """The oldest request of the flow that was served least."""
@@ -279,13 +279,23 @@ class SharedWorkers:
                 held.pass_over(request)
         return None
 
-    def _next_for_idle(self, model: str, held: HeldRequests) -> Request | None:
-        """Whatever there is, but for what waits behind a full batch: workers have nothing better to do."""
+    def _next_for_idle(self, now_ns: int, model: str, held: HeldRequests) -> Request | None:
+        """Whatever there is, but for what waits behind a full batch: workers have nothing better to do.
+
+        Where the policy waits for something with what it sees, out of turn comes only what can join that: a batch of
+        another kind would take the worker from it, as urgent as its client says it is.
+        """
         seen, most_rows = self._view.rows_of(model), self._fleet.models[model].max_rows
         for key in held.keys:
-            if seen.get(key, 0) < most_rows and (request := held.oldest_of_key(key)):
+            rows = seen.get(key, 0)
+            if rows >= most_rows or not (request := held.oldest_of_key(key)):
+                continue
+            if rows or not seen or self._is_turn_of(now_ns, held.flow_of(request), request):
                 return request
         return held.youngest_passed_over
+
+    def _is_turn_of(self, now_ns: int, flow: Flow, request: Request) -> bool:
+        return self._flows.is_turn(now_ns, flow, self._costs.grace_ns(request.model, request.shape))
 
     def _is_limited(self, now_ns: int, model: str, *, hurried: bool) -> bool:
         """Whether flows of this sort are kept from crowding a model."""

@@ -34,6 +34,8 @@ class Succession:
         self._fleet = fleet
         self._expectations = expectations
         self._alone = alone
+        self.offered = {worker.id for worker in setup.workers}
+        """The idle workers, by id, that the policy knows of: the engine uses no such worker by itself."""
         self.own_batches: set[int] = set()
         """The batches on their way, by id, that the engine formed."""
         self._busy: set[int] = set()
@@ -62,6 +64,7 @@ class Succession:
         self.policy = successor(self.setup(fleet.models.values(), idle, first_batch_id))
         self.timers.clear()
         self._busy = busy
+        self.offered = {worker.id for worker in idle}
 
     def setup(self, models: Iterable[Model], workers: Iterable[Worker], first_batch_id: int) -> Setup:
         """What the next policy is made of, with the profiles as they stand."""

@@ -130,7 +130,8 @@ class Symphony(QueueingPolicy[ModelThread]):
             load = self._begin_load((request.model, request.shape), now_ns)
         if not self.arrives_anew(request):
             self._autoscaler.arrived()
-            load.rate.observe(now_ns, request.rows)
+            if load.outlook is None or now_ns + load.outlook.profile.planned_ns(1) <= request.deadline_ns:
+                load.rate.observe(now_ns, request.rows)  # what is too late as it comes asks for no batch
             if request.app and (known := self._applications.get(request.model)) and known.count(request.app):
                 self._plan_by_applications(request.model)
             if self._adapts and (need := self._needs.get(request.model) or self._share(request.model)):

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -41,10 +41,11 @@ class TritonAddress(Section):
         description="The kind of its workers, which are equally fast: profiles are kept by it. Default: from its GPU, "
         "else `default`",
     )
-    in_turn: bool | None = Field(
+    in_turn: bool | Literal["learned"] | None = Field(
         default=None,
         description="Its models run in turn, one batch at a time on each of its instances, or concurrently, as in a "
-        "Triton alone. Default: those in turn that need the same resource of its rate limiter",
+        "Triton alone. `learned`: in turn while that is found to be better; only for models that do not call each "
+        "other. Default: those in turn that need the same resource of its rate limiter",
     )
     share_memory: bool | None = Field(
         default=None,

@@ -43,7 +43,7 @@ def waits_behind_longer_ones(facts: Facts) -> Iterator[Finding]:
 
 def in_turn_on_processors(facts: Facts) -> Iterator[Finding]:
     """Models that run on processors, and in turn: where there are cores for both, one of them idles."""
-    if facts.has_layout or not any(triton.in_turn for triton in facts.config.tritons):
+    if facts.has_layout or not any(triton.in_turn is True for triton in facts.config.tritons):
         return
     for service in facts.services.values():
         others = [name for name in service.beside if _on_processors(facts.services[name])]
@@ -54,7 +54,7 @@ def in_turn_on_processors(facts: Facts) -> Iterator[Finding]:
                 f"model {service.name}",
                 f"it runs on processors, as does {', '.join(others)}, and they take turns, as `in_turn` says: side by "
                 "side is quicker where there are cores for both",
-                "leave `tritons.N.in_turn` out: Tidegate learns whether they are in each other's way",
+                "leave `tritons.N.in_turn` out, or let it be `learned`, if they do not call each other",
             )
 
 

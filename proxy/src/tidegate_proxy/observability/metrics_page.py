@@ -33,6 +33,7 @@ from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.metrics import Snapshot
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.shared_page import SharedPage
 from tidegate_proxy.observability.statistics import Counts
 from tidegate_proxy.observability.triton_metrics import merge, request_metrics, scrape
 from tidegate_proxy.ports import bind
@@ -87,6 +88,7 @@ class MetricsPage:
         self._processes = processes
         live = Live(driver, directory, discovery, trial)
         self._live_page = LivePage(live, Viewers(live), self._looks_refused)
+        self._shared = SharedPage(self._rendered)
         self._server: HttpServer | None = None
 
     async def listen(self, address: str, *, reuse_port: bool = False) -> int:
@@ -145,7 +147,10 @@ class MetricsPage:
         refusal = self._gate.look_refusal(headers)
         return refusal and _answer_of(refusal)
 
-    async def _page(self) -> Answer:
+    async def _metrics(self) -> Answer:
+        return await self._shared.read()
+
+    async def _rendered(self) -> Answer:
         addresses = {backend.address: backend.metrics for backend in self._discovery.backends if backend.metrics}
         pages = await scrape(addresses)
         # The numbers are copied here, where they change, and written out in a thread, as that takes a while.
@@ -218,7 +223,7 @@ class MetricsPage:
 
     ROUTES: "Final[Mapping[bytes, Page]]" = MappingProxyType(
         {
-            b"/metrics": Page(_page, "metrics", needs_credential=False),
+            b"/metrics": Page(_metrics, "metrics", needs_credential=False),
             b"/models": Page(_models, "metrics", needs_credential=False),
             b"/layout": Page(_layout, "metrics", needs_credential=True),
             b"/shadow": Page(_shadow, "metrics", needs_credential=True),

@@ -7,12 +7,13 @@ import asyncio
 import logging
 import threading
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
 
 import ngh2
 from ngh2.enums import ErrorCode, Setting
-from ngh2.events import ConnectionClosed, Event, PingAcknowledged
+from ngh2.events import ConnectionClosed, Event, PingAcknowledged, RequestReceived
 
 from tidegate_proxy.faults import faults
 from tidegate_proxy.transport.http2.message import JOINED_UP_TO, prefix
@@ -30,6 +31,8 @@ CONNECTION_WINDOW: Final = 64 << 20
 STREAM_WINDOW: Final = 4 << 20
 FRAME_BYTES: Final = 1 << 20
 """The most bytes of one frame that is received."""
+CALLS_PER_TURN: Final = 32
+"""Calls that one connection may begin before other connections have a turn: hundreds may come in one piece."""
 AHEAD_BYTES: Final = 1 << 18
 """How many bytes of a stream may wait for its reader before the next message has to."""
 
@@ -79,6 +82,8 @@ class Connection(asyncio.BufferedProtocol):
         """Whether anything came since the last look."""
         self.closed_because = ""
         """Why the connection was ended, where it was by this side."""
+        self._events: deque[Event] = deque()
+        """What came and waits for the connection's next turn: no more is read until it is handled."""
         self.handlers: dict[type[Event], Callable[[Any], None]] = {
             PingAcknowledged: self._answered,
             ConnectionClosed: self._closed,
@@ -172,6 +177,7 @@ class Connection(asyncio.BufferedProtocol):
                 handle.cancel()
         self._flushed.clear()
         self._senders.clear()
+        self._events.clear()
         self.lost(self.closed_because or (str(exc) if exc else "Socket closed"))
 
     def acknowledge(self, stream_id: int, amount: int) -> None:
@@ -277,9 +283,37 @@ class Connection(asyncio.BufferedProtocol):
                 _call_back(then)
 
     def _dispatch(self) -> None:
-        for event in self.http2.events():
-            if handler := self.handlers.get(type(event)):
-                handler(event)
+        """Handle what came, unless what came before still waits; the rest of what is much waits for the next turn."""
+        waits, events = bool(self._events), self._events
+        events.extend(event for event in self.http2.events() if type(event) in self.handlers)
+        if not waits:
+            self._handle_some()
+
+    def _handle_some(self) -> None:
+        """Handle the events of one turn."""
+        events, handlers, calls = self._events, self.handlers, 0
+        while events and calls < CALLS_PER_TURN:
+            event = events.popleft()
+            calls += type(event) is RequestReceived
+            handlers[type(event)](event)
+        if events and self.transport:
+            self.transport.pause_reading()
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Have another turn."""
+        if self.transport is None:
+            return
+        self._awake = True
+        try:
+            self._handle_some()
+        except Exception as error:
+            faults.report("what came over a connection", error)
+            self.abort("a fault of Tidegate's own")
+            return
+        if not self._events:
+            self.transport.resume_reading()
+        self.flush_safely()
 
     @property
     def unread_bytes(self) -> int:
