@@ -7,7 +7,7 @@ serve              puts the pieces together: BEGIN HERE
 proxy              what they are together: it listens, takes up a changed configuration, looks after Tritons, ends
 front, streams     the gRPC service that clients see; relay: what of a stream goes on as it is; http/ the HTTP service
 inference          what becomes of a request: scheduled, or sent on
-  envelope           a request: header, tensors as buffers, what it can be merged with
+  envelope           a request: header, tensors as buffers, what it can be merged with; typed_contents: with raw ones
   client             who waits for it; outcome: what that one is told; refusal: why it is refused, in one word
   heading            what many requests say alike, read once; form: requests that are written alike, not read at all
   passage            a request that cannot be scheduled, on its way to a Triton as it is; routing: to which

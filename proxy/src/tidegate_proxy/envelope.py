@@ -8,6 +8,7 @@ from tidegate_proxy import wire
 from tidegate_proxy.heading import Heading, Headings, NotSchedulable, Overgrown, parsed
 from tidegate_proxy.reserved_names import REGION_PARAMETER, RESERVED
 from tidegate_proxy.signature import Signature
+from tidegate_proxy.typed_contents import with_raw_contents
 
 MOST_ROWS = 2**31 - 1
 """What shapes say of requests without contents is believed so far: they are counted in 64 bits."""
@@ -56,14 +57,17 @@ def open_envelope(message: bytes, signature: Signature) -> Envelope:
 def open_known(message: bytes, headings: Headings) -> Envelope:
     """Look into a request of a batchable model.
 
-    Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification, typed contents) or
-    is not well-formed: a batch must never fail because of one request in it.
+    Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification) or is not
+    well-formed: a batch must never fail because of one request in it. Typed contents are written as raw ones.
     """
     if taken := headings.take(message):
         heading, id_field, tensors = taken
         name = _id_in(id_field)
     else:
         header, id_field, name, tensors = _split(message)
+        if not tensors and (raw := with_raw_contents(message)):
+            message = raw
+            header, id_field, name, tensors = _split(message)
         heading = headings.read(message, header, tensors)
     return Envelope(
         message, heading, id_field, name, tensors, headings.signature, heading.model, heading.rows, heading.merge_key

@@ -126,7 +126,7 @@ class Headings:
     def of(self, header: bytes, tensors: int) -> Heading:
         """What a serialized ModelInferRequest without its id and its tensors says, which are that many.
 
-        Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification, typed contents)
+        Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification)
         or is not well-formed: a batch must never fail because of one request in it.
         """
         if heading := self._known.get(header):
