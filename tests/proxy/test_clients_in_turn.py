@@ -19,6 +19,7 @@ from tidegate_proxy.backend import INFER
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.labels import digest
 from tidegate_proxy.limits import Load, QueueLimits
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.transport.grpcio.options import CHANNEL_OPTIONS
@@ -154,6 +155,16 @@ def test_one_credential_is_one_owner_however_it_is_written(tmp_path: Path) -> No
     assert len({owner(token), owner(key), owner(("authorization", "Bearer tokens-2"))}) == 3
     assert "tokens-1" not in owner(token)
     assert gate.refusal(INFER, [("authorization", "x"), token]) is not None, "the first one counts, as everywhere"
+
+
+def test_a_key_that_may_be_secret_is_recorded_as_a_digest() -> None:
+    for key in ("authorization", "x-api-key", "session-token"):
+        config = {"tritons": ["h:1"], "clients": {"by": "metadata", "key": key}}
+        gate = Gate(ServeConfig.model_validate_json(json.dumps(config)))
+        owner = gate.owner([(key, "Bearer hush")], lambda: "peer")
+        assert (owner, "hush" in owner) == (digest("Bearer hush"), False)
+    config = {"tritons": ["h:1"], "clients": {"by": "metadata", "key": "tenant-id"}}
+    assert Gate(ServeConfig.model_validate_json(json.dumps(config))).owner([("tenant-id", "a")], lambda: "peer") == "a"
 
 
 @pytest.mark.parametrize("clients", [{"by": "metadata"}, {"by": "token", "key": "x"}])

@@ -21,7 +21,7 @@ from tidegate_proxy.applications import MOST, Applications
 from tidegate_proxy.configuration.clients import AppConfig
 from tidegate_proxy.envelope import open_known
 from tidegate_proxy.heading import Headings
-from tidegate_proxy.labels import LONGEST, OTHER, FirstLabels, label
+from tidegate_proxy.labels import LONGEST, OTHER, FrequentLabels, digest, label
 from tidegate_proxy.merging import merged_header
 from tidegate_proxy.shape import shape_of
 from tidegate_proxy.signature import Signature, TensorSpec
@@ -70,9 +70,37 @@ def test_a_label_that_is_cut_keeps_its_beginning_and_says_which_it_was() -> None
     assert long != label("a" * 201)
 
 
-def test_the_first_labels_are_kept_apart() -> None:
-    first = FirstLabels(2)
-    assert [first.of(text) for text in ("a", "b", "c", "a", "d", "b")] == ["a", "b", OTHER, "a", OTHER, "b"]
+def test_the_frequent_labels_are_kept_apart() -> None:
+    labels = FrequentLabels(2)
+    asked = "abcadbaabb"
+    assert [labels.of(text, 1.0) for text in asked] == [text if text in "ab" else OTHER for text in asked]
+    assert [labels.of("c", 1.0) for _ in range(8)][-1] == "c", "it comes more often than one of the others"
+
+
+def test_labels_that_came_once_each_make_room() -> None:
+    labels = FrequentLabels(100)
+    for number in range(110):
+        labels.of(f"made up {number}", 1.0)
+    known = [labels.of(text, 1.0) for _ in range(20) for text in ("quick", "slow")]
+    assert known.count("quick") == known.count("slow") == 19
+
+
+def test_labels_that_fade_make_room_but_not_many_an_hour() -> None:
+    labels = FrequentLabels(4)
+    for _ in range(1000):
+        assert labels.of("old", 1.0) == "old"
+    places = {labels.of(f"new {number}", 1.0) for number in range(50) for _ in range(3)} - {OTHER}
+    assert len(places) <= 1 + 3 + 4, "what is learned of each is kept"
+    assert labels.of("old", 1.0) == "old"
+    later = {labels.of(f"later {number}", 4000.0) for number in range(50) for _ in range(20)} - {OTHER}
+    assert 1 <= len(later) <= 4
+
+
+def test_a_header_that_may_be_secret_is_a_digest() -> None:
+    heading: Any = None
+    for header in ("authorization", "x-api-key", "Session-Token"):
+        applications = Applications(AppConfig(header=header.lower()))
+        assert applications.of(heading, ((header.lower(), "Bearer hush"),)) == digest("Bearer hush")
 
 
 def test_applications_are_bounded_however_many_clients_name() -> None:

@@ -1,12 +1,18 @@
 """Names that clients give things, as short and as few as what is kept by name has to be: clients may be hostile."""
 
 import hashlib
+import re
+from collections import OrderedDict
 from typing import Final
 
 LONGEST: Final = 100
 """Characters of a label."""
+_FADES_AFTER: Final = 100
+"""Counts halve after so many labels for each that is kept apart."""
+_HOUR_S: Final = 3600.0
 OTHER: Final = "other"
 """What labels become of which there are too many already."""
+_SECRET: Final = re.compile("auth|key|token|secret|passw|credential|cookie|session|signature", re.IGNORECASE)
 _DIGITS: Final = 16
 """How many digits of a digest are used."""
 
@@ -16,23 +22,58 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGITS] if text else ""
 
 
+def may_be_secret(name: str) -> bool:
+    """Whether a header, or gRPC metadata, of this name may carry a secret: its values are kept as digests."""
+    return _SECRET.search(name) is not None
+
+
 def label(text: str) -> str:
     """A text as it is; of one that is too long the beginning, and its digest."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - _DIGITS - 1]}#{digest(text)}"
 
 
-class FirstLabels:
-    """The labels that came first are kept apart; those that came when there were enough are all one."""
+class FrequentLabels:
+    """Keeps apart the labels that come often; the others are all one.
+
+    A newcomer takes the place of the label that has come least often, once it has come more often itself: labels that
+    come once each, made up by one client, leave no place taken. Counts halve now and then, so that the past fades.
+    """
 
     def __init__(self, most: int) -> None:
+        """`most`: how many are kept apart at a time. So many others may take places in an hour."""
         self._most = most
-        self._known: set[str] = set()
+        self._known: dict[str, int] = {}
+        """How often each that is kept apart has come."""
+        self._newcomers: OrderedDict[str, int] = OrderedDict()
+        """The same of as many others, the latest last."""
+        self._seen = 0
+        self._replaceable = float(most)
+        """How many may be replaced now: what is learned of each is kept elsewhere for ever."""
+        self._at_s = 0.0
 
-    def of(self, text: str) -> str:
-        """The label that stands for this one: itself, or `OTHER`."""
+    def of(self, text: str, now_s: float) -> str:
+        """The label that stands for this one at an instant of a monotonic clock: itself, or `OTHER`."""
+        self._seen += 1
+        if self._seen % (_FADES_AFTER * self._most) == 0:
+            self._known = {label: count // 2 for label, count in self._known.items()}
         if text in self._known:
+            self._known[text] += 1
             return text
-        if len(self._known) >= self._most:
-            return OTHER
-        self._known.add(text)
-        return text
+        if len(self._known) < self._most:
+            self._known[text] = 1
+            return text
+        count = self._newcomers[text] = self._newcomers.pop(text, 0) + 1
+        if len(self._newcomers) > self._most:
+            self._newcomers.popitem(last=False)
+        return text if count > 1 and self._takes_a_place(text, count, now_s) else OTHER
+
+    def _takes_a_place(self, text: str, count: int, now_s: float) -> bool:
+        least = min(self._known, key=self._known.__getitem__)
+        self._replaceable += (now_s - self._at_s) * self._most / _HOUR_S if self._at_s else 0.0
+        self._replaceable, self._at_s = min(self._replaceable, float(self._most)), now_s
+        if count <= self._known[least] or self._replaceable < 1:
+            return False
+        self._replaceable -= 1
+        del self._known[least], self._newcomers[text]
+        self._known[text] = count
+        return True

@@ -1,11 +1,14 @@
 """Puts the proxy together: Tritons, catalog, policy, engine, driver, fronts."""
 
 import asyncio
+import itertools
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import BinaryIO
 
 from tidegate.api import Setup
@@ -25,6 +28,7 @@ from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.descriptors import within_descriptors
 from tidegate_proxy.configuration.home_config import assignment_of
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.control import Control
@@ -73,7 +77,7 @@ async def serving(
     plugins.policy(config.policy.name)  # a wrong name should not have to wait for Tritons
     controller = _controller(config, plugins, processes)
     measured = read_profiles(config.profiles) if config.profiles else ProfileFile(profiles=[])
-    gate = Gate(config)
+    gate, served = Gate(config), config if home else within_descriptors(config)
     tracing = otlp_tracing(config.tracing.endpoint) if config.tracing else None
     async with AsyncExitStack() as stack:
         observers = _observers(config, plugins, stack)
@@ -132,17 +136,17 @@ async def serving(
                 discovery,
                 gate,
                 bounds,
-                http_limits(config),
+                http_limits(served),
                 trial,
                 lambda: proxy.actuator,
                 processes,
             )
             await proxy.show_metrics(page, config.listen.metrics, stack, home)
-        front = Front(inference, driver, control, routing, passages, gate, config, bounds, home)
+        front = Front(inference, driver, control, routing, passages, gate, served, bounds, home)
         await proxy.serve_grpc(front, stack)
         front.watch(liveness)
         if config.listen.http and _serves_http(config, backends):
-            http = HttpService(config, inference, directory, discovery, control, routing, gate, bounds, in_force, home)
+            http = HttpService(served, inference, directory, discovery, control, routing, gate, bounds, in_force, home)
             await proxy.serve_http(http, config.listen.http, stack)
         if home:
             await _open(home, proxy, discovery, control, stack)
@@ -307,10 +311,19 @@ def _observers(config: ServeConfig, plugins: Plugins, stack: AsyncExitStack) -> 
     """The observers that were asked for. Raises PluginError, and OSError for an event log that cannot be written."""
     observers = [plugins.make_observer(choice.name, dict(choice.options)) for choice in config.observers]
     if config.record:
-        record = config.record.open("wb")
+        record = _new_recording(config.record)
         stack.callback(_close_quietly, record)
         observers.insert(0, Recorder(record))
     return observers
+
+
+def _new_recording(path: Path) -> BinaryIO:
+    """An empty file for its owner alone. The recording of an earlier run, which may have crashed, is kept beside it."""
+    if path.is_file() and path.stat().st_size:
+        names = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
+        path.rename(next(name for name in names if not name.exists()))
+    # What is no file, such as a pipe or /dev/stdout, is opened as it is; an empty file keeps its mode.
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
 
 
 def _close_quietly(record: BinaryIO) -> None:

@@ -115,7 +115,7 @@ def test_nothing_else_gets_in(tmp_path_factory: pytest.TempPathFactory, guess: s
     [
         ("", "there is no credential in it: nobody could call"),
         ("# nobody\n\n", "there is no credential in it"),
-        ("ok\nhush me\n", "line 2: a credential is one word of ASCII; a comment begins with #"),
+        ("ok\nhush me\n", "line 2: a credential is one word of ASCII without"),
         ("hüsh\n", "line 1: a credential is one word of ASCII"),
         ("sha256:hush\n", "line 1: after sha256: there must be 64 hexadecimal digits"),
     ],
@@ -151,3 +151,31 @@ def test_files_that_change_are_noticed_once(tmp_path: Path) -> None:
     path.unlink()
     path.symlink_to(tmp_path / "second")
     assert watched.changed()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("abc#def", "without quotes, commas or '#'"),
+        ('"abc"', "without quotes"),
+        ("'abc'", "without quotes"),
+        ("abc,", "without quotes"),
+        ("\ufeffabc", "one word of ASCII"),
+        ("abc\x07", "one word of ASCII"),
+        ("token: abc", "one word of ASCII"),
+        ("Bearer abc", "one word of ASCII"),
+        ("SHA256:" + "0" * 64, "sha256: and 64 hexadecimal digits"),
+        ("sha512:" + "0" * 128, "sha256: and 64 hexadecimal digits"),
+        ("$2b$12$abcdefghijklmnopqrstuv", "sha256: and 64 hexadecimal digits"),
+        ("sha256:abc", "64 hexadecimal digits"),
+    ],
+)
+def test_a_line_that_could_mean_something_else_is_an_error(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(CredentialFileError, match=f"tokens_file, line 2: .*{said}"):
+        _make(tmp_path, tokens=f"# tokens\n{line}\n")
+
+
+def test_a_comment_begins_after_a_blank(tmp_path: Path) -> None:
+    authenticator = _make(tmp_path, tokens="#one\ntok-1 #two\ntok:2/+=\t# three\n")
+    for token, passes in (("tok-1", True), ("tok:2/+=", True), ("#one", False), ("tok-1 #two", False)):
+        assert (authenticator.refusal(INFER, [("authorization", f"Bearer {token}")]) is None) == passes

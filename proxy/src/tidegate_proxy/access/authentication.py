@@ -1,7 +1,7 @@
 """Who may call: bearer tokens and API keys out of files.
 
-A file has one credential per line, as it is or as `sha256:` and 64 hexadecimal digits; blank lines and what follows
-a `#` do not count. In memory there are digests only.
+A file has one credential per line, as it is or as `sha256:` and 64 hexadecimal digits; blank lines and comments do
+not count, which begin with `#` at a line's beginning or after a blank. In memory there are digests only.
 """
 
 import hashlib
@@ -20,6 +20,10 @@ Find = Callable[[str], str | bytes | None]
 """Gives the first header of a lower-case name; None where there is none."""
 UNAUTHORIZED: Final = 401
 _SCHEME: Final = "bearer "
+_COMMENT: Final = re.compile(r"(?:^|[ \t])#.*")
+_CREDENTIAL: Final = re.compile(r"""[!$-&(-+\--~]+""")
+"""Quotes, commas and `#` are those of another format, or the rest of a line that was not meant to be a comment."""
+_OTHER_HASH: Final = re.compile(r"(?:sha-?\d+|md5|bcrypt|argon2\w*|blake\w*):|\$\w+\$", re.IGNORECASE)
 _HASHED: Final = re.compile(r"sha256:([0-9a-fA-F]{64})")
 
 
@@ -105,12 +109,17 @@ def _read(path: Path) -> frozenset[bytes]:
         raise CredentialFileError(f"{path}: {why}; it must hold one token or API key per line") from error
     digests = set()
     for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
+        words = _COMMENT.sub("", line).split()
         if not words:
             continue
-        if len(words) > 1 or not words[0].isascii():
+        if len(words) > 1 or not _CREDENTIAL.fullmatch(words[0]):
             raise CredentialFileError(
-                f"{path}, line {number}: a credential is one word of ASCII; a comment begins with #"
+                f"{path}, line {number}: a credential is one word of ASCII without quotes, commas or '#'; "
+                "a comment begins with '#' at the line's beginning or after a blank"
+            )
+        if _OTHER_HASH.match(words[0]) and not words[0].startswith("sha256:"):
+            raise CredentialFileError(
+                f"{path}, line {number}: hashes are written sha256: and 64 hexadecimal digits, no other way"
             )
         hashed = _HASHED.fullmatch(words[0])
         if words[0].startswith("sha256:") and not hashed:

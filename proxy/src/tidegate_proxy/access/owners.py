@@ -5,7 +5,7 @@ from typing import Final
 
 from tidegate_proxy.access.authentication import Authenticator, Find
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.labels import LONGEST, digest
+from tidegate_proxy.labels import LONGEST, digest, may_be_secret
 
 _DIGITS: Final = 16
 """How many digits of a credential's digest are used."""
@@ -18,6 +18,7 @@ class Owners:
         """`authenticator`: who knows credentials; None: what comes was looked at elsewhere."""
         self._by = config.clients.by
         self._key = config.clients.key or ""
+        self._is_secret = may_be_secret(self._key)
         self._authenticator = authenticator
 
     def of(self, find: Find, peer: Callable[[], str]) -> str:
@@ -30,7 +31,7 @@ class Owners:
         if self._by == "metadata":
             given = find(self._key)
             value = _text(given)
-            return value if len(value) <= LONGEST else digest(value)
+            return value if len(value) <= LONGEST and not self._is_secret else digest(value)
         if self._authenticator:
             # Not as it is written, nor one beside it: a client would be as many owners as it likes.
             credential = self._authenticator.credential(find)

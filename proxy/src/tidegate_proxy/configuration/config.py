@@ -202,7 +202,10 @@ class ServeConfig(Section):
         default=None, description="A planner's layout; every Triton then is one of its workers. Default: none"
     )
     profiles: InputFile | None = Field(default=None, description="Profile file, written by `tidegate profile`")
-    record: OutputFile | None = Field(default=None, description="Write the event log to this file (JSON lines)")
+    record: OutputFile | None = Field(
+        default=None,
+        description="Write the event log to this file (JSON lines); one that is there is kept as FILE.1, ...",
+    )
     observers: tuple[Annotated[ObserverChoice, _short(ObserverChoice, "name")], ...] = Field(
         default=(), description="Who watches the engine; a string is the name of an observer"
     )

@@ -18,6 +18,7 @@ from tidegate_proxy.access.tls import server_context
 from tidegate_proxy.access.watched import WatchedFiles, credential_files
 from tidegate_proxy.bounds import Bounds, Served
 from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.descriptors import within_descriptors
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.faults import faults
 from tidegate_proxy.fronts import frames
@@ -75,7 +76,7 @@ class Front:
 
         Raises CredentialFileError and RestrictionError for files that cannot be used.
         """
-        self._config = config
+        self._config = config = within_descriptors(config)
         self.homes = [HomeLine(number, address, self) for number, address in enumerate(homes)]
         self.are_several = bool(config.homes)
         """Whether homes say what they have; else there is one, which has everything."""

@@ -1,0 +1,35 @@
+"""How many connections the open files allow: beyond it no port accepts, and nothing in a log says so."""
+
+import logging
+import resource
+from typing import Final
+
+from tidegate_proxy.configuration.config import ServeConfig
+
+log = logging.getLogger(__name__)
+
+_RESERVE: Final = 128
+"""Descriptors at least for files, libraries and connections to Tritons."""
+_RESERVE_FRACTION: Final = 8
+"""And at least an eighth of all."""
+
+
+def within_descriptors(config: ServeConfig) -> ServeConfig:
+    """The configuration with as many connections per port as the limit of open files allows, and a warning if fewer.
+
+    Each port has its own: a flood of one of them closes connections of its own, and leaves the others theirs.
+    """
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return config
+    ports = [port for port in (config.listen.grpc, config.listen.http, config.listen.metrics) if port]
+    allowed = max(1, (files - max(_RESERVE, files // _RESERVE_FRACTION)) // max(1, len(ports)))
+    if allowed >= config.limits.max_connections:
+        return config
+    log.warning(
+        "limits.max_connections: %d on each of %d ports are more than %d open files allow; %d are let in on each: "
+        "raise the limit of open files (ulimit -n, LimitNOFILE=), or lower max_connections",
+        *(config.limits.max_connections, len(ports), files, allowed),
+    )
+    limits = config.limits.model_copy(update={"max_connections": allowed})
+    return config.model_copy(update={"limits": limits})
