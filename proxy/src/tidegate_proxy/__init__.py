@@ -40,6 +40,7 @@ discovery          keeps the catalog true; catalog, signature: what the Tritons 
   turn_taking        whether more of them should; slowdown: by how much they slow each other down
   kinds              what kind of worker each Triton is; gpus: those of this machine, as NVML tells
   consent            whether a model's requests are merged, run alone or pass through; queue_delay: loaded without one
+  batch_verification whether a batch gives the answers that its requests have alone, looked at now and then
   declared_padding   what the operator says of it, held against the model's config
   split_models       models in partitions, which clients see as one
 gpus               which GPUs and MIG instances this machine has, as NVML tells

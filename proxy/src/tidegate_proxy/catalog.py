@@ -125,11 +125,22 @@ class Catalog:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Unbatched:
+    """A model whose answers in batches were seen to be wrong: its requests run alone."""
+
+    why: str
+    loaded: tuple[LoadedModel, ...]
+    """Versions and configurations of which that is known."""
+
+
 class Directory:
     """Holds the catalog that is in force: whoever uses it looks here, once per request."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
+        self.unbatched: dict[str, Unbatched] = {}
+        """Models that must not be batched, by name, whatever their configurations say."""
 
 
 async def discover(
@@ -141,6 +152,7 @@ async def discover(
     gpus: Sequence[Gpu] = (),
     *,
     is_whole: bool = True,
+    unbatched: Mapping[str, Unbatched] | None = None,
 ) -> Catalog:
     """Ask every Triton what it serves. With a `layout` each of them is one of its workers, and serves nothing else.
 
@@ -163,7 +175,7 @@ async def discover(
     catalog.gpus = before.gpus if before else gpus
     if layout is None:
         catalog.places = await _places(catalog, before, returning)
-        forms = _forms(catalog, told)
+        forms = _forms(catalog, told, unbatched or {})
         agreements = {name: agree(forms[name], answers) for name in sorted(forms)}
         for name, agreement in agreements.items():
             hosts = [backend for backend in backends if any(form.backend is backend for form in forms[name])]
@@ -261,14 +273,20 @@ def _latest_last(
     return {backend: loaded[backend] for backend in (*stayed, *(other for other in loaded if other not in stayed))}
 
 
-def _forms(catalog: Catalog, told: Mapping[str, ModelConfig]) -> dict[str, list[Form]]:
+def _forms(
+    catalog: Catalog, told: Mapping[str, ModelConfig], unbatched: Mapping[str, Unbatched]
+) -> dict[str, list[Form]]:
     """What the Tritons have of each model, those that changed last at the end."""
     forms: dict[str, list[Form]] = {}
     for backend, models in catalog.loaded.items():
-        for config in (model.config for model in models):
+        for model in models:
+            config = model.config
             said = told.get(config.name, ModelConfig())
             has_slo = said.slo_ms is not None or SLO_PARAMETER in config.parameters
             consent = consent_of(config, said.batch, has_slo=has_slo)
+            known = unbatched.get(config.name)
+            if known and consent.batch == "merge" and model in known.loaded:
+                consent = Consent("alone", known.why, 1)
             forms.setdefault(config.name, []).append(Form.of(backend, config, consent))
     return forms
 

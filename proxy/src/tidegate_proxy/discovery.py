@@ -79,7 +79,7 @@ class Discovery:
             living = [backend for backend in backends if backend.alive]
             await of_tritons.require_consent(living, config.restricted, over_http=self._over_http)
             await drop_delays(living, told)
-            catalog = await discover(backends, told, before, layout=layout)
+            catalog = await discover(backends, told, before, layout=layout, unbatched=self._directory.unbatched)
             catalog.check_padding()
             self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured))
             self.backends[:] = backends
@@ -179,7 +179,9 @@ class Discovery:
             before = self._directory.catalog
             try:
                 await drop_delays([each for each in self.backends if each.alive or each is returning], self.told)
-                catalog = await discover(self.backends, self.told, before, returning, self.layout)
+                catalog = await discover(
+                    self.backends, self.told, before, returning, self.layout, unbatched=self._directory.unbatched
+                )
                 self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured), returning)
             except (BackendError, ValueError) as error:
                 log.error("what the Tritons serve has changed and cannot be taken up: %s", error)

@@ -6,7 +6,7 @@ thread, that of the event loop.
 
 import logging
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 
 import grpc
 
@@ -32,12 +32,13 @@ from tidegate_proxy.client import Client
 from tidegate_proxy.configuration.config import PolicyChoice
 from tidegate_proxy.deadlines import Due
 from tidegate_proxy.faults import faults
+from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.legs import Legs
 from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.membership import Membership
 from tidegate_proxy.observability.observability import Observability
-from tidegate_proxy.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, RequestFailed, own_fault
+from tidegate_proxy.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, Outcome, RequestFailed, own_fault
 from tidegate_proxy.outliers import Outliers
 from tidegate_proxy.recovery import Recovery
 from tidegate_proxy.regions import Regions
@@ -63,10 +64,12 @@ class Driver:
         observability: Observability,
         regions: Regions | None = None,
         hidden: Callable[[], Container[str]] = frozenset,
+        on_batch: Callable[[LegRun, Sequence[Outcome]], None] | None = None,
     ) -> None:
         """`regions`: shared with the Tritons on this machine; None: everything is sent.
 
-        `hidden`: names of metadata that are not to go on to a Triton.
+        `hidden`: names of metadata that are not to go on to a Triton. `on_batch`: called when the clients of a batch of
+        several requests have their answers; must not raise.
         """
         self.engine = engine
         self._in_force = in_force
@@ -94,6 +97,7 @@ class Driver:
             observability,
             regions,
             hidden,
+            on_batch,
         )
         self.on_stray: Callable[[Client], None] | None = None
         """Has a request answered that cannot be scheduled any more, as its model has become another."""

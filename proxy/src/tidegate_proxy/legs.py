@@ -50,8 +50,9 @@ class Legs:
         observability: Observability,
         regions: Regions | None,
         hidden: Callable[[], Container[str]],
+        on_batch: Callable[[LegRun, Sequence[Outcome]], None] | None,
     ) -> None:
-        """`regions`, `hidden`: as the driver's."""
+        """`regions`, `hidden`, `on_batch`: as the driver's."""
         self._engine = engine
         self._directory = directory
         self._clients = clients
@@ -62,6 +63,7 @@ class Legs:
         self._observability = observability
         self._regions = regions
         self._hidden = hidden
+        self._on_batch = on_batch
         self._sizes = OutputSizes()
         self._spacing = Spacing(engine, directory, running)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -220,6 +222,8 @@ class Legs:
         """A batch's answer was divided, since that instant: clients are given their parts."""
         run.payload.close(finished=True)
         self._clients.settle(run, outcomes, time.monotonic_ns() - divided_ns)
+        if self._on_batch and len(outcomes) > 1:
+            self._on_batch(run, outcomes)
         # Behind what the transports do now: when clients take their answers is theirs, and teaches nothing.
         self._loop.call_soon(self._handed_over, run)
 

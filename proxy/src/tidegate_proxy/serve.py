@@ -25,6 +25,7 @@ from tidegate_proxy.actuation.processes import Processes
 from tidegate_proxy.actuation.tritons import TritonsOfProxy
 from tidegate_proxy.applications import Applications
 from tidegate_proxy.backend import Backend, BackendError
+from tidegate_proxy.batch_verification import BatchVerifier
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.config import ServeConfig
@@ -101,7 +102,15 @@ async def serving(
         stack.callback(observability.close)
         regions = await _regions_with(backends, in_force)
         stack.push_async_callback(regions.close)
-        driver = Driver(engine, directory, in_force, observability, regions, lambda: gate.credential_headers)
+        driver = Driver(
+            engine,
+            directory,
+            in_force,
+            observability,
+            regions,
+            lambda: gate.credential_headers,
+            on_batch=(verifier := BatchVerifier(directory, in_force, observability.metrics)).answered,
+        )
         discovery = Discovery(
             backends,
             directory,
@@ -124,7 +133,13 @@ async def serving(
         proxy = Proxy(config, directory, driver, discovery, control, passages, gate, bounds, in_force, trial)
         stack.push_async_callback(proxy.close)
         proxy.actuator = _actuator(config, controller, proxy, discovery, processes) if controller else None
-        for work in (discovery.look_around(), proxy.look_at_files(), proxy.control_layout(), trial.run()):
+        for work in (
+            discovery.look_around(),
+            proxy.look_at_files(),
+            proxy.control_layout(),
+            trial.run(),
+            verifier.run(driver, discovery, gate),
+        ):
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
         if config.listen.metrics:
             page = MetricsPage(

@@ -6,6 +6,7 @@ from typing import Final
 import grpc
 
 from tidegate_proxy.configuration.config import Ejection, ServeConfig
+from tidegate_proxy.configuration.verification import BatchVerification
 from tidegate_proxy.limits import QueueLimits
 
 LEG_FACTOR: Final = 10
@@ -29,6 +30,8 @@ class Settings:
     planned, and `LEG_FLOOR_S` at least."""
     ejection: Ejection = field(default_factory=Ejection)
     """Which Tritons are given nothing for a while."""
+    batch_verification: BatchVerification = field(default_factory=BatchVerification)
+    """Whether answers in a batch are compared with those that a request has alone."""
     health_timeout_s: float = 4.0
     """After which a Triton counts as hung that answers neither inferences nor health probes."""
     silence_s: float = 4.0
@@ -67,6 +70,7 @@ def settings_of(config: ServeConfig) -> Settings:
         retry_share=config.retries.budget,
         leg_s=limits.leg_timeout_s,
         ejection=config.ejection,
+        batch_verification=config.batch_verification,
         health_timeout_s=limits.health_timeout_s,
         silence_s=limits.silence_s,
         max_shared_bytes=int(limits.max_shared_bytes),

@@ -97,6 +97,14 @@ def serve(
             "the metrics page.",
         ),
     ] = None,
+    verify_batches: Annotated[
+        float | None,
+        typer.Option(
+            metavar="FRACTION",
+            help="Fraction of batches of which one request runs again alone, to compare the answers; 0: none. "
+            "[default: 0.001]",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the policy's random generator.")] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
 ) -> None:
@@ -138,6 +146,7 @@ def serve(
         "drain_s": drain_s,
         "transport": transport,
         "fronts": fronts,
+        "batch_verification": {"fraction": verify_batches},
         "shadow": shadow,
         "canary": canary,
         "seed": seed,

@@ -22,6 +22,7 @@ from tidegate_proxy.configuration.links import LinksConfig
 from tidegate_proxy.configuration.padding import Merging
 from tidegate_proxy.configuration.section import BatchWord, InputFile, Name, OutputFile, Seconds, Section
 from tidegate_proxy.configuration.tritons import TritonAddress, check_workers
+from tidegate_proxy.configuration.verification import BatchVerification
 
 VERSION: Literal[1] = 1
 AGE_JITTER: Final = 1.2
@@ -232,6 +233,9 @@ class ServeConfig(Section):
     shedding: Shedding = Field(default=Shedding(), description="How a request is refused")
     retries: Retries = Field(default=Retries(), description="Requests on a Triton that is lost")
     ejection: Ejection = Field(default=Ejection(), description="Tritons that fail though they answer probes")
+    batch_verification: BatchVerification = Field(
+        default=BatchVerification(), description="Whether answers in a batch are those that a request has alone"
+    )
     drain_s: float = Field(
         default=20.0, ge=0, le=1e6, description="How long what is under way may take when Tidegate is asked to end"
     )

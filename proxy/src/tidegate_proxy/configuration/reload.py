@@ -31,6 +31,7 @@ LIVE: Final = frozenset(
         "shedding",
         "retries",
         "ejection",
+        "batch_verification",
         "drain_s",
         "authentication",
         "restricted",

@@ -182,6 +182,7 @@ class Snapshot:
     policies_replaced: int
     policies_restored: int
     refused: Counter[tuple[str, str]]
+    verified: Counter[tuple[str, str]]
     observers_removed: int
     engine_restarts: int
     changes: Counter[str]
@@ -206,6 +207,8 @@ class Metrics(Reader):
         reducer.tell(self)
         self.refused: Counter[tuple[str, str]] = Counter()
         """Requests that found the queues full, by model and by what they were full of."""
+        self.verified: Counter[tuple[str, str]] = Counter()
+        """Verified batches, by model and result."""
         self._decisions = Times(DECISION_BOUNDS_NS)
         self._advised = 0
         self._advised_at_ns: int | None = None
@@ -264,6 +267,7 @@ class Metrics(Reader):
             policies_replaced=self._policies_replaced,
             policies_restored=self._policies_restored,
             refused=self.refused.copy(),
+            verified=self.verified.copy(),
             observers_removed=self._observers_removed,
             engine_restarts=self._engine_restarts,
             changes=self._changes.copy(),

@@ -124,6 +124,14 @@ class _EngineCollector(Collector):
         )
         restarts.add_metric((), snapshot.engine_restarts)
         yield restarts
+        verified = CounterMetricFamily(
+            "tidegate_batch_verifications",
+            "Batches of which a request was executed again alone, by whether the answers agree.",
+            labels=("model", "result"),
+        )
+        for (model, result), count in sorted(snapshot.verified.items()):
+            verified.add_metric((model, result), count)
+        yield verified
         yield from _about_changes(snapshot)
         own = CounterMetricFamily(
             "tidegate_faults", "Faults of Tidegate's own, each of which the log tells of.", labels=("place",)
