@@ -201,3 +201,29 @@ def test_the_rule_about_pydantics_words_can_be_broken() -> None:
     (handler,) = (node for node in ast.walk(kept) if isinstance(node, ast.ExceptHandler))
     assert not _repeats(handler)
     assert [_validates(node) for node in ast.walk(kept)].count(True) == 1
+
+
+UNSEEDED = re.compile(
+    r"os\.urandom\(|SystemRandom|\bsecrets\.\w+\(|\brandom\.seed\(\)|\bRandom\(\)|default_rng\(\)|RandomState\(\)|uuid[14]\(\)"
+)
+"""What draws from the operating system, or from the clock."""
+
+
+def test_tests_draw_the_same_every_time() -> None:
+    """Exploration lives in `make explore` and `make fuzz`: `make test` must not depend on luck."""
+    here = Path(__file__)
+    drawn = [
+        f"{path.relative_to(here.parents[1])}:{number}: {line.strip()}"
+        for path in sorted(here.parent.rglob("*.py"))
+        if path != here
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if UNSEEDED.search(line)
+    ]
+    assert drawn == []
+
+
+def test_unseeded_draws_are_seen() -> None:
+    for line in ("seed = os.urandom(3)", "rng = np.random.default_rng()", "Random()", "token = secrets.token_hex(8)"):
+        assert UNSEEDED.search(line), line
+    for line in ("rng = np.random.default_rng(7)", "Random(seed)"):
+        assert not UNSEEDED.search(line), line

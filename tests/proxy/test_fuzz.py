@@ -1,6 +1,4 @@
-"""A part of what `python -m bench.fuzz` sends, every time other inputs of the same kinds."""
-
-import os
+"""A part of what `python -m bench.fuzz` sends: always the same inputs; `make fuzz` sends others."""
 
 import pytest
 from rich.console import Console
@@ -14,18 +12,19 @@ ITS_OWN = ("GRPC_CALL_ERROR_TOO_MANY_OPERATIONS", "HandleCancellation called eve
 On a busy machine it does so in several of a hundred runs, and did twice in a row.
 """
 TRIES = 4
+SEED = 6258521
+"""With it Triton 2.51 ended before Tidegate kept such inputs from it."""
 
 
 @pytest.mark.parametrize("inputs", [1000, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("start_triton")  # which skips where there is no tritonserver
 def test_malformed_input_is_answered_or_closed(inputs: int) -> None:
-    seed = int.from_bytes(os.urandom(3), "big")
     for _ in range(TRIES):
-        findings = fuzz(inputs, seed, Console(quiet=True))
+        findings = fuzz(inputs, SEED, Console(quiet=True))
         died = [wrong for wrong in findings.wrong if wrong.startswith("Triton died")]
         if not any(own in wrong for wrong in died for own in ITS_OWN):
             break
-    assert not findings.wrong, f"python -m bench.fuzz --seed {seed} --inputs {inputs}: {findings.wrong}"
+    assert not findings.wrong, f"python -m bench.fuzz --seed {SEED} --inputs {inputs}: {findings.wrong}"
     assert sum(findings.outcomes.values()) >= inputs
 
 
