@@ -1,6 +1,6 @@
 """Which Triton a call goes to that is not scheduled, and what it means where that fails."""
 
-import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 import grpc
@@ -40,7 +40,8 @@ class Routing:
         self._observability = observability
         self._gate = gate
         self._in_force = in_force
-        self._turn = itertools.count()
+        self._passed = Counter[str]()
+        """Inferences that were sent on, by model."""
 
     def route(self, model: str) -> Backend:
         """The first living Triton that has the model; failing that, the first living one; failing that, the first."""
@@ -48,7 +49,7 @@ class Routing:
         return next((backend for backend in candidates if backend.alive), self._backends[0])
 
     def route_inference(self, message: bytes, request: PassedThrough) -> Backend:
-        """A Triton for an inference that cannot be scheduled: a sequence stays with one, all others take turns.
+        """A Triton for an inference that cannot be scheduled: a sequence keeps its own, others take the least busy one.
 
         `request`: what has to be known of the message. Raises RequestFailed for tensors in shared memory that is not
         for clients, and for what cannot be looked at.
@@ -81,7 +82,11 @@ class Routing:
         living = [backend for backend in self._directory.catalog.takers(model, header) if backend.alive]
         if not living:
             return self.route(model)
-        return keeper(f"{model} {sequence}", living) if sequence else living[next(self._turn) % len(living)]
+        if sequence:
+            return keeper(f"{model} {sequence}", living)
+        first = self._passed[model] % len(living)
+        self._passed[model] += 1
+        return min(living[first:] + living[:first], key=lambda backend: len(backend.forwarded))
 
     def _why_not_scheduled(self, model: str, message: bytes) -> str:
         try:

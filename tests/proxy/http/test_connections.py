@@ -13,8 +13,16 @@ import pytest
 from tests.proxy.http.by_hand import ECHO, NOT_FOUND, PLAIN, Never, Upstream, connect, exchange, post, read_all
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.http import HttpLimits
+from tidegate_proxy.http import connection as http_connection
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that has shut down its side of the connection is soon taken to have left."""
+    monkeypatch.setattr(http_connection, "HALF_CLOSED_TIMEOUT_S", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_client_that_leaves_cancels_its_inference(start_front: Callable[..., Any], caplog: Any) -> None:  # noqa: ANN401
     scheduling = Never()
     front = start_front(["http://127.0.0.1:1"], scheduling, {"echo": ECHO}.get)
@@ -26,6 +34,7 @@ def test_a_client_that_leaves_cancels_its_inference(start_front: Callable[..., A
     assert "Exception" not in caplog.text
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_client_that_leaves_ends_the_call_to_triton(
     start_front: Callable[..., Any],
     start_upstream: Callable[[bytes], Upstream],
@@ -39,6 +48,31 @@ def test_a_client_that_leaves_ends_the_call_to_triton(
         assert not upstream.left.is_set()
     assert upstream.left.wait(120)
     assert "Exception" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n", id="answered here"),
+        pytest.param(b"GET /v2/models/echo HTTP/1.0\r\n\r\n", id="passed on"),
+        pytest.param(post(f"Content-Length: {len(PLAIN)}"), id="scheduled"),
+        pytest.param(2 * post(f"Content-Length: {len(PLAIN)}", close=False), id="two scheduled"),
+    ],
+)
+def test_a_client_that_shuts_down_its_side_is_answered(front: Any, request_: bytes) -> None:  # noqa: ANN401
+    """As `printf ... | nc` does. The connection ends behind the answer."""
+    with connect(front) as connection:
+        connection.sendall(request_)
+        connection.shutdown(socket.SHUT_WR)
+        received = read_all(connection)
+    assert received.count(b" 200 OK") == max(1, request_.count(b"Content-Length"))
+
+
+def test_half_a_request_is_not_awaited(front: Any) -> None:  # noqa: ANN401
+    with connect(front) as connection:
+        connection.sendall(post(f"Content-Length: {len(PLAIN)}")[:-1])
+        connection.shutdown(socket.SHUT_WR)
+        assert read_all(connection) == b""
 
 
 def test_a_client_that_leaves_within_an_answer_ends_the_call_to_triton(

@@ -21,6 +21,8 @@ from tidegate_proxy.http.target import NoNormalForm, normal_form
 log = logging.getLogger(__name__)
 
 _OFFERS: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
+HALF_CLOSED_TIMEOUT_S: Final = 10.0
+"""How long a request may take whose client has shut down its side of the connection."""
 _REQUEST_BYTES: Final = 4096
 """What a request takes while it is open beside headers and body: its objects, its task, its place in books."""
 _TIMED_OUT: Final = (
@@ -54,6 +56,8 @@ class HttpConnection(HttpToolsProtocol):
         self._costs: deque[int] = deque()
         """What each request that is not answered holds beside its body, in bytes."""
         self._opened_at = 0.0
+        self._half_closed: asyncio.TimerHandle | None = None
+        """Ends the connection of a client that sends nothing more."""
 
     # What the connections' books ask ------------------------------------------------------------------------------
 
@@ -101,8 +105,22 @@ class HttpConnection(HttpToolsProtocol):
         if not self._connections.opened(self):
             self.app = self._health_only
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer a client that has shut down its side (`printf ... | nc`), as Triton does; whether it stays open.
+
+        A client that has left looks the same, so the answer has a time limit.
+        """
+        answering = self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body)
+        if not answering or self._in_head or self.transport.get_extra_info("sslcontext"):
+            return False
+        self.cycle.keep_alive = False
+        self._half_closed = self.loop.call_later(HALF_CLOSED_TIMEOUT_S, self.transport.close)
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:
         """It is no more."""
+        if self._half_closed:
+            self._half_closed.cancel()
         self._connections.closed(self)
         super().connection_lost(exc)
 

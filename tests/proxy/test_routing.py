@@ -1,0 +1,54 @@
+"""Where inferences go that are not scheduled: to the Triton with the least in flight, each model in turn of its own."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from tidegate_proxy.catalog import Catalog, Directory
+from tidegate_proxy.routing import Routing
+
+
+@dataclass(eq=False)
+class Triton:
+    """In a backend's place: alive or not, with calls in flight."""
+
+    address: str
+    alive: bool = True
+    forwarded: set[Any] = field(default_factory=set)
+
+
+@pytest.fixture
+def pair() -> list[Triton]:
+    return [Triton("one"), Triton("two")]
+
+
+@pytest.fixture
+def routing(pair: list[Triton]) -> Routing:
+    unused = cast("Any", None)
+    catalog = Catalog(hosts=cast("Any", {"a": pair, "b": pair}))
+    return Routing(cast("Any", pair), Directory(catalog), unused, unused, unused, unused)
+
+
+def _triton(routing: Routing, model: str, sequence: str = "") -> Triton:
+    return cast("Triton", routing.route_http_inference(model, sequence, None))
+
+
+def test_requests_of_two_models_in_turn_go_to_both_tritons(routing: Routing) -> None:
+    """One counter for all models sent every request of the one to the first, of the other to the second."""
+    went = Counter((model, _triton(routing, model).address) for _ in range(10) for model in "ab")
+    assert went == {("a", "one"): 5, ("a", "two"): 5, ("b", "one"): 5, ("b", "two"): 5}
+
+
+def test_the_triton_with_least_in_flight_is_next(routing: Routing, pair: list[Triton]) -> None:
+    pair[0].forwarded = {1, 2, 3}
+    assert [_triton(routing, "a").address for _ in range(4)] == ["two"] * 4
+    pair[1].alive = False
+    assert _triton(routing, "a").address == "one"
+
+
+def test_a_sequence_stays_whatever_is_in_flight(routing: Routing, pair: list[Triton]) -> None:
+    kept = _triton(routing, "a", "7")
+    kept.forwarded = {1, 2, 3}
+    assert _triton(routing, "a", "7") is kept
