@@ -45,7 +45,7 @@ class _Triton:
         """From now on it serves what the other does."""
         self._configs = other._configs
 
-    async def models(self) -> list[LoadedModel]:
+    async def models(self, *_: object) -> list[LoadedModel]:
         if self.broken:
             raise BackendError("it is broken")
         return [LoadedModel(config, ("1",)) for config in self._configs]

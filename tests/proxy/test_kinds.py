@@ -93,7 +93,7 @@ class FakeBackend:
         self.metrics = f"{address}2"
         self.alive = True
 
-    async def models(self) -> list[LoadedModel]:
+    async def models(self, *_: object) -> list[LoadedModel]:
         return loaded(*self.groups)
 
 

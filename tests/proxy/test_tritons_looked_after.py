@@ -19,7 +19,10 @@ LOOKING_AFTER = (
     "tidegate_proxy.membership",
     "tidegate_proxy.probing",
 )
-AT_THE_START_OR_THE_END = {"close", "retire", "starting_profiles", "watch", "look_around", "change", "_look_at"}
+AT_THE_START_OR_THE_END = {
+    *("close", "retire", "starting_profiles", "watch", "look_around", "change"),
+    *("_look_at", "_guarded"),
+}
 """And what catches what the others raise."""
 
 

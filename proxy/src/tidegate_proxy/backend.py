@@ -1,7 +1,7 @@
 """One Triton behind the proxy."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -173,13 +173,22 @@ class Backend:
             under_way.add_done_callback(_take_note)
         return await asyncio.shield(under_way)
 
-    async def models(self) -> list[LoadedModel]:
-        """All models that are ready, by name. Raises BackendError when it cannot be asked."""
+    async def models(self, known: Sequence[LoadedModel] = (), suspects: Collection[str] = ()) -> list[LoadedModel]:
+        """All models that are ready, by name. Raises BackendError when it cannot be asked.
+
+        A `known` model whose versions are the same is not asked for its config, unless it is one of the `suspects`.
+        The same object stands for a model that has not changed.
+        """
+        before = {model.config.name: model for model in known}
         versions = await self.ready_versions()
-        try:
-            return [LoadedModel(await self._config(name), versions[name]) for name in sorted(versions)]
-        except CallFailed as error:
-            raise BackendError(f"Triton at {self.address}: {error.details}") from error
+        models: list[LoadedModel] = []
+        for name in sorted(versions):
+            model = before.get(name)
+            if model is None or name in suspects or model.versions != versions[name]:
+                asked = LoadedModel(await self.config(name), versions[name])
+                model = model if model == asked else asked
+            models.append(model)
+        return models
 
     async def ready_versions(self) -> dict[str, tuple[str, ...]]:
         """The versions of every model that are ready. Raises BackendError when it cannot be asked."""
@@ -210,8 +219,12 @@ class Backend:
         except CallFailed as error:
             raise BackendError(f"Triton at {self.address} does not unload {name!r}: {error.details}") from error
 
-    async def _config(self, name: str) -> model_config_pb2.ModelConfig:
-        answer = await self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=name))
+    async def config(self, name: str) -> model_config_pb2.ModelConfig:
+        """The config of a model that is ready. Raises BackendError."""
+        try:
+            answer = await self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=name))
+        except CallFailed as error:
+            raise BackendError(f"Triton at {self.address}: {error.details}") from error
         return service_pb2.ModelConfigResponse.FromString(answer).config
 
     async def close(self) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast, get_args
 
@@ -153,13 +153,15 @@ async def discover(
     *,
     is_whole: bool = True,
     unbatched: Mapping[str, Unbatched] | None = None,
+    suspects: Collection[str] | None = None,
 ) -> Catalog:
     """Ask every Triton what it serves. With a `layout` each of them is one of its workers, and serves nothing else.
 
     `told`: what the configuration says of models; it goes before their configs, or the layout. `before`: the catalog so
     far, in which workers that are the same keep their ids, and what a Triton that is given up had loaded is taken to be
     there still, unless it is `returning`. `gpus`: those of this machine; `before` has them, too. `is_whole`: False
-    where `told` names models of other Tritons, too.
+    where `told` names models of other Tritons, too. `suspects`: models whose configs may have changed, beside those of
+    which other versions are ready; None: all models.
     Raises BackendError for a Triton that does not answer when it is new, or `returning`, for parameters of a
     config that make no sense, (at first) for an SLO of a model that is not scheduled, and for a layout that the Tritons
     do not have.
@@ -168,7 +170,7 @@ async def discover(
     known = _known_workers(before)
     if before:
         catalog.backend_of.update(before.backend_of)
-    answers = await _ask(backends, before, returning)
+    answers = await _ask(backends, before, returning, suspects)
     loaded_before = before.loaded if before else {}
     loaded = {backend: answers.get(backend, loaded_before.get(backend, [])) for backend in backends}
     catalog.loaded = _latest_last(loaded, loaded_before)
@@ -176,6 +178,7 @@ async def discover(
     if layout is None:
         catalog.places = await _places(catalog, before, returning)
         forms = _forms(catalog, told, unbatched or {})
+        catalog.versions = _versions(catalog)
         agreements = {name: agree(forms[name], answers) for name in sorted(forms)}
         for name, agreement in agreements.items():
             hosts = [backend for backend in backends if any(form.backend is backend for form in forms[name])]
@@ -247,13 +250,19 @@ async def _places(catalog: Catalog, before: Catalog | None, returning: Backend |
 
 
 async def _ask(
-    backends: Sequence[Backend], before: Catalog | None, returning: Backend | None
+    backends: Sequence[Backend],
+    before: Catalog | None,
+    returning: Backend | None,
+    suspects: Collection[str] | None,
 ) -> dict[Backend, list[LoadedModel]]:
     """What each Triton serves that answers. Raises BackendError for one that does not, and is new or `returning`."""
     asked = [backend for backend in backends if before is None or backend.alive or backend is returning]
     known = before.loaded if before else {}
     answers: dict[Backend, list[LoadedModel]] = {}
-    outcomes = await asyncio.gather(*(backend.models() for backend in asked), return_exceptions=True)
+    # What returns may be another process: it is asked for everything.
+    trusted = {} if suspects is None else {backend: known[backend] for backend in known if backend is not returning}
+    asking = (backend.models(trusted.get(backend, ()), suspects or ()) for backend in asked)
+    outcomes = await asyncio.gather(*asking, return_exceptions=True)
     for backend, outcome in zip(asked, outcomes, strict=True):
         if not isinstance(outcome, BaseException):
             answers[backend] = outcome
@@ -291,16 +300,17 @@ def _forms(
     return forms
 
 
+def _versions(catalog: Catalog) -> dict[str, tuple[str, ...]]:
+    """The versions of every model that some Triton has ready."""
+    versions: dict[str, set[str]] = {}
+    for models in catalog.loaded.values():
+        for model in models:
+            versions.setdefault(model.config.name, set()).update(model.versions)
+    return {name: tuple(sorted(versions[name])) for name in sorted(versions)}
+
+
 def _add_model(catalog: Catalog, name: str, agreement: Agreement, said: ModelConfig) -> None:
     config, signature = agreement.leading.config, agreement.signature
-    versions = {
-        version
-        for models in catalog.loaded.values()
-        for model in models
-        if model.config.name == name
-        for version in model.versions
-    }
-    catalog.versions[name] = tuple(sorted(versions))
     if agreement.variants:
         catalog.variants[name] = agreement.variants
     if config.HasField("sequence_batching") or config.HasField("ensemble_scheduling"):
@@ -352,15 +362,16 @@ def _add_workers(
         if model.config.name in catalog.models and backend in agreements[model.config.name].followers
     }
     place = catalog.places[backend]
+    new_id = max(catalog.backend_of, default=-1) + 1
     for lane in lanes_of(configs, in_turn=backend.in_turn, turns=backend.turns.group if backend.turns else frozenset()):
         name = f"{backend.address}/{lane.name}"
-        new_id = max(catalog.backend_of, default=-1) + 1
         worker = Worker(new_id, name, lane.models, place.kind, place.device, place.slice)
         if lane.takes_turns:
             worker = replace(worker, kind=worker.kind + IN_TURN)
         worker_id = known.get((name, lane.models, worker.kind), new_id)
         catalog.workers.append(replace(worker, id=worker_id))
         catalog.backend_of[worker_id] = backend
+        new_id += worker_id == new_id
 
 
 def _follow(catalog: Catalog, layout: Layout, told: Mapping[str, ModelConfig], known: Mapping[WorkerKey, int]) -> None:

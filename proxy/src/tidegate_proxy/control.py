@@ -19,13 +19,15 @@ from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.outcome import RequestFailed, answer_in
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.split_models import SplitModel
-from tidegate_proxy.wire import first_string
+from tidegate_proxy.wire import WireError, fields_of, first_string
 
 LIVE, READY, HEALTH = SERVICE + "ServerLive", SERVICE + "ServerReady", "/grpc.health.v1.Health/Check"
 OF_OUR_OWN: Final = frozenset((LIVE, READY, HEALTH))
 """How Tidegate itself is: answered as long as it runs."""
 INDEX: Final = SERVICE + "RepositoryIndex"
 STATISTICS: Final = SERVICE + "ModelStatistics"
+_MODEL_NAME: Final = 2 << 3 | 2
+"""Tag of the field `model_name` of RepositoryModelLoadRequest and RepositoryModelUnloadRequest."""
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 """grpc.health.v1.HealthCheckResponse with its only field, the status."""
 
@@ -118,7 +120,7 @@ class Control:
             return answer_in(await self._fan_out.answer(verb, call))
         finally:
             if verb.changes_models:
-                await self._discovery.refresh()
+                await self._discovery.refresh((_model_of(call.message),))
 
     def _whole_index(self, indexes: Iterable[Iterable[IndexRow]]) -> list[IndexRow]:
         catalog = self._directory.catalog
@@ -149,6 +151,17 @@ class Control:
 
     async def _health(self, _call: ControlCall) -> bytes:
         return _SERVING if await self.is_ready() else _NOT_SERVING
+
+
+def _model_of(message: bytes) -> str:
+    """The model of a request that loads or unloads one: field 2, after the name of a repository; "" if absent."""
+    try:
+        for _, value, end, tag in fields_of(message, 0, len(message)):
+            if tag == _MODEL_NAME:
+                return message[value:end].decode()
+    except (WireError, ValueError):
+        pass
+    return ""
 
 
 def _ready_answer(_split: SplitModel) -> bytes:

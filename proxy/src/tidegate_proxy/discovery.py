@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from weakref import WeakKeyDictionary
 
 from tidegate.control import Roster
 from tidegate.documents import Layout, ProfileFile
@@ -25,7 +26,10 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 5.0
 """How often the Tritons are asked for what was loaded or unloaded without Tidegate."""
 LOOKS = 5
-"""How often meanwhile it is looked whether other models are to take turns, which asks nobody."""
+"""How often meanwhile other models may come to take turns, and some models' configs are compared."""
+CONFIGS_PER_LOOK = 50
+"""Models of one Triton that are asked for their configs at a time: all of them within `LOOK_EVERY_S`, unless they are
+more than 250."""
 
 
 class Discovery:
@@ -53,6 +57,12 @@ class Discovery:
         """What the Tritons follow."""
         self._turns_changed = False
         """Whether other models take turns than the catalog says."""
+        self._suspects: set[str] = set()
+        """Models whose configs may have changed since they were asked for."""
+        self._refreshes_asked = self._refreshes_done = 0
+        """How often a refresh was asked for, and how many of these one that began later has served."""
+        self._configs_asked: WeakKeyDictionary[Backend, int] = WeakKeyDictionary()
+        """Where among its models the next look asks for configs."""
         self._directory = directory
         self._driver = driver
         self._statistics = statistics
@@ -65,9 +75,17 @@ class Discovery:
         declare(statistics, directory.catalog)
         tell(directory.catalog)
 
-    async def refresh(self) -> None:
-        """Ask every living Triton; a catalog that does not add up changes nothing, and is said so."""
-        await self._refresh(None)
+    async def refresh(self, suspects: Iterable[str] = ()) -> None:
+        """Ask every living Triton for its models, and for the configs of those that are new, or `suspects`.
+
+        A catalog that does not add up changes nothing, and that is logged. Callers that wait share one refresh.
+        """
+        self._suspects.update(suspects)
+        self._refreshes_asked += 1
+        mine = self._refreshes_asked
+        async with self.one_at_a_time:
+            if self._refreshes_done < mine:
+                await self._refresh(None)
 
     async def change(self, backends: list[Backend], config: ServeConfig, layout: Layout | None) -> None:
         """Other Tritons, words on them, on models or layout from now on; one that was given up joins when it is back.
@@ -126,7 +144,9 @@ class Discovery:
             self._refused[backend] = (now_s + LOOK_EVERY_S, str(error))
             return
         self._refused.pop(backend, None)
-        if await self._refresh(backend):
+        async with self.one_at_a_time:
+            is_taken = await self._refresh(backend)
+        if is_taken:
             log.warning("Triton at %s is back", backend.address)
             if self._driver.regions:
                 await self._driver.regions.share_with(backend)
@@ -140,6 +160,8 @@ class Discovery:
                     await self._take_turns()
                 except Exception as error:  # there is a next time
                     faults.report("looking for models that should take turns", error)
+                living = [backend for backend in self.backends if backend.alive]
+                await asyncio.gather(*(self._guarded(self._compare_configs, backend) for backend in living))
             for backend in [backend for backend in self.backends if backend.alive]:
                 await self._look_at(backend)
 
@@ -155,7 +177,8 @@ class Discovery:
                 log.info("models of the Triton at %s: %s: %s", backend.address, how, turns.why)
         if not self._turns_changed:
             return
-        self._turns_changed = not await self._refresh(None)
+        async with self.one_at_a_time:
+            self._turns_changed = not await self._refresh(None)
         if self._turns_changed:  # of models that different parts of `by-model` decide about, say
             for backend in self.backends:
                 if backend.turns and backend.turns.group:
@@ -163,36 +186,60 @@ class Discovery:
 
     async def _look_at(self, backend: Backend) -> None:
         """Take up what one of the Tritons has loaded or unloaded, if it has; a fault only delays that."""
+        await self._guarded(self._compare, backend)
+
+    async def _guarded(self, compare: Callable[[Backend], Awaitable[None]], backend: Backend) -> None:
         try:
-            await self._compare(backend)
+            await compare(backend)
         except BackendError as error:
             log.debug("%s", error)
         except Exception as error:  # there is a next time
             faults.report("looking for changes of what the Tritons serve", error)
+
+    async def _compare_configs(self, backend: Backend) -> None:
+        """Take up configs that have changed while the versions stayed, of the next `CONFIGS_PER_LOOK` models."""
+        loaded = self._directory.catalog.loaded.get(backend, [])
+        number = min(CONFIGS_PER_LOOK, -(-len(loaded) // LOOKS))
+        first = self._configs_asked.get(backend, 0)
+        self._configs_asked[backend] = first + number if first + number < len(loaded) else 0
+        known = [model.config for model in loaded[first : first + number]]
+        changed = [config.name for config in known if await backend.config(config.name) != config]
+        if changed:
+            await self.refresh(changed)
 
     async def _compare(self, backend: Backend) -> None:
         if await backend.ready_versions() != _known(self._directory.catalog, backend):
             await self.refresh()
 
     async def _refresh(self, returning: Backend | None) -> bool:
-        async with self.one_at_a_time:
-            before = self._directory.catalog
-            try:
-                await drop_delays([each for each in self.backends if each.alive or each is returning], self.told)
-                catalog = await discover(
-                    self.backends, self.told, before, returning, self.layout, unbatched=self._directory.unbatched
-                )
-                self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured), returning)
-            except (BackendError, ValueError) as error:
-                log.error("what the Tritons serve has changed and cannot be taken up: %s", error)
-                return False
-            declare(self._statistics, catalog)
-            if catalog.disagreements != before.disagreements:
-                for words in catalog.disagreements or ["all Tritons have the same models again"]:
-                    log.warning("%s", words)
-            tell(catalog, before)
-            self._changed()
-            return True
+        """Whether what the Tritons serve now is taken up. The caller holds `one_at_a_time`."""
+        asked, suspects = self._refreshes_asked, frozenset(self._suspects)
+        before = self._directory.catalog
+        try:
+            await drop_delays([each for each in self.backends if each.alive or each is returning], self.told)
+            catalog = await discover(
+                self.backends,
+                self.told,
+                before,
+                returning,
+                self.layout,
+                unbatched=self._directory.unbatched,
+                suspects=suspects,
+            )
+            self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured), returning)
+        except (BackendError, ValueError) as error:
+            log.error("what the Tritons serve has changed and cannot be taken up: %s", error)
+            self._refreshes_done = asked
+            return False
+        self._refreshes_done = asked
+        self._suspects -= suspects
+        declare(self._statistics, catalog)
+        if catalog.disagreements != before.disagreements:
+            for words in catalog.disagreements or ["all Tritons have the same models again"]:
+                log.warning("%s", words)
+        tell(catalog, before)
+        self._changed()
+        return True
 
     def _changed(self) -> None:
         if self.on_change:

@@ -53,9 +53,13 @@ def _groups(
     """The models in groups, sorted."""
     if in_turn is not None:
         return [sorted(configs)] if in_turn else [[name] for name in sorted(configs)]
+    alone: list[list[str]] = []
     groups: list[tuple[set[str], set[object]]] = []
     for name, config in configs.items():
         models, needed = {name}, _resources(config) | ({_TURNS} if name in turns else set())
+        if not needed:
+            alone.append([name])
+            continue
         apart = []
         for others, theirs in groups:
             if needed & theirs:
@@ -64,7 +68,7 @@ def _groups(
             else:
                 apart.append((others, theirs))
         groups = [*apart, (models, needed)]
-    return sorted(sorted(models) for models, _ in groups)
+    return sorted([*alone, *(sorted(models) for models, _ in groups)])
 
 
 def _resources(config: model_config_pb2.ModelConfig) -> set[object]:

@@ -27,8 +27,8 @@ async def drop_delays(backends: Sequence[Backend], told: Mapping[str, ModelConfi
 
 async def _drop_delays(backend: Backend, wanted: set[str]) -> None:
     try:
-        delayed = [model.config for model in await backend.models() if model.config.name in wanted]
-        for config in delayed:
+        for name in sorted(wanted.intersection(await backend.ready_versions())):
+            config = await backend.config(name)
             if delay := delay_us(config):
                 await backend.load(config.name, _without_delay(config))
                 log.info("%s at %s is loaded without its queue delay of %d us", config.name, backend.address, delay)

@@ -1,6 +1,6 @@
 """A Triton that is asked once what it serves, and answers as if `load_without_delay` had been carried out."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from tritonclient.grpc import model_config_pb2
 
@@ -29,10 +29,10 @@ class AsLoaded(Backend):
         self._without_delay = {name for name, said in told.items() if said.load_without_delay}
         self._known: list[LoadedModel] | None = None
 
-    async def models(self) -> list[LoadedModel]:
+    async def models(self, known: Sequence[LoadedModel] = (), suspects: Collection[str] = ()) -> list[LoadedModel]:
         """All models that were ready when it was first asked. Raises BackendError when it cannot be asked."""
         if self._known is None:
-            self._known = [self._as_loaded(model) for model in await super().models()]
+            self._known = [self._as_loaded(model) for model in await super().models(known, suspects)]
         return self._known
 
     def _as_loaded(self, model: LoadedModel) -> LoadedModel:

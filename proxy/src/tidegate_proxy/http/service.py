@@ -146,7 +146,7 @@ class HttpService:
         """A model was loaded or unloaded."""
         route = match(path)
         if route and route.pattern.startswith("/v2/repository/models/"):
-            task = asyncio.create_task(self._discovery.refresh())
+            task = asyncio.create_task(self._discovery.refresh((route.model,)))
             self._refreshes.add(task)
             task.add_done_callback(self._looked_again)
 
