@@ -132,6 +132,7 @@ def test_what_cannot_be_scheduled_is_cancelled_too(
     proxy = serve_here([triton])
     typed = request_of("watchful", {})
     typed.inputs.add(name="X", datatype="FP32", shape=(1, 2)).contents.fp32_contents.extend([1, 2])
+    typed.outputs.add(name="Y").parameters["classification"].int64_param = 1  # so it is not scheduled
     forwarded = start_call(proxy, "ModelInfer", typed)
     eventually(gate.somebody_waits, "the model to run")
     forwarded.cancel()

@@ -112,8 +112,8 @@ def test_whatever_happens_every_request_ends_once_and_nothing_is_left(
     drivers: list[Driver] = []
 
     class Seen(Driver):
-        def __init__(self, *arguments: Any) -> None:  # noqa: ANN401
-            super().__init__(*arguments)
+        def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
+            super().__init__(*arguments, **options)
             drivers.append(self)
 
     monkeypatch.setattr("tidegate_proxy.serve.Driver", Seen)

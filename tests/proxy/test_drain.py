@@ -35,6 +35,7 @@ def test_what_is_under_way_is_answered_and_what_comes_is_refused(
     calls = [start_call(tidegate, "ModelInfer", request_of("gated", {"X": number * ROW})) for number in range(10)]
     typed = service_pb2.ModelInferRequest(model_name="gated")
     typed.inputs.add(name="X", datatype="FP32", shape=(1, 2)).contents.fp32_contents.extend([1, 2])
+    typed.outputs.add(name="Y").parameters["classification"].int64_param = 1  # so it is not scheduled
     forwarded = start_call(tidegate, "ModelInfer", typed)
     sent: queue.Queue[Any] = queue.Queue()
     sent.put(request_of("gated", {"X": ROW}, id="under way"))
@@ -82,6 +83,7 @@ def test_what_takes_too_long_is_told(
     eventually(gate.somebody_waits, "the model to run")
     typed = request_of("gated", {})
     typed.inputs.add(name="X", datatype="FP32", shape=(1, 2)).contents.fp32_contents.extend([1, 2])
+    typed.outputs.add(name="Y").parameters["classification"].int64_param = 1  # so it is not scheduled
     forwarded = start_call(proxy, "ModelInfer", typed)
     stream = open_stream(proxy, [request_of("gated", {"X": ROW}, id="mine")])
     eventually(lambda: proxy.engine.tally.accepted == 7, "all of them to arrive")

@@ -46,6 +46,7 @@ def test_it_breaks_nobody_elses_call(
     scheduled = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
     typed = request_of("gated", {})
     typed.inputs.add(name="X", datatype="FP32", shape=(1, 2)).contents.fp32_contents.extend([1, 2])
+    typed.outputs.add(name="Y").parameters["classification"].int64_param = 1  # so it is not scheduled
     passed_through = start_call(proxy, "ModelInfer", typed)
     eventually(gate.somebody_waits, "the model to run")
     for _ in range(3):
@@ -73,6 +74,7 @@ def _typed(model: str, columns: int) -> service_pb2.ModelInferRequest:
     """A request that is passed through."""
     request = service_pb2.ModelInferRequest(model_name=model)
     request.inputs.add(name="X", datatype="FP32", shape=(1, columns)).contents.fp32_contents.extend([0.0] * columns)
+    request.outputs.add(name="Y").parameters["classification"].int64_param = 1
     return request
 
 

@@ -232,13 +232,13 @@ def test_large_tensors_go_through_memory_that_is_shared_with_the_triton(
         assert any(name.startswith(PREFIX) for name in client.get_system_shared_memory_status().regions)
 
 
-def test_shared_memory_of_clients_and_typed_contents_go_as_they_came(padding: Any, call: Make) -> None:  # noqa: ANN401
+def test_shared_memory_of_clients_goes_as_it_came_and_typed_contents_are_padded(padding: Any, call: Make) -> None:  # noqa: ANN401
     x = array(5)
     message = service_pb2.ModelInferRequest(model_name="steps")
     message.inputs.add(name="X", datatype="FP32", shape=x.shape).contents.fp32_contents.extend(x.flatten())
     code, answer = call(padding, "ModelInfer", message)
     assert code is grpc.StatusCode.OK
-    assert check(triton_grpc.InferResult(service_pb2.ModelInferResponse.FromString(answer)), x) == (1, 5)
+    assert check(triton_grpc.InferResult(service_pb2.ModelInferResponse.FromString(answer)), x) == (1, 8)
     region = shm.create_shared_memory_region("padded", "/padded_live", x.nbytes + 24)
     try:
         shm.set_shared_memory_region(region, [x])

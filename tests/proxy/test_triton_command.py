@@ -70,7 +70,7 @@ def test_a_server_that_ends_by_itself_is_started_again(tmp_path: Path, eventuall
 
     servers = [pid for pid in pids() if Path(f"/proc/{pid}/comm").read_text() == "tritonserver\n"]
     os.kill(servers[0], signal.SIGSEGV)
-    eventually(lambda: is_ready() and servers[0] not in pids(), "it to serve again at the same address")
+    eventually(lambda: servers[0] not in pids() and is_ready(), "it to serve again at the same address")
     command.send_signal(signal.SIGTERM)
     _, errors = command.communicate(timeout=120)
     assert command.returncode == 0

@@ -129,7 +129,7 @@ def test_a_pool_that_loses_a_worker_goes_on_and_down_tells(
     deployment: Any,  # noqa: ANN401
     whole: Callable[[Any], Any],
 ) -> None:
-    """The last test of a deployment."""
+    """The last test of a deployment. Whether the worker was started again by then is a matter of time."""
     pids = {worker["name"]: worker["pid"] for worker in deployment["workers"]}
     with triton_grpc.InferenceServerClient(deployment["grpc"]) as client, ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(ask, client, triton_grpc, pictures(1, seed)) for seed in range(24)]
@@ -139,7 +139,9 @@ def test_a_pool_that_loses_a_worker_goes_on_and_down_tells(
             np.testing.assert_allclose(answer.result(), whole(pictures(1, seed)), atol=1e-5)
     stopped = tidegate("down", deployment["folder"])
     assert stopped.returncode == 0, stopped.stderr
-    assert re.search(r"stopped the proxy \(process \d+\) and 3 workers: front/1, middle, back", stopped.stdout)
+    assert re.search(
+        r"stopped the proxy \(process \d+\) and [34] workers: (front/0, )?front/1, middle, back", stopped.stdout
+    )
     assert "worker 'front/0' had ended before" in stopped.stdout
     assert not any(runs(pid) for pid in [deployment["pid"], *pids.values()])
     again = tidegate("down", deployment["folder"])
