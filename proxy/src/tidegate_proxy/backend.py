@@ -33,6 +33,9 @@ GOING: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND
 """What may mean that a Triton is gone, or about to go: one that ends unloads its models while it still answers."""
 
 
+_SILENT: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+
+
 def is_restricted(details: str) -> bool:
     """Whether these are Triton's words for an API that is not for everybody."""
     return details.startswith(("This protocol is restricted", '{"error":"This API is restricted'))
@@ -40,6 +43,10 @@ def is_restricted(details: str) -> bool:
 
 class BackendError(Exception):
     """A Triton cannot be used; the message names it and says why."""
+
+
+class BackendSilent(BackendError):
+    """A Triton cannot be reached, or does not answer in time; it may answer later."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +171,20 @@ class Backend:
             return False
         return bool(service_pb2.ServerReadyResponse.FromString(answer).ready)
 
+    async def serves(self, *, settled: bool = False) -> bool:
+        """Whether it is ready, or lists its models: one that could not load all of them is never ready.
+
+        `settled`: False, too, while it loads a model.
+        """
+        if await self.is_ready():
+            return True
+        try:
+            answer = await self._ask("RepositoryIndex", service_pb2.RepositoryIndexRequest())
+        except BackendError:
+            return False
+        models = service_pb2.RepositoryIndexResponse.FromString(answer).models
+        return not settled or all(model.state != "LOADING" for model in models)
+
     async def _probe(self, method: str) -> bytes:
         """A health probe: one at a time, whoever asks, for one that is slow to answer needs no more of them."""
         under_way = self._health.get(method)
@@ -192,10 +213,7 @@ class Backend:
 
     async def ready_versions(self) -> dict[str, tuple[str, ...]]:
         """The versions of every model that are ready. Raises BackendError when it cannot be asked."""
-        try:
-            answer = await self._ask("RepositoryIndex", service_pb2.RepositoryIndexRequest(ready=True))
-        except CallFailed as error:
-            raise BackendError(f"Triton at {self.address}: {error.details}") from error
+        answer = await self._ask("RepositoryIndex", service_pb2.RepositoryIndexRequest(ready=True))
         versions: dict[str, tuple[str, ...]] = {}
         for model in service_pb2.RepositoryIndexResponse.FromString(answer).models:
             versions[model.name] = (*versions.get(model.name, ()), model.version)
@@ -221,10 +239,7 @@ class Backend:
 
     async def config(self, name: str) -> model_config_pb2.ModelConfig:
         """The config of a model that is ready. Raises BackendError."""
-        try:
-            answer = await self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=name))
-        except CallFailed as error:
-            raise BackendError(f"Triton at {self.address}: {error.details}") from error
+        answer = await self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=name))
         return service_pb2.ModelConfigResponse.FromString(answer).config
 
     async def close(self) -> None:
@@ -234,7 +249,12 @@ class Backend:
         await self.channel.close()
 
     async def _ask(self, method: str, request: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
-        return await self.ask(SERVICE + method, request.SerializeToString(), timeout_s=10.0)
+        """Raises BackendError."""
+        try:
+            return await self.ask(SERVICE + method, request.SerializeToString(), timeout_s=10.0)
+        except CallFailed as error:
+            kind = BackendSilent if error.code in _SILENT else BackendError
+            raise kind(f"Triton at {self.address}: {error.details}") from error
 
 
 def _take_note(task: "asyncio.Task[bytes]") -> None:

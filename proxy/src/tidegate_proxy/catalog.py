@@ -154,6 +154,7 @@ async def discover(
     is_whole: bool = True,
     unbatched: Mapping[str, Unbatched] | None = None,
     suspects: Collection[str] | None = None,
+    broken: Collection[str] = (),
 ) -> Catalog:
     """Ask every Triton what it serves. With a `layout` each of them is one of its workers, and serves nothing else.
 
@@ -161,7 +162,8 @@ async def discover(
     far, in which workers that are the same keep their ids, and what a Triton that is given up had loaded is taken to be
     there still, unless it is `returning`. `gpus`: those of this machine; `before` has them, too. `is_whole`: False
     where `told` names models of other Tritons, too. `suspects`: models whose configs may have changed, beside those of
-    which other versions are ready; None: all models.
+    which other versions are ready; None: all models. `broken`: models that Tritons could not load, which `told` may
+    name all the same.
     Raises BackendError for a Triton that does not answer when it is new, or `returning`, for parameters of a
     config that make no sense, (at first) for an SLO of a model that is not scheduled, and for a layout that the Tritons
     do not have.
@@ -191,7 +193,8 @@ async def discover(
     if before:
         _keep_signatures(catalog, before)
     else:
-        _check_told(catalog, told if is_whole else {name: said for name, said in told.items() if name in catalog.names})
+        expected = catalog.names if not is_whole else catalog.names | (told.keys() - broken)
+        _check_told(catalog, {name: said for name, said in told.items() if name in expected})
     return catalog
 
 

@@ -125,7 +125,7 @@ class Discovery:
         tell(catalog, before)
 
     async def take_back(self, backend: Backend) -> None:
-        """A Triton that was given up answers again: once it is ready, what it serves now counts.
+        """A Triton that was given up answers again: once it lists its models, what it serves now counts.
 
         It may be another process, and restrict what Tidegate would open: then it is not taken, and that is said.
         """
@@ -134,7 +134,7 @@ class Discovery:
         if now_s < until_s:
             return
         try:
-            if not await backend.is_ready():
+            if not await backend.serves():
                 await of_tritons.require_key(backend)
                 return
             await of_tritons.require_consent([backend], self._restricted, over_http=self._over_http)

@@ -268,7 +268,7 @@ class Proxy:
 
     async def _prepare(self, backend: Backend) -> None:
         """Raises BackendError for a Triton that is not ready."""
-        if not await backend.is_ready():
+        if not await backend.serves():
             raise BackendError(f"no Triton is ready at {backend.address}: does it run, and is this its gRPC port?")
         if self.driver.regions:
             await self.driver.regions.share_with(backend)

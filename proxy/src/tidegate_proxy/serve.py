@@ -24,7 +24,7 @@ from tidegate_proxy.actuation.actuator import Actuator
 from tidegate_proxy.actuation.processes import Processes
 from tidegate_proxy.actuation.tritons import TritonsOfProxy
 from tidegate_proxy.applications import Applications
-from tidegate_proxy.backend import Backend, BackendError
+from tidegate_proxy.backend import Backend, BackendError, BackendSilent
 from tidegate_proxy.batch_verification import BatchVerifier
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory, discover
@@ -36,7 +36,7 @@ from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.doctor.asking import executions, not_ready
 from tidegate_proxy.doctor.diagnosis import AT_START, diagnose
-from tidegate_proxy.doctor.facts import facts_of
+from tidegate_proxy.doctor.facts import NotReady, facts_of
 from tidegate_proxy.doctor.reach import why_not_ready
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.front import Front
@@ -85,8 +85,7 @@ async def serving(
         in_force = InForce(settings_of(config))
         backends = [backend_of(triton, config, in_force) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
-        await _await_tritons(config, backends)
-        directory = Directory(await _first_look(backends, config, measured, home.number if home else None))
+        directory = Directory(await _first_catalog(backends, config, measured, home.number if home else None))
         setup = _setup(config, directory.catalog, measured)
         policy = plugins.make_policy(config.policy.name, setup, dict(config.policy.options))
         engine = Engine(
@@ -264,17 +263,37 @@ def _setup(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Setu
 
 
 async def _tell_what_needs_attention(
-    config: ServeConfig, catalog: Catalog, measured: ProfileFile, backends: Sequence[Backend]
+    config: ServeConfig,
+    catalog: Catalog,
+    measured: ProfileFile,
+    backends: Sequence[Backend],
+    broken: Sequence[NotReady],
 ) -> None:
     """Log what a `tidegate doctor` finds that the other lines at start do not say."""
     facts = replace(
         facts_of(config, catalog, measured),
-        not_ready=[each for backend in backends for each in await not_ready(backend)],
+        not_ready=list(broken),
         executions=await executions(backends),
         hardware=await asyncio.to_thread(hardware_here) if measured.profiles else None,
     )
     for finding in diagnose(facts, AT_START):
         log.warning("%s", finding)
+
+
+async def _first_catalog(
+    backends: Sequence[Backend], config: ServeConfig, measured: ProfileFile, home: int | None
+) -> Catalog:
+    """What the Tritons serve, asked again until `wait_s` is over while one of them is silent. Raises BackendError."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + config.wait_s
+    while True:
+        await _await_tritons(config, backends, give_up)
+        try:
+            return await _first_look(backends, config, measured, home)
+        except BackendSilent:
+            if loop.time() > give_up:
+                raise
+        await asyncio.sleep(0.1)
 
 
 async def _first_look(
@@ -289,8 +308,16 @@ async def _first_look(
     await drop_delays(backends, config.models)
     layout = read_document(config.layout, Layout) if config.layout else None
     gpus = () if layout else await asyncio.to_thread(gpus_here)
-    catalog = await discover(backends, config.models, layout=layout, gpus=gpus, is_whole=home is None)
-    await _tell_what_needs_attention(config, catalog, measured, backends)
+    broken = [each for backend in backends for each in await not_ready(backend)]
+    catalog = await discover(
+        backends,
+        config.models,
+        layout=layout,
+        gpus=gpus,
+        is_whole=home is None,
+        broken={each.model for each in broken},
+    )
+    await _tell_what_needs_attention(config, catalog, measured, backends, broken)
     return catalog
 
 
@@ -301,21 +328,23 @@ async def _regions_with(backends: Sequence[Backend], in_force: InForce) -> Regio
     return regions
 
 
-async def _await_ready(backend: Backend, triton: TritonAddress, wait_s: float) -> None:
-    deadline = asyncio.get_running_loop().time() + wait_s
-    while not await backend.is_ready():
+async def _await_ready(backend: Backend, triton: TritonAddress, wait_s: float, give_up: float) -> None:
+    """Until it serves and has loaded what it can; after `wait_s`, at this instant, while it loads, too."""
+    while not await backend.serves(settled=True):
         await of_tritons.require_key(backend)
-        if asyncio.get_running_loop().time() > deadline:
+        if asyncio.get_running_loop().time() > give_up:
+            if await backend.serves():
+                return
             why = await why_not_ready(backend, triton)
             raise BackendError(f"no Triton is ready at {backend.address} after {wait_s:g} s: {why}")
         await asyncio.sleep(0.1)
 
 
-async def _await_tritons(config: ServeConfig, backends: Sequence[Backend]) -> None:
-    """Until all are ready. Raises BackendError, and RestrictionError where they restrict what Tidegate would open."""
+async def _await_tritons(config: ServeConfig, backends: Sequence[Backend], give_up: float) -> None:
+    """Until all serve. Raises BackendError, and RestrictionError where they restrict what Tidegate would open."""
     await asyncio.gather(
         *(
-            _await_ready(backend, triton, config.wait_s)
+            _await_ready(backend, triton, config.wait_s, give_up)
             for backend, triton in zip(backends, config.tritons, strict=True)
         )
     )

@@ -120,7 +120,7 @@ async def _report(backend: Backend, triton: TritonAddress, config: ServeConfig) 
     over_http = config.listen.http is not None
     try:
         await of_tritons.require_key(backend)
-        if not await backend.is_ready():
+        if not await backend.serves():
             words = f"no Triton is ready at {triton.grpc}: {await why_not_ready(backend, triton)}"
             return TritonReport(triton.grpc, False, (("grpc", words), *problems))
         found = await of_tritons.find_restrictions(backend, over_http=over_http)
