@@ -26,6 +26,8 @@ OF_OUR_OWN: Final = frozenset((LIVE, READY, HEALTH))
 """How Tidegate itself is: answered as long as it runs."""
 INDEX: Final = SERVICE + "RepositoryIndex"
 STATISTICS: Final = SERVICE + "ModelStatistics"
+DRAIN_S: Final = 30.0
+"""How long an unload waits for the model's requests; half of its client's time, where that is less."""
 _MODEL_NAME: Final = 2 << 3 | 2
 """Tag of the field `model_name` of RepositoryModelLoadRequest and RepositoryModelUnloadRequest."""
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
@@ -117,6 +119,9 @@ class Control:
     async def _together(self, verb: Verb, call: ControlCall) -> bytes:
         """What all Tritons say."""
         try:
+            if verb.method == "RepositoryModelUnload":
+                limit_s = min(DRAIN_S, (call.remaining_s or DRAIN_S) / 2)
+                await self._discovery.drain(_model_of(call.message), limit_s)
             return answer_in(await self._fan_out.answer(verb, call))
         finally:
             if verb.changes_models:

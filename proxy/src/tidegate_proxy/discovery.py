@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from tidegate.control import Roster
@@ -27,6 +28,7 @@ LOOK_EVERY_S = 5.0
 """How often the Tritons are asked for what was loaded or unloaded without Tidegate."""
 LOOKS = 5
 """How often meanwhile other models may come to take turns, and some models' configs are compared."""
+DRAIN_POLL_S = 0.01
 CONFIGS_PER_LOOK = 50
 """Models of one Triton that are asked for their configs at a time: all of them within `LOOK_EVERY_S`, unless they are
 more than 250."""
@@ -86,6 +88,20 @@ class Discovery:
         async with self.one_at_a_time:
             if self._refreshes_done < mine:
                 await self._refresh(None)
+
+    async def drain(self, model: str, limit_s: float) -> None:
+        """Let the scheduled requests of a model end before it is unloaded, as Triton does; at most for so long.
+
+        Requests that come meanwhile pass to a Triton as they are. The next refresh ends that.
+        """
+        catalog = self._directory.catalog
+        if model not in catalog.signatures:
+            return
+        signatures = {name: signature for name, signature in catalog.signatures.items() if name != model}
+        self._directory.catalog = replace(catalog, signatures=signatures)
+        clients, give_up = self._driver.clients, time.monotonic() + limit_s
+        while time.monotonic() < give_up and any(client.envelope.model == model for client in clients):
+            await asyncio.sleep(DRAIN_POLL_S)
 
     async def change(self, backends: list[Backend], config: ServeConfig, layout: Layout | None) -> None:
         """Other Tritons, words on them, on models or layout from now on; one that was given up joins when it is back.
