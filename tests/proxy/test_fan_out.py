@@ -128,3 +128,20 @@ def test_an_index_hides_partitions_and_shows_the_models_that_are_split() -> None
         ROWS[1],
         IndexRow("s", "1", "READY"),
     ]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.method)
+def test_models_change_at_one_triton_after_the_other(verb: Verb) -> None:
+    under_way, most = 0, 0
+
+    async def ask(_triton: Triton, _question: ControlCall) -> Outcome:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return b""
+
+    fan_out: FanOut[Any, ControlCall, Outcome] = FanOut([Triton(name) for name in "abc"], GrpcCodec(cast("Any", None)))
+    asyncio.run(fan_out.answer(verb, ControlCall(verb.method), ask))
+    assert most == (1 if verb.changes_models else 3)

@@ -115,11 +115,21 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         self._whole = whole or whole_index
 
     async def all_of(
-        self, question: Question, ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None = None
+        self,
+        question: Question,
+        ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None = None,
+        *,
+        in_order: bool = False,
     ) -> list[Answer]:
-        """What each says, in their order; the first, where none is known to live. `ask`: how, if not simply."""
+        """What each says, in their order; the first, where none is known to live. `ask`: how, if not simply.
+
+        `in_order`: each is asked once the one before has answered.
+        """
         asked = [triton for triton in self._tritons if triton.alive] or self._tritons[:1]
-        return await asyncio.gather(*((ask or self._codec.ask)(triton, question) for triton in asked))
+        ask = ask or self._codec.ask
+        if in_order:
+            return [await ask(triton, question) for triton in asked]
+        return await asyncio.gather(*(ask(triton, question) for triton in asked))
 
     async def answer(
         self,
@@ -127,8 +137,8 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         question: Question,
         ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None = None,
     ) -> Answer:
-        """What they say together."""
-        answers, codec = await self.all_of(question, ask), self._codec
+        """What they say together. What changes models is asked of one after the other, so that the others serve."""
+        answers, codec = await self.all_of(question, ask, in_order=verb.changes_models), self._codec
         first = answers[0]
         if verb.rule is Rule.ANY:
             return next((answer for answer in answers if codec.says_yes(answer)), first)
