@@ -13,7 +13,7 @@ NAMES = (
     "injected_faults", "waiting_for_tritons", "hung_triton", "failing_backend", "greedy_neighbour", "slow_first_legs",
     "lone_requests", "spoilt_batches", "without_slo", "rolling_tritons", "replaced_tidegate", "large_messages",
     "half_sent_heads", "large_json", "cancellations", "drain_budget", "kills",
-    "closed_routes", "fatal_inputs",
+    "closed_routes", "fatal_inputs", "endless_parts", "made_up_names",
 )  # fmt: skip
 """Modules of this package, the most dangerous first."""
 
