@@ -19,7 +19,7 @@ import numpy as np
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.backend import INFER, Backend
 from tidegate_proxy.catalog import Directory, Unbatched
-from tidegate_proxy.configuration.verification import BatchVerification
+from tidegate_proxy.configuration.config import BatchVerification
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope

@@ -5,8 +5,7 @@ from typing import Final
 
 import grpc
 
-from tidegate_proxy.configuration.config import Ejection, ServeConfig
-from tidegate_proxy.configuration.verification import BatchVerification
+from tidegate_proxy.configuration.config import BatchVerification, Ejection, ServeConfig
 from tidegate_proxy.limits import QueueLimits
 
 LEG_FACTOR: Final = 10

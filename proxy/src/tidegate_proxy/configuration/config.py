@@ -22,7 +22,6 @@ from tidegate_proxy.configuration.links import LinksConfig
 from tidegate_proxy.configuration.padding import Merging
 from tidegate_proxy.configuration.section import BatchWord, InputFile, Name, OutputFile, Seconds, Section
 from tidegate_proxy.configuration.tritons import TritonAddress, check_workers
-from tidegate_proxy.configuration.verification import BatchVerification
 
 VERSION: Literal[1] = 1
 AGE_JITTER: Final = 1.2
@@ -151,6 +150,24 @@ class Ejection(Section):
     max_s: Seconds = Field(default=300.0, description="The longest; after so long without one it begins anew")
     max_share: float = Field(
         default=0.5, ge=0, le=1, description="Of all Tritons, at most so many are ejected at a time; 0: none ever"
+    )
+
+
+class BatchVerification(Section):
+    """Whether batching changes answers: of some batches one request runs again alone, and the answers are compared."""
+
+    fraction: float = Field(
+        default=0.001,
+        ge=0,
+        le=1,
+        description="Fraction of a model's batches that are verified; its first ones more often, one a second at most, "
+        "while its Triton is idle; 0: none",
+    )
+    tolerance: float = Field(
+        default=0.05,
+        gt=0,
+        le=1,
+        description="Floating-point answers agree within this fraction of their output's largest magnitude",
     )
 
 
