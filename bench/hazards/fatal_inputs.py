@@ -52,7 +52,7 @@ def run(stage: Stage) -> Result:
 HAZARD = Hazard(
     "fatal_inputs",
     "inputs that end a Triton 2.51 or a model's process, sent through Tidegate",
-    "each ends the Triton for everybody",
+    "each ends the Triton for every client",
     "Triton runs, and a neighbour is answered",
     run,
 )

@@ -192,7 +192,7 @@ def suffer(attack: Attack, choice: PolicyChoice, seed: int) -> dict[str, float]:
     """The attainment of the honest and of all, and how long the honest waited, in ms: the median, and the longest."""
     requests = attack.requests(seed)
     honest = [request for request in requests if request.client == HONEST]
-    if choice.name == TRITON:  # behind Triton nobody knows whose requests are whose
+    if choice.name == TRITON:  # Triton does not tell clients apart
         requests = [replace(request, client="") for request in requests]
     setup = Setup((Model("m", TRUE.max_rows, slo_ns=ms_to_ns(SLO_MS)),), WORKERS, (TRUE.scaled(attack.told_times),))
     engine = Engine(Plugins.installed().make_policy(choice.name, setup, choice.options), name=choice.name, strict=True)

@@ -41,7 +41,7 @@ def judge_rows(repositories: Sequence[Path], services: Mapping[str, Service]) ->
 
 
 def merged_rows(facts: Facts) -> Iterator[Finding]:
-    """Models whose requests are merged though their rows are not independent, or nobody has shown that they are."""
+    """Models whose requests are merged though their rows are not independent, or without evidence that they are."""
     for name, verdict in facts.rows.items():
         service = facts.services[name]
         if service.consent.batch != "merge" or verdict.batches:
