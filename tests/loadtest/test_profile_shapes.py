@@ -55,12 +55,12 @@ def triton(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest
     return start_triton([repository]).grpc_address
 
 
-def _run(*arguments: str) -> str:
+def _run(*arguments: str, status: int = 0) -> str:
     """What `tidegate profile reader` printed, errors with it; its columns told apart by spaces."""
     app = typer.Typer()
     app.command()(profile)
     result = CliRunner().invoke(app, ("reader", "--samples", "5", *arguments))
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == status, result.output
     return " ".join(result.output.replace("│", " ").split())
 
 
@@ -151,3 +151,23 @@ def test_a_tidegate_plans_by_the_measured_shapes_and_its_recording_says_which_to
     cut.write_bytes(cut.read_bytes().replace(NARROW.encode(), b"MASK#0").replace(b"MASK:0:30;PIXELS:2,30", b"MASK#1"))
     with cut.open("rb") as lines, pytest.raises(LoadTestError, match="'reader' in it are cut: write them with --shape"):
         recorded_shapes(lines, "reader", 8)
+
+
+def test_real_inputs_are_measured_by_the_shapes_that_they_have(triton: str, tmp_path: Path) -> None:
+    inputs = tmp_path / "inputs"
+    for application, width, count in (("", 10, 3), ("wide", 60, 2), ("rare", 30, 1)):
+        folder = inputs / application
+        folder.mkdir(exist_ok=True)
+        for number in range(count):
+            tensors = {"PIXELS": np.full((2, width), number, "f"), "MASK:0": np.zeros(width, "u1")}
+            np.savez(folder / f"{number}.npz", **tensors, FIXED=np.zeros(3, "f"))
+    file = tmp_path / "profiles.json"
+    where = ("--triton", triton, "-o", str(file), "--rows", "1,4", "--inputs", f"reader={inputs}")
+    _run(*where, "--most-shapes", "2")
+    narrow, wide = read_profiles(file).profiles
+    assert [each.shape for each in (narrow, wide)] == [NARROW, WIDE]
+    assert _median_ms(narrow)[4] < _median_ms(wide)[4]
+    _run(*where, "--shape", "MASK:0:30;PIXELS:2,30")
+    assert len(read_profiles(file).profiles) == 3
+    told = _run(*where, "--shape", "MASK:0:7;PIXELS:2,7", status=1)
+    assert "no file has the shape MASK:0:7;PIXELS:2,7; they have MASK:0:10;PIXELS:2,10" in told

@@ -42,10 +42,19 @@ def parse_inputs(texts: Iterable[str]) -> dict[str, Path]:
 class FileRequests:
     """Requests for one model with tensors out of files, drawn from a seed: a `RequestFactory`."""
 
-    def __init__(self, model: str, files: Mapping[str, Sequence[Tensors]], *, rows: int | None, seed: int) -> None:
+    def __init__(
+        self,
+        model: str,
+        files: Mapping[str, Sequence[Tensors]],
+        *,
+        rows: int | None,
+        seed: int,
+        distinct: int | None = None,
+    ) -> None:
         """`files` by application, "" is none. `rows` of a request, None: the model knows no rows.
 
-        Further rows of a request are of files of the first one's application and shapes.
+        Each file begins a request; with `distinct` so many do, drawn from each application's. Further rows of a
+        request are of files of the first one's application and shapes.
         """
         rng = np.random.default_rng(seed)
         self._requests = []
@@ -53,7 +62,8 @@ class FileRequests:
             alike: dict[object, list[Tensors]] = {}
             for tensors in own:
                 alike.setdefault(_shapes(tensors), []).append(tensors)
-            for tensors in own:
+            count = len(own) if distinct is None else min(distinct, len(own))
+            for tensors in own if count == len(own) else [own[i] for i in rng.permutation(len(own))[:count]]:
                 if rows is None:
                     self._requests.append(infer_request(model, tensors, app=app))
                     continue

@@ -5,9 +5,10 @@ is what a proxy in front of it sees too.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from tidegate.documents import DEFAULT_KIND, ModelProfile, Point, read_shape, shape_text
 from tidegate_loadtest.asked_shapes import AskedShape, Dimensions
 from tidegate_loadtest.connection import AsksForModels, Connection, LoadTestError
+from tidegate_loadtest.input_files import FileRequests, Tensors, inputs_of_model
 from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, LIMITS_PARAMETER, RandomRequests, Values
 
 Progress = Callable[[int, str], None]
@@ -71,9 +73,28 @@ async def shape_to_measure(connection: AsksForModels, model: str, dimensions: Di
     LoadTestError for an unknown model or input, and for dimensions that are left open or contradict the model's.
     """
     requests = await RandomRequests.for_model(connection, model, rows=1, shapes=dimensions, seed=0, distinct=1)
-    declared = (await connection.model_metadata(model)).inputs
-    varies = {tensor.name for tensor in declared if any(size < 0 for size in tensor.shape[1:])}
+    varies = await _open_inputs(connection, model)
     return shape_text({sent.name: sent.shape[1:] for sent in requests(0).inputs if sent.name in varies})
+
+
+async def files_by_shape(connection: AsksForModels, model: str, folder: Path) -> dict[str, list[Tensors]]:
+    """Read a folder of inputs by their shape, as a Tidegate reads it from requests; the most frequent shape is first.
+
+    Raises LoadTestError as `FileRequests.for_model` does.
+    """
+    varies = await _open_inputs(connection, model)
+    files: dict[str, list[Tensors]] = {}
+    for application in (await inputs_of_model(connection, model, folder)).values():
+        for tensors in application:
+            text = shape_text({name: array.shape for name, array in tensors.items() if name in varies})
+            files.setdefault(text, []).append(tensors)
+    return dict(sorted(files.items(), key=lambda item: -len(item[1])))
+
+
+async def _open_inputs(connection: AsksForModels, model: str) -> set[str]:
+    """Give the inputs that have open dimensions beside the rows."""
+    declared = (await connection.model_metadata(model)).inputs
+    return {tensor.name for tensor in declared if any(size < 0 for size in tensor.shape[1:])}
 
 
 async def accepted_values(connection: Connection, model: str, dimensions: Dimensions) -> Values:
@@ -96,7 +117,7 @@ async def accepted_values(connection: Connection, model: str, dimensions: Dimens
             return values
     raise LoadTestError(
         f"{refusal}; it refuses the values 0 and 1, ones and zeros, too: bound its integers by {LIMITS_PARAMETER} in "
-        "its config.pbtxt, or measure with real inputs (tidegate loadtest --inputs)"
+        f"its config.pbtxt, or measure with real inputs: --inputs {model}=FOLDER"
     )
 
 
@@ -107,6 +128,7 @@ async def measure_profiles(
     shapes: Sequence[Dimensions],
     *,
     samples: int,
+    files: Mapping[str, Sequence[Tensors]] | None = None,
     kind: str = DEFAULT_KIND,
     seed: int = 0,
     progress: Progress | None = None,
@@ -114,26 +136,32 @@ async def measure_profiles(
     """Measure `samples` requests of every shape and size, after a warm-up; fit a straight line through the medians.
 
     They take turns: what disturbs the machine for a while does not make one of them look slower than the others.
-    `shapes`: each the dimensions of the inputs that the model leaves open. `kind`: what the workers are called that run
-    it. Raises LoadTestError for an unknown model or dimensions that do not fit, and for a request that fails.
+    `shapes`: each the dimensions of the inputs that the model leaves open. `files`: real inputs for each shape, by its
+    text; without them tensors are random. `kind`: what the workers are called that run it. Raises LoadTestError for an
+    unknown model or dimensions that do not fit, and for a request that fails.
     """
     texts = [await shape_to_measure(connection, model, dimensions) for dimensions in shapes]
-    values = await accepted_values(connection, model, shapes[0])
+    values = Values.DRAWN if files else await accepted_values(connection, model, shapes[0])
     latencies_ms: dict[tuple[int, int], list[float]] = {(at, rows): [] for at in range(len(shapes)) for rows in sizes}
     turns, done = min(TURNS, samples), 0
     for turn in range(turns):
         warm_up = max(2, round(samples * WARM_UP_SHARE)) if turn == 0 else 1
         wanted = samples * (turn + 1) // turns - samples * turn // turns
         for (at, rows), taken_ms in latencies_ms.items():
-            requests = await RandomRequests.for_model(
-                connection,
-                model,
-                rows=rows,
-                shapes=shapes[at],
-                seed=seed + turn,
-                distinct=min(wanted, DISTINCT_REQUESTS),
-                values=values,
-            )
+            requests: FileRequests | RandomRequests
+            distinct = min(wanted, DISTINCT_REQUESTS)
+            if files:
+                requests = FileRequests(model, {"": files[texts[at]]}, rows=rows, seed=seed + turn, distinct=distinct)
+            else:
+                requests = await RandomRequests.for_model(
+                    connection,
+                    model,
+                    rows=rows,
+                    shapes=shapes[at],
+                    seed=seed + turn,
+                    distinct=distinct,
+                    values=values,
+                )
             for index in range(-warm_up, wanted):
                 start_ns = time.perf_counter_ns()
                 await connection.ask(connection.stubs[0].ModelInfer(requests(index), timeout=ANSWER_WITHIN_S))

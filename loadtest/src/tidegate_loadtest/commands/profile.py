@@ -56,7 +56,17 @@ def profile(
             help="Event log of `tidegate serve --record`: measure the shapes that its requests had.",
         ),
     ] = None,
-    most_shapes: Annotated[int, typer.Option(min=1, help="Of --shapes-from, so many: the most frequent.")] = 8,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL=FOLDER",
+            help="Real inputs: pictures or .npy/.npz files of one row each, sent in place of random tensors; their "
+            "shapes are measured. Repeatable.",
+        ),
+    ] = None,
+    most_shapes: Annotated[
+        int, typer.Option(min=1, help="Of --shapes-from and --inputs, so many: the most frequent.")
+    ] = 8,
     kind: Annotated[
         str,
         typer.Option(
@@ -78,6 +88,8 @@ def profile(
     tidegate profile recognizer --triton localhost:8001 -o profiles.json --shape x:3,48,320 --shape x:3,48,640
 
     tidegate profile recognizer --triton localhost:8001 -o profiles.json --shapes-from events.jsonl
+
+    tidegate profile ner --triton localhost:8001 -o profiles.json --inputs ner=sentences
     """
     import asyncio
 
@@ -85,9 +97,10 @@ def profile(
 
     from tidegate.documents import ProfileFileError, hardware_here, read_profiles
     from tidegate_loadtest.asked_shapes import parse_asked
-    from tidegate_loadtest.campaign import Campaign, carry_out, plan_campaign, skip_known
+    from tidegate_loadtest.campaign import Campaign, InputFolders, carry_out, plan_campaign, skip_known
     from tidegate_loadtest.connection import Connection, LoadTestError
     from tidegate_loadtest.hardware import is_here
+    from tidegate_loadtest.input_files import parse_inputs
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     names = list(dict.fromkeys(models or ()))
@@ -97,6 +110,9 @@ def profile(
         raise typer.BadParameter("give it a name, e.g. A100, or leave it out", param_hint="--kind")
     if asked and len(names) != 1:
         raise typer.BadParameter("is for one model: name it, or have --shapes-from tell of all", param_hint="--shape")
+    folders = parse_inputs(inputs or ())
+    if strange := [name for name in folders if names and name not in names]:
+        raise typer.BadParameter(f"{strange[0]!r} is not among the models to measure", param_hint="--inputs")
     hardware = hardware_here() if is_here(triton) else None
     campaign = Campaign()
     secured = tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name)
@@ -109,7 +125,7 @@ def profile(
 
     async def measure() -> None:
         async with Connection(triton, tls=secured) as connection:
-            await plan_campaign(campaign, connection, names, shapes_of, asked_sizes)
+            await plan_campaign(campaign, connection, names, shapes_of, asked_sizes, InputFolders(folders, most_shapes))
             if resume and output.exists():
                 skip_known(campaign, read_profiles(output).profiles, kind, samples, hardware)
             with _shown(errors, campaign, samples, output) as (keep, advance):
