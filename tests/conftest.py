@@ -1,5 +1,6 @@
 """Fixtures that several test folders share."""
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -133,6 +134,14 @@ class Tidegate:
     def pid(self) -> int:
         """Its process."""
         return self._process.pid
+
+    def children(self, title: str) -> list[int]:
+        """Give the processes that it started and that call themselves so, in the order of their names."""
+        found = []
+        for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
+            with contextlib.suppress(OSError):  # it ends just now
+                found.append((Path(f"/proc/{pid}/comm").read_text().strip(), int(pid)))
+        return [pid for name, pid in sorted(found) if name.startswith(title)]
 
     def ask_to_stop(self) -> None:
         """Ask it to end as a person would; once, since a second signal may find it past its handlers."""

@@ -130,7 +130,10 @@ def test_a_model_that_takes_none_says_what_it_said_of_the_first(
         async with Connection(triton.target) as connection:
             return await accepted_values(connection, model, {})
 
-    with pytest.raises(LoadTestError, match=r"out of data bounds; it refuses .*tidegate_input_limits in its config.*--inputs picky=FOLDER"):
+    with pytest.raises(
+        LoadTestError,
+        match=r"out of data bounds; it refuses .*tidegate_input_limits in its config.*--inputs picky=FOLDER",
+    ):
         uvloop.run(find("picky"))
     with pytest.raises(LoadTestError, match=r"no worker left$"):  # no matter of values
         uvloop.run(find("failing"))

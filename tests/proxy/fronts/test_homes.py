@@ -87,13 +87,6 @@ def address(tidegate: Tidegate, service: str) -> str:
     return found[1]
 
 
-def homes(tidegate: Tidegate) -> list[int]:
-    """Their processes, the first home's first."""
-    pids = [int(pid) for pid in Path(f"/proc/{tidegate.pid}/task/{tidegate.pid}/children").read_text().split()]
-    names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in pids}
-    return sorted((pid for pid, name in names.items() if name.startswith(HOME)), key=names.__getitem__)
-
-
 @pytest.fixture
 def clients(tidegate: Tidegate) -> Iterator[list[triton_grpc.InferenceServerClient]]:
     """On so many connections that surely both fronts have some."""
@@ -282,9 +275,12 @@ def test_a_model_moves_under_load_and_no_request_is_lost(
 def test_a_home_that_is_asked_to_end_loses_nothing(tidegate: Tidegate, tensors: Make, eventually: Make) -> None:
     load = Load(tidegate, ["ant", "cat"], tensors)
     eventually(lambda: load.answered > 20, "some load")
-    first = homes(tidegate)
+    first = tidegate.children(HOME)
     os.kill(first[1], signal.SIGTERM)
-    eventually(lambda: len(homes(tidegate)) == 2 and set(homes(tidegate)) != set(first), "another process for it")
+    eventually(
+        lambda: len(tidegate.children(HOME)) == 2 and set(tidegate.children(HOME)) != set(first),
+        "another process for it",
+    )
     before = load.answered
     eventually(lambda: load.answered > before + 100, "it to be asked")
     load.stop()
@@ -294,7 +290,7 @@ def test_a_home_that_is_asked_to_end_loses_nothing(tidegate: Tidegate, tensors: 
 def test_a_home_that_dies_costs_its_models_alone(
     tidegate: Tidegate, call: Make, request_of: Make, eventually: Make, open_stream: Make, rest_of: Make
 ) -> None:
-    os.kill(homes(tidegate)[1], signal.SIGKILL)
+    os.kill(tidegate.children(HOME)[1], signal.SIGKILL)
     said = set()
 
     def is_lost() -> bool:
@@ -312,7 +308,7 @@ def test_a_home_that_dies_costs_its_models_alone(
 
 
 def test_they_end_together(tidegate: Tidegate, eventually: Make) -> None:
-    pids = homes(tidegate)
+    pids = tidegate.children(HOME)
     tidegate.stop()
     for pid in pids:
         eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "its processes to end")

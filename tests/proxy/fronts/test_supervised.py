@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import Tidegate
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.fronts.home_line import HOME_LOST, NO_HOME
-from tidegate_proxy.fronts.supervisor import HOME
+from tidegate_proxy.fronts.supervisor import FRONT, HOME
 
 Make = Callable[..., Any]
 ROW = np.array([[1.0, 2.0]], np.float32)
@@ -26,9 +26,8 @@ INFERENCE = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1
 
 
 def children(tidegate: Tidegate) -> list[int]:
-    """The home, then the fronts."""
-    pids = [int(pid) for pid in Path(f"/proc/{tidegate.pid}/task/{tidegate.pid}/children").read_text().split()]
-    return sorted(pids, key=lambda pid: Path(f"/proc/{pid}/comm").read_text().strip() != HOME)
+    """Give the home, then the fronts."""
+    return [*tidegate.children(HOME), *tidegate.children(FRONT)]
 
 
 @pytest.fixture

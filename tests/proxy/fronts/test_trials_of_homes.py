@@ -65,12 +65,6 @@ def _shadows(tidegate: Tidegate) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def _processes(tidegate: Tidegate, title: str) -> list[int]:
-    pids = Path(f"/proc/{tidegate.pid}/task/{tidegate.pid}/children").read_text().split()
-    names = {int(pid): Path(f"/proc/{pid}/comm").read_text().strip() for pid in pids}
-    return sorted((pid for pid, name in names.items() if name.startswith(title)), key=names.__getitem__)
-
-
 def test_who_is_started_again_has_what_is_in_force_and_not_what_the_file_says(
     start_tidegate: Make, tritons: list[EmbeddedTriton], tmp_path: Path, eventually: Make, call: Make, request_of: Make
 ) -> None:
@@ -82,9 +76,9 @@ def test_who_is_started_again_has_what_is_in_force_and_not_what_the_file_says(
     eventually(lambda: len(_shadows(tidegate)) == 2, "both to answer")
     file.write_text("half wri: [")  # nobody has asked for that yet
     for title, which in ((HOME, 1), (FRONT, 0)):
-        (killed) = _processes(tidegate, title)[which]
+        (killed) = tidegate.children(title)[which]
         os.kill(killed, signal.SIGKILL)
-        eventually(lambda killed=killed, title=title: killed not in _processes(tidegate, title), "its end")
+        eventually(lambda killed=killed, title=title: killed not in tidegate.children(title), "its end")
         eventually(lambda: len(_shadows(tidegate)) == 2, "another in its place")
         assert all(told["shadow"] for told in _shadows(tidegate).values())
     for name in ("ant", "bee"):
