@@ -7,6 +7,7 @@ of rows, or repeats itself from row to row, tells a row nothing about its compan
 """
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -140,6 +141,42 @@ class View:
         if not all(_same(values[0], value) for value in values[1:]):
             raise UnknownError(f"its '{self.node.input[slot]}' depends on the number of rows")
         return [int(entry) for entry in np.asarray(values[0]).reshape(-1)]
+
+    def together(self, places: Iterable[tuple[int, Rows | None, int]]) -> Rows | None:
+        """Where the result has its rows.
+
+        `places`: an input, its rows, and how far its dimensions shift in the result.
+        """
+        found: Rows | None = None
+        shifted = [(slot, rows.moved(rows.axis + shift), shift) for slot, rows, shift in places if rows is not None]
+        shifted.sort(key=lambda entry: not self.is_data(entry[0]))
+        for slot, rows, shift in shifted:
+            if found is None:
+                found = rows
+            elif rows != found and not (
+                not self.is_data(slot) and found.axis >= shift and self.agrees(slot, found.moved(found.axis - shift))
+            ):
+                raise MixesError(
+                    "it has the rows of its inputs in different dimensions, so that each meets every other"
+                )
+        return found
+
+    def fixed_but(self, *slots: int) -> None:
+        """Refuse rows in any other input."""
+        for slot in self.slots():
+            if slot not in slots and self.rows(slot) is not None:
+                raise UnknownError(f"its '{self.node.input[slot]}' comes from the inputs")
+
+    def axis(self, default: int, rank: int | None = None) -> int:
+        """Attribute `axis`, counted from the first dimension. `rank`: dimensions; None: those of the first input."""
+        rank = self.rank(0) if rank is None else rank
+        return int(self.attributes.get("axis", default)) % max(rank, 1)
+
+
+States = list[Rows | None]
+"""Where each output of a node has its rows; None: it is the same whatever the batch."""
+Rule = Callable[[View], States]
+"""Gives the states of a node. Raises MixesError or UnknownError."""
 
 
 @dataclass
