@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy.envelope import PassedThrough, open_envelope
 from tidegate_proxy.heading import MOST_HEADER_BYTES, PRIVATE_PARAMETERS, NotSchedulable, Overgrown
 from tidegate_proxy.signature import Signature, TensorSpec
-from tidegate_proxy.wire import MOST_FIELDS
+from tidegate_proxy.wire import MAX_FIELDS
 
 SIGNATURE = Signature(
     model="m",
@@ -170,7 +170,7 @@ def _long_shape(message: service_pb2.ModelInferRequest) -> None:
 
 
 def _many_outputs(message: service_pb2.ModelInferRequest) -> None:
-    message.outputs.extend([service_pb2.ModelInferRequest.InferRequestedOutputTensor(name="Y")] * MOST_FIELDS)
+    message.outputs.extend([service_pb2.ModelInferRequest.InferRequestedOutputTensor(name="Y")] * MAX_FIELDS)
 
 
 @pytest.mark.parametrize("change", [_long_shape, _many_outputs])
@@ -180,6 +180,20 @@ def test_what_says_too_much_beside_its_tensors_goes_to_no_triton(change: Change)
     with pytest.raises(Overgrown):
         _key(message)
     assert "more than" in PassedThrough.of(message.SerializeToString()).refusal
+
+
+@pytest.mark.parametrize("count", [4000, 10_000])
+def test_a_request_may_have_thousands_of_inputs(count: int) -> None:
+    """As those of recommenders have."""
+    names = [f"f_{number}" for number in range(count)]
+    message = service_pb2.ModelInferRequest(model_name="m")
+    for name in names:
+        message.inputs.add(name=name, datatype="FP32", shape=[1, 1])
+        message.raw_input_contents.append(b"four")
+    signature = Signature("m", {name: TensorSpec("FP32", (1,)) for name in names}, frozenset({"Y"}), 4)
+    serialized = message.SerializeToString()
+    assert open_envelope(serialized, signature).rows == 1
+    assert not PassedThrough.of(serialized).refusal
 
 
 def test_typed_contents_may_be_as_large_as_they_like() -> None:

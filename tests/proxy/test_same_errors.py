@@ -1,5 +1,6 @@
 """Whatever is wrong with a request, Tidegate says what Triton says, in the same words and with the same code."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -106,3 +107,29 @@ def test_tidegate_says_what_triton_says(case: str, call: Call, triton: EmbeddedT
     expected = call(triton, "ModelInfer", message)
     assert expected[0] == code, expected
     assert call(tidegate, "ModelInfer", message) == expected
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "/some.Service/Method",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "/grpc.health.v1.Health/Watch",
+        "/inference.GRPCInferenceService/ModelWarm",
+        "/inference.GRPCInferenceService",
+    ],
+)
+def test_an_unknown_method_is_refused_before_anything_is_sent(
+    triton: EmbeddedTriton,
+    tidegate: Any,  # noqa: ANN401
+    method: str,
+) -> None:
+    """As tools find out whether a server offers reflection: they keep their side open."""
+    seen = []
+    for address in (triton.grpc_address, tidegate.address):
+        held = threading.Event()
+        with grpc.insecure_channel(address) as channel:
+            stream = channel.stream_stream(method)(iter(held.wait, True), timeout=60)
+            seen.append((stream.code(), stream.details()))
+            held.set()
+    assert seen == [(UNIMPLEMENTED, "")] * 2

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.wire import (
+    MAX_FIELDS,
     MOST_FIELDS,
     REQUEST_RAW_FIELD,
     RESPONSE_RAW_FIELD,
@@ -173,13 +174,21 @@ def test_random_headers_lose_their_contents_or_are_a_wire_error(header: bytes) -
 def test_nobody_looks_at_millions_of_fields(field: bytes) -> None:
     assert len(split(field * MOST_FIELDS, REQUEST_RAW_FIELD)) == 3
     with pytest.raises(TooManyFields):
-        split(field * (MOST_FIELDS + 1), REQUEST_RAW_FIELD)
+        split(field * (2 * MOST_FIELDS), REQUEST_RAW_FIELD)
 
 
 def test_nor_at_millions_of_those_of_an_input() -> None:
-    shape = b"\x18\x01" * MOST_FIELDS
+    shape = b"\x18\x01" * (2 * MOST_FIELDS)
     with pytest.raises(TooManyFields):
         without_contents(b"\x2a" + encode_varint(len(shape)) + shape)
+
+
+def test_fields_with_words_in_them_may_be_more() -> None:
+    """But no more than can be looked at in a moment."""
+    field = b"\x32\x08\x0a\x06output"
+    assert len(split(field * MAX_FIELDS, REQUEST_RAW_FIELD)) == 3
+    with pytest.raises(TooManyFields, match="more than 50000 fields"):
+        split(field * (MAX_FIELDS + 1), REQUEST_RAW_FIELD)
 
 
 def test_tensors_are_not_copied() -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 import grpc
+from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import control, refusal
 from tidegate_proxy.access.gate import Gate
@@ -30,6 +31,11 @@ from tidegate_proxy.streams import InferStream
 from tidegate_proxy.transport import Call, Metadata, Server, new_server
 
 STREAM_INFER = SERVICE + "ModelStreamInfer"
+METHODS: Final = frozenset(
+    {control.HEALTH}
+    | {SERVICE + name for name in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name}
+)
+"""The methods that Triton serves, by their full names."""
 LAST_WORDS_S: Final = 1.0
 """How long it may take to tell clients that they will not be answered before their connections are cut."""
 POLL_S: Final = 0.01
@@ -114,6 +120,9 @@ class Front:
     def _begin(self, call: Call) -> None:
         if refused := self._gate.refusal(call.method, call.metadata):
             call.end(refused.code, refused.details)
+            return
+        if call.method not in METHODS:  # at once, as Triton does: its client may never send anything
+            call.end(grpc.StatusCode.UNIMPLEMENTED)
             return
         call.owner = self._gate.owner(call.metadata, call.peer)
         if self._draining and call.method not in control.OF_OUR_OWN:

@@ -16,7 +16,11 @@ RESPONSE_RAW_FIELD = 6
 """ModelInferResponse.raw_output_contents"""
 
 MOST_FIELDS = 10_000
-"""More have no request and no answer: two bytes make a field, and whoever looks at millions of them holds everybody."""
+"""More have few requests and answers: two bytes make a field, and looking at millions of them holds up all others."""
+MAX_FIELDS = 50_000
+"""The most of a message whose fields are as long as those of thousands of inputs."""
+_BYTES_PER_FIELD = 5
+"""An input with name, datatype and shape has four fields in some 20 bytes."""
 
 _LENGTH_DELIMITED = 2
 _FIXED_SIZE = {1: 8, 5: 4}
@@ -36,8 +40,8 @@ class WireError(ValueError):
 class TooManyFields(WireError):
     """They may be one, but what it would take to find out is too much."""
 
-    def __init__(self) -> None:
-        super().__init__(f"the message has more than {MOST_FIELDS} fields")
+    def __init__(self, most: int) -> None:
+        super().__init__(f"the message has more than {most} fields")
 
 
 def split(message: bytes, raw_field: int) -> tuple[bytes, bytes, list[memoryview]]:  # noqa: PLR0912 - it is in line
@@ -83,8 +87,8 @@ def split(message: bytes, raw_field: int) -> tuple[bytes, bytes, list[memoryview
             else:
                 position += _FIXED_SIZE[wire_type]
             fields += 1
-            if fields > MOST_FIELDS:
-                raise TooManyFields
+            if fields > MOST_FIELDS and fields > (most := _most_fields(end)):
+                raise TooManyFields(most)
     except (IndexError, KeyError) as error:
         raise WireError("truncated or malformed message") from error
     if position != end:
@@ -109,7 +113,7 @@ def without_contents(header: bytes) -> bytes:
     Raises WireError, TooManyFields: of all inputs together.
     """
     kept: list[Buffer] = []
-    number = 0
+    number, most = 0, _most_fields(len(header))
     for start, value, end, tag in fields_of(header, 0, len(header)):
         number += 1
         if tag != _INPUT_TAG:
@@ -118,8 +122,8 @@ def without_contents(header: bytes) -> bytes:
         parts: list[Buffer] = []
         for inner_start, _, inner_end, inner_tag in fields_of(header, value, end):
             number += 1
-            if number > MOST_FIELDS:
-                raise TooManyFields
+            if number > most:
+                raise TooManyFields(most)
             parts.append(_NO_CONTENTS if inner_tag == _CONTENTS_TAG else header[inner_start:inner_end])
         kept += (bytes((_INPUT_TAG,)), encode_varint(sum(map(len, parts))), *parts)
     return b"".join(kept)
@@ -181,6 +185,11 @@ def fields_of(message: bytes, position: int, end: int) -> Iterator[tuple[int, in
         raise WireError("truncated or malformed message") from error
     if position != end:
         raise WireError("truncated message")
+
+
+def _most_fields(size: int) -> int:
+    """The most fields that a message of so many bytes may have."""
+    return min(MAX_FIELDS, MOST_FIELDS + size // _BYTES_PER_FIELD)
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:

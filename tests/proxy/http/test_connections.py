@@ -13,16 +13,8 @@ import pytest
 from tests.proxy.http.by_hand import ECHO, NOT_FOUND, PLAIN, Never, Upstream, connect, exchange, post, read_all
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.http import HttpLimits
-from tidegate_proxy.http import connection as http_connection
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that has shut down its side of the connection is soon taken to have left."""
-    monkeypatch.setattr(http_connection, "HALF_CLOSED_TIMEOUT_S", 0.1)
-
-
-@pytest.mark.usefixtures("impatient")
 def test_a_client_that_leaves_cancels_its_inference(start_front: Callable[..., Any], caplog: Any) -> None:  # noqa: ANN401
     scheduling = Never()
     front = start_front(["http://127.0.0.1:1"], scheduling, {"echo": ECHO}.get)
@@ -34,7 +26,6 @@ def test_a_client_that_leaves_cancels_its_inference(start_front: Callable[..., A
     assert "Exception" not in caplog.text
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_client_that_leaves_ends_the_call_to_triton(
     start_front: Callable[..., Any],
     start_upstream: Callable[[bytes], Upstream],
@@ -68,6 +59,30 @@ def test_a_client_that_shuts_down_its_side_is_answered(front: Any, request_: byt
     assert received.count(b" 200 OK") == max(1, request_.count(b"Content-Length"))
 
 
+def test_a_client_that_shuts_down_its_side_is_awaited_for_as_long_as_it_takes(
+    front: Any,  # noqa: ANN401
+    held_back: Path,
+    eventually: Callable[..., None],
+) -> None:
+    """The bytes that find out whether it is there are a part of the answer, before its head and between its chunks."""
+    held_back.unlink(missing_ok=True)
+    body = b'{"X":"hello"}'
+    request = post(f"Content-Length: {len(body)}", body=body, path="/v2/models/streamer/generate_stream")
+    with connect(front) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        received = connection.recv(1)
+        while not received.endswith(b"000"):  # the first event is there, the second one is held back
+            received += connection.recv(1 << 16)
+        held_back.touch()
+        received += read_all(connection)
+    head, _, chunks = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert chunks.endswith(b"\r\n0\r\n\r\n")
+    assert chunks.count(b'"Y":"hello"') == 2
+    assert all(int(size, 16) for size in re.findall(rb"(?m)^([0-9a-f]+)\r\ndata", chunks))
+
+
 def test_half_a_request_is_not_awaited(front: Any) -> None:  # noqa: ANN401
     with connect(front) as connection:
         connection.sendall(post(f"Content-Length: {len(PLAIN)}")[:-1])
@@ -86,6 +101,17 @@ def test_a_client_that_leaves_within_an_answer_ends_the_call_to_triton(
         while b"data" not in received:
             received += connection.recv(1 << 16)
     assert upstream.left.wait(120)
+
+
+def test_chunks_stay_as_a_triton_cut_them(
+    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+) -> None:
+    """Simple clients take each of them for an event."""
+    chunks = b"4\r\none\n\r\n4\r\ntwo\n\r\n6\r\nthree\n\r\n0\r\n\r\n"
+    upstream = start_upstream(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+    front = start_front([upstream.http_url], None, {}.get)
+    received = exchange(front, b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert received.partition(b"\r\n\r\n")[2] == chunks
 
 
 def test_an_answer_that_breaks_off_is_not_made_whole(
@@ -155,6 +181,26 @@ def test_clients_that_wait_for_the_go_ahead(front: Any) -> None:  # noqa: ANN401
             assert read_all(connection).startswith(b"HTTP/1.1 200" if "echo" in path else b"HTTP/1.1 404")
 
 
+def test_clients_of_the_version_before_may_keep_their_connections(
+    triton: EmbeddedTriton,
+    front: Any,  # noqa: ANN401
+    held_back: Path,
+) -> None:
+    """As ApacheBench and nginx ask. They are answered in their version, as by Triton."""
+    held_back.touch()
+    kept = ("Connection: Keep-Alive", f"Content-Length: {len(PLAIN)}")
+    version = (b"HTTP/1.1", b"HTTP/1.0")
+    first = post(*kept, close=False).replace(*version)
+    last = post(kept[1], close=False).replace(*version)
+    events = post("Content-Length: 10", body=b'{"X":"hi"}', path="/v2/models/streamer/generate_stream", close=False)
+    for requests in ((first, last), (first, first, events.replace(*version))):
+        through = exchange(front, *requests)
+        direct = exchange(triton, *requests)
+        assert re.findall(rb"HTTP/\S+ \d+", through) == re.findall(rb"HTTP/\S+ \d+", direct)
+        assert through.lower().count(b"connection: keep-alive") == len(requests) - 1
+        assert through.rpartition(b"\r\n\r\n")[2] == direct.rpartition(b"\r\n\r\n")[2]
+
+
 def test_connections_serve_one_request_after_the_other(front: Any) -> None:  # noqa: ANN401
     lengthy = f"Content-Length: {len(PLAIN)}"
     received = exchange(
@@ -181,7 +227,45 @@ def test_clients_that_offer_http_2_go_on_as_they_came(front: Any) -> None:  # no
 
 
 SMUGGLED = b"GET /v2/repository/index HTTP/1.1\r\nHost: x\r\n\r\n"
+LENGTH = f"Content-Length: {len(PLAIN)}"
+REPEATED = {
+    "twice": post(LENGTH, LENGTH),
+    "three times": post(LENGTH, "X: y", LENGTH, "Y: z", LENGTH),
+    "in other letters": post(LENGTH, LENGTH.swapcase()),
+}
+
+
+@pytest.mark.parametrize("model", ["echo", "flat"], ids=["scheduled", "forwarded"])
+@pytest.mark.parametrize("request_", REPEATED.values(), ids=REPEATED)
+def test_equal_lengths_are_one(triton: EmbeddedTriton, front: Any, request_: bytes, model: str) -> None:  # noqa: ANN401
+    if model == "flat":
+        request_ = request_.replace(b"echo", b"flat").replace(b"[1,1]", b"[ 1 ]")
+    received = exchange(front, request_)
+    assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert received.rpartition(b"\r\n\r\n")[2] == exchange(triton, request_).rpartition(b"\r\n\r\n")[2]
+
+
+def test_equal_lengths_are_one_however_the_head_comes(front: Any) -> None:  # noqa: ANN401
+    """Line by line, as small clients write, on one connection after the other request."""
+    with connect(front) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for close in (False, True):
+            head, _, body = post(LENGTH, "X: y", LENGTH, close=close).partition(b"\r\n\r\n")
+            for line in head.split(b"\r\n"):
+                connection.sendall(line + b"\r\n")
+            connection.sendall(b"\r\n" + body)
+            received = b""
+            while not received.endswith(b"}]}"):
+                received += connection.recv(1 << 16)
+            assert received.startswith(b"HTTP/1.1 200 OK")
+        assert read_all(connection) == b""
+
+
 TWO_WAYS = {
+    "two lengths that are written differently": post("Content-Length: 0", "Content-Length: 00", body=SMUGGLED),
+    "a third length": post("Content-Length: 0", "Content-Length: 0", "Content-Length: 5", body=b"12345" + SMUGGLED),
+    "many equal lengths": post(*["Content-Length: 0"] * 100, body=SMUGGLED),
+    "list of equal lengths": post(f"Content-Length: {len(SMUGGLED)}, {len(SMUGGLED)}", body=SMUGGLED),
     "two lengths": post("Content-Length: 0", f"Content-Length: {len(SMUGGLED)}", body=SMUGGLED),
     "list of lengths": post(f"Content-Length: 0, {len(SMUGGLED)}", body=SMUGGLED),
     "signed length": post("Content-Length: +5", body=b"12345" + SMUGGLED),

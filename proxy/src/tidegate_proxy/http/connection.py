@@ -7,11 +7,12 @@ from typing import Final
 
 import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from tidegate_proxy.bounds import TOO_MUCH
 from tidegate_proxy.faults import faults
+from tidegate_proxy.http.answer_transport import transport_of
 from tidegate_proxy.http.connections import Connections
 from tidegate_proxy.http.exchange import Exchange
 from tidegate_proxy.http.infer_response import error
@@ -21,8 +22,8 @@ from tidegate_proxy.http.target import NoNormalForm, normal_form
 log = logging.getLogger(__name__)
 
 _OFFERS: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
-HALF_CLOSED_TIMEOUT_S: Final = 10.0
-"""How long a request may take whose client has shut down its side of the connection."""
+_MAX_REPETITIONS: Final = 8
+"""Headers of one read that may repeat another: each has the rest of the read parsed again."""
 _REQUEST_BYTES: Final = 4096
 """What a request takes while it is open beside headers and body: its objects, its task, its place in books."""
 _TIMED_OUT: Final = (
@@ -49,6 +50,10 @@ class HttpConnection(HttpToolsProtocol):
         self._health_only = health_only
         self._unfinished_bytes = 0
         """Bytes of a head, of a chunk's first line or of trailers that have no end yet."""
+        self._between_requests = False
+        """Whether the latest read began where a request may begin, and none has begun in it."""
+        self._head_lines: int | None = None
+        """Lines of an unfinished head that came with earlier reads; None: it began in the midst of a read."""
         self._in_head = False
         self._in_body = False
         self._has_body = False
@@ -56,8 +61,10 @@ class HttpConnection(HttpToolsProtocol):
         self._costs: deque[int] = deque()
         """What each request that is not answered holds beside its body, in bytes."""
         self._opened_at = 0.0
-        self._half_closed: asyncio.TimerHandle | None = None
-        """Ends the connection of a client that sends nothing more."""
+        self._answered: RequestResponseCycle | None = None
+        """The request whose answer is next."""
+        self._half_closed = False
+        """Whether the client has shut down its side, or has left."""
 
     # What the connections' books ask ------------------------------------------------------------------------------
 
@@ -108,19 +115,32 @@ class HttpConnection(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Answer a client that has shut down its side (`printf ... | nc`), as Triton does; whether it stays open.
 
-        A client that has left looks the same, so the answer has a time limit.
+        A client that has left looks the same, until it is sent something.
         """
         answering = self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body)
         if not answering or self._in_head or self.transport.get_extra_info("sslcontext"):
             return False
         self.cycle.keep_alive = False
-        self._half_closed = self.loop.call_later(HALF_CLOSED_TIMEOUT_S, self.transport.close)
+        self._half_closed = True
+        self._probe()
         return True
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Application) -> None:  # type: ignore[override]
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]
+        if self._half_closed:
+            self._probe()
+
+    def _probe(self) -> None:
+        """Send a byte of the answer early, and more later: the one after a client has left meets a reset."""
+        cycle = self._answered
+        if cycle is None or cycle.response_complete or self.transport.is_closing():
+            return
+        if pause_s := transport_of(cycle).send_early():
+            self.loop.call_later(pause_s, self._probe)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is no more."""
-        if self._half_closed:
-            self._half_closed.cancel()
         self._connections.closed(self)
         super().connection_lost(exc)
 
@@ -138,6 +158,8 @@ class HttpConnection(HttpToolsProtocol):
         """The client has sent something."""
         size = len(data)
         self._has_body = False
+        self._between_requests = not (self._in_head or self._in_body)
+        repetitions = 0
         while data and not self.transport.is_closing():
             try:
                 self.parser.feed_data(data)
@@ -145,10 +167,15 @@ class HttpConnection(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as offer:
                 data = self._declined() + data[offer.args[0] :]
             except httptools.HttpParserError:
-                self.transport.close()
-                return
+                repetitions += 1
+                data = self._without_repeated_length(data) if repetitions <= _MAX_REPETITIONS else b""
+                if not data:
+                    self.transport.close()
+                    return
         # The parser collects what is unfinished, so that is bounded by the limit and one read.
         if self._in_head or (self._in_body and not self._has_body):
+            if self._in_head and self._head_lines is not None:
+                self._head_lines += data.count(b"\n")
             self._unfinished_bytes += size
             if self._unfinished_bytes > self._limits.head_bytes:
                 log.warning("a client sent more than %d bytes of headers", self._limits.head_bytes)
@@ -169,6 +196,8 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins."""
         self._in_head, self._in_body = True, False
+        self._head_lines = 0 if self._between_requests else None
+        self._between_requests = False
         self._connections.awaits_head(self)
         super().on_message_begin()
 
@@ -198,6 +227,10 @@ class HttpConnection(HttpToolsProtocol):
         self.app = application
         raw_path, _, self.scope["query_string"] = target.partition(b"?")
         self.scope["raw_path"], self.scope["path"] = raw_path, raw_path.decode()
+        if self.scope["http_version"] == "1.0":
+            self.cycle.keep_alive = self.parser.should_keep_alive()
+            self.cycle.waiting_for_100_continue = False
+            transport_of(self.cycle)
         if self._connections.retiring or self._is_old() or self._has_both_lengths():
             self.cycle.keep_alive = False
 
@@ -238,25 +271,46 @@ class HttpConnection(HttpToolsProtocol):
 
     def _take_both_lengths(self) -> None:
         """Triton takes a request with Content-Length and chunks: the chunks count, and it is the last one here."""
-        self.parser.set_dangerous_leniencies(lenient_chunked_length=True)
+        self.parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_data_after_close=True)
+
+    def _without_repeated_length(self, data: bytes) -> bytes:
+        """The head so far, and what follows it, without a Content-Length that says what the one before it does.
+
+        Two equal ones are one (RFC 9110, section 8.6), and Triton takes them. b"" where the parser refused another
+        line, or where it is not certain which line that was.
+        """
+        if not self._in_head or self._head_lines is None:
+            return b""
+        number = 1 + len(self.headers) - self._head_lines  # no line of a head that the parser takes is folded
+        lines = data.split(b"\r\n", number + 1)
+        if number < 0 or len(lines) < number + 2:
+            return b""
+        name, _, value = lines[number].partition(b":")
+        if (name.lower(), value.strip(b" \t")) != (b"content-length", dict(self.headers)[b"content-length"]):
+            return b""
+        self._between_requests = True
+        return self._begin_again(self.headers) + lines[-1]
 
     def _declined(self) -> bytes:
-        """The head of a request that offers another protocol, without the offer; the parser starts anew with it.
+        """The head of a request that offers another protocol, without the offer; the parser starts again with it.
 
         Some clients offer HTTP/2 with every first request. The parser would take the request's body for the
         beginning of the other protocol. A tunnel is refused as Triton does it, by closing.
         """
-        method, version = self.parser.get_method(), self.parser.get_http_version()
-        self.parser = httptools.HttpRequestParser(self)
-        self._take_both_lengths()
-        if method == b"CONNECT":
+        if self.parser.get_method() == b"CONNECT":
             self.transport.close()
             return b""
-        lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
-        lines += [b"%b: %b" % header for header in self.headers if header[0] not in _OFFERS]
+        kept = [header for header in self.headers if header[0] not in _OFFERS]
         if any(name == b"connection" and b"close" in value.lower() for name, value in self.headers):
-            lines.append(b"connection: close")
-        return b"\r\n".join([*lines, b"", b""])
+            kept.append((b"connection", b"close"))
+        return self._begin_again(kept) + b"\r\n"
+
+    def _begin_again(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        """The request's line and these headers; another parser starts with them."""
+        line = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        self.parser = httptools.HttpRequestParser(self)
+        self._take_both_lengths()
+        return b"\r\n".join([line, *(b"%b: %b" % header for header in headers), b""])
 
 
 def _refusing(words: str, status: int = 400) -> Application:

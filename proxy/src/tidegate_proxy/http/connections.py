@@ -126,7 +126,7 @@ class Connections:
         self._new.pop(connection, None)
         self._idle.pop(connection, None)
         self._bodies.pop(connection, None)
-        self._heads[connection] = self._loop.time()
+        self._heads.setdefault(connection, self._loop.time())  # it may be parsed again
 
     def awaits_body(self, connection: Connection) -> None:
         """Its head is there."""

@@ -83,8 +83,9 @@ class Forwarder:
                 head = {"type": "http.response.start", "status": response.status, "headers": _passed_back(response)}
                 await send(head)
                 if call.method != "HEAD":
-                    async for piece in response.content.iter_any():
-                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    async for piece, _ in response.content.iter_chunks():
+                        if piece:
+                            await send({"type": "http.response.body", "body": piece, "more_body": True})
         except (aiohttp.ClientError, TimeoutError) as failed:
             if not begun:
                 raise Unreachable(str(failed)) from failed
