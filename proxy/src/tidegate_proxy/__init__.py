@@ -47,8 +47,7 @@ gpus               which GPUs and MIG instances this machine has, as NVML tells
 mig/               how they are cut, and how a layout wants them cut (`tidegate mig`)
 canary             for a share of the time all is scheduled, else all passes as it is, and both are compared
 comparison         what is in time while all is scheduled and while all passes, and how sure the difference is
-trial              what passes as it is though it could be scheduled: by shadow, canary, or letting_pass
-letting_pass       where models are in each other's way they pass if that is better; pass_or_schedule: whether it is
+trial              what passes as it is though it could be scheduled: by shadow or canary
 shadow             what passes in shadow mode is shown to a process that simulates what a policy would have gained
 settings           what of the configuration may change while requests are under way: one value, swapped as a whole
 take_over          several processes on one port, the last of which serves; ports: they are bound before they are served

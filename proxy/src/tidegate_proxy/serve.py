@@ -125,7 +125,7 @@ async def serving(
         passages = Passages(routing, observability)
         driver.on_stray = passages.take_over
         control = Control(discovery.backends, directory, discovery, routing, observability, liveness)
-        trial = Trial(config, in_force, directory, measured, engine, observability.metrics)
+        trial = Trial(config, in_force, directory, measured, engine)
         observability.on_passed = trial.passed
         stack.push_async_callback(trial.close)
         inference = Inference(directory, driver, Applications(config.app), trial)

@@ -49,8 +49,6 @@ class Settings:
     """Whether every request passes as it is, and is only looked at."""
     canary: float | None = None
     """For which share of the time requests are scheduled, and else pass as they are; None: always."""
-    passes_if_better: bool = False
-    """Whether models that are in each other's way pass as they are where that is better."""
 
     def leg_ns(self, planned_ns: int) -> int:
         """How long a leg may take that is planned to take `planned_ns`."""
@@ -79,7 +77,6 @@ def settings_of(config: ServeConfig) -> Settings:
         refuses_shared_memory=config.shared_memory == "refuse",
         shadow=config.shadow,
         canary=config.canary,
-        passes_if_better=config.pass_if_better and config.clients.by == "connection",
     )
 
 

@@ -1,4 +1,4 @@
-"""What passes as it is though it could be scheduled: in shadow mode, with a canary, or where that is better."""
+"""What passes as it is though it could be scheduled: in shadow mode, or with a canary."""
 
 import asyncio
 
@@ -8,14 +8,12 @@ from tidegate_proxy.canary import Canary
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
 from tidegate_proxy.envelope import Envelope
-from tidegate_proxy.letting_pass import LettingPass
-from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.settings import InForce
 from tidegate_proxy.shadow import Shadow
 
 
 class Trial:
-    """Shadow and canary, of which one is on at most; where neither is, what had better pass does."""
+    """Shadow and canary, of which one is on at most."""
 
     def __init__(
         self,
@@ -24,37 +22,32 @@ class Trial:
         directory: Directory,
         measured: ProfileFile,
         engine: Engine,
-        metrics: Metrics,
     ) -> None:
         """`measured`: what the simulator of the shadow expects; `engine`: schedules what does not pass."""
         self.shadow = Shadow(config, in_force, directory, measured)
         self.canary = Canary(config, in_force, directory, lambda: engine.decides)
-        self.letting_pass = LettingPass(config, in_force, directory, lambda: engine.decides, metrics.was_busy)
         engine.reducer.tell(self.canary)
-        engine.reducer.tell(self.letting_pass)
 
     def lets_pass(self, envelope: Envelope) -> bool:
         """Whether a request that could be scheduled passes as it is; may be called in any thread."""
         if self.shadow.is_on:
             self.shadow.seen(envelope)
             return True
-        return not self.canary.schedules(envelope) or self.letting_pass.lets_pass(envelope)
+        return not self.canary.schedules(envelope)
 
     def passed(self, model: str, sent_ns: int, took_ns: int, ok: bool) -> None:
         """A request that was not scheduled has its answer."""
         self.shadow.ended(model, sent_ns, took_ns, ok)
         self.canary.passed(model, sent_ns, took_ns, ok)
-        self.letting_pass.passed(model, sent_ns, took_ns, ok)
 
     def change_policy(self, policy: PolicyChoice) -> None:
         """Speak of another policy from now on."""
         self.shadow.change_policy(policy)
         self.canary.change_policy(policy)
-        self.letting_pass.change_policy(policy)
 
     async def run(self) -> None:
         """For ever: what either has to do beside requests."""
-        await asyncio.gather(self.shadow.run(), self.canary.run(), self.letting_pass.run())
+        await asyncio.gather(self.shadow.run(), self.canary.run())
 
     async def close(self) -> None:
         """End what runs beside."""

@@ -20,14 +20,13 @@ from tests.proxy.observability.followed import Followed
 from tidegate.api import Batch, Leg, LegFinished, Model, Request, RequestArrived, Setup, Worker
 from tidegate.engine import StartLeg
 from tidegate.observation import ChangeProgressed
-from tidegate_proxy import canary, comparison, letting_pass, shadow
+from tidegate_proxy import canary, comparison, shadow
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.faults import faults
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
-from tidegate_proxy.pass_or_schedule import Way
 from tidegate_proxy.settings import InForce
 
 ROOT = Path(__file__).parents[3]
@@ -75,14 +74,13 @@ def _liveness() -> str:
 
 
 class _Said(Collector):
-    """What shadow mode and a canary show, and what passes as that is better."""
+    """What shadow mode and a canary show."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         estimate = {"model": "m", "measured": 0.8, "batcher": 0.8, "tuned": 0.8, "policy": 0.9, "gain": [0.05, 0.15]}
         side = comparison.Side(300, 300, 0.9, 10.0, 20.0)
         yield from shadow.gauges([estimate])
         yield from canary.gauges([comparison.Compared("m", side, side, (-0.01, 0.01), "")])
-        yield from letting_pass.gauges({"m": Way.PASSED})
 
 
 def _trial() -> str:

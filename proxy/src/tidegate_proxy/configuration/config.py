@@ -238,10 +238,6 @@ class ServeConfig(Section):
         description="For this share of the time all is scheduled, else all passes as it is, and /canary compares both: "
         "`5%`, or 0.05; default: always",
     )
-    pass_if_better: bool = Field(
-        default=False,
-        description="Models of a Triton that slow each other down pass as they are where that is seen to be better",
-    )
     seed: int = Field(default=0, ge=0, description="Of the policy's random generator")
     wait_s: Seconds = Field(default=10.0, description="How long to wait at start for the Tritons to become ready")
     clients: ClientsConfig = Field(default=ClientsConfig(), description="Who counts as one client")

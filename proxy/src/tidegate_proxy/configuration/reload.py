@@ -39,7 +39,6 @@ LIVE: Final = frozenset(
         "shared_memory",
         "shadow",
         "canary",
-        "pass_if_better",
         "log.level",
         "controller.enabled",
     }

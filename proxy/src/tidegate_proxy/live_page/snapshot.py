@@ -132,10 +132,7 @@ class TrialRow(msgspec.Struct, frozen=True):
 
 
 class TrialSection(msgspec.Struct, frozen=True):
-    """What a policy would do (`shadow`), or does for a share of the time (`canary`, `passing`).
-
-    `passing`: of models that slow each other down, by Triton; `share` says nothing then.
-    """
+    """What a policy would do (`shadow`), or does for a share of the time (`canary`)."""
 
     mode: str
     policy: str

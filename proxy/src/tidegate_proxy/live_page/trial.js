@@ -30,17 +30,14 @@ function showTrial(trial) {
   by("trial").hidden = !trial
   if (!trial) return
   const isShadow = trial.mode === "shadow", would = isShadow ? "would change" : "changes"
-  const isPassing = trial.mode === "passing"
-  by("trial-title").textContent = isPassing ? "Passed as they are" : isShadow ? "Shadow" : `Canary: ${digits(100 * trial.share, trial.share * 100 % 1 ? 1 : 0)} %`
+  by("trial-title").textContent = isShadow ? "Shadow" : `Canary: ${digits(100 * trial.share, trial.share * 100 % 1 ? 1 : 0)} %`
   by("trial-note").textContent = [
-    isPassing
-      ? `Models of a Triton slow each other down: where more is in time of what passes as it is than of what ${trial.policy} schedules, it passes, for most of the time. The other figures of this page are of what is scheduled.`
-      : isShadow
+    isShadow
       ? `Everything passes as it is. What ${trial.policy} would have done with it is simulated. The other figures of this page are of what is scheduled: nothing.`
       : `For so much of the time ${trial.policy} schedules all that can be; otherwise it passes as it is. The other figures of this page are of what is scheduled.`,
     trial.rows.length === 0 && trial.note ? ""
       : trial.rows.length === 0 ? (isShadow ? "Nothing is simulated yet: that takes some ten seconds." : "Nothing is compared yet: that takes some fifteen seconds.")
-      : trial.window_s === null ? (isPassing ? "Since that began." : "Of the latest ten minutes, or since the share or the policy changed.") : `Of the latest ${digits(trial.window_s, 0)} s.`,
+      : trial.window_s === null ? "Of the latest ten minutes, or since the share or the policy changed." : `Of the latest ${digits(trial.window_s, 0)} s.`,
     trial.note, trial.more_rows ? `${trial.more_rows} more models are not shown.` : "",
   ].filter(Boolean).join(" ")
   const most = Math.max(0.01, ...trial.rows.flatMap((row) => (row.gain ?? []).map(Math.abs)))

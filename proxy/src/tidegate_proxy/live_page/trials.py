@@ -1,12 +1,9 @@
-"""What is said of what passes though it could be scheduled: in shadow mode, with a canary, or as that is better."""
+"""What is said of what passes though it could be scheduled: in shadow mode, or with a canary."""
 
 from typing import Any, Final
 
-import msgspec
-
 from tidegate_proxy.canary import Canary
 from tidegate_proxy.comparison import Compared, Side
-from tidegate_proxy.letting_pass import LettingPass
 from tidegate_proxy.live_page.snapshot import TrialRow, TrialSection, TrialSide, cut
 from tidegate_proxy.shadow import Shadow
 from tidegate_proxy.trial import Trial
@@ -19,7 +16,7 @@ def section_of(trial: Trial) -> TrialSection | None:
     """What is said at present; None: all is scheduled that can be."""
     if trial.shadow.is_on:
         return _of_shadow(trial.shadow)
-    return _of_canary(trial.canary) if trial.canary.is_on else _of_what_passes(trial.letting_pass)
+    return _of_canary(trial.canary) if trial.canary.is_on else None
 
 
 def _of_shadow(shadow: Shadow) -> TrialSection:
@@ -50,17 +47,6 @@ def _estimate(estimate: dict[str, Any], policy: str) -> TrialRow:
 def _of_canary(canary: Canary) -> TrialSection:
     rows = [_compared(each, canary.policy) for each in canary.compared[:SHOWN]]
     return TrialSection("canary", canary.policy, canary.share or 0.0, None, rows, len(canary.compared[SHOWN:]), "")
-
-
-def _of_what_passes(letting: LettingPass) -> TrialSection | None:
-    """The Tritons whose requests pass, each with its models together; None where nothing passes."""
-    trials = letting.trials()
-    rows = []
-    for models, decided in trials[:SHOWN]:
-        if compared := decided.compared:
-            rows.append(_compared(msgspec.structs.replace(compared, model=", ".join(models)), letting.policy))
-    more, note = len(trials[SHOWN:]), " ".join(sorted({f"{decided.way.capitalize()}." for _, decided in trials}))
-    return TrialSection("passing", letting.policy, 0.0, None, rows, more, note) if rows else None
 
 
 def _compared(compared: Compared, policy: str) -> TrialRow:

@@ -238,11 +238,6 @@ class Metrics(Reader):
         counts.sent_elements += padded.sent
         counts.added_elements += padded.added
 
-    def was_busy(self, worker_id: int, busy_ns: int) -> None:
-        """A worker was busy with what no leg tells of."""
-        if worker := self._workers.get(worker_id):
-            worker.busy_ns += busy_ns
-
     def sent_ns(self, batch_id: int) -> int | None:
         """When the leg of a batch that runs was sent, as all figures have it; None for a batch of which none runs."""
         sent = self._reducer.sent.get(batch_id)

@@ -172,7 +172,6 @@ class MetricsPage:
                 "name": name,
                 "batch": consent.batch,
                 "why": consent.why,
-                "way": self._trial.letting_pass.way_of(name) if model else None,
                 "max_rows": model.max_rows if model else None,
                 "merged_rows": model.merged_rows if model else None,
                 "slo_ms": None if model is None or model.slo_ns is None else model.slo_ns / NS_PER_MS,
@@ -215,7 +214,6 @@ class MetricsPage:
         registry.register(self._liveness)
         registry.register(self._trial.shadow)
         registry.register(self._trial.canary)
-        registry.register(self._trial.letting_pass)
         pending = {(model, version): snapshot.waiting[model] for model, version in counts}
         requests = request_metrics(counts, pending)
         own = generate_latest(registry).decode()
