@@ -10,6 +10,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from tidegate.api import Model
 from tidegate.documents import ProfileFile
 from tidegate_baselines.triton import TritonOptions
+from tidegate_proxy.access.left_apis import LeftApis
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.catalog import Catalog, discover
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
@@ -29,6 +30,7 @@ class _Triton:
 
     def __init__(self, address: str, **configs: str) -> None:
         self.address = address
+        self.apis = LeftApis()
         self.alive = True
         self.kind = ""
         self.in_turn: bool | None = None

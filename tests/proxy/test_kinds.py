@@ -14,6 +14,7 @@ from tests.proxy.fixtures.here import ProxyHere
 from tidegate.api import NS_PER_MS
 from tidegate.documents import Device, Mig, ModelProfile, Point, ProfileFile, Whole
 from tidegate_proxy import kinds
+from tidegate_proxy.access.left_apis import LeftApis
 from tidegate_proxy.backend import Backend, LoadedModel
 from tidegate_proxy.catalog import Catalog, discover
 from tidegate_proxy.embedded import EmbeddedTriton
@@ -85,6 +86,7 @@ class FakeBackend:
 
     def __init__(self, address: str, *groups: str, kind: str = "", is_local: bool = True) -> None:
         self.address = address
+        self.apis = LeftApis()
         self.groups = groups
         self.kind = kind
         self.is_local = is_local

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from tidegate_proxy.access.left_apis import LeftApis
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.routing import Routing
 
@@ -17,6 +18,7 @@ class Triton:
     address: str
     alive: bool = True
     forwarded: set[Any] = field(default_factory=set)
+    apis: LeftApis = field(default_factory=LeftApis)
 
 
 @pytest.fixture
@@ -52,3 +54,21 @@ def test_a_sequence_stays_whatever_is_in_flight(routing: Routing, pair: list[Tri
     kept = _triton(routing, "a", "7")
     kept.forwarded = {1, 2, 3}
     assert _triton(routing, "a", "7") is kept
+
+
+def test_of_several_tritons_that_decides_last_which_restricts_inference(routing: Routing, pair: list[Triton]) -> None:
+    pair[0].apis = LeftApis(frozenset({("http", "inference"), ("http", "model-config")}))
+    assert [_triton(routing, "a").address for _ in range(4)] == ["two"] * 4
+    assert cast("Triton", routing.route("a", "http", "model-config")).address == "two"
+    assert cast("Triton", routing.route("a", "grpc", "model-config")).address == "one"
+    pair[1].alive = False
+    assert _triton(routing, "a").address == "one"
+
+
+def test_a_model_that_none_is_known_to_have_goes_to_a_triton_that_does_not_list_its_models(
+    routing: Routing, pair: list[Triton]
+) -> None:
+    pair[1].apis = LeftApis(closed=frozenset({"model-repository", "statistics"}))
+    assert [_triton(routing, "unheard-of").address for _ in range(3)] == ["two"] * 3
+    assert cast("Triton", routing.route("unheard-of")).address == "two"
+    assert {_triton(routing, "a").address for _ in range(4)} == {"one", "two"}

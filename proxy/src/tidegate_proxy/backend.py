@@ -8,6 +8,8 @@ from typing import Any, Final, Literal
 import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2
 
+from tidegate_proxy.access.apis import METHOD_API, Api, Protocol
+from tidegate_proxy.access.left_apis import GRPC_PREFIX, LeftApis
 from tidegate_proxy.configuration.config import TransportName
 from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.settings import InForce
@@ -16,8 +18,7 @@ from tidegate_proxy.turn_taking import TurnTaking
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 INFER: Final = SERVICE + "ModelInfer"
-GRPC_PREFIX: Final = "triton-grpc-protocol-"
-"""What Triton puts before the name of a header that opens an API, over gRPC."""
+ANSWER_TIMEOUT_S: Final = 10.0
 LOAD_TIMEOUT_S: Final = 600.0
 """Large models take minutes to load."""
 CANCEL_AFTER_S: Final = 0.1
@@ -54,6 +55,7 @@ class LoadedModel:
     """A model that a Triton serves."""
 
     config: model_config_pb2.ModelConfig
+    """Only its name, where the Triton restricts `model-config`."""
     versions: tuple[str, ...]
     """The versions that are ready."""
 
@@ -85,6 +87,8 @@ class Backend:
         self.address = address
         self.headers = tuple(headers)
         """May be replaced."""
+        self.apis = LeftApis()
+        """What it restricts, as far as Tidegate leaves that to it; replaced when it was found out."""
         self._in_force = in_force or InForce()
         self._health: dict[str, asyncio.Task[bytes]] = {}
         """Probes under way, by method."""
@@ -125,6 +129,19 @@ class Backend:
         own = {GRPC_PREFIX + name: value for name, value in self.headers}
         return [*own.items(), *(pair for pair in metadata if pair[0] not in own)]
 
+    def opened_for_client(self, method: str, metadata: Metadata) -> Metadata:
+        """The same for a client's call of a method, which has its own headers alone where this Triton decides."""
+        is_left = self.apis.left and ("grpc", METHOD_API.get(method)) in self.apis.left
+        return metadata if is_left else self.opened(metadata)
+
+    def http_headers(self, api: Api) -> Sequence[tuple[str, str]]:
+        """What opens an API for a client's call over HTTP; nothing where this Triton decides."""
+        return () if ("http", api) in self.apis.left else self.headers
+
+    def shows_key(self, protocol: Protocol, metadata: Metadata) -> bool:
+        """Whether a client's inference may be scheduled here, as far as this Triton restricts it."""
+        return self.apis.shows_key(protocol, metadata, self.headers)
+
     async def ask(
         self,
         method: str,
@@ -140,20 +157,31 @@ class Backend:
         `opened`: False to call as anybody might, without the headers that open APIs. `for_client`: the call has no end
         of its own, and ends when this Triton is given up.
         """
-        metadata = self.opened(metadata) if opened else metadata
+        metadata = self._with_headers(method, metadata, opened, for_client)
         among = self.forwarded if for_client else None
         return await ask(self.channel, method, message, metadata, timeout_s, among=among)
 
     def stream(
-        self, method: str, metadata: Metadata = (), timeout_s: float | None = None, *, opened: bool = True
+        self,
+        method: str,
+        metadata: Metadata = (),
+        timeout_s: float | None = None,
+        *,
+        opened: bool = True,
+        for_client: bool = False,
     ) -> Stream:
         """Begin a bidirectional stream, by the method's full name; as `ask`."""
-        return Stream(self.channel, method, self.opened(metadata) if opened else metadata, timeout_s)
+        return Stream(self.channel, method, self._with_headers(method, metadata, opened, for_client), timeout_s)
 
     def cut_off(self) -> None:
         """End the calls without an end of their own, since it does not answer."""
         for call in list(self.forwarded):
             call.cancel()
+
+    def _with_headers(self, method: str, metadata: Metadata, opened: bool, for_client: bool) -> Metadata:
+        if not opened:
+            return metadata
+        return self.opened_for_client(method, metadata) if for_client else self.opened(metadata)
 
     async def is_live(self) -> bool:
         """Whether it answers in time. It may be loading models."""
@@ -164,24 +192,30 @@ class Backend:
         return True
 
     async def is_ready(self) -> bool:
-        """Whether it answers in time and is ready."""
+        """Whether it answers in time and is ready, as far as it says: one that restricts health may be."""
         try:
             answer = await self._probe("ServerReady")
-        except CallFailed:
-            return False
+        except CallFailed as error:
+            return is_restricted(error.details)
         return bool(service_pb2.ServerReadyResponse.FromString(answer).ready)
 
     async def serves(self, *, settled: bool = False) -> bool:
         """Whether it is ready, or lists its models: one that could not load all of them is never ready.
 
-        `settled`: False, too, while it loads a model.
+        A Triton that restricts both serves as soon as it says so. `settled`: False, too, while it loads a model; where
+        it restricts the list alone, until it is ready.
         """
-        if await self.is_ready():
-            return True
+        tells_health = True
         try:
-            answer = await self._ask("RepositoryIndex", service_pb2.RepositoryIndexRequest())
-        except BackendError:
-            return False
+            answer = await self._probe("ServerReady")
+            if service_pb2.ServerReadyResponse.FromString(answer).ready:
+                return True
+        except CallFailed as error:
+            tells_health = not is_restricted(error.details)
+        try:
+            answer = await self.ask(SERVICE + "RepositoryIndex", b"", timeout_s=ANSWER_TIMEOUT_S)
+        except CallFailed as error:
+            return is_restricted(error.details) and not (settled and tells_health)
         models = service_pb2.RepositoryIndexResponse.FromString(answer).models
         return not settled or all(model.state != "LOADING" for model in models)
 
@@ -206,18 +240,35 @@ class Backend:
         for name in sorted(versions):
             model = before.get(name)
             if model is None or name in suspects or model.versions != versions[name]:
-                asked = LoadedModel(await self.config(name), versions[name])
+                asked = await self._loaded(name, versions[name])
                 model = model if model == asked else asked
             models.append(model)
         return models
 
     async def ready_versions(self) -> dict[str, tuple[str, ...]]:
-        """The versions of every model that are ready. Raises BackendError when it cannot be asked."""
+        """The versions of every model that are ready. Raises BackendError when it cannot be asked.
+
+        A Triton that restricts the list is asked for its statistics; none, where it restricts these, too.
+        """
+        if "model-repository" in self.apis.closed:
+            return await self._versions_with_statistics() if self.apis.lists_models else {}
         answer = await self._ask("RepositoryIndex", service_pb2.RepositoryIndexRequest(ready=True))
         versions: dict[str, tuple[str, ...]] = {}
         for model in service_pb2.RepositoryIndexResponse.FromString(answer).models:
             versions[model.name] = (*versions.get(model.name, ()), model.version)
         return versions
+
+    async def _versions_with_statistics(self) -> dict[str, tuple[str, ...]]:
+        answer = await self._ask("ModelStatistics", service_pb2.ModelStatisticsRequest())
+        versions: dict[str, tuple[str, ...]] = {}
+        for model in service_pb2.ModelStatisticsResponse.FromString(answer).model_stats:
+            versions[model.name] = (*versions.get(model.name, ()), model.version)
+        return versions
+
+    async def _loaded(self, name: str, versions: tuple[str, ...]) -> LoadedModel:
+        if "model-config" in self.apis.closed:
+            return LoadedModel(model_config_pb2.ModelConfig(name=name), versions)
+        return LoadedModel(await self.config(name), versions)
 
     async def load(self, name: str, config: str | None = None) -> None:
         """Have it load a model, with this config (JSON) if not with its own. Raises BackendError where it does not."""
@@ -251,7 +302,7 @@ class Backend:
     async def _ask(self, method: str, request: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
         """Raises BackendError."""
         try:
-            return await self.ask(SERVICE + method, request.SerializeToString(), timeout_s=10.0)
+            return await self.ask(SERVICE + method, request.SerializeToString(), timeout_s=ANSWER_TIMEOUT_S)
         except CallFailed as error:
             kind = BackendSilent if error.code in _SILENT else BackendError
             raise kind(f"Triton at {self.address}: {error.details}") from error

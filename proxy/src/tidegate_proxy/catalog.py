@@ -50,6 +50,8 @@ class Catalog:
     """The steps of each ensemble: model and version, "" for the latest."""
     sequential: set[str] = field(default_factory=set)
     """Models whose requests may belong to sequences."""
+    guarded: dict[str, tuple[Backend, ...]] = field(default_factory=dict)
+    """The Tritons of scheduled models that decide who may ask for inferences: a client shows their keys, or passes."""
     workers: list[Worker] = field(default_factory=list)
     backend_of: dict[int, Backend] = field(default_factory=dict)
     """The Triton of each worker, by worker id; also of workers that are no more."""
@@ -181,11 +183,14 @@ async def discover(
         catalog.places = await _places(catalog, before, returning)
         forms = _forms(catalog, told, unbatched or {})
         catalog.versions = _versions(catalog)
-        agreements = {name: agree(forms[name], answers) for name in sorted(forms)}
+        agreements = {name: agree(_seen(forms[name]), answers) for name in sorted(forms)}
         for name, agreement in agreements.items():
             hosts = [backend for backend in backends if any(form.backend is backend for form in forms[name])]
             catalog.hosts[name] = sorted(hosts, key=lambda backend: backend not in agreement.followers)
             _add_model(catalog, name, agreement, told.get(name, ModelConfig()))
+            guards = [each for each in agreement.followers if any(api == "inference" for _, api in each.apis.left)]
+            if guards and name in catalog.signatures:
+                catalog.guarded[name] = tuple(guards)
         for backend in backends:
             _add_workers(catalog, backend, agreements, known)
     if layout is not None:
@@ -194,7 +199,8 @@ async def discover(
         _keep_signatures(catalog, before)
     else:
         expected = catalog.names if not is_whole else catalog.names | (told.keys() - broken)
-        _check_told(catalog, {name: said for name, said in told.items() if name in expected})
+        unseen = {name for name in told if _is_unseen(catalog, backends, name)}
+        _check_told(catalog, {name: said for name, said in told.items() if name in expected - unseen})
     return catalog
 
 
@@ -285,6 +291,18 @@ def _latest_last(
     return {backend: loaded[backend] for backend in (*stayed, *(other for other in loaded if other not in stayed))}
 
 
+def _seen(forms: Sequence[Form]) -> Sequence[Form]:
+    """Forms of Tritons that Tidegate can schedule; all, where there are none."""
+    return [form for form in forms if form.backend.apis.schedules] or forms
+
+
+def _is_unseen(catalog: Catalog, backends: Sequence[Backend], name: str) -> bool:
+    """Whether a model may be one of a Triton of which Tidegate cannot find out, or cannot schedule it."""
+    if hosts := catalog.hosts.get(name):
+        return name not in catalog.models and any(not backend.apis.schedules for backend in hosts)
+    return any(not backend.apis.lists_models for backend in backends)
+
+
 def _forms(
     catalog: Catalog, told: Mapping[str, ModelConfig], unbatched: Mapping[str, Unbatched]
 ) -> dict[str, list[Form]]:
@@ -295,12 +313,20 @@ def _forms(
             config = model.config
             said = told.get(config.name, ModelConfig())
             has_slo = said.slo_ms is not None or SLO_PARAMETER in config.parameters
-            consent = consent_of(config, said.batch, has_slo=has_slo)
+            if backend.apis.schedules:
+                consent = consent_of(config, said.batch, has_slo=has_slo)
+            else:
+                consent = Consent("pass", _why_unscheduled(backend))
             known = unbatched.get(config.name)
             if known and consent.batch == "merge" and model in known.loaded:
                 consent = Consent("alone", known.why, 1)
             forms.setdefault(config.name, []).append(Form.of(backend, config, consent))
     return forms
+
+
+def _why_unscheduled(backend: Backend) -> str:
+    apis = " and ".join(sorted(backend.apis.closed & {"inference", "model-config"}))
+    return f"Triton at {backend.address} restricts {apis} over gRPC; a header in tritons.N.headers has it scheduled"
 
 
 def _versions(catalog: Catalog) -> dict[str, tuple[str, ...]]:
@@ -316,7 +342,8 @@ def _add_model(catalog: Catalog, name: str, agreement: Agreement, said: ModelCon
     config, signature = agreement.leading.config, agreement.signature
     if agreement.variants:
         catalog.variants[name] = agreement.variants
-    if config.HasField("sequence_batching") or config.HasField("ensemble_scheduling"):
+    is_unknown = "model-config" in agreement.leading.backend.apis.closed
+    if is_unknown or config.HasField("sequence_batching") or config.HasField("ensemble_scheduling"):
         catalog.sequential.add(name)
     if config.HasField("ensemble_scheduling"):
         catalog.ensembles[name] = tuple(

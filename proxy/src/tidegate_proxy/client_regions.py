@@ -55,7 +55,7 @@ class ClientRegions:
         name = _read(service_pb2.SystemSharedMemoryStatusRequest, call.message).name
         if reserved_names.reserved_prefix(name):
             raise RequestFailed(grpc.StatusCode.NOT_FOUND, f"Unable to find system shared memory region: '{name}'")
-        answer = await self._routing.ask(self._routing.route(""), *call)
+        answer = await self._routing.ask(self._routing.route("", "grpc", "shared-memory"), *call)
         status = service_pb2.SystemSharedMemoryStatusResponse.FromString(answer)
         for name in [name for name in status.regions if reserved_names.reserved_prefix(name)]:
             del status.regions[name]

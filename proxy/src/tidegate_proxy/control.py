@@ -7,6 +7,7 @@ from typing import Final
 
 from tritonclient.grpc import service_pb2
 
+from tidegate_proxy.access.apis import METHOD_API, Api, Protocol
 from tidegate_proxy.backend import SERVICE, Backend
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client_regions import ClientRegions
@@ -30,6 +31,8 @@ DRAIN_S: Final = 30.0
 """How long an unload waits for the model's requests; half of its client's time, where that is less."""
 _MODEL_NAME: Final = 2 << 3 | 2
 """Tag of the field `model_name` of RepositoryModelLoadRequest and RepositoryModelUnloadRequest."""
+_HEALTH: Final = VERBS[0]
+"""Whether any Triton says yes."""
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 """grpc.health.v1.HealthCheckResponse with its only field, the status."""
 
@@ -79,9 +82,25 @@ class Control:
             model = first_string(call.message)
             if split := self._directory.catalog.split.get(model):
                 return of_split(split)
+        if call.method in OF_OUR_OWN and self.leaves("grpc", "health"):
+            return answer_in(await self._fan_out.answer(_HEALTH, call))
         if answer := self._answers.get(call.method):
             return await answer(call)
-        return await self._routing.ask(self._routing.route(model), *call)
+        return await self._routing.ask(self._routing.route(model, "grpc", METHOD_API.get(call.method)), *call)
+
+    def leaves(self, protocol: Protocol, api: Api) -> bool:
+        """Whether Tritons answer the calls of an API that Tidegate itself answers elsewhere, as they restrict it.
+
+        One Triton that does is enough, and all have to for health: Tidegate is ready where one Triton is.
+        """
+        if api == "health" and (self.draining or self.liveness.complaint()):
+            return False
+        restricting = [
+            (protocol, api) in backend.apis.left or (protocol == "http" and api in backend.apis.closed)
+            for backend in self._backends
+            if backend.alive
+        ]
+        return all(restricting) and bool(restricting) if api == "health" else any(restricting)
 
     async def has(self, model: str) -> bool:
         """Whether some Triton has a model ready, whether or not Tidegate knows of it yet."""
@@ -118,6 +137,8 @@ class Control:
 
     async def _together(self, verb: Verb, call: ControlCall) -> bytes:
         """What all Tritons say."""
+        if verb.changes_models:
+            await self._require_leave(call)
         try:
             if verb.method == "RepositoryModelUnload":
                 limit_s = min(DRAIN_S, (call.remaining_s or DRAIN_S) / 2)
@@ -126,6 +147,12 @@ class Control:
         finally:
             if verb.changes_models:
                 await self._discovery.refresh((_model_of(call.message),))
+
+    async def _require_leave(self, call: ControlCall) -> None:
+        """Raises RequestFailed where a Triton refuses a client the API of models: nothing is drained for such a one."""
+        for backend in self._backends:
+            if backend.alive and ("grpc", "model-repository") in backend.apis.left:
+                await self._routing.ask(backend, *call._replace(method=INDEX, message=b""))
 
     def _whole_index(self, indexes: Iterable[Iterable[IndexRow]]) -> list[IndexRow]:
         catalog = self._directory.catalog

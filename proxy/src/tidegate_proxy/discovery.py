@@ -51,7 +51,7 @@ class Discovery:
         """All Tritons; changes in place."""
         self.told = config.models
         """What the configuration says of models, in place of their configs."""
-        self._restricted = config.restricted
+        self._config = config
         self._over_http = config.listen.http is not None
         self._refused: dict[Backend, tuple[float, str]] = {}
         """Tritons that are not taken back, until when they are not asked again, and why."""
@@ -111,13 +111,13 @@ class Discovery:
         async with self.one_at_a_time:
             before, told = self._directory.catalog, config.models
             living = [backend for backend in backends if backend.alive]
-            await of_tritons.require_consent(living, config.restricted, over_http=self._over_http)
+            await of_tritons.take_note(living, config, over_http=self._over_http)
             await drop_delays(living, told)
             catalog = await discover(backends, told, before, layout=layout, unbatched=self._directory.unbatched)
             catalog.check_padding()
             self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured))
             self.backends[:] = backends
-            self.told, self.layout, self._restricted = told, layout, config.restricted
+            self.told, self.layout, self._config = told, layout, config
             self._refused.clear()
             declare(self._statistics, catalog)
             tell(catalog, before)
@@ -143,7 +143,8 @@ class Discovery:
     async def take_back(self, backend: Backend) -> None:
         """A Triton that was given up answers again: once it lists its models, what it serves now counts.
 
-        It may be another process, and restrict what Tidegate would open: then it is not taken, and that is said.
+        It may be another process, and restrict other APIs than before. One that Tidegate is to open, and has no key of,
+        is not taken, and that is said.
         """
         now_s = asyncio.get_running_loop().time()
         until_s, said = self._refused.get(backend, (now_s, ""))
@@ -151,9 +152,8 @@ class Discovery:
             return
         try:
             if not await backend.serves():
-                await of_tritons.require_key(backend)
                 return
-            await of_tritons.require_consent([backend], self._restricted, over_http=self._over_http)
+            await of_tritons.take_note([backend], self._config, over_http=self._over_http, returning=True)
         except RestrictionError as error:
             if str(error) != said:
                 log.error("%s; it is not taken back", error)
@@ -166,6 +166,14 @@ class Discovery:
             log.warning("Triton at %s is back", backend.address)
             if self._driver.regions:
                 await self._driver.regions.share_with(backend)
+
+    async def look_at_keys(self) -> None:
+        """The headers that open what Tritons restrict have changed: what is left to the Tritons may be another."""
+        living = [backend for backend in self.backends if backend.alive]
+        await of_tritons.take_note(living, self._config, over_http=self._over_http, returning=True)
+        await self.refresh(
+            [model.config.name for backend in living for model in self._directory.catalog.loaded[backend]]
+        )
 
     async def look_around(self) -> None:
         """For ever: notice what was loaded or unloaded without us."""
@@ -214,7 +222,7 @@ class Discovery:
 
     async def _compare_configs(self, backend: Backend) -> None:
         """Take up configs that have changed while the versions stayed, of the next `CONFIGS_PER_LOOK` models."""
-        loaded = self._directory.catalog.loaded.get(backend, [])
+        loaded = self._directory.catalog.loaded.get(backend, []) if "model-config" not in backend.apis.closed else []
         number = min(CONFIGS_PER_LOOK, -(-len(loaded) // LOOKS))
         first = self._configs_asked.get(backend, 0)
         self._configs_asked[backend] = first + number if first + number < len(loaded) else 0

@@ -144,13 +144,14 @@ class Front:
             elif self._inference.takes_long(message):
                 self._spawn(call, self._infer_aside(call, message, arrival_ns))
             else:
-                self._schedule(call, message, self._inference.open(message), arrival_ns)
+                self._schedule(call, message, self._inference.open(message, call.metadata), arrival_ns)
         except Exception as error:
             _break(call, error)
 
     async def _infer_aside(self, call: Call, message: bytes, arrival_ns: int) -> None:
         """Have a large message opened in a thread of its own."""
-        self._schedule(call, message, await asyncio.to_thread(self._inference.open, message), arrival_ns)
+        envelope = await asyncio.to_thread(self._inference.open, message, call.metadata)
+        self._schedule(call, message, envelope, arrival_ns)
 
     def _schedule(self, call: Call, message: bytes, envelope: Envelope | None, arrival_ns: int) -> None:
         """Have a request scheduled, or sent on as it is where it is none that can be."""

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from tidegate_proxy.access.apis import Protocol
 from tidegate_proxy.applications import Applications
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import AwaitingClient, Client
@@ -44,9 +45,20 @@ class Inference:
         signature = self._directory.catalog.signatures.get(first_string(message))
         return signature is not None and signature.has_strings
 
-    def open(self, message: bytes) -> Envelope | None:
-        """A serialized ModelInferRequest as an envelope; None where a Triton has to see it as it is."""
+    def lets_in(self, model: str, protocol: Protocol, metadata: Metadata) -> bool:
+        """Whether a client's requests for a model may be scheduled: its Tritons leave that to Tidegate, or it has their
+        keys."""
+        guards = self._directory.catalog.guarded.get(model, ())
+        return all(backend.shows_key(protocol, metadata) for backend in guards)
+
+    def open(self, message: bytes, metadata: Metadata, protocol: Protocol = "grpc") -> Envelope | None:
+        """A serialized ModelInferRequest as an envelope; None where a Triton has to see it as it is.
+
+        `metadata`: of the client's call over this protocol.
+        """
         model = first_string(message)
+        if self._directory.catalog.guarded and not self.lets_in(model, protocol, metadata):
+            return None
         signature = self._directory.catalog.signatures.get(model)
         if signature is None:
             self._headings.pop(model, None)
@@ -69,12 +81,15 @@ class Inference:
         self._driver.submit(client, arrival_ns, wanted, self._applications.of(heading, client.metadata))
 
     async def infer(self, message: bytes, remaining_s: float | None, metadata: Metadata = (), owner: str = "") -> bytes:
-        """Have a request of an owner scheduled and await its answer, a serialized ModelInferResponse.
+        """Have an owner's request over HTTP scheduled and await its answer, a serialized ModelInferResponse.
 
         Raises NotSchedulable and RequestFailed. Cancelling it is how a client leaves.
         """
         arrival_ns = time.monotonic_ns()
-        envelope = await asyncio.to_thread(self.open, message) if self.takes_long(message) else self.open(message)
+        if self.takes_long(message):
+            envelope = await asyncio.to_thread(self.open, message, metadata, "http")
+        else:
+            envelope = self.open(message, metadata, "http")
         if envelope is None:
             raise NotSchedulable("a Triton has to see it as it is")
         if not fits(metadata):

@@ -210,7 +210,8 @@ class Proxy:
                 if watched.changed():
                     watched = self._credential_files()
                     self._gate.replace(self.config)
-                    self._read_headers()
+                    if self._read_headers():
+                        await self._discovery.look_at_keys()
                     log.info("credentials were read again")
             except Exception as error:  # the rules that were in force stay
                 log.error("credentials were not read again: %s", error)
@@ -291,11 +292,17 @@ class Proxy:
         of_tritons = (path for triton in self.config.tritons for path in triton.headers.values())
         return WatchedFiles([*credential_files(self.config), *of_tritons])
 
-    def _read_headers(self) -> None:
-        """Read the headers that open what Tritons restrict. Raises RestrictionError, and changes nothing."""
+    def _read_headers(self) -> bool:
+        """Read the headers that open what Tritons restrict; whether they have changed.
+
+        Raises RestrictionError, and changes nothing.
+        """
         headers = {triton.grpc: headers_of(triton) for triton in self.config.tritons}
+        changed = False
         for backend in self._discovery.backends:
+            changed |= backend.headers != headers[backend.address]
             backend.headers = headers[backend.address]
+        return changed
 
 
 def backend_of(triton: TritonAddress, config: ServeConfig, in_force: InForce) -> Backend:

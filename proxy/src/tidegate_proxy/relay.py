@@ -139,7 +139,7 @@ async def forwarded_stream(
 ) -> AsyncGenerator[bytes, None]:
     """The answers of one Triton to a client's stream, until it says that there are no more. Raises RequestFailed."""
     # A Triton that is told of a deadline may die of it. The client's own call ends then, and this stream with it.
-    stream = backend.stream(method, guards.for_streams(routing.forwarded(metadata)))
+    stream = backend.stream(method, guards.for_streams(routing.forwarded(metadata)), for_client=True)
     backend.forwarded.add(stream)
     writing = asyncio.create_task(_write(stream, messages))
     try:

@@ -1,15 +1,16 @@
 """Which Triton a call goes to that is not scheduled, and what it means where that fails."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import grpc
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import guards, refusal, reserved_names
+from tidegate_proxy.access.apis import Api, Protocol
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.affinity import keeper
-from tidegate_proxy.backend import GOING, Backend
+from tidegate_proxy.backend import GOING, Backend, is_restricted
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import PassedThrough, open_envelope
@@ -43,9 +44,15 @@ class Routing:
         self._passed = Counter[str]()
         """Inferences that were sent on, by model."""
 
-    def route(self, model: str) -> Backend:
-        """The first living Triton that has the model; failing that, the first living one; failing that, the first."""
-        candidates = (*self._directory.catalog.hosts.get(model, ()), *self._backends)
+    def route(self, model: str, protocol: Protocol = "grpc", api: Api | None = None) -> Backend:
+        """The first living Triton that has the model; failing that, the first living one; failing that, the first.
+
+        One that does not decide itself who may use the API goes before others that have the model, and one of which
+        Tidegate does not know the models before those that do not have it.
+        """
+        hosts = self._directory.catalog.hosts.get(model, ())
+        unseen = [backend for backend in self._backends if not backend.apis.lists_models]
+        candidates = (*_open_first(hosts, protocol, api), *unseen, *_open_first(self._backends, protocol, api))
         return next((backend for backend in candidates if backend.alive), self._backends[0])
 
     def route_inference(self, message: bytes, request: PassedThrough) -> Backend:
@@ -67,7 +74,7 @@ class Routing:
         inputs = request.header.inputs if request.header else ()
         if words := guards.shape_problem((tensor.name, tensor.shape) for tensor in inputs):
             raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words, queued=False)
-        return self._one_of_several(model, request.sequence, request.header)
+        return self._one_of_several(model, request.sequence, request.header, "grpc")
 
     def looks_inside(self, model: str) -> bool:
         """Whether it matters what is in an inference of this model that cannot be scheduled."""
@@ -76,12 +83,17 @@ class Routing:
 
     def route_http_inference(self, model: str, sequence: str, header: service_pb2.ModelInferRequest | None) -> Backend:
         """As `route_inference`, for one that came over HTTP: the id of its sequence, what it says of its tensors."""
-        return self._one_of_several(model, sequence, header)
+        return self._one_of_several(model, sequence, header, "http")
 
-    def _one_of_several(self, model: str, sequence: str, header: service_pb2.ModelInferRequest | None) -> Backend:
+    def _one_of_several(
+        self, model: str, sequence: str, header: service_pb2.ModelInferRequest | None, protocol: Protocol
+    ) -> Backend:
         living = [backend for backend in self._directory.catalog.takers(model, header) if backend.alive]
         if not living:
+            living = [backend for backend in self._backends if backend.alive and not backend.apis.lists_models]
+        if not living:
             return self.route(model)
+        living = [backend for backend in living if (protocol, "inference") not in backend.apis.left] or living
         if sequence:
             return keeper(f"{model} {sequence}", living)
         first = self._passed[model] % len(living)
@@ -113,6 +125,8 @@ class Routing:
         if code is grpc.StatusCode.CANCELLED and not backend.alive:  # it was given up, and the call with it
             words = f"Triton at {backend.address} does not answer"
             return RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.NO_TRITON)
+        if is_restricted(details):  # which speaks neither against the Triton nor of its end
+            return RequestFailed(code, details)
         gone = code in GOING and await self._driver.membership.lost(backend, details)
         if owner is not None and not gone:
             self._driver.membership.failed(backend, (owner,), code, details)
@@ -149,3 +163,7 @@ class Routing:
     def forwarded(self, metadata: Metadata) -> list[tuple[str, str | bytes]]:
         """What of a client's metadata goes on to a Triton."""
         return forwarded(metadata, self._gate.credential_headers)
+
+
+def _open_first(backends: Iterable[Backend], protocol: Protocol, api: Api | None) -> list[Backend]:
+    return sorted(backends, key=lambda backend: (protocol, api) in backend.apis.left)

@@ -331,7 +331,6 @@ async def _regions_with(backends: Sequence[Backend], in_force: InForce) -> Regio
 async def _await_ready(backend: Backend, triton: TritonAddress, wait_s: float, give_up: float) -> None:
     """Until it serves and has loaded what it can; after `wait_s`, at this instant, while it loads, too."""
     while not await backend.serves(settled=True):
-        await of_tritons.require_key(backend)
         if asyncio.get_running_loop().time() > give_up:
             if await backend.serves():
                 return
@@ -341,14 +340,14 @@ async def _await_ready(backend: Backend, triton: TritonAddress, wait_s: float, g
 
 
 async def _await_tritons(config: ServeConfig, backends: Sequence[Backend], give_up: float) -> None:
-    """Until all serve. Raises BackendError, and RestrictionError where they restrict what Tidegate would open."""
+    """Until all serve, and it is known what they restrict. Raises BackendError, RestrictionError."""
     await asyncio.gather(
         *(
             _await_ready(backend, triton, config.wait_s, give_up)
             for backend, triton in zip(backends, config.tritons, strict=True)
         )
     )
-    await of_tritons.require_consent(backends, config.restricted, over_http=config.listen.http is not None)
+    await of_tritons.take_note(backends, config, over_http=config.listen.http is not None)
 
 
 def _observers(config: ServeConfig, plugins: Plugins, stack: AsyncExitStack) -> list[Observer]:

@@ -126,7 +126,7 @@ class InferStream:
             self._reading = True
             self._spawn(self._call, self._take_aside(message, arrival_ns))
         else:
-            self._schedule(message, self._inference.open(message), arrival_ns)
+            self._schedule(message, self._inference.open(message, self._call.metadata), arrival_ns)
 
     def _end_of_requests(self) -> None:
         """The client sends no more; the stream ends when all is answered."""
@@ -137,7 +137,7 @@ class InferStream:
 
     async def _take_aside(self, message: bytes, arrival_ns: int) -> None:
         """Have a large request opened in a thread of its own; what follows it is read afterwards."""
-        envelope = await asyncio.to_thread(self._inference.open, message)
+        envelope = await asyncio.to_thread(self._inference.open, message, self._call.metadata)
         self._reading = False
         self._schedule(message, envelope, arrival_ns)
 

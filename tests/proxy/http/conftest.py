@@ -16,11 +16,13 @@ import uvloop
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tests.proxy.http.by_hand import start_upstream
+from tidegate_proxy.access.apis import Api, Protocol
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.consent import consent_of
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.envelope import open_envelope
 from tidegate_proxy.http import Guard, Handler, HttpFront, HttpLimits, HttpServer, Scheduling, start_server
+from tidegate_proxy.http.routes import Route
 from tidegate_proxy.outcome import RequestFailed
 from tidegate_proxy.ports import bind
 from tidegate_proxy.signature import Signature, signature_of
@@ -154,7 +156,10 @@ class HttpTriton:
     http_url: str
     alive: bool = True
     forwarded: set[Any] = field(default_factory=set)
-    headers: tuple[tuple[str, str], ...] = ()
+
+    def http_headers(self, _api: Api) -> tuple[tuple[str, str], ...]:
+        """Of Triton."""
+        return ()
 
 
 class OverGrpc:
@@ -189,7 +194,7 @@ class RunningFront:
         urls: Sequence[str],
         scheduling: Scheduling,
         scheduled: Callable[[str], Signature | None],
-        overrides: Mapping[tuple[str, str], Handler] | None = None,
+        overrides: Callable[[str, Route], Handler | None] = lambda _method, _route: None,
         limits: HttpLimits | None = None,
         guard: Guard | None = None,
         tls: ssl.SSLContext | None = None,
@@ -204,15 +209,15 @@ class RunningFront:
             self.tritons,
             self,
             scheduling,
-            scheduled,
-            overrides=dict(overrides or {}).get,
+            lambda model, _exchange: scheduled(model),
+            overrides=overrides,
             guard=guard,
             limits=limits,
             bounds=self.bounds,
         )
         self._server: HttpServer = self.run(self._start(limits, tls))
 
-    def route(self, _model: str) -> HttpTriton:
+    def route(self, _model: str, _protocol: Protocol = "http", _api: Api | None = None) -> HttpTriton:
         """Of Routing."""
         return next((triton for triton in self.tritons if triton.alive), self.tritons[0])
 

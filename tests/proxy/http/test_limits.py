@@ -75,7 +75,11 @@ def limited(start_front: Callable[..., Any]) -> Iterator[Callable[..., Peer]]:
             ("GET", "/v2"): big,
             ("GET", "/v2/models/stats"): wait,
         }
-        more = {"overrides": handlers, "scheduling": None, "scheduled": {}.get} | more
+        more = {
+            "overrides": lambda method, route: handlers.get((method, route.pattern)),
+            "scheduling": None,
+            "scheduled": {}.get,
+        } | more
         front = start_front(["http://127.0.0.1:1"], limits=limits, bounds=bounds or Bounds(), **more)
         peers.append(Peer(front))
         return peers[-1]

@@ -12,6 +12,8 @@ from typing import Any
 from tidegate_proxy.access.apis import Api
 from tidegate_proxy.access.refusal import HttpRefusal, http_refusal
 from tidegate_proxy.http import Answer, Call
+from tidegate_proxy.http.interface import Handler
+from tidegate_proxy.http.routes import Route
 from tidegate_proxy.signature import Signature, TensorSpec
 
 NOWHERE = "http://127.0.0.1:1"
@@ -34,7 +36,9 @@ def test_overrides_answer_in_tritons_place(start_front: Callable[..., Any], fetc
         calls.append(call)
         return Answer(201, [(b"x-mine", b"1")], b"body")
 
-    overrides = {("POST", "/v2/models/{model}/stats"): handler}
+    def overrides(method: str, route: Route) -> Handler | None:
+        return handler if (method, route.pattern) == ("POST", "/v2/models/{model}/stats") else None
+
     front = start_front([NOWHERE], None, {}.get, overrides=overrides)
     answer = fetch(front.http_address, "POST", "/v2/models/mine/versions/3/stats?a=b", b"asked", {"X": "y"})
     assert (answer.status, answer.body, answer.header("x-mine")) == (201, b"body", "1")

@@ -1,11 +1,13 @@
 """What Tritons themselves restrict: found out by asking, so that Tidegate serves none of it more openly unawares.
 
 An API that a Triton keeps for those who know a header (`--grpc-restricted-protocol`, `--http-restricted-api`) would be
-open to everybody where Tidegate asks for it in its own name (docs/decisions/0020).
+open to everybody where Tidegate asks for it in its own name. Where `restricted` does not say who may use it, its calls
+pass with the client's own headers, and the Triton decides (docs/decisions/0087).
 """
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +17,10 @@ from typing import Final
 import aiohttp
 
 from tidegate_proxy.access.apis import Api, Protocol
+from tidegate_proxy.access.left_apis import GRPC_PREFIX, LeftApis
 from tidegate_proxy.access.restrictions import RestrictionError
 from tidegate_proxy.backend import SERVICE, Backend, is_restricted
-from tidegate_proxy.configuration.access import Restriction
+from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.transport import CallFailed
 
 log = logging.getLogger(__name__)
@@ -45,18 +48,14 @@ _PATHS: Final[Mapping[Api, str]] = {
     "logging": "/v2/logging",
 }
 """To be asked for with GET: some then say no in another way, but not before they have said that they are restricted."""
-_NEEDED: Final[tuple[Api, ...]] = ("health", "model-repository", "model-config", "inference")
-"""What Tidegate asks for over gRPC in its own name."""
-_NEEDED_FOR_HTTP: Final[tuple[Api, ...]] = ("statistics", "shared-memory")
-_ANSWERED_HERE: Final[Mapping[Protocol, frozenset[Api]]] = {
-    "grpc": frozenset({"health"}),
-    "http": frozenset({"health", "inference", "statistics", "shared-memory"}),
-}
-"""What a Triton is not asked over the same protocol, and with what the client sent along."""
+_NEEDED: Final[tuple[Api, ...]] = ("model-repository", "model-config", "inference")
+"""What Tidegate asks for over gRPC in its own name, in order to schedule. Any answer will do for health."""
 _FLAGS: Final[Mapping[Protocol, str]] = {
     "grpc": "gRPC (--grpc-restricted-protocol)",
     "http": "HTTP (--http-restricted-api)",
 }
+_HEADER: Final = re.compile(r"expecting header '([^']+)'")
+"""How a Triton names the header that opens an API."""
 _TIMEOUT_S: Final = 5.0
 _HTTP_STARTS_S: Final = 2.0
 _POLL_S: Final = 0.05
@@ -79,26 +78,40 @@ async def find_restrictions(backend: Backend, *, over_http: bool) -> dict[Protoc
     return found
 
 
-def problems(
-    backend: Backend, found: Mapping[Protocol, Restricted], restricted: Sequence[Restriction], *, over_http: bool
-) -> Iterator[str]:
-    """What speaks against serving: APIs that Tidegate needs and cannot use, and those that it would open unasked."""
-    for api in (*_NEEDED, *(_NEEDED_FOR_HTTP if over_http else ())):
-        if words := found["grpc"].for_us.get(api):
+def left_apis(found: Mapping[Protocol, Restricted], config: ServeConfig) -> LeftApis:
+    """What is left to a Triton of which this was found."""
+    decided = {(protocol, api) for entry in config.restricted for protocol in entry.protocols for api in entry.apis}
+    left = {(protocol, api) for protocol, what in found.items() for api in what.for_anybody}
+    keys = {
+        protocol: _key_in(what.for_anybody["inference"])
+        for protocol, what in found.items()
+        if "inference" in what.for_anybody and "inference" not in what.for_us
+    }
+    return LeftApis(frozenset(left - decided), frozenset(found["grpc"].for_us), keys)
+
+
+def problems(backend: Backend, found: Mapping[Protocol, Restricted], config: ServeConfig) -> Iterator[str]:
+    """What speaks against serving: what Tidegate is to decide about, and lacks the key of."""
+    decided = {
+        api for entry in config.restricted if "grpc" in entry.protocols and not entry.closed for api in entry.apis
+    }
+    for api in _NEEDED:
+        words = found["grpc"].for_us.get(api)
+        if words and (config.layout or api in decided):
             yield _lacks_key(backend, api, words)
-    for protocol, what in found.items():
-        decided = {api for entry in restricted if protocol in entry.protocols for api in entry.apis}
-        opened = [
-            api
-            for api in what.for_anybody
-            if api not in decided and (api in _ANSWERED_HERE[protocol] or api not in what.for_us)
-        ]
-        if opened:
-            yield (
-                f"Triton at {backend.address} restricts {', '.join(opened)} over {_FLAGS[protocol]}, and Tidegate "
-                f"would serve it to everybody: say in `restricted`, for protocol {protocol}, who may use it: those "
-                "with a header, nobody (closed: true), or everybody (open: true)"
-            )
+    if config.layout and any(api == "inference" for _, api in left_apis(found, config).left):
+        yield (
+            f"Triton at {backend.address} restricts inference, and cannot be asked by clients for models of a layout: "
+            "say in `restricted` who may use it: those with a header, nobody (closed: true), or everybody (open: true)"
+        )
+
+
+def wrong_keys(backend: Backend, found: Mapping[Protocol, Restricted]) -> Iterator[str]:
+    """Headers of the configuration that have another value than the Triton wants."""
+    names = {name for name, _ in backend.headers}
+    for api, words in found["grpc"].for_us.items():
+        if _key_in(words) in names:
+            yield _lacks_key(backend, api, words)
 
 
 def _lacks_key(backend: Backend, api: Api, words: str) -> str:
@@ -109,18 +122,62 @@ def _lacks_key(backend: Backend, api: Api, words: str) -> str:
     )
 
 
-async def require_key(backend: Backend) -> None:
-    """Raises RestrictionError where a Triton does not say whether it is ready because that is restricted."""
-    if words := await _refusal(backend, "health", opened=True):
-        raise RestrictionError(_lacks_key(backend, "health", words))
+def consequences(backend: Backend) -> Iterator[tuple[str, str]]:
+    """What is left to a Triton, and what Tidegate cannot see of it, in sentences; each with the remedy."""
+    apis = backend.apis
+    for protocol, flag in _FLAGS.items():
+        if names := sorted(api for of, api in apis.left if of == protocol):
+            yield (
+                f"Triton at {backend.address} restricts {', '.join(names)} over {flag}: Tidegate passes such calls "
+                "with the client's headers, and this Triton decides",
+                "say who may use it in `restricted`, if Tidegate is to decide",
+            )
+    costs = [
+        words
+        for is_so, words in (
+            ("inference" in apis.closed, "schedules none of its inferences"),
+            ("model-config" in apis.closed, "does not know its models' configs, and schedules none of them"),
+            ("model-repository" in apis.closed and apis.lists_models, "knows its models from its statistics alone"),
+            (not apis.lists_models, "does not know which models it has"),
+            ("health" in apis.closed, "does not know whether it is ready"),
+        )
+        if is_so
+    ]
+    if costs:
+        yield (
+            f"Triton at {backend.address} refuses {', '.join(sorted(apis.closed))} to Tidegate: Tidegate "
+            + "; ".join(costs),
+            "give the header in tritons.N.headers",
+        )
 
 
-async def require_consent(backends: Sequence[Backend], restricted: Sequence[Restriction], *, over_http: bool) -> None:
-    """Raises RestrictionError for the first problem with one of these Tritons. `over_http`: whether that is served."""
+async def take_note(
+    backends: Sequence[Backend], config: ServeConfig, *, over_http: bool, returning: bool = False
+) -> None:
+    """Find out what these Tritons restrict, and leave to them what the configuration does not decide.
+
+    `over_http`: whether that is served. Raises RestrictionError for the first problem with one of them, and changes
+    nothing then. `returning`: the key of a Triton that comes back may be another, which is logged: clients know it.
+    """
     found = await asyncio.gather(*(find_restrictions(backend, over_http=over_http) for backend in backends))
     for backend, restrictions in zip(backends, found, strict=True):
-        for problem in problems(backend, restrictions, restricted, over_http=over_http):
+        for problem in problems(backend, restrictions, config):
             raise RestrictionError(problem)
+        for problem in wrong_keys(backend, restrictions):
+            if not returning:
+                raise RestrictionError(problem)
+            log.error("%s", problem)
+    for backend, restrictions in zip(backends, found, strict=True):
+        before, backend.apis = backend.apis, left_apis(restrictions, config)
+        if backend.apis != before:
+            for what, remedy in consequences(backend):
+                log.warning("%s; %s", what, remedy)
+
+
+def _key_in(words: str) -> str:
+    """The header that opens an API, named as over HTTP, in a Triton's words."""
+    found = _HEADER.search(words)
+    return found[1].lower().removeprefix(GRPC_PREFIX) if found else ""
 
 
 async def _over_grpc(backend: Backend) -> Restricted:

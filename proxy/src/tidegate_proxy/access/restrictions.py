@@ -3,7 +3,6 @@
 Codes and words are Triton's. It compares the first header of the name only, and so is done here.
 """
 
-import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Final
 import grpc
 
 from tidegate_proxy.access.apis import METHOD_API, Api, Protocol
+from tidegate_proxy.access.left_apis import GRPC_PREFIX, same
 from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal, http_refusal
-from tidegate_proxy.backend import GRPC_PREFIX
 from tidegate_proxy.configuration.access import HeaderKey, Restriction
 from tidegate_proxy.configuration.tritons import TritonAddress
 
@@ -50,7 +49,7 @@ class Restrictions:
             return GrpcRefusal(grpc.StatusCode.PERMISSION_DENIED, "This protocol is closed")
         name = GRPC_PREFIX + key.name
         given = next((value for given_name, value in metadata if given_name == name), None)
-        if _same(given, key.value):
+        if given is not None and same(given, key.value):
             return None
         return GrpcRefusal(grpc.StatusCode.UNAVAILABLE, f"This protocol is restricted, expecting header '{name}'")
 
@@ -64,7 +63,8 @@ class Restrictions:
         key = self._over_http[api]
         if key is None:
             return http_refusal(FORBIDDEN, "This API is closed")
-        if not _same(headers.get(key.name), key.value):
+        given = headers.get(key.name)
+        if given is None or not same(given, key.value):
             return http_refusal(FORBIDDEN, f"This API is restricted, expecting header '{key.name}'")
         return None
 
@@ -82,12 +82,6 @@ def _keys(restrictions: Sequence[Restriction], protocol: Protocol) -> dict[Api, 
         for key in [_key_of(restriction.header)]
         for api in restriction.apis
     }
-
-
-def _same(given: str | bytes | None, value: bytes) -> bool:
-    if given is None:
-        return False
-    return hmac.compare_digest(given if isinstance(given, bytes) else given.encode(errors="surrogatepass"), value)
 
 
 def _key_of(header: HeaderKey | None) -> _Key | None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from tidegate.documents import Layout, ProfileFile, hardware_here, read_document, read_profiles
 from tidegate.host import Plugins
 from tidegate_proxy.access import of_tritons
-from tidegate_proxy.access.restrictions import RestrictionError
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.catalog import Catalog, discover
 from tidegate_proxy.configuration.config import ServeConfig
@@ -74,6 +73,11 @@ async def examine(
             for index, report in enumerate(reports)
             for where, what in report.problems
         ]
+        found += [
+            Finding("warning", "restricted-api", f"tritons.{index}", what, remedy)
+            for index, backend in enumerate(backends)
+            for what, remedy in of_tritons.consequences(backend)
+        ]
         answering = [backend for backend, report in zip(backends, reports, strict=True) if report.answers]
         facts = Facts(config, broken_plugins=plugins.broken)
         try:
@@ -82,7 +86,8 @@ async def examine(
             facts = replace(facts, rows=rows)
         except BackendError as error:
             found.append(Finding("error", "catalog", "models", str(error), ""))
-        rules = ALL if len(answering) == len(backends) else tuple(rule for rule in ALL if rule not in OF_ALL)
+        all_known = len(answering) == len(backends) and all(backend.apis.lists_models for backend in backends)
+        rules = ALL if all_known else tuple(rule for rule in ALL if rule not in OF_ALL)
         return Examination(tuple(reports), facts, grouped([*found, *diagnose(facts, rules)]))
     finally:
         for backend in backends:
@@ -118,17 +123,13 @@ async def _report(backend: Backend, triton: TritonAddress, config: ServeConfig) 
         if address is not None and not await listens(address)
     ]
     over_http = config.listen.http is not None
-    try:
-        await of_tritons.require_key(backend)
-        if not await backend.serves():
-            words = f"no Triton is ready at {triton.grpc}: {await why_not_ready(backend, triton)}"
-            return TritonReport(triton.grpc, False, (("grpc", words), *problems))
-        found = await of_tritons.find_restrictions(backend, over_http=over_http)
-        refusals = list(of_tritons.problems(backend, found, config.restricted, over_http=over_http))
-    except RestrictionError as error:
-        refusals = [str(error)]
-    if refusals:
+    if not await backend.serves():
+        words = f"no Triton is ready at {triton.grpc}: {await why_not_ready(backend, triton)}"
+        return TritonReport(triton.grpc, False, (("grpc", words), *problems))
+    found = await of_tritons.find_restrictions(backend, over_http=over_http)
+    if refusals := [*of_tritons.problems(backend, found, config), *of_tritons.wrong_keys(backend, found)]:
         return TritonReport(triton.grpc, False, (*(("grpc", words) for words in refusals), *problems))
+    backend.apis = of_tritons.left_apis(found, config)
     try:
         catalog = await discover([backend], config.models, Catalog())
     except BackendError as error:

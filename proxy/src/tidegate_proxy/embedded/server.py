@@ -295,7 +295,8 @@ class EmbeddedTriton:
         connection = http.client.HTTPConnection(host, self._ports[service], timeout=2)
         try:
             connection.request("GET", path)
-            return connection.getresponse().status == http.HTTPStatus.OK
+            # Forbidden: health is restricted, and the service is there, which it is once the models are loaded.
+            return connection.getresponse().status in (http.HTTPStatus.OK, http.HTTPStatus.FORBIDDEN)
         except (OSError, http.client.HTTPException):
             return False
         finally:

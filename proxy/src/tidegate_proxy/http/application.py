@@ -51,8 +51,8 @@ _HEAR_OUT_S: Final = 1.0
 class HttpFront(Generic[AnyTriton]):
     """Answers every route of Triton's HTTP service. A context manager: its connections live as long as it is entered.
 
-    `routing` chooses a Triton for what is not scheduled. `scheduled(model)` gives the signature of a
-    model that is scheduled, None for others. `overrides((method, pattern))` gives a handler that answers
+    `routing` chooses a Triton for what is not scheduled. `scheduled(model, exchange)` gives the signature of a
+    model whose request is scheduled, None for others. `overrides(method, route)` gives a handler that answers
     in place of a Triton, if there is one; it wins over those of `several`, which are there when there are several
     Tritons. `guard`
     may refuse a request before its body is read; `hidden` names the headers that were meant for it.
@@ -66,9 +66,9 @@ class HttpFront(Generic[AnyTriton]):
         tritons: Sequence[AnyTriton],
         routing: Routing[AnyTriton],
         scheduling: Scheduling,
-        scheduled: Callable[[str], Signature | None],
+        scheduled: Callable[[str, Exchange], Signature | None],
         *,
-        overrides: Callable[[tuple[str, str]], Handler | None] = lambda _route: None,
+        overrides: Callable[[str, routes.Route], Handler | None] = lambda _method, _route: None,
         guard: Guard | None = None,
         hidden: Callable[[], frozenset[str]] = frozenset,
         owner: Owner = lambda _header, _peer: "",
@@ -142,42 +142,47 @@ class HttpFront(Generic[AnyTriton]):
 
     async def _answer(self, exchange: Exchange, body: RequestBody, route: routes.Route | None) -> None:
         if route is None:
-            await self._forward(exchange, body, "")
-        elif route.pattern == routes.INFER and exchange.method == "POST" and (known := self._scheduled(route.model)):
-            await self._infer(exchange, body, known, route.version)
+            await self._forward(exchange, body, routes.NONE)
+        elif (
+            route.pattern == routes.INFER
+            and exchange.method == "POST"
+            and (known := self._scheduled(route.model, exchange))
+        ):
+            await self._infer(exchange, body, known, route)
         elif route.pattern in CHANGES and exchange.method == "POST":
             await self._change_regions(exchange, await body.whole(), route)
-        elif handler := self._handler((exchange.method, route.pattern)):
+        elif handler := self._handler(exchange.method, route):
             call = exchange.call(await body.whole(), route)
             exchange.watch()
             await self._screened(exchange, call.body)
             await exchange.reply(await handler(call))
         else:
             counted = exchange.method == "POST" and route.pattern in routes.INFERENCES
-            await self._forward(exchange, body, route.model, route.version if counted else None)
+            await self._forward(exchange, body, route, is_inference=counted)
 
     async def _change_regions(self, exchange: Exchange, content: bytes, route: routes.Route) -> None:
         exchange.watch()
         await self._screened(exchange, content)
         if words := why_not_changed(route, content):
             await exchange.reply(replace(infer_response.error(400, words), headers=infer_response.JSON))
-        elif handler := self._handler((exchange.method, route.pattern)):
+        elif handler := self._handler(exchange.method, route):
             await exchange.reply(await handler(exchange.call(content, route)))
         else:
-            await self._pass_on(exchange, content, "", None)
+            await self._pass_on(exchange, content, route, is_inference=False)
 
-    def _handler(self, route: tuple[str, str]) -> Handler | None:
+    def _handler(self, method: str, route: routes.Route) -> Handler | None:
         """What answers it here. Tritons come and go with the configuration: only several are merged."""
-        return self._overrides(route) or (self._merged.get(route) if len(self._tritons) > 1 else None)
+        merged = self._merged.get((method, route.pattern)) if len(self._tritons) > 1 else None
+        return self._overrides(method, route) or merged
 
-    async def _infer(self, exchange: Exchange, body: RequestBody, signature: Signature, version: str) -> None:
+    async def _infer(self, exchange: Exchange, body: RequestBody, signature: Signature, route: routes.Route) -> None:
         content = await body.whole()
         exchange.watch()
         try:
-            message, form = await self._translate(exchange, content, signature, version)
+            message, form = await self._translate(exchange, content, signature, route.version)
             answer = await self._scheduling.infer(message, None, exchange.metadata, exchange.owner)
         except NotSchedulable:
-            await self._pass_on(exchange, content, signature.model, version)
+            await self._pass_on(exchange, content, route, is_inference=True)
             return
         except RequestFailed as failed:
             await exchange.reply(infer_response.failure(failed))
@@ -208,28 +213,34 @@ class HttpFront(Generic[AnyTriton]):
             return Answer(200, headers, await asyncio.to_thread(compression.compress, pieces, encoding))
         return Answer(200, headers, b"".join(pieces))
 
-    async def _forward(self, exchange: Exchange, body: RequestBody, model: str, version: str | None = None) -> None:
-        whole = version is not None and self._routing.looks_inside(model)  # a sequence's id may stand at the end
+    async def _forward(
+        self, exchange: Exchange, body: RequestBody, route: routes.Route, *, is_inference: bool = False
+    ) -> None:
+        whole = is_inference and self._routing.looks_inside(route.model)  # a sequence's id may stand at the end
         beginning = await (body.whole() if whole else body.beginning(_STREAMED_FROM))
         if body.complete:
             exchange.watch()
-            await self._pass_on(exchange, beginning, model, version)
+            await self._pass_on(exchange, beginning, route, is_inference=is_inference)
         else:
-            await self._pass_on(exchange, _then_watched(exchange, body.pieces(beginning)), model, version)
+            pieces = _then_watched(exchange, body.pieces(beginning))
+            await self._pass_on(exchange, pieces, route, is_inference=is_inference)
 
     async def _pass_on(
-        self, exchange: Exchange, body: bytes | AsyncIterator[bytes], model: str, version: str | None
+        self, exchange: Exchange, body: bytes | AsyncIterator[bytes], route: routes.Route, *, is_inference: bool
     ) -> None:
-        """`version`: of an inference, which is counted; None for anything else."""
-        call, tries = exchange.call(b"", routes.NONE), 0
+        """`is_inference`: it is counted."""
+        call, model, tries = exchange.call(b"", route), route.model, 0
         inside: tuple[str, service_pb2.ModelInferRequest | None] = ("", None)
-        if version is not None:
+        if is_inference:
             inside = await self._inside(exchange, body, model)
-        body = await self._screened(exchange, body, is_inference=version is not None)
+        body = await self._screened(exchange, body, is_inference=is_inference)
         sent_ns = time.monotonic_ns()
         while True:
             routing = self._routing
-            triton = routing.route(model) if version is None else routing.route_http_inference(model, *inside)
+            if is_inference:
+                triton = routing.route_http_inference(model, *inside)
+            else:
+                triton = routing.route(model, "http", route.api)
             try:
                 await self._forwarder.stream(triton, call, body, exchange.send)
                 break
@@ -238,12 +249,12 @@ class HttpFront(Generic[AnyTriton]):
                     raise exchange.body_error from failed
                 await routing.unreachable(triton, str(failed))
                 tries += 1
-                again = version is not None and isinstance(body, bytes) and routing.may_try_again(triton, model, tries)
+                again = is_inference and isinstance(body, bytes) and routing.may_try_again(triton, model, tries)
                 if not again:
                     await exchange.reply(unreachable(triton, failed))
                     break
-        if self._passed_through and version is not None:
-            self._passed_through(model, version, sent_ns=sent_ns, ok=exchange.status == _OK)
+        if self._passed_through and is_inference:
+            self._passed_through(model, route.version, sent_ns=sent_ns, ok=exchange.status == _OK)
 
     async def _inside(
         self, exchange: Exchange, body: bytes | AsyncIterator[bytes], model: str

@@ -165,7 +165,7 @@ def _passed_on(call: Call, triton: Triton) -> CIMultiDict[str]:
             if name not in dropped
         ]
     )
-    passed_on.update(triton.headers)
+    passed_on.update(triton.http_headers(call.route.api))
     return passed_on
 
 

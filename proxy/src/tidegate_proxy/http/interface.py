@@ -2,11 +2,12 @@
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
+from typing import Protocol as Interface
 
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.access.apis import Api
+from tidegate_proxy.access.apis import Api, Protocol
 from tidegate_proxy.access.refusal import HttpRefusal
 from tidegate_proxy.http.routes import Route
 
@@ -19,7 +20,7 @@ Headers = list[tuple[bytes, bytes]]
 """Names in lower case, as the server library gives them; in the order in which they came, repetitions included."""
 
 
-class Triton(Protocol):
+class Triton(Interface):
     """A Triton behind the front."""
 
     @property
@@ -34,19 +35,18 @@ class Triton(Protocol):
     def forwarded(self) -> set[Any]:
         """Calls to it that are under way, each with a method `cancel`, which is called when it is given up."""
 
-    @property
-    def headers(self) -> Sequence[tuple[str, str]]:
-        """What opens the APIs that it restricts."""
+    def http_headers(self, api: Api) -> Sequence[tuple[str, str]]:
+        """What opens an API that it restricts for a client's call."""
 
 
 AnyTriton = TypeVar("AnyTriton", bound=Triton)
 
 
-class Routing(Protocol[AnyTriton]):
+class Routing(Interface[AnyTriton]):
     """Says which Triton answers what is not scheduled."""
 
-    def route(self, model: str) -> AnyTriton:
-        """For a call about a model that is no inference; "" for one about none."""
+    def route(self, model: str, protocol: Protocol, api: Api | None) -> AnyTriton:
+        """For a call of an API about a model that is no inference; "" for one about none."""
 
     def route_http_inference(
         self, model: str, sequence: str, header: service_pb2.ModelInferRequest | None
@@ -64,7 +64,7 @@ class Routing(Protocol[AnyTriton]):
         """Whether an inference that was tried so often, the last time in vain with this Triton, is sent to another."""
 
 
-class Scheduling(Protocol):
+class Scheduling(Interface):
     """The scheduler."""
 
     async def infer(
@@ -84,7 +84,7 @@ class Scheduling(Protocol):
         """
 
 
-class PassedThrough(Protocol):
+class PassedThrough(Interface):
     """Is told of inferences that a Triton answered, not the scheduler."""
 
     def __call__(self, model: str, version: str, *, sent_ns: int, ok: bool) -> None:

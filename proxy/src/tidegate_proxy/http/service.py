@@ -14,9 +14,10 @@ from tidegate_proxy.faults import faults
 from tidegate_proxy.fronts.home import Home
 from tidegate_proxy.fronts.servers import HttpOfFronts
 from tidegate_proxy.http.application import HttpFront
+from tidegate_proxy.http.exchange import Exchange
 from tidegate_proxy.http.infer_response import JSON, error, failure
 from tidegate_proxy.http.interface import Answer, Application, Call, Handler, HttpLimits, Message, Receive, Scope, Send
-from tidegate_proxy.http.routes import match
+from tidegate_proxy.http.routes import Route, match
 from tidegate_proxy.http.server import HttpServer, start_server
 from tidegate_proxy.http.split import split_handlers
 from tidegate_proxy.inference import Inference
@@ -54,6 +55,7 @@ class HttpService:
         self._bounds = bounds
         self._limits = http_limits(config)
         self._directory = directory
+        self._inference = inference
         self._control = control
         self._discovery = discovery
         self._front = HttpFront(
@@ -82,14 +84,18 @@ class HttpService:
         self._server: HttpServer | HttpOfFronts | None = None
         self._refreshes: set[asyncio.Task[None]] = set()
 
-    def _override(self, route: tuple[str, str]) -> Handler | None:
+    def _override(self, method: str, route: Route) -> Handler | None:
         """What answers here rather than by a Triton; a layout may come and go with the configuration."""
-        if handler := self._own.get(route):
-            return handler
-        return self._with_a_layout.get(route) if self._directory.catalog.layout else None
+        key = (method, route.pattern)
+        if handler := self._own.get(key):
+            return None if self._control.leaves("http", route.api) else handler
+        return self._with_a_layout.get(key) if self._directory.catalog.layout else None
 
-    def _signature(self, model: str) -> Signature | None:
-        return self._directory.catalog.signatures.get(model)
+    def _signature(self, model: str, exchange: Exchange) -> Signature | None:
+        catalog = self._directory.catalog
+        if catalog.guarded and not self._inference.lets_in(model, "http", exchange.metadata):
+            return None
+        return catalog.signatures.get(model)
 
     async def listen(self, address: str) -> int:
         """Bind and serve, or have the fronts do it; the port. Raises OSError when it cannot be bound, TlsError."""

@@ -10,6 +10,7 @@ from tidegate.engine import FIRST_LEAD_NS
 from tidegate.observation import EngineSettings
 from tidegate.sim.what_if import Question
 from tidegate.toolkit import FirstComeFirstServed
+from tidegate_proxy.access.of_tritons import consequences
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
@@ -109,6 +110,7 @@ class Live:
             round(self._cost_ns / max(1, now_ns - self._ticks_since_ns) * 1000, 3),
             section_of(self._trial),
             self._driver.engine.decides,
+            [words for backend in self._discovery.backends for words, _ in consequences(backend)],
         )
         self._cost_ns += time.thread_time_ns() - began_ns
         return snapshot

@@ -24,6 +24,7 @@ function show(snapshot, afresh = false) {
   if (snapshot.policy) by("title").textContent = `Tidegate ${hello.version}, policy ${snapshot.policy}`
   showModels(snapshot)
   showTrial(snapshot.trial)
+  by("restrictions").textContent = snapshot.restrictions.map((words) => `${words}.`).join(" ")
   takeLegs(snapshot, afresh)
   showWorkers(snapshot)
   showShapes(snapshot)

@@ -174,6 +174,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     """None: all is scheduled that can be."""
     policy: str = ""
     """The one that decides now, in words; empty in a recording, of which it is told first."""
+    restrictions: list[str] = []
+    """What Tritons restrict and Tidegate leaves to them, and what it cannot see of them, in sentences."""
 
 
 def cut(name: str) -> str:

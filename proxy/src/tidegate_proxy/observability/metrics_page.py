@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -156,7 +156,8 @@ class MetricsPage:
         # The numbers are copied here, where they change, and written out in a thread, as that takes a while.
         snapshot, counts = self._observability.metrics.snapshot(), self._observability.statistics.snapshot()
         ejections = self._driver.outliers.ejections(self._discovery.backends)
-        body = await asyncio.to_thread(self._render, snapshot, counts, ejections, pages)
+        left_apis = [(each.address, *left) for each in self._discovery.backends for left in each.apis.left]
+        body = await asyncio.to_thread(self._render, snapshot, counts, ejections, left_apis, pages)
         return Answer(200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], body)
 
     async def _shadow(self) -> Answer:
@@ -207,10 +208,13 @@ class MetricsPage:
         snapshot: Snapshot,
         counts: Mapping[tuple[str, str], Counts],
         ejections: Mapping[str, tuple[int, bool]],
+        left_apis: Collection[tuple[str, str, str]],
         pages: Mapping[str, str | None],
     ) -> bytes:
         restarts = self._processes.restarts if self._processes else {}
-        registry = registry_of(snapshot, self._policy(), time.monotonic_ns(), ejections, self._bounds, restarts)
+        registry = registry_of(
+            snapshot, self._policy(), time.monotonic_ns(), ejections, self._bounds, restarts, left_apis
+        )
         registry.register(self._liveness)
         registry.register(self._trial.shadow)
         registry.register(self._trial.canary)

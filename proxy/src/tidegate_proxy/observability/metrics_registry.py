@@ -1,6 +1,6 @@
 """Tidegate's numbers as Prometheus metrics: a registry made of them whenever somebody asks."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
 from itertools import accumulate
 from types import MappingProxyType
@@ -37,18 +37,21 @@ def registry_of(
     ejections: Mapping[str, tuple[int, bool]],
     bounds: Bounds,
     restarts: Mapping[str, int] = MappingProxyType({}),
+    left_apis: Collection[tuple[str, str, str]] = (),
 ) -> CollectorRegistry:
     """A registry with every `tidegate_` metric of an engine, and those of this process, as they are at `now_ns`.
 
     It may be read in any thread: the numbers that the event loop goes on with are not touched. `ejections`: of each
     Triton, how often it was ejected, and whether it is. `bounds`: what clients hold.
-    `restarts`: how often the Triton of each worker of a deployment was started again.
+    `restarts`: how often the Triton of each worker of a deployment was started again. `left_apis`: Triton, protocol and
+    API of everything that a Triton restricts and decides about itself.
     """
     registry = CollectorRegistry()
     registry.register(_BoundsCollector(bounds))
     registry.register(_EngineCollector(snapshot, policy, now_ns))
     registry.register(_EjectionCollector(ejections))
     registry.register(_RestartCollector(restarts))
+    registry.register(_LeftApisCollector(left_apis))
     ProcessCollector(registry=registry)
     return registry
 
@@ -184,6 +187,24 @@ class _RestartCollector(Collector):
         for worker, count in self._restarts.items():
             times.add_metric((worker,), count)
         return (times,)
+
+
+class _LeftApisCollector(Collector):
+    def __init__(self, left_apis: Collection[tuple[str, str, str]]) -> None:
+        self._left_apis = left_apis
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        restricted = GaugeMetricFamily(
+            "tidegate_triton_restricted_api",
+            "1 for each API that a Triton restricts: Tidegate passes its calls, and schedules none without the key.",
+            labels=("triton", "protocol", "api"),
+        )
+        for labels in sorted(self._left_apis):
+            restricted.add_metric(labels, 1)
+        return (restricted,)
 
 
 def _about_changes(snapshot: Snapshot) -> Iterable[Metric]:
