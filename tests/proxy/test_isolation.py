@@ -14,7 +14,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2 as messages
-from tritonclient.utils import shared_memory
+from tritonclient.utils import InferenceServerException, shared_memory
 
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.http.screening import Screen
@@ -308,6 +308,52 @@ def test_clients_regions_are_theirs(
         for region in regions:
             shared_memory.destroy_shared_memory_region(region)
         over_http.close()
+
+
+def test_regions_in_use_stay_registered_in_tritons_words(
+    gate: Any,  # noqa: ANN401
+    proxy: object,
+    triton: EmbeddedTriton,
+    start_call: Callable[..., Any],
+    connect: Callable[..., Any],
+    call: Callable[..., Any],
+    eventually: Callable[..., None],
+) -> None:
+    keys = {name: f"/test-isolation-{triton.pid}-{name}" for name in ("a", "b")}
+    regions = [shared_memory.create_shared_memory_region(name, key, 8) for name, key in keys.items()]
+    client = connect(proxy)
+    seen = []
+    try:
+        client.register_system_shared_memory("b", keys["b"], 8)
+        running = start_call(triton, "ModelInfer", request_on("b", "gated"))
+        eventually(gate.somebody_waits, "the model to run")
+        for server in (proxy, triton):  # who asks a Triton itself to forget all takes away Tidegate's, too
+            http_address = server.http_address if server is triton else proxy.serving.http_address  # type: ignore[attr-defined]
+            over_http = triton_http.InferenceServerClient(http_address)
+            said = []
+            client.register_system_shared_memory("a", keys["a"], 8)
+            for name in ("b", ""):
+                said.append(
+                    call(
+                        server, "SystemSharedMemoryUnregister", messages.SystemSharedMemoryUnregisterRequest(name=name)
+                    )
+                )
+                with pytest.raises(InferenceServerException) as refused:
+                    over_http.unregister_system_shared_memory(name)
+                said.append((refused.value.status(), refused.value.message()))
+                left = [row["name"] for row in over_http.get_system_shared_memory_status()]
+                said.append([name for name in left if name in keys])
+            over_http.close()
+            seen.append(said)
+    finally:
+        gate.open()
+        running.result()
+        client.unregister_system_shared_memory()
+        for region in regions:
+            shared_memory.destroy_shared_memory_region(region)
+    assert seen[1] == seen[0]
+    assert seen[0][1] == ("500", "Cannot unregister shared memory region 'b', it is currently in use.")
+    assert seen[0][-1] == ["b"], "those that are not in use were unregistered"
 
 
 @pytest.mark.parametrize("region", ["a", "a%20b", PREFIX + "x"])

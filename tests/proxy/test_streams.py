@@ -225,6 +225,28 @@ def test_a_deadline_that_passes_is_told_as_triton_tells_it(
     assert tidegate.stop()["deadline"] == 2
 
 
+@pytest.mark.parametrize("metadata", [(), STRICT], ids=["in words", "by status"])
+def test_a_stream_ends_at_its_own_deadline_and_says_no_more_than_triton(
+    gate: Any,  # noqa: ANN401
+    metadata: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    start_tidegate: Make,
+    open_stream: Make,
+    rest_of: Make,
+    eventually: Make,
+) -> None:
+    """A request that cannot be answered by then has no answer of its own."""
+    tidegate = start_tidegate([triton], policy="symphony")
+    running = open_stream(tidegate, [_request("gated", "ahead", FULL)])
+    eventually(gate.somebody_waits, "the model to run")
+    ends = ([], grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+    requests = [_request("patient", "late", FULL), _request("echo", "behind", FULL)]
+    for server in (triton, tidegate):
+        assert rest_of(open_stream(server, requests, timeout=1, metadata=metadata)) == ends
+    gate.open()
+    assert rest_of(running)[1] is OK
+
+
 def test_an_error_that_ends_the_stream_ends_its_other_requests(
     gate: Any,  # noqa: ANN401
     triton: EmbeddedTriton,

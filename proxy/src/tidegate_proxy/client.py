@@ -17,7 +17,7 @@ class Client(ABC):
 
     __slots__ = (
         "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "owner", "refusal", "request_id", "runs_apart",
-        "span", "started_ns",
+        "span", "started_ns", "until_ns",
     )  # fmt: skip
 
     def __init__(self, envelope: Envelope, owner: str = "") -> None:
@@ -28,6 +28,8 @@ class Client(ABC):
         self.arrival_ns = 0
         self.due_ns = 0
         """When the client wants its answer."""
+        self.until_ns = 0
+        """Until when the client wants an answer, if a late one."""
         self.batch_id: int | None = None
         """The batch whose leg runs for it."""
         self.started_ns = 0

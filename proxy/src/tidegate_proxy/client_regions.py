@@ -16,6 +16,8 @@ from tidegate_proxy.routing import Routing
 
 _STATUS: Final = SERVICE + "SystemSharedMemoryStatus"
 _UNREGISTER: Final = SERVICE + "SystemSharedMemoryUnregister"
+_NOT_UNREGISTERED: Final = "Failed to unregister the following system shared memory regions: "
+"""Triton's words, before the names of regions that are in use, say."""
 _CHANGES: Final = {
     SERVICE + "SystemSharedMemoryRegister": service_pb2.SystemSharedMemoryRegisterRequest,
     SERVICE + "CudaSharedMemoryRegister": service_pb2.CudaSharedMemoryRegisterRequest,
@@ -75,13 +77,17 @@ class ClientRegions:
             if _read(_CHANGES[call.method], call.message).name or not backend.shares_memory:
                 return await self._routing.ask(backend, *call)
             answer = await self._routing.ask(backend, *call._replace(method=_STATUS, message=b""))
-            for name in service_pb2.SystemSharedMemoryStatusResponse.FromString(answer).regions:
-                if not name.startswith(reserved_names.OWN):
-                    one = service_pb2.SystemSharedMemoryUnregisterRequest(name=name).SerializeToString()
-                    await self._routing.ask(backend, *call._replace(message=one))
         except RequestFailed as failure:
             return failure
-        return b""
+        failed = ""
+        for name in sorted(service_pb2.SystemSharedMemoryStatusResponse.FromString(answer).regions):
+            if not name.startswith(reserved_names.OWN):
+                one = service_pb2.SystemSharedMemoryUnregisterRequest(name=name).SerializeToString()
+                try:
+                    await self._routing.ask(backend, *call._replace(message=one))
+                except RequestFailed:
+                    failed += f"{name} ,"
+        return RequestFailed(grpc.StatusCode.INTERNAL, _NOT_UNREGISTERED + failed) if failed else b""
 
 
 def _why_not(call: ControlCall) -> str:

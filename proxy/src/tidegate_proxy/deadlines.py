@@ -49,13 +49,19 @@ def due(now_ns: int, model: Model | None, times: Times, grpc_remaining_s: float 
     limit_ns = NEVER
     if times.timeout_ns is not None:
         limit_ns = now_ns + times.timeout_ns
-    if grpc_remaining_s is not None and grpc_remaining_s < 1e9:  # more than that is grpc's way to say "none"
-        limit_ns = min(limit_ns, now_ns + round(grpc_remaining_s * 1e9))
+    limit_ns = min(limit_ns, end_of_call_ns(now_ns, grpc_remaining_s))
     if slo_ns is None:
         return Due(limit_ns, 0)
     deadline_ns = min(limit_ns, now_ns + max(0, slo_ns))
     served_late = model is not None and model.late == "serve" and deadline_ns < limit_ns
     return Due(deadline_ns, limit_ns if served_late else 0)
+
+
+def end_of_call_ns(now_ns: int, grpc_remaining_s: float | None) -> int:
+    """The instant at which a client's call ends by its own deadline; NEVER when it has none."""
+    if grpc_remaining_s is None or grpc_remaining_s >= 1e9:  # so much is grpc's way to say "none"
+        return NEVER
+    return now_ns + round(grpc_remaining_s * 1e9)
 
 
 def _number(parameter: service_pb2.InferParameter) -> float | None:

@@ -114,10 +114,10 @@ class Driver:
 
     def _submit(self, client: Client, arrival_ns: int, due: Due, app: str) -> None:
         envelope, settings = client.envelope, self._in_force.settings
-        client.arrival_ns, client.due_ns = arrival_ns, due.deadline_ns
+        client.arrival_ns, client.due_ns, client.until_ns = arrival_ns, due.deadline_ns, max(due)
         if self.observability.traces:
             self.observability.arrived(client)
-        if max(due) <= arrival_ns:
+        if client.until_ns <= arrival_ns:
             self.clients.tell(client, _rejected(settings, TIMEOUT_EXPIRED, refusal.EXPIRED))
             return
         request_id = self.clients.number(client)

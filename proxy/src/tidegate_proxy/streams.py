@@ -16,14 +16,16 @@ from typing import Any, Final
 import grpc
 from tritonclient.grpc import service_pb2
 
+from tidegate.api import NEVER
 from tidegate_proxy import guards, refusal
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.client import Client
+from tidegate_proxy.deadlines import end_of_call_ns
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, PassedThrough
 from tidegate_proxy.faults import faults
 from tidegate_proxy.inference import Inference
-from tidegate_proxy.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
+from tidegate_proxy.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, Outcome, RequestFailed, own_fault
 from tidegate_proxy.relay import Passing, Relay, forwarded_stream
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.transport import Call, Metadata
@@ -148,9 +150,10 @@ class InferStream:
             return
         if self._over or self._client_done:
             return
-        client = _StreamClient(envelope, self, self._call, self._owner)
+        remaining_s = self._call.remaining_s()
+        client = _StreamClient(envelope, self, self._call, self._owner, end_of_call_ns(arrival_ns, remaining_s))
         self._due.append(client)
-        self._inference.submit(client, arrival_ns, self._call.remaining_s())
+        self._inference.submit(client, arrival_ns, remaining_s)
         if self._over:  # it ended before it was known whose request this is
             self.driver.leave(client)
         self._read()
@@ -336,11 +339,13 @@ class InferStream:
 class _StreamClient(Client):
     """One request of a stream."""
 
-    __slots__ = ("_call", "_stream", "outcome")
+    __slots__ = ("_call", "_end_ns", "_stream", "outcome")
 
-    def __init__(self, envelope: Envelope, stream: InferStream, call: Call, owner: str) -> None:
+    def __init__(self, envelope: Envelope, stream: InferStream, call: Call, owner: str, end_ns: int) -> None:
+        """`end_ns`: when the stream ends by its own deadline."""
         super().__init__(envelope, owner)
         self.outcome: Outcome | None = None
+        self._end_ns = end_ns
         self._stream = stream
         self._call = call
 
@@ -349,6 +354,9 @@ class _StreamClient(Client):
         return self._call.metadata
 
     def resolve(self, outcome: Outcome) -> None:
+        if self.until_ns == self._end_ns < NEVER and isinstance(outcome, RequestFailed):
+            if outcome.details == TIMEOUT_EXPIRED and outcome.refusal != refusal.QUEUE_FULL:
+                return  # the stream itself ends by then, and says so, as at Triton
         self.outcome = outcome
         self._stream.settled()
 
