@@ -239,7 +239,7 @@ def test_a_stream_ends_at_its_own_deadline_and_says_no_more_than_triton(
     tidegate = start_tidegate([triton], policy="symphony")
     running = open_stream(tidegate, [_request("gated", "ahead", FULL)])
     eventually(gate.somebody_waits, "the model to run")
-    ends = ([], grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+    ends: Answered = ([], grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
     requests = [_request("patient", "late", FULL), _request("echo", "behind", FULL)]
     for server in (triton, tidegate):
         assert rest_of(open_stream(server, requests, timeout=1, metadata=metadata)) == ends

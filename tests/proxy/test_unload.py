@@ -1,15 +1,53 @@
-"""A model that is unloaded answers what was accepted, as at Triton."""
+"""A model that is unloaded answers what was accepted, as at Triton; models change at one Triton after the other."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
+import pytest
+import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2 as messages
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)
+OK = grpc.StatusCode.OK
+EXPLICIT = ["--model-control-mode=explicit"]
+
+
+@pytest.fixture(params=["grpc", "http"])
+def change(request: pytest.FixtureRequest, start_call: Make, outcome: Make) -> Callable[..., Callable[[], bool]]:
+    """`ends = change(proxy, "Unload", "echo")`: a load or unload under way; `ends()`: whether it went well."""
+
+    def over_grpc(proxy: Any, verb: str, model: str) -> Callable[[], bool]:  # noqa: ANN401
+        message = getattr(messages, f"RepositoryModel{verb}Request")(model_name=model)
+        under_way = start_call(proxy, f"RepositoryModel{verb}", message, timeout=60)
+        return lambda: outcome(under_way)[0] is OK
+
+    def over_http(proxy: Any, verb: str, model: str) -> Callable[[], bool]:  # noqa: ANN401
+        client = triton_http.InferenceServerClient(proxy.serving.http_address, network_timeout=60)
+        request.addfinalizer(client.close)
+        pool = ThreadPoolExecutor(1)
+        request.addfinalizer(pool.shutdown)
+        under_way = pool.submit(getattr(client, f"{verb.lower()}_model"), model)
+        return lambda: under_way.result(60) is None
+
+    return over_grpc if request.param == "grpc" else over_http
+
+
+def _gated(gate: Path) -> str:
+    return f'max_batch_size: 4\nparameters {{ key: "gate" value: {{ string_value: "{gate}" }} }}'
+
+
+def _serve(serve_here: Make, tritons: list[Any]) -> Any:  # noqa: ANN401
+    addresses = [{"grpc": triton.grpc_address, "http": triton.http_address} for triton in tritons]
+    return serve_here([], tritons=addresses, listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"})
+
+
+def _schedules(proxy: Any, model: str) -> bool:  # noqa: ANN401
+    return model in proxy.serving._directory.catalog.signatures
 
 
 def test_requests_that_wait_are_answered_before_their_model_is_unloaded(
@@ -21,20 +59,146 @@ def test_requests_that_wait_are_answered_before_their_model_is_unloaded(
     outcome: Make,
     request_of: Make,
     eventually: Make,
+    change: Make,
     tmp_path: Path,
 ) -> None:
     repository, gate = tmp_path / "models", tmp_path / "gate"
-    waits = f'parameters {{ key: "gate" value: {{ string_value: "{gate}" }} }}'
-    add_model(repository, "echo", "max_batch_size: 4\n" + waits)
-    triton = start_triton([repository], options=["--model-control-mode=explicit", "--load-model=echo"])
-    proxy = serve_here([triton])
+    add_model(repository, "echo", _gated(gate))
+    proxy = _serve(serve_here, [start_triton([repository], options=[*EXPLICIT, "--load-model=echo"])])
     calls = [start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}), timeout=60) for _ in range(12)]
     eventually(lambda: proxy.engine.tally.accepted == 12, "all of them to wait")
-    unload = messages.RepositoryModelUnloadRequest(model_name="echo")
-    unloading = start_call(proxy, "RepositoryModelUnload", unload, timeout=60)
-    catalog = proxy.serving._directory
-    eventually(lambda: "echo" not in catalog.catalog.signatures, "the unload to begin")
+    ends = change(proxy, "Unload", "echo")
+    eventually(lambda: not _schedules(proxy, "echo"), "the unload to begin")
     gate.touch()
-    assert {outcome(one)[0] for one in calls} == {grpc.StatusCode.OK}
-    assert outcome(unloading)[0] is grpc.StatusCode.OK
-    assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is not grpc.StatusCode.OK
+    assert {outcome(one)[0] for one in calls} == {OK}
+    assert ends()
+    assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is not OK
+
+
+def test_another_triton_answers_while_one_unloads(
+    add_model: Make,
+    start_triton: Make,
+    serve_here: Make,
+    start_call: Make,
+    call: Make,
+    outcome: Make,
+    request_of: Make,
+    eventually: Make,
+    change: Make,
+    tmp_path: Path,
+) -> None:
+    gates = [tmp_path / name / "gate" for name in ("first", "second")]
+    tritons = []
+    for gate in gates:
+        gate.parent.mkdir()
+        repository = tmp_path / f"models_{gate.parent.name}"
+        add_model(repository, "echo", _gated(gate))
+        tritons.append(start_triton([repository], options=[*EXPLICIT, "--load-model=echo"]))
+    gates[1].touch()
+    proxy = _serve(serve_here, tritons)
+    calls = [start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}), timeout=60) for _ in range(8)]
+    eventually(gates[0].with_name("entered").exists, "the first Triton to execute")
+    ends = change(proxy, "Unload", "echo")
+    eventually(lambda: not _schedules(proxy, "echo"), "the unload to begin")
+    meanwhile = [start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}), timeout=60) for _ in range(4)]
+    assert {outcome(one)[0] for one in meanwhile} == {OK}, "while the first one still drains"
+    gates[0].touch()
+    assert {outcome(one)[0] for one in calls} == {OK}
+    assert ends()
+    assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is not OK
+
+
+# Is loaded once a file is there.
+SLOW_TO_LOAD = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        Path("{gate}").with_name("entered").touch()
+        while not Path("{gate}").exists():
+            time.sleep(0.002)
+
+    def execute(self, requests):
+        tensors = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", tensor)]) for tensor in tensors]
+"""
+
+
+@pytest.fixture
+def pair(add_model: Make, start_triton: Make, tmp_path: Path) -> tuple[list[Any], Path]:
+    """Two Tritons that have not loaded `echo`, and the file without which the second one does not."""
+    gates = [tmp_path / name / "gate" for name in ("first", "second")]
+    tritons = []
+    for gate in gates:
+        gate.parent.mkdir()
+        repository = tmp_path / f"models_{gate.parent.name}"
+        version = add_model(repository, "echo", "max_batch_size: 4")
+        (version / "model.py").write_text(SLOW_TO_LOAD.format(gate=gate))
+        tritons.append(start_triton([repository], options=EXPLICIT))
+    gates[0].touch()
+    return tritons, gates[1]
+
+
+def test_what_one_triton_has_loaded_is_served_while_the_next_one_loads(
+    pair: tuple[list[Any], Path],
+    serve_here: Make,
+    call: Make,
+    request_of: Make,
+    eventually: Make,
+    change: Make,
+) -> None:
+    tritons, gate = pair
+    proxy = _serve(serve_here, tritons)
+    ends = change(proxy, "Load", "echo")
+    eventually(gate.with_name("entered").exists, "the second Triton to load")
+    assert _schedules(proxy, "echo")
+    assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is OK
+    gate.touch()
+    assert ends()
+    assert len(proxy.serving._directory.catalog.hosts["echo"]) == 2
+
+
+def test_a_load_that_is_given_up_halfway_is_known_as_far_as_it_came(
+    pair: tuple[list[Any], Path],
+    serve_here: Make,
+    start_call: Make,
+    call: Make,
+    outcome: Make,
+    request_of: Make,
+    eventually: Make,
+) -> None:
+    tritons, gate = pair
+    proxy = _serve(serve_here, tritons)
+    load = messages.RepositoryModelLoadRequest(model_name="echo")
+    under_way = start_call(proxy, "RepositoryModelLoad", load, timeout=10)
+    eventually(gate.with_name("entered").exists, "the second Triton to load")
+    assert outcome(under_way)[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is OK
+    gate.touch()
+    eventually(lambda: len(proxy.serving._directory.catalog.hosts["echo"]) == 2, "the rest to be noticed")
+
+
+def test_an_unload_that_is_given_up_leaves_its_model_scheduled(
+    add_model: Make,
+    start_triton: Make,
+    serve_here: Make,
+    start_call: Make,
+    outcome: Make,
+    request_of: Make,
+    eventually: Make,
+    tmp_path: Path,
+) -> None:
+    repository, gate = tmp_path / "models", tmp_path / "gate"
+    add_model(repository, "echo", _gated(gate))
+    proxy = _serve(serve_here, [start_triton([repository], options=[*EXPLICIT, "--load-model=echo"])])
+    waiting = start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}), timeout=60)
+    eventually(gate.with_name("entered").exists, "it to run")
+    unload = start_call(proxy, "RepositoryModelUnload", messages.RepositoryModelUnloadRequest(model_name="echo"))
+    eventually(lambda: not _schedules(proxy, "echo"), "the unload to begin")
+    unload.cancel()
+    eventually(lambda: _schedules(proxy, "echo"), "its model to be scheduled again")
+    gate.touch()
+    assert outcome(waiting)[0] is OK

@@ -1,7 +1,9 @@
 """What is no inference: answered by Tidegate itself, for all Tritons together, or by one of them as it is."""
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final
 
@@ -27,8 +29,6 @@ OF_OUR_OWN: Final = frozenset((LIVE, READY, HEALTH))
 """How Tidegate itself is: answered as long as it runs."""
 INDEX: Final = SERVICE + "RepositoryIndex"
 STATISTICS: Final = SERVICE + "ModelStatistics"
-DRAIN_S: Final = 30.0
-"""How long an unload waits for the model's requests; half of its client's time, where that is less."""
 _MODEL_NAME: Final = 2 << 3 | 2
 """Tag of the field `model_name` of RepositoryModelLoadRequest and RepositoryModelUnloadRequest."""
 _HEALTH: Final = VERBS[0]
@@ -57,7 +57,7 @@ class Control:
         self.liveness = liveness
         self.draining = False
         """Not ready for more: the proxy is about to stop."""
-        self._fan_out = FanOut(backends, GrpcCodec(routing), self._whole_index)
+        self._fan_out = FanOut(backends, GrpcCodec(routing), self._whole_index, self._changing)
         self.shared_memory = ClientRegions(routing, self._fan_out)
         """What clients registered."""
         self._answers: dict[str, Responder] = {
@@ -139,14 +139,11 @@ class Control:
         """What all Tritons say."""
         if verb.changes_models:
             await self._require_leave(call)
-        try:
-            if verb.method == "RepositoryModelUnload":
-                limit_s = min(DRAIN_S, (call.remaining_s or DRAIN_S) / 2)
-                await self._discovery.drain(_model_of(call.message), limit_s)
-            return answer_in(await self._fan_out.answer(verb, call))
-        finally:
-            if verb.changes_models:
-                await self._discovery.refresh((_model_of(call.message),))
+        return answer_in(await self._fan_out.answer(verb, call))
+
+    def _changing(self, verb: Verb, call: ControlCall, backend: Backend) -> AbstractAsyncContextManager[None]:
+        limit_s = math.inf if call.remaining_s is None else call.remaining_s / 2 / len(self._backends)
+        return self._discovery.changing(verb, _model_of(call.message), backend, limit_s)
 
     async def _require_leave(self, call: ControlCall) -> None:
         """Raises RequestFailed where a Triton refuses a client the API of models: nothing is drained for such a one."""

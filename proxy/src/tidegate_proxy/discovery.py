@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
@@ -16,6 +18,7 @@ from tidegate_proxy.catalog import Catalog, Directory, discover, followed
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.consent import lines_of
 from tidegate_proxy.driver import Driver
+from tidegate_proxy.fan_out import Verb
 from tidegate_proxy.faults import faults
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.queue_delay import drop_delays
@@ -28,6 +31,8 @@ LOOK_EVERY_S = 5.0
 """How often the Tritons are asked for what was loaded or unloaded without Tidegate."""
 LOOKS = 5
 """How often meanwhile other models may come to take turns, and some models' configs are compared."""
+DRAIN_S = 30.0
+"""How long an unload waits for the model's requests; less, where its client has less time."""
 DRAIN_POLL_S = 0.01
 CONFIGS_PER_LOOK = 50
 """Models of one Triton that are asked for their configs at a time: all of them within `LOOK_EVERY_S`, unless they are
@@ -89,16 +94,32 @@ class Discovery:
             if self._refreshes_done < mine:
                 await self._refresh(None)
 
-    async def drain(self, model: str, limit_s: float) -> None:
-        """Let the scheduled requests of a model end before it is unloaded, as Triton does; at most for so long.
+    @asynccontextmanager
+    async def changing(
+        self, verb: Verb, model: str, backend: Backend, limit_s: float = math.inf
+    ) -> AsyncIterator[None]:
+        """Around a client's call that has a Triton load or unload a model: what it then serves is taken up.
 
-        Requests that come meanwhile pass to a Triton as they are. The next refresh ends that.
+        Before an unload, scheduled requests end, as at Triton; for `limit_s` at most, and `DRAIN_S`; 0: they fail.
+        """
+        try:
+            if limit_s and verb.method == "RepositoryModelUnload":
+                await self._drain(model, backend, min(limit_s, DRAIN_S))
+            yield
+        finally:
+            await self.refresh((model,))
+
+    async def _drain(self, model: str, backend: Backend, limit_s: float) -> None:
+        """Let the scheduled requests of a model end before a Triton unloads it.
+
+        Requests that come meanwhile pass as they are, to another Triton that has the model, if there is one. The next
+        refresh ends that.
         """
         catalog = self._directory.catalog
-        if model not in catalog.signatures:
-            return
         signatures = {name: signature for name, signature in catalog.signatures.items() if name != model}
-        self._directory.catalog = replace(catalog, signatures=signatures)
+        others = [host for host in catalog.hosts.get(model, ()) if host is not backend]
+        hosts = {**catalog.hosts, model: others} if any(host.alive for host in others) else catalog.hosts
+        self._directory.catalog = replace(catalog, signatures=signatures, hosts=hosts)
         clients, give_up = self._driver.clients, time.monotonic() + limit_s
         while time.monotonic() < give_up and any(client.envelope.model == model for client in clients):
             await asyncio.sleep(DRAIN_POLL_S)

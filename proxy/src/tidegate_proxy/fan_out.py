@@ -6,6 +6,7 @@ A protocol's codec asks one Triton and reads what it says; whom to ask and which
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -100,6 +101,18 @@ class Codec(ABC, Generic[AnyTriton, Question, Answer]):
         """An index as an answer, beside which all is as in another one."""
 
 
+MODEL_CHANGES: Final = frozenset(route for verb in VERBS if verb.changes_models for route in verb.routes)
+"""Routes after which what is served may be another."""
+
+Changing = Callable[[Verb, Question, AnyTriton], AbstractAsyncContextManager[None]]
+"""What surrounds the question to one Triton that changes its models."""
+
+
+def unnoticed(_verb: Verb, _question: object, _triton: object) -> AbstractAsyncContextManager[None]:
+    """Nothing surrounds it."""
+    return nullcontext()
+
+
 class FanOut(Generic[AnyTriton, Question, Answer]):
     """Asks all Tritons that live, over one protocol."""
 
@@ -108,28 +121,20 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         tritons: Sequence[AnyTriton],
         codec: Codec[AnyTriton, Question, Answer],
         whole: Callable[[Iterable[Iterable[IndexRow]]], list[IndexRow]] | None = None,
+        changing: Changing[Question, AnyTriton] = unnoticed,
     ) -> None:
         """`whole`: one index of several, if not simply `whole_index`."""
+        self._changing = changing
         self._tritons = tritons
         self._codec = codec
         self._whole = whole or whole_index
 
     async def all_of(
-        self,
-        question: Question,
-        ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None = None,
-        *,
-        in_order: bool = False,
+        self, question: Question, ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None = None
     ) -> list[Answer]:
-        """What each says, in their order; the first, where none is known to live. `ask`: how, if not simply.
-
-        `in_order`: each is asked once the one before has answered.
-        """
-        asked = [triton for triton in self._tritons if triton.alive] or self._tritons[:1]
+        """What each says, in their order; the first, where none is known to live. `ask`: how, if not simply."""
         ask = ask or self._codec.ask
-        if in_order:
-            return [await ask(triton, question) for triton in asked]
-        return await asyncio.gather(*(ask(triton, question) for triton in asked))
+        return await asyncio.gather(*(ask(triton, question) for triton in self._asked()))
 
     async def answer(
         self,
@@ -137,15 +142,31 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         question: Question,
         ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None = None,
     ) -> Answer:
-        """What they say together. What changes models is asked of one after the other, so that the others serve."""
-        answers, codec = await self.all_of(question, ask, in_order=verb.changes_models), self._codec
-        first = answers[0]
+        """What they say together."""
+        if verb.changes_models:  # of one after the other, so that the others serve
+            answers = [await self._change(verb, question, triton, ask) for triton in self._asked()]
+        else:
+            answers = await self.all_of(question, ask)
+        codec, first = self._codec, answers[0]
         if verb.rule is Rule.ANY:
             return next((answer for answer in answers if codec.says_yes(answer)), first)
         if verb.rule is Rule.EVERY:
             return next((answer for answer in answers if not codec.succeeded(answer)), first)
         given = [answer for answer in answers if codec.succeeded(answer)]
         return codec.index_as(self._whole(map(codec.index_in, given)), given[0]) if given else first
+
+    def _asked(self) -> Sequence[AnyTriton]:
+        return [triton for triton in self._tritons if triton.alive] or self._tritons[:1]
+
+    async def _change(
+        self,
+        verb: Verb,
+        question: Question,
+        triton: AnyTriton,
+        ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None,
+    ) -> Answer:
+        async with self._changing(verb, question, triton):
+            return await (ask or self._codec.ask)(triton, question)
 
 
 def whole_index(

@@ -354,11 +354,17 @@ class _StreamClient(Client):
         return self._call.metadata
 
     def resolve(self, outcome: Outcome) -> None:
-        if self.until_ns == self._end_ns < NEVER and isinstance(outcome, RequestFailed):
-            if outcome.details == TIMEOUT_EXPIRED and outcome.refusal != refusal.QUEUE_FULL:
-                return  # the stream itself ends by then, and says so, as at Triton
+        if self.until_ns == self._end_ns < NEVER and _is_late(outcome):
+            return  # the stream itself ends by then, and says so, as at Triton
         self.outcome = outcome
         self._stream.settled()
+
+
+def _is_late(outcome: Outcome) -> bool:
+    """Whether a request was given up as it cannot be answered in time."""
+    if not isinstance(outcome, RequestFailed):
+        return False
+    return outcome.details == TIMEOUT_EXPIRED and outcome.refusal != refusal.QUEUE_FULL
 
 
 def _refused(asked: Envelope | PassedThrough, failure: RequestFailed) -> bytes:

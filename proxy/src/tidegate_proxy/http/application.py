@@ -11,6 +11,7 @@ from typing import Final, Generic, Self
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.bounds import Bounds, TooMuchInFlight
+from tidegate_proxy.fan_out import MODEL_CHANGES, Changing, unnoticed
 from tidegate_proxy.faults import faults
 from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.http import compression, infer_request, infer_response, routes
@@ -22,6 +23,7 @@ from tidegate_proxy.http.forward import Forwarder, Unreachable, unreachable
 from tidegate_proxy.http.interface import (
     Answer,
     AnyTriton,
+    Call,
     Guard,
     Handler,
     HttpLimits,
@@ -58,7 +60,7 @@ class HttpFront(Generic[AnyTriton]):
     may refuse a request before its body is read; `hidden` names the headers that were meant for it.
     `owner` says whose a request is.
     `passed_through` is told of every inference that a Triton answered. `refuses_shared_memory`: whether tensors there
-    are refused rather than left to a Triton.
+    are refused rather than left to a Triton. `changing` surrounds what has a Triton load or unload a model.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class HttpFront(Generic[AnyTriton]):
         passed_through: PassedThrough | None = None,
         refuses_shared_memory: Callable[[], bool] = bool,
         bounds: Bounds | None = None,
+        changing: Changing[Call, AnyTriton] = unnoticed,
     ) -> None:
         self._routing = routing
         self._scheduling = scheduling
@@ -83,7 +86,7 @@ class HttpFront(Generic[AnyTriton]):
         self._forwarder = Forwarder()
         self._aside = Aside()
         self._tritons = tritons
-        self._merged = merged_handlers(tritons, self._forwarder)
+        self._merged = merged_handlers(tritons, self._forwarder, changing)
         self._overrides = overrides
         self._guard = guard
         self._hidden = hidden
@@ -172,8 +175,9 @@ class HttpFront(Generic[AnyTriton]):
 
     def _handler(self, method: str, route: routes.Route) -> Handler | None:
         """What answers it here. Tritons come and go with the configuration: only several are merged."""
-        merged = self._merged.get((method, route.pattern)) if len(self._tritons) > 1 else None
-        return self._overrides(method, route) or merged
+        key = (method, route.pattern)
+        is_merged = len(self._tritons) > 1 or key in MODEL_CHANGES
+        return self._overrides(method, route) or (self._merged.get(key) if is_merged else None)
 
     async def _infer(self, exchange: Exchange, body: RequestBody, signature: Signature, route: routes.Route) -> None:
         content = await body.whole()

@@ -1,23 +1,25 @@
 """The HTTP service as a part of the proxy: the same gate, the same scheduler, the same answers for all Tritons."""
 
-import asyncio
 import json
+import math
+from contextlib import AbstractAsyncContextManager
 
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.tls import server_context
+from tidegate_proxy.backend import Backend
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery
-from tidegate_proxy.faults import faults
+from tidegate_proxy.fan_out import Verb
 from tidegate_proxy.fronts.home import Home
 from tidegate_proxy.fronts.servers import HttpOfFronts
 from tidegate_proxy.http.application import HttpFront
 from tidegate_proxy.http.exchange import Exchange
 from tidegate_proxy.http.infer_response import JSON, error, failure
-from tidegate_proxy.http.interface import Answer, Application, Call, Handler, HttpLimits, Message, Receive, Scope, Send
-from tidegate_proxy.http.routes import Route, match
+from tidegate_proxy.http.interface import Answer, Call, Handler, HttpLimits
+from tidegate_proxy.http.routes import Route
 from tidegate_proxy.http.server import HttpServer, start_server
 from tidegate_proxy.http.split import split_handlers
 from tidegate_proxy.inference import Inference
@@ -28,7 +30,6 @@ from tidegate_proxy.routing import Routing
 from tidegate_proxy.settings import InForce
 from tidegate_proxy.signature import Signature
 
-_OK = 200
 _NOT_READY = 400
 """What Triton's health routes answer where the answer is no."""
 
@@ -71,6 +72,7 @@ class HttpService:
             passed_through=routing.passed_through_http,
             refuses_shared_memory=lambda: in_force.settings.refuses_shared_memory,
             bounds=bounds,
+            changing=self._changing,
         )
         self._own: dict[tuple[str, str], Handler] = {
             ("GET", "/v2/health/live"): self._live,
@@ -82,7 +84,6 @@ class HttpService:
         }
         self._with_a_layout = split_handlers(directory, control)
         self._server: HttpServer | HttpOfFronts | None = None
-        self._refreshes: set[asyncio.Task[None]] = set()
 
     def _override(self, method: str, route: Route) -> Handler | None:
         """What answers here rather than by a Triton; a layout may come and go with the configuration."""
@@ -97,15 +98,20 @@ class HttpService:
             return None
         return catalog.signatures.get(model)
 
+    def _changing(self, verb: Verb, call: Call, triton: Backend) -> AbstractAsyncContextManager[None]:
+        """Where the Triton decides who may change models, nothing is drained for a client that it may refuse."""
+        limit_s = 0.0 if ("http", call.route.api) in triton.apis.left else math.inf
+        return self._discovery.changing(verb, call.route.model, triton, limit_s)
+
     async def listen(self, address: str) -> int:
         """Bind and serve, or have the fronts do it; the port. Raises OSError when it cannot be bound, TlsError."""
         tls = self._config.tls
         await self._front.__aenter__()
         if self._home:
-            self._server = HttpOfFronts(self._home, self._application())
+            self._server = HttpOfFronts(self._home, self._front)
         else:
             self._server = await start_server(
-                self._application(),
+                self._front,
                 bind(address, reuse_port=self._config.listen.reuse_port),
                 tls=server_context(tls) if tls else None,
                 limits=self._limits,
@@ -123,43 +129,6 @@ class HttpService:
         if self._server:
             await self._server.stop()
         await self._front.__aexit__(None, None, None)
-        for task in self._refreshes:
-            task.cancel()
-        await asyncio.gather(*self._refreshes, return_exceptions=True)
-
-    def _application(self) -> Application:
-        """The front, to which credentials are none of its business, and after which models may be others."""
-
-        async def application(scope: Scope, receive: Receive, send: Send) -> None:
-            path: bytes = scope["raw_path"]
-            if scope["method"] != "POST" or not path.endswith((b"/load", b"/unload")):
-                await self._front(scope, receive, send)
-                return
-            done = False
-
-            async def watched(message: Message) -> None:
-                nonlocal done
-                done |= message.get("status") == _OK
-                await send(message)
-
-            await self._front(scope, receive, watched)
-            if done:  # who is refused must not have the Tritons asked
-                self._look_again(path)
-
-        return application
-
-    def _look_again(self, path: bytes) -> None:
-        """A model was loaded or unloaded."""
-        route = match(path)
-        if route and route.pattern.startswith("/v2/repository/models/"):
-            task = asyncio.create_task(self._discovery.refresh((route.model,)))
-            self._refreshes.add(task)
-            task.add_done_callback(self._looked_again)
-
-    def _looked_again(self, task: asyncio.Task[None]) -> None:
-        self._refreshes.discard(task)
-        if not task.cancelled() and (failed := task.exception()):
-            faults.report("looking for changes of what the Tritons serve", failed)
 
     async def _live(self, _call: Call) -> Answer:
         complaint = self._control.liveness.complaint()

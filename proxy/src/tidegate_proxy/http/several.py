@@ -4,8 +4,9 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from tidegate_proxy.fan_out import VERBS, AnyTriton, Codec, FanOut, IndexRow, Question, Verb
+from tidegate_proxy.fan_out import VERBS, AnyTriton, Changing, Codec, FanOut, IndexRow, Question, Verb, unnoticed
 from tidegate_proxy.http.forward import Forwarder
 from tidegate_proxy.http.interface import Answer, Call, Handler, Triton
 
@@ -50,9 +51,11 @@ def index_json(index: Iterable[IndexRow]) -> bytes:
     return json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def merged_handlers(tritons: Sequence[Triton], forwarder: Forwarder) -> dict[tuple[str, str], Handler]:
+def merged_handlers(
+    tritons: Sequence[Triton], forwarder: Forwarder, changing: Changing[Call, Any] = unnoticed
+) -> dict[tuple[str, str], Handler]:
     """Handlers that ask every living Triton and make one answer of theirs, by HTTP method and pattern."""
-    fan_out: FanOut[Triton, Call, Answer] = FanOut(tritons, HttpCodec(forwarder))
+    fan_out: FanOut[Triton, Call, Answer] = FanOut(tritons, HttpCodec(forwarder), changing=changing)
 
     def handler(verb: Verb) -> Handler:
         return partial(fan_out.answer, verb)
