@@ -17,7 +17,8 @@ class Triton:
 
     address: str
     alive: bool = True
-    forwarded: set[Any] = field(default_factory=set)
+    in_flight_by_model: Counter[str] = field(default_factory=Counter)
+    in_flight: int = 0
     apis: LeftApis = field(default_factory=LeftApis)
 
 
@@ -44,15 +45,23 @@ def test_requests_of_two_models_in_turn_go_to_both_tritons(routing: Routing) -> 
 
 
 def test_the_triton_with_least_in_flight_is_next(routing: Routing, pair: list[Triton]) -> None:
-    pair[0].forwarded = {1, 2, 3}
+    pair[0].in_flight = 3
     assert [_triton(routing, "a").address for _ in range(4)] == ["two"] * 4
     pair[1].alive = False
     assert _triton(routing, "a").address == "one"
 
 
+def test_each_model_has_its_share_of_each_triton(routing: Routing, pair: list[Triton]) -> None:
+    """Requests of a model wait for each other first, then for those of other models."""
+    pair[0].in_flight_by_model["a"] = 1
+    pair[0].in_flight, pair[1].in_flight = 1, 5
+    assert _triton(routing, "a").address == "two"
+    assert _triton(routing, "b").address == "one"
+
+
 def test_a_sequence_stays_whatever_is_in_flight(routing: Routing, pair: list[Triton]) -> None:
     kept = _triton(routing, "a", "7")
-    kept.forwarded = {1, 2, 3}
+    kept.in_flight = 3
     assert _triton(routing, "a", "7") is kept
 
 

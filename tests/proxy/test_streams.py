@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, cast
+from unittest.mock import Mock
 
 import grpc
 import numpy as np
@@ -364,7 +365,7 @@ def test_what_a_decoupled_model_never_answers_is_not_remembered_for_ever() -> No
     """Of a request no more than the statistics ask for, and not its message."""
 
     async def run() -> int:
-        relay = Relay(lambda _size: None)
+        relay = Relay(lambda _size: None, Mock(), "decoupled")
         message = bytearray(1000)
         for _ in range(2 * relays.MOST_UNANSWERED):
             relay.put((cast("bytes", message), PassedThrough("decoupled"), None))

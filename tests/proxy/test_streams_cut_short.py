@@ -5,6 +5,7 @@ import queue
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -108,7 +109,7 @@ def test_what_has_no_answer_at_the_end_of_its_requests_is_not_made_one(
 
 def test_what_had_not_left_for_the_triton_is_unanswered_whatever_its_model() -> None:
     """What is on its way to a model that may answer any number of times is not, but cuts the stream short."""
-    relay = Relay(lambda _size: None)
+    relay = Relay(lambda _size: None, Mock(), "several")
     one, several = PassedThrough("one"), PassedThrough("several")
     passing = Passing(one, lambda: None)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import pytest
 import tritonclient.grpc as triton_grpc
 
 from tidegate_proxy.embedded import EmbeddedTriton
@@ -13,9 +14,9 @@ from tidegate_proxy.embedded import EmbeddedTriton
 Make = Callable[..., Any]
 
 
-def _executed(triton: EmbeddedTriton) -> int:
+def _executed(triton: EmbeddedTriton, model: str = "m") -> int:
     with triton_grpc.InferenceServerClient(triton.grpc_address) as client:
-        return int(client.get_inference_statistics("m").model_stats[0].inference_stats.success.count)
+        return int(client.get_inference_statistics(model).model_stats[0].inference_stats.success.count)
 
 
 def test_a_request_that_overtakes_at_another_triton_is_answered_in_its_turn(
@@ -47,4 +48,37 @@ def test_a_request_that_overtakes_at_another_triton_is_answered_in_its_turn(
     assert code is grpc.StatusCode.OK
     assert [answer.infer_response.id for answer in answers] == [str(number) for number in range(6)]
     eventually(lambda: _executed(tritons[0]) + _executed(tritons[1]) == 6, "both to count what they answered")
-    assert _executed(tritons[0])
+    assert 1 <= _executed(tritons[0]) <= 3, "no more than the other one, which answers"
+
+
+@pytest.mark.parametrize("shadow", [True, False], ids=["scheduled otherwise", "passing"])
+def test_each_triton_has_its_share_of_each_model_in_simultaneous_streams(
+    shadow: bool,
+    start_triton: Make,
+    add_model: Make,
+    serve_here: Make,
+    open_stream: Make,
+    rest_of: Make,
+    request_of: Make,
+    eventually: Make,
+    tmp_path: Path,
+) -> None:
+    """It counts from the choice of a Triton, however many requests of a stream are chosen for at once."""
+    gate, rows = tmp_path / "gate", 4 if shadow else 0
+    tritons = []
+    for name in ("one", "other"):
+        for model in ("a", "b"):
+            add_model(tmp_path / name, model, f"max_batch_size: {rows}", gate=gate)
+        tritons.append(start_triton([tmp_path / name]))
+    proxy = serve_here(tritons, shadow=shadow)
+    array = np.ones((1, 2) if shadow else (2,), np.float32)
+    asked = [request_of(model, {"X": array}) for _ in range(4) for model in ("a", "b")]
+    streams = [open_stream(proxy, asked), open_stream(proxy, asked[::-1])]
+    hosts = proxy.serving._directory.catalog.hosts["a"]
+    eventually(lambda: sum(host.in_flight for host in hosts) == 16, "all of them to be on their way")
+    assert [dict(host.in_flight_by_model) for host in hosts] == [{"a": 4, "b": 4}] * 2
+    gate.touch()
+    assert [len(rest_of(stream)[0]) for stream in streams] == [8, 8]
+    eventually(lambda: not any(host.in_flight for host in hosts), "them to be over")
+    assert not any(host.in_flight_by_model for host in hosts)
+    eventually(lambda: [_executed(each, model) for each in tritons for model in "ab"] == [4] * 4, "them to be counted")

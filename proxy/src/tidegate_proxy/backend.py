@@ -1,6 +1,7 @@
 """One Triton behind the proxy."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -116,6 +117,10 @@ class Backend:
         """When it answered an inference last, on the monotonic clock."""
         self.forwarded: set[Any] = set()
         """Calls without an end of their own, each with a method `cancel`."""
+        self.in_flight_by_model = Counter[str]()
+        """Inferences that were passed on to it and have no answer; of a stream, each of its requests."""
+        self.in_flight = 0
+        """The same of all models together."""
 
     @property
     def health_timeout_s(self) -> float:
@@ -172,6 +177,18 @@ class Backend:
     ) -> Stream:
         """Begin a bidirectional stream, by the method's full name; as `ask`."""
         return Stream(self.channel, method, self._with_headers(method, metadata, opened, for_client), timeout_s)
+
+    def passes(self, model: str) -> None:
+        """An inference is passed on to it."""
+        self.in_flight_by_model[model] += 1
+        self.in_flight += 1
+
+    def passed(self, model: str, count: int = 1) -> None:
+        """So many of a model's inferences have their answers, or will never have any."""
+        self.in_flight_by_model[model] -= count
+        if not self.in_flight_by_model[model]:
+            del self.in_flight_by_model[model]
+        self.in_flight -= count
 
     def cut_off(self) -> None:
         """End the calls without an end of their own, since it does not answer."""

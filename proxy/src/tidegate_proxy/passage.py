@@ -71,6 +71,7 @@ class Passage:
             # A Triton that is told of a deadline may die of it: it is told a little later, if at all.
             limit_s = max(0.0, (self._until_ns - time.monotonic_ns()) / 1e9) + CANCEL_AFTER_S
         self._backend = backend
+        backend.passes(self._request.model)
         metadata = backend.opened_for_client(INFER, self._metadata)
         self._call = backend.channel.unary(INFER, self._message, self._over, metadata, limit_s)
         backend.forwarded.add(self._call)
@@ -102,6 +103,7 @@ class Passage:
         backend, call = self._backend, self._call
         assert backend
         backend.forwarded.discard(call)
+        backend.passed(self._request.model)
         if answer is None:
             if not self._is_over:
                 self._passages.spawn(self._recovered(backend, code, details))

@@ -40,9 +40,13 @@ class Passing:
 class Relay:
     """The messages of one stream that go on to one Triton, and what is counted of their answers."""
 
-    def __init__(self, taken: Callable[[int], None]) -> None:
+    def __init__(self, taken: Callable[[int], None], backend: Backend, model: str) -> None:
         """`taken` is called when a message is on its way, with its size."""
         self._taken = taken
+        self._backend = backend
+        self._model = model
+        self._in_flight = 0
+        """Requests that count as in flight at the Triton, from the choice of it."""
         self._messages: deque[tuple[bytes, PassedThrough, Passing | None] | None] = deque()
         self._more = asyncio.Event()
         self._room = asyncio.Event()
@@ -81,6 +85,9 @@ class Relay:
 
     def put(self, message: tuple[bytes, PassedThrough, Passing | None] | None) -> None:
         """Add a message, what has to be known of it, and who waits for its one answer; None: that was the last."""
+        if message is not None:
+            self._in_flight += 1
+            self._backend.passes(self._model)
         self._messages.append(message)
         self._more.set()
 
@@ -92,6 +99,14 @@ class Relay:
         if self._task:
             asyncio.get_running_loop().call_later(CANCEL_AFTER_S, self._task.cancel)
 
+    def close(self) -> None:
+        """What has no answer by now will have none."""
+        self._over(self._in_flight)
+
+    def _over(self, count: int) -> None:
+        self._in_flight -= count
+        self._backend.passed(self._model, count)
+
     async def messages(self) -> AsyncIterator[bytes]:
         """The messages, as they come."""
         while True:
@@ -102,6 +117,8 @@ class Relay:
                     self._said_all = True
                     return
                 message, request, passing = following
+                if len(self._unanswered) == MOST_UNANSWERED:
+                    self._over(1)
                 self._unanswered.append((request, time.monotonic_ns(), passing))
                 yield message
                 self._taken(len(message))
@@ -115,6 +132,7 @@ class Relay:
         if not self._unanswered:
             return None
         request, sent_ns, passing = self._unanswered.popleft()
+        self._over(1)
         routing.passed_through(request, sent_ns, ok=ok)
         return passing
 

@@ -98,7 +98,10 @@ class Routing:
             return keeper(f"{model} {sequence}", living)
         first = self._passed[model] % len(living)
         self._passed[model] += 1
-        return min(living[first:] + living[:first], key=lambda backend: len(backend.forwarded))
+        return min(
+            living[first:] + living[:first],
+            key=lambda backend: (backend.in_flight_by_model.get(model, 0), backend.in_flight),
+        )
 
     def _why_not_scheduled(self, model: str, message: bytes) -> str:
         try:

@@ -182,7 +182,7 @@ class InferStream:
         relay = self._relays.get(key)
         is_new = relay is None
         if relay is None:
-            relay = self._relays[key] = Relay(self._taken)
+            relay = self._relays[key] = Relay(self._taken, *key)
         request, passing = replace(request, header=None), None
         if self._inference.is_scheduled(model):
             passing = Passing(request, self.settled)
@@ -199,8 +199,8 @@ class InferStream:
 
     async def _run_relay(self, key: tuple[Backend, str], relay: Relay) -> None:
         error = None
-        relay.enter()
         try:
+            relay.enter()
             call = self._call
             answers = forwarded_stream(self._routing, key[0], call.method, relay.messages(), call.metadata, call.owner)
             async with aclosing(answers):
@@ -216,6 +216,8 @@ class InferStream:
         except asyncio.CancelledError:
             if not self._over:
                 raise
+        finally:
+            relay.close()
         del self._relays[key]
         self._error = self._error or error
         self._client_done = True

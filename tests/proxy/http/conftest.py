@@ -157,6 +157,16 @@ class HttpTriton:
     alive: bool = True
     forwarded: set[Any] = field(default_factory=set)
 
+    in_flight: list[str] = field(default_factory=list)
+
+    def passes(self, model: str) -> None:
+        """Of Triton."""
+        self.in_flight.append(model)
+
+    def passed(self, model: str) -> None:
+        """Of Triton."""
+        self.in_flight.remove(model)
+
     def http_headers(self, _api: Api) -> tuple[tuple[str, str], ...]:
         """Of Triton."""
         return ()

@@ -245,6 +245,7 @@ class HttpFront(Generic[AnyTriton]):
                 triton = routing.route_http_inference(model, *inside)
             else:
                 triton = routing.route(model, "http", route.api)
+            triton.passes(model)
             try:
                 await self._forwarder.stream(triton, call, body, exchange.send)
                 break
@@ -257,6 +258,8 @@ class HttpFront(Generic[AnyTriton]):
                 if not again:
                     await exchange.reply(unreachable(triton, failed))
                     break
+            finally:
+                triton.passed(model)
         if self._passed_through and is_inference:
             self._passed_through(model, route.version, sent_ns=sent_ns, ok=exchange.status == _OK)
 

@@ -38,6 +38,12 @@ class Triton(Interface):
     def http_headers(self, api: Api) -> Sequence[tuple[str, str]]:
         """What opens an API that it restricts for a client's call."""
 
+    def passes(self, model: str) -> None:
+        """A call about a model is passed on to it."""
+
+    def passed(self, model: str) -> None:
+        """Such a call is over."""
+
 
 AnyTriton = TypeVar("AnyTriton", bound=Triton)
 
