@@ -31,7 +31,8 @@ control            every other call: answered by Tidegate itself, for all Triton
   affinity           which Triton keeps a sequence
   client_regions     shared memory of clients; reserved_names: what is not for them; regions: what Tritons are handed
   lifeline           by which others see whether the process that made a region has ended
-backend            one Triton; probing: whether it is alive; forwarded: metadata that goes on to it
+backend            one Triton; probing: whether it is alive; forwarded: metadata that goes on to it;
+                   header_forwarding: headers that its models may see
   guards             what a Triton is not sent, because it would end
 gpus               which GPUs and MIG instances this machine has, as NVML tells
 discovery          keeps the catalog true; catalog, signature: what the Tritons serve; variants: where they disagree

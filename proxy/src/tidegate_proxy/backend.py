@@ -79,15 +79,22 @@ class Backend:
         in_turn: bool | Literal["learned"] | None = None,
         is_local: bool = False,
         headers: Sequence[tuple[str, str]] = (),
+        http_forward_pattern: str | None = None,
+        grpc_forward_pattern: str | None = None,
         in_force: InForce | None = None,
     ) -> None:
         """`address` is that of its gRPC service, HOST:PORT as the other two; `keepalive_s`: as the configuration's.
 
-        `headers` open what it restricts, named as over HTTP; `in_force`: None for the defaults. Raises TlsError.
+        `headers` open what it restricts, named as over HTTP. `http_forward_pattern`, `grpc_forward_pattern`: which of
+        its clients' headers it forwards to models. `in_force`: None for the defaults. Raises TlsError.
         """
         self.address = address
         self.headers = tuple(headers)
         """May be replaced."""
+        self.http_forward_pattern = http_forward_pattern
+        """Which headers of HTTP requests it forwards to models; None: not known, empty: none."""
+        self.grpc_forward_pattern = grpc_forward_pattern
+        """The same of metadata over gRPC."""
         self.apis = LeftApis()
         """What it restricts, as far as Tidegate leaves that to it; replaced when it was found out."""
         self._in_force = in_force or InForce()

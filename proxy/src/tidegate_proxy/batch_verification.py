@@ -109,7 +109,7 @@ class BatchVerifier:
         if isinstance(answer, bytes) and sum(len(each.envelope.message) for each in clients) <= MAX_BATCH_BYTES:
             history.next_batch = history.batches + _batches_between(history, settings)
             envelopes = [client.envelope for client in clients]
-            self._pending = Sample(run.stage, envelopes, clients[position].metadata, position, answer)
+            self._pending = Sample(run.stage, envelopes, clients[position].forwarded_metadata, position, answer)
             self._has_sample.set()
 
     async def run(self, driver: Driver, discovery: Discovery, gate: Gate) -> None:

@@ -50,6 +50,8 @@ class Catalog:
     """The steps of each ensemble: model and version, "" for the latest."""
     sequential: set[str] = field(default_factory=set)
     """Models whose requests may belong to sequences."""
+    key_patterns: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The patterns of metadata that Tritons forward to scheduled models which may read it."""
     guarded: dict[str, tuple[Backend, ...]] = field(default_factory=dict)
     """The Tritons of scheduled models that decide who may ask for inferences: a client shows their keys, or passes."""
     workers: list[Worker] = field(default_factory=list)
@@ -188,6 +190,10 @@ async def discover(
             hosts = [backend for backend in backends if any(form.backend is backend for form in forms[name])]
             catalog.hosts[name] = sorted(hosts, key=lambda backend: backend not in agreement.followers)
             _add_model(catalog, name, agreement, told.get(name, ModelConfig()))
+            patterns = {each.grpc_forward_pattern for each in agreement.followers}
+            signature = catalog.signatures.get(name)
+            if any(patterns) and signature and signature.reads_headers:
+                catalog.key_patterns[name] = tuple(sorted(filter(None, patterns)))
             guards = [each for each in agreement.followers if any(api == "inference" for _, api in each.apis.left)]
             if guards and name in catalog.signatures:
                 catalog.guarded[name] = tuple(guards)
@@ -415,7 +421,9 @@ def _follow(catalog: Catalog, layout: Layout, told: Mapping[str, ModelConfig], k
         catalog.models[name] = split.model
         catalog.consents[name] = split.consent
         padding = _padding_of(catalog, name, split.config, told.get(name, ModelConfig()))
-        catalog.signatures[name] = dataclasses.replace(split.signature, padding=padding)
+        reads_headers = split.signature.reads_headers and not split.model.pipelines  # no client can ask for those
+        signature = dataclasses.replace(split.signature, padding=padding, reads_headers=reads_headers)
+        catalog.signatures[name] = signature
         catalog.versions[name] = (VERSION,)
         ends = {name for path in split.model.paths for name in (path.partitions[0], path.partitions[-1])}
         catalog.hosts[name] = [backend for worker, backend in found.workers if ends.intersection(worker.hosts)]

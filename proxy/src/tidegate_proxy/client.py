@@ -48,6 +48,11 @@ class Client(ABC):
         """What came along with the request: gRPC metadata, or HTTP headers."""
         return ()
 
+    @property
+    def forwarded_metadata(self) -> Metadata:
+        """What of it may go on to a Triton over gRPC."""
+        return self.metadata
+
     @abstractmethod
     def resolve(self, outcome: Outcome) -> None:
         """Take the answer, or what there is instead. Called once; must not block."""
@@ -67,6 +72,11 @@ class AwaitingClient(Client):
     def metadata(self) -> Metadata:
         """What came along with the request."""
         return self._metadata
+
+    @property
+    def forwarded_metadata(self) -> Metadata:
+        """HTTP headers go on where no model can see what a Triton makes of them as metadata."""
+        return () if self.envelope.signature.reads_headers else self._metadata
 
     def resolve(self, outcome: Outcome) -> None:
         """Give the outcome to whoever awaits it."""

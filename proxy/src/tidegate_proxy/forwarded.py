@@ -5,11 +5,11 @@ from typing import Final
 
 from tidegate_proxy.transport import Metadata
 
-_OF_A_CONNECTION: Final = frozenset({"user-agent", "content-type", "te"})
+_OF_A_CONNECTION: Final = frozenset({"content-type", "te"})
 """Keys of what concerns the client's own connection."""
 _OF_GRPC: Final = ("grpc-", ":")
 """How the other keys begin that do."""
-_OF_AN_EXCHANGE: Final = frozenset(
+OF_AN_EXCHANGE: Final = frozenset(
     {
         b"accept", b"accept-encoding", b"connection", b"content-encoding", b"content-length", b"content-type",
         b"expect", b"host", b"inference-header-content-length", b"keep-alive", b"te", b"transfer-encoding",
@@ -17,7 +17,7 @@ _OF_AN_EXCHANGE: Final = frozenset(
     }
 )  # fmt: skip
 """HTTP headers that concern only how one request and its answer are transferred."""
-_LONGEST_VALUE: Final = 8000
+LONGEST_VALUE: Final = 8000
 """Bytes. Over a longer one Triton's HTTP server closes the connection: nobody can count on it."""
 _MOST_BYTES: Final = 7 << 10
 """The most bytes of metadata: with half a KiB of its own, Triton's gRPC server refuses some beyond 8 KiB, all of 16."""
@@ -56,10 +56,10 @@ def metadata_of(headers: Iterable[tuple[bytes, bytes]]) -> Metadata:
     return tuple(
         (name.decode(), value.decode() or " ")  # as Triton reads an empty value
         for name, value in headers
-        if name not in _OF_AN_EXCHANGE
+        if name not in OF_AN_EXCHANGE
         and not name.startswith(b"grpc-")
         and not name.endswith(b"-bin")
-        and len(value) <= _LONGEST_VALUE
+        and len(value) <= LONGEST_VALUE
         and _IN_KEYS.issuperset(name)
         and _IN_VALUES.issuperset(value)
     )

@@ -11,6 +11,7 @@ from tidegate_proxy.deadlines import due
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, open_known
 from tidegate_proxy.forwarded import fits
+from tidegate_proxy.header_forwarding import keys_of
 from tidegate_proxy.heading import Headings, NotSchedulable
 from tidegate_proxy.signature import STRINGS_ASIDE_FROM
 from tidegate_proxy.transport import Metadata
@@ -70,6 +71,8 @@ class Inference:
             envelope = open_known(message, headings)
         except NotSchedulable:
             return None
+        if protocol == "grpc" and (patterns := self._directory.catalog.key_patterns.get(model)):
+            envelope.merge_key += keys_of(metadata, patterns)
         return None if self._trial.lets_pass(envelope) else envelope
 
     def submit(self, client: Client, arrival_ns: int, remaining_s: float | None) -> None:

@@ -156,7 +156,7 @@ class Legs:
         self._call(run, message)
 
     def _call(self, run: LegRun, message: bytes) -> None:
-        metadata = forwarded_with_all([client.metadata for client in run.clients], self._hidden())
+        metadata = forwarded_with_all([client.forwarded_metadata for client in run.clients], self._hidden())
         if run.execution and (trace := run.execution.metadata):
             names = {name for name, _ in trace}
             metadata = [*trace, *(pair for pair in metadata if pair[0] not in names)]

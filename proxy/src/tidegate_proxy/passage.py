@@ -158,7 +158,7 @@ class Passages:
             client.resolve(outcome)
             self._observability.passed_on(client)
 
-        self.begin(client.envelope.message, client.metadata, None, client.owner, answered)
+        self.begin(client.envelope.message, client.forwarded_metadata, None, client.owner, answered)
 
     def over(self, passage: Passage) -> None:
         """One has ended."""

@@ -320,5 +320,7 @@ def backend_of(triton: TritonAddress, config: ServeConfig, in_force: InForce) ->
         in_turn=triton.in_turn,
         is_local=triton.is_local,
         headers=headers_of(triton),
+        http_forward_pattern=triton.http_header_forward_pattern,
+        grpc_forward_pattern=triton.grpc_header_forward_pattern,
         in_force=in_force,
     )

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from tritonclient.grpc import model_config_pb2
 
+from tidegate_proxy.header_forwarding import may_read_headers
 from tidegate_proxy.padding import PaddedAxis
 from tidegate_proxy.wire import Buffer
 
@@ -46,6 +47,8 @@ class Signature:
     max_rows: int
     padding: tuple[PaddedAxis, ...] = ()
     """The sizes of inputs that are padded to common ones, so that requests share batches."""
+    reads_headers: bool = False
+    """Whether the model may see headers of clients, which its Triton may make parameters of their requests."""
 
     @property
     def has_strings(self) -> bool:
@@ -63,6 +66,7 @@ def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
         },
         outputs=frozenset(tensor.name for tensor in config.output),
         max_rows=config.max_batch_size,
+        reads_headers=may_read_headers(config),
     )
 
 

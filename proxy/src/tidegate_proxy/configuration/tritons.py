@@ -1,16 +1,28 @@
 """The Tritons behind a Tidegate, as the configuration names them."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from tidegate_proxy.configuration.addresses import Address, beside, host_of, port_of
 from tidegate_proxy.configuration.section import HeaderName, InputFile, Name, Section
 
 TRITON_GRPC_PORT: Final = 8001
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"it is no regular expression: {error}") from error
+    return pattern
+
+
+Pattern = Annotated[str, Field(max_length=1000), AfterValidator(_compiles)]
 
 
 class TritonTls(Section):
@@ -56,6 +68,15 @@ class TritonAddress(Section):
         default={},
         description="Headers that open what it restricts, each with the file that holds its value; over gRPC they are "
         "sent as `triton-grpc-protocol-NAME`",
+    )
+
+    http_header_forward_pattern: Pattern | None = Field(
+        default=None,
+        description='Its --http-header-forward-pattern; `""`: it has none. Default: not known',
+    )
+    grpc_header_forward_pattern: Pattern | None = Field(
+        default=None,
+        description='Its --grpc-header-forward-pattern; `""`: it has none. Default: not known',
     )
 
     @property

@@ -241,7 +241,12 @@ def running_tritons(
 def address_of(name: str, triton: EmbeddedTriton) -> TritonAddress:
     """Where the worker is."""
     return TritonAddress(
-        grpc=triton.grpc_address, http=triton.http_address, metrics=triton.metrics_address, worker=name
+        grpc=triton.grpc_address,
+        http=triton.http_address,
+        metrics=triton.metrics_address,
+        worker=name,
+        http_header_forward_pattern="",
+        grpc_header_forward_pattern="",
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from tidegate_proxy.fronts import frames
 from tidegate_proxy.fronts.frames import INLINE, Kind
 from tidegate_proxy.fronts.home_line import HomeLine
-from tidegate_proxy.http.interface import Message, Receive, Scope, Send
+from tidegate_proxy.http.interface import NAMES, Message, Receive, Scope, Send
 from tidegate_proxy.outcome import RequestFailed
 
 _PASSED_ON: Final = ("method", "path", "raw_path", "query_string", "root_path", "scheme", "http_version")
@@ -158,4 +158,4 @@ class RelayedExchange:
 def scope_of(scope: Scope) -> dict[str, Any]:
     """What of ASGI's scope a home is told."""
     told = {name: scope[name] for name in _PASSED_ON if name in scope}
-    return told | {"client": scope.get("client"), "headers": scope["headers"]}
+    return told | {"client": scope.get("client"), "headers": scope["headers"], NAMES: scope.get(NAMES)}

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from tidegate_proxy.fronts import frames
 from tidegate_proxy.fronts.frames import Ask, Kind
-from tidegate_proxy.http.interface import Application, Message, Scope
+from tidegate_proxy.http.interface import NAMES, Application, Message, Scope
 
 _DISCONNECTED: Final[Message] = {"type": "http.disconnect"}
 
@@ -28,6 +28,8 @@ class RemoteExchange:
         client = self.scope.get("client")
         self.scope["client"] = tuple(client) if client else None
         self.scope["headers"] = [(bytes(name), bytes(value)) for name, value in self.scope["headers"]]
+        if names := self.scope.get(NAMES):
+            self.scope[NAMES] = [bytes(name) for name in names]
         self._line = line
         self._number = number
         self._body = ask.body

@@ -16,7 +16,7 @@ from tidegate_proxy.http.answer_transport import transport_of
 from tidegate_proxy.http.connections import Connections
 from tidegate_proxy.http.exchange import Exchange
 from tidegate_proxy.http.infer_response import error
-from tidegate_proxy.http.interface import Application, HttpLimits, Receive, Scope, Send
+from tidegate_proxy.http.interface import NAMES, Application, HttpLimits, Receive, Scope, Send
 from tidegate_proxy.http.target import NoNormalForm, normal_form
 
 log = logging.getLogger(__name__)
@@ -200,6 +200,8 @@ class HttpConnection(HttpToolsProtocol):
         self._between_requests = False
         self._connections.awaits_head(self)
         super().on_message_begin()
+        self._names: list[bytes] = []
+        self.scope[NAMES] = self._names  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         """Its head is there: it is on its way to the application."""
@@ -238,6 +240,7 @@ class HttpConnection(HttpToolsProtocol):
         """A header; behind the body it is a trailer, which reaches neither rules nor Tritons."""
         if self._in_head:
             super().on_header(name, value)
+            self._names.append(name)
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from tidegate_proxy.forwarded import metadata_of
-from tidegate_proxy.http.interface import Answer, Call, Headers, Message, Receive, Scope, Send
+from tidegate_proxy.header_forwarding import HeaderForwarding
+from tidegate_proxy.http.interface import NAMES, Answer, Call, Headers, Message, Receive, Scope, Send
 from tidegate_proxy.http.routes import Route
 from tidegate_proxy.transport import Metadata
 
@@ -44,6 +45,9 @@ class Exchange:
         self._peer: tuple[str, int] | None = scope.get("client")
         self._query: bytes = scope["query_string"]
         self._headers: Headers = scope["headers"]
+        names: list[bytes] = scope.get(NAMES) or [name for name, _ in self._headers]
+        self._written: Headers = [(name, value) for name, (_, value) in zip(names, self._headers, strict=True)]
+        """The same with their names as the client wrote them."""
         """As they came. Blanks behind a value are not a part of it (RFC 9110, section 5.5), but Triton keeps them."""
         self._send = send
         self._task = asyncio.current_task()
@@ -75,7 +79,7 @@ class Exchange:
         if b"transfer-encoding" in seen:
             # The chunks say where the body ends (RFC 9112, section 6.3), here and to whom it is passed on.
             self.content_length = None
-            self._headers = [pair for pair in self._headers if pair[0] != b"content-length"]
+            self._drop(frozenset({b"content-length"}))
 
     def header(self, name: str) -> str | None:
         """A header by its lower-case name: the first one, as for Triton."""
@@ -98,7 +102,7 @@ class Exchange:
 
     def call(self, body: bytes, route: Route) -> Call:
         """The request as handlers and Tritons see it."""
-        return Call(self.method, self.path, self._query, self._headers, body, route)
+        return Call(self.method, self.path, self._query, self._written, body, route)
 
     def first_headers(self) -> dict[str, str]:
         """The headers by their names; of those that are repeated the first, which is the one that Triton looks at."""
@@ -107,7 +111,15 @@ class Exchange:
     def hide(self, names: frozenset[str]) -> None:
         """Headers that are nobody else's business: they do not go on to a Triton."""
         if names:
-            self._headers = [pair for pair in self._headers if pair[0].decode("latin1") not in names]
+            self._drop(frozenset(name.encode("latin1") for name in names))
+
+    def _drop(self, names: frozenset[bytes]) -> None:
+        self._headers = [pair for pair in self._headers if pair[0] not in names]
+        self._written = [pair for pair in self._written if pair[0].lower() not in names]
+
+    def may_reach_model(self, forwarding: HeaderForwarding) -> bool:
+        """Whether some Triton may make a header of it a parameter of its inference."""
+        return any(forwarding.may_forward(name.decode("latin1")) for name, _ in self._written)
 
     def watch(self) -> None:
         """From now on, with the body read, end the task when the client leaves."""

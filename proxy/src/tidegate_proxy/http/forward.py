@@ -12,6 +12,7 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
+from tidegate_proxy.forwarded import LONGEST_VALUE
 from tidegate_proxy.http.infer_response import error
 from tidegate_proxy.http.interface import Answer, Call, Headers, Send, Triton
 
@@ -156,13 +157,14 @@ def unreachable(triton: Triton, reason: object) -> Answer:
 
 
 def _passed_on(call: Call, triton: Triton) -> CIMultiDict[str]:
-    named = {name.strip().lower() for key, value in call.headers if key == b"connection" for name in value.split(b",")}
+    values = [value for name, value in call.headers if name.lower() == b"connection"]
+    named = {name.strip().lower() for value in values for name in value.split(b",")}
     dropped = (_HOP_BY_HOP | named) - _OF_THE_BODY
     passed_on = CIMultiDict(
         [
-            (_text(name), _text(value.strip() if name == b"content-length" else value))
+            (_text(name), _text(value.strip() if name.lower() == b"content-length" else value))
             for name, value in call.headers
-            if name not in dropped
+            if name.lower() not in dropped and len(value) <= LONGEST_VALUE
         ]
     )
     passed_on.update(triton.http_headers(call.route.api))

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from typing import Protocol as Interface
 
 from tritonclient.grpc import service_pb2
@@ -18,6 +18,8 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 """Names in lower case, as the server library gives them; in the order in which they came, repetitions included."""
+NAMES: Final = "tidegate.names"
+"""Key of the scope of a request: the names of its headers as the client wrote them, which are Triton's to match."""
 
 
 class Triton(Interface):
@@ -106,6 +108,7 @@ class Call:
     """In its normal form, of which nothing more is decoded."""
     query: bytes
     headers: Headers
+    """With their names as the client wrote them."""
     body: bytes
     route: Route
 

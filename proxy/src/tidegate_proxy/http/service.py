@@ -1,6 +1,7 @@
 """The HTTP service as a part of the proxy: the same gate, the same scheduler, the same answers for all Tritons."""
 
 import json
+import logging
 import math
 from contextlib import AbstractAsyncContextManager
 
@@ -15,6 +16,7 @@ from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.fan_out import Verb
 from tidegate_proxy.fronts.home import Home
 from tidegate_proxy.fronts.servers import HttpOfFronts
+from tidegate_proxy.header_forwarding import HeaderForwarding, own_headers
 from tidegate_proxy.http.application import HttpFront
 from tidegate_proxy.http.exchange import Exchange
 from tidegate_proxy.http.infer_response import JSON, error, failure
@@ -29,6 +31,8 @@ from tidegate_proxy.ports import bind
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.settings import InForce
 from tidegate_proxy.signature import Signature
+
+log = logging.getLogger(__name__)
 
 _NOT_READY = 400
 """What Triton's health routes answer where the answer is no."""
@@ -57,6 +61,9 @@ class HttpService:
         self._limits = http_limits(config)
         self._directory = directory
         self._inference = inference
+        self._own_headers = own_headers(config)
+        self._noted: set[str] = set()
+        """Models of which it was said that some requests pass."""
         self._control = control
         self._discovery = discovery
         self._front = HttpFront(
@@ -96,7 +103,22 @@ class HttpService:
         catalog = self._directory.catalog
         if catalog.guarded and not self._inference.lets_in(model, "http", exchange.metadata):
             return None
-        return catalog.signatures.get(model)
+        signature = catalog.signatures.get(model)
+        if signature and signature.reads_headers:
+            patterns = tuple(backend.http_forward_pattern for backend in catalog.hosts[model])
+            if exchange.may_reach_model(HeaderForwarding(patterns, self._own_headers)):
+                self._note(model)
+                return None
+        return signature
+
+    def _note(self, model: str) -> None:
+        if model not in self._noted:
+            self._noted.add(model)
+            log.info(
+                "%s: requests over HTTP with headers that its Triton may forward pass; "
+                "tritons.N.http_header_forward_pattern says which those are",
+                model,
+            )
 
     def _changing(self, verb: Verb, call: Call, triton: Backend) -> AbstractAsyncContextManager[None]:
         """Where the Triton decides who may change models, nothing is drained for a client that it may refuse."""

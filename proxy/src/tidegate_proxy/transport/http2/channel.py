@@ -29,7 +29,6 @@ _FIRST: Final = (b":method", b"POST")
 _LAST: Final[tuple[Header, ...]] = (
     (b"te", b"trailers"),
     (b"content-type", b"application/grpc"),
-    (b"user-agent", b"tidegate"),
 )
 
 
