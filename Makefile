@@ -5,7 +5,7 @@ MEMBERS = core[sim] proxy[embedded,nvml,tracing] plugins/baselines plugins/symph
 BIN = .venv/bin
 SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src plugins/ppipe/src plugins/orloj/src plugins/paris_elsa/src plugins/inss/src plugins/template repo_generator/src triton_models/src loadtest/src
 
-.PHONY: help demo test test-all explore test-grpcio test-fronts test-homes test-training test-machines lint dist site bench fuzz soak loadtest install clean
+.PHONY: help demo test test-all explore test-fronts test-homes test-training test-machines lint dist site bench fuzz soak loadtest install clean
 help:  ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
 
@@ -27,9 +27,6 @@ test-all: .venv/installed  ## What takes long, too: more models, more examples
 explore: HASH_SEED = random
 explore: .venv/installed  ## Examples that nobody has tried yet, a thousand for every property (failures say how to see them again)
 	$(PYTEST) --hypothesis-profile explore -m hypothesis
-
-test-grpcio: .venv/installed  ## The tests that start a Tidegate once more, on gRPC's own core (`transport: grpcio`)
-	$(PYTEST) -m "not slow" --transport grpcio
 
 test-fronts: .venv/installed  ## The same tests with clients connected to fronts (`fronts: 2`)
 	$(PYTEST) -m "not slow" --transport fronts

@@ -48,7 +48,6 @@ class Target(NamedTuple):
 OURS = {
     "fifs": ("--policy", "fifs"),
     "symphony": ("--policy", "symphony"),
-    "grpcio": ("--policy", "fifs", "--transport", "grpcio"),
 }
 """What ours is started with, by what it is called in the table."""
 GZIP = ("--grpc-compression-algorithm", "gzip")

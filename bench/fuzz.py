@@ -1,6 +1,6 @@
 """Malformed input, a hundred thousand times, over gRPC and HTTP, against a real `tidegate serve` before a real Triton.
 
-    python -m bench.fuzz [--inputs N] [--seed N] [--only INDEX] [--transport NAME] [--json FILE]
+    python -m bench.fuzz [--inputs N] [--seed N] [--only INDEX] [--json FILE]
 
 Requests, calls, streams, HTTP and bytes that are neither; names of regions and parameters that are not what they seem,
 metadata, slow senders and decompression bombs among them.
@@ -19,7 +19,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from rich.progress import Progress
 from tritonclient.grpc import service_pb2
 
 from bench.fuzz_inputs import INFLATED, MODEL, WORDS, Input, good_request, make_input
-from bench.proxy_process import ProxyProcess, add_transport, proxy_before, transport_of
+from bench.proxy_process import ProxyProcess, proxy_before
 from tidegate_proxy.embedded import EmbeddedTriton
 
 CALLERS = 48
@@ -85,8 +85,8 @@ class Findings:
 
 
 @contextmanager
-def victim(folder: Path, flags: Sequence[str] = ()) -> Iterator[tuple[EmbeddedTriton, ProxyProcess]]:
-    """A proxy, with these flags, before a Triton with the models that are asked."""
+def victim(folder: Path) -> Iterator[tuple[EmbeddedTriton, ProxyProcess]]:
+    """A proxy before a Triton with the models that are asked."""
     for name, kind, dims in ((MODEL, "FP32", "-1"), (WORDS, "STRING", "1")):
         version = folder / "models" / name / "1"
         version.mkdir(parents=True)
@@ -96,7 +96,7 @@ def victim(folder: Path, flags: Sequence[str] = ()) -> Iterator[tuple[EmbeddedTr
     config.write_text(LIMITS)
     with (
         EmbeddedTriton([folder / "models"]) as triton,
-        proxy_before(triton, folder, "--config", str(config), *flags) as proxy,
+        proxy_before(triton, folder, "--config", str(config)) as proxy,
     ):
         yield triton, proxy
 
@@ -197,10 +197,10 @@ class Done:
         self._progress.advance(self._task)
 
 
-def fuzz(inputs: int, seed: int, console: Console, only: int | None = None, flags: Sequence[str] = ()) -> Findings:
-    """Send them all to a proxy with these flags, and judge."""
+def fuzz(inputs: int, seed: int, console: Console, only: int | None = None) -> Findings:
+    """Send them all to a proxy, and judge."""
     findings = Findings()
-    with tempfile.TemporaryDirectory(prefix="tidegate-fuzz-") as work, victim(Path(work), flags) as (triton, proxy):
+    with tempfile.TemporaryDirectory(prefix="tidegate-fuzz-") as work, victim(Path(work)) as (triton, proxy):
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             done = Done(progress, inputs)
             numbers = iter(range(inputs)) if only is None else iter([only])
@@ -246,12 +246,11 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=100_000, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="other inputs (default: %(default)s)")
     parser.add_argument("--only", type=int, metavar="INDEX", help="send the input of this number alone")
-    add_transport(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes to this file")
     arguments = parser.parse_args()
     console = Console(width=None if os.isatty(1) else 120)
     started_s = time.monotonic()
-    findings = fuzz(arguments.inputs, arguments.seed, console, arguments.only, transport_of(arguments))
+    findings = fuzz(arguments.inputs, arguments.seed, console, arguments.only)
     for outcome, count in sorted(findings.outcomes.items()):
         console.print(f"{outcome:32}{count:>9,}")
     console.print(f"{time.monotonic() - started_s:.0f} s, seed {arguments.seed}")

@@ -1,6 +1,5 @@
 """A `tidegate serve` that is looked at from outside: addresses, log, memory, threads, descriptors."""
 
-import argparse
 import os
 import re
 import signal
@@ -9,10 +8,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import get_args
 
 from demo.processes import TIDEGATE
-from tidegate_proxy.configuration.config import TransportName
 from tidegate_proxy.embedded import EmbeddedTriton
 
 START_WITHIN_S = 120.0
@@ -130,13 +127,3 @@ def proxy_before(triton: EmbeddedTriton, folder: Path, *flags: str, policy: str 
         given += [f"--listen{service}", "127.0.0.1:0"]
     with proxy_process(folder, *given, *flags) as proxy:  # of flags given twice the last one counts
         yield proxy
-
-
-def add_transport(parser: argparse.ArgumentParser) -> None:
-    """Have a bench's command line say how Tidegate speaks gRPC."""
-    parser.add_argument("--transport", choices=get_args(TransportName), help="how Tidegate speaks gRPC (default: its)")
-
-
-def transport_of(arguments: argparse.Namespace) -> list[str]:
-    """What was said of it, as flags of `tidegate serve`."""
-    return ["--transport", arguments.transport] if arguments.transport else []

@@ -1,6 +1,6 @@
 """Half an hour of everything at once, at a moderate rate: does the proxy keep memory, threads or descriptors?
 
-    python -m bench.soak [--minutes M] [--transport NAME] [--json FILE] [--plot FILE]
+    python -m bench.soak [--minutes M] [--json FILE] [--plot FILE]
 
 Unary calls, large tensors, streams, HTTP, calls that are cancelled, malformed input, clients that come and go, a model
 that is loaded again and again, metrics and statistics. It fails when memory grows in the second half, when threads or
@@ -16,7 +16,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ from tritonclient.grpc import service_pb2
 
 from bench.fuzz import CONFIG, ECHO, send
 from bench.fuzz_inputs import MODEL, WORDS, good_request, make_input
-from bench.proxy_process import ProxyProcess, add_transport, proxy_before, transport_of
+from bench.proxy_process import ProxyProcess, proxy_before
 from tidegate.commands.common import origin
 from tidegate.report import Axis, Chart, Entry, Line, Origin, Page, Plot, chart_of
 from tidegate.report.colours import INK
@@ -219,7 +219,7 @@ class Load:
             tick()
 
 
-def soak(minutes: float, console: Console, flags: Sequence[str] = ()) -> Ledger:
+def soak(minutes: float, console: Console) -> Ledger:
     """Run it."""
     ledger = Ledger()
     with tempfile.TemporaryDirectory(prefix="tidegate-soak-") as work:
@@ -232,7 +232,7 @@ def soak(minutes: float, console: Console, flags: Sequence[str] = ()) -> Ledger:
         explicit = ["--model-control-mode=explicit", "--load-model=*"]
         with (
             EmbeddedTriton([folder / "models"], options=explicit) as triton,
-            proxy_before(triton, folder, *flags) as proxy,
+            proxy_before(triton, folder) as proxy,
             Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
         ):
             task = progress.add_task("soaking", total=minutes * 60)
@@ -281,12 +281,11 @@ def main() -> None:
     """Run it, print what came of it."""
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30, help="how long (default: %(default)s)")
-    add_transport(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write counts and samples to this file")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the samples into this HTML file")
     arguments = parser.parse_args()
     console = Console(width=None if os.isatty(1) else 120)
-    ledger = soak(arguments.minutes, console, transport_of(arguments))
+    ledger = soak(arguments.minutes, console)
     table = Table("minute", "memory MiB", "descriptors", "threads", "p50 ms", "p99 ms", f"within {SLO_S:g} s")
     for sample in ledger.samples[:: max(1, len(ledger.samples) // 15)]:
         values = (f"{sample[name]:.1f}" for name in FIGURES)

@@ -13,12 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, get_args
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from tidegate_proxy.configuration.config import ServeConfig, TransportName
 from tidegate_proxy.embedded import EmbeddedTriton, TritonStartError
 from tidegate_proxy.embedded.install import SUPPORTED
 
@@ -35,7 +34,8 @@ pytest_plugins = [
 ]
 
 
-DEFAULT_TRANSPORT: TransportName = ServeConfig.model_fields["transport"].default
+HERE = "here"
+"""As a transport: clients are connected to the process that schedules."""
 FRONTS = "fronts"
 """As a transport: http2 in processes of their own, which have the clients."""
 HOMES = "homes"
@@ -44,14 +44,14 @@ HOMES = "homes"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run choose how Tidegate speaks gRPC."""
-    names = [*get_args(TransportName), FRONTS, HOMES]
+    names = [HERE, FRONTS, HOMES]
     parser.addoption("--transport", choices=names, default=None, help="only the tests to which it matters, spoken so")
 
 
 @pytest.fixture(scope="session")
 def transport_of_tests(pytestconfig: pytest.Config) -> str:
-    """How the Tidegates of this run speak gRPC: a TransportName, FRONTS or HOMES."""
-    name: str = pytestconfig.getoption("--transport") or DEFAULT_TRANSPORT
+    """Whom the clients of this run are connected to: HERE, FRONTS or HOMES."""
+    name: str = pytestconfig.getoption("--transport") or HERE
     return name
 
 
@@ -221,7 +221,8 @@ def start_tidegate(
     ) -> Tidegate:
         arguments = ["--listen", "127.0.0.1:0"]
         has_fronts = transport_of_tests in (FRONTS, HOMES)
-        arguments += ["--fronts", "2"] if has_fronts else ["--transport", transport_of_tests]
+        if has_fronts:
+            arguments += ["--fronts", "2"]
         if "config" not in options:
             arguments += ["--policy", policy]
             options.setdefault("verify_batches", 0)  # tests count what Tritons execute

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from prometheus_client import generate_latest
 
+from tests.proxy.fixtures.calls import CHANNEL_OPTIONS
 from tidegate.api import Dispatch, RequestArrived
 from tidegate.observation import read_log
 from tidegate_proxy.access.gate import Gate
@@ -22,7 +23,6 @@ from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.labels import digest
 from tidegate_proxy.limits import Load, QueueLimits
 from tidegate_proxy.observability.metrics_registry import registry_of
-from tidegate_proxy.transport.grpcio.options import CHANNEL_OPTIONS
 
 Make = Callable[..., Any]
 BATCH = 4

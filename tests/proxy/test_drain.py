@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import HERE
 from tidegate_proxy.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -108,7 +109,7 @@ def test_under_load_nothing_is_lost(
 
     gRPC's core cancels, now and then, what comes while it stops and nobody has asked it for yet.
     """
-    refusals = {UNAVAILABLE} if transport_of_tests == "http2" else {UNAVAILABLE, grpc.StatusCode.CANCELLED}
+    refusals = {UNAVAILABLE} if transport_of_tests == HERE else {UNAVAILABLE, grpc.StatusCode.CANCELLED}
     tidegate = start_tidegate([triton])
     answered = refused = 0
     for number in range(10_000):

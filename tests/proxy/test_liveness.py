@@ -23,7 +23,6 @@ import yaml
 from tritonclient.grpc import service_pb2
 
 from tidegate_baselines.fifs import Fifs
-from tidegate_proxy.transport.grpcio.handover import HandOver
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)
@@ -123,30 +122,6 @@ def test_an_engine_that_is_not_woken_is_told_by_every_probe(
     world.in_loop(lambda: alarm.set(time.monotonic_ns() + 3_600_000_000_000))
     assert _get(http, "/v2/health/live")[0] == 200
     assert call(world, "ServerLive", b"") == (OK, LIVE)
-
-
-@pytest.mark.parametrize("world", [{"transport": "grpcio"}], indirect=True)
-def test_a_thread_of_grpc_that_hangs_is_told_over_http(
-    world: Any,  # noqa: ANN401
-    start_call: Make,
-    outcome: Make,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    http, released = world.serving.http_address, threading.Event()
-    give = HandOver.give
-
-    def never(hand_over: HandOver, event: Any) -> None:  # noqa: ANN401
-        assert released.wait(60)
-        give(hand_over, event)
-
-    monkeypatch.setattr(HandOver, "give", never)
-    probe = start_call(world, "ServerLive", b"", timeout=60)
-    eventually(lambda: _get(http, "/v2/health/live")[0] == 503, "HTTP to say so")
-    assert "no sign of life from the gRPC thread for" in json.loads(_get(http, "/v2/health/live")[1])["error"]
-    released.set()
-    assert outcome(probe)[0] is OK
-    eventually(lambda: _get(http, "/v2/health/live")[0] == 200, "it to live again")
 
 
 @pytest.fixture

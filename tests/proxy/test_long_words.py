@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import HERE
 from tidegate_proxy.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -109,5 +110,5 @@ def test_what_a_model_says_of_its_input_breaks_nobody_elses_call(
     gate.open()
     assert outcome(others)[0] is grpc.StatusCode.OK
     # gRPC's core gives nothing of a header of over 16 KiB, and by chance nothing of one of over 8 KiB.
-    if transport_of_tests == "http2" or columns == 700:
+    if transport_of_tests == HERE or columns == 700:
         assert "cannot take 0000" in words

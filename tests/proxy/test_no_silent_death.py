@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from tidegate_proxy.driver import Driver
 
 ROOMS = (tidegate.engine, tidegate.observation, tidegate.toolkit, tidegate_baselines, tidegate_proxy)
-ELSEWHERE = tuple(
-    f"tidegate_proxy.{room}"
-    for room in ("commands", "configuration", "deployed", "embedded", "gpus", "transport.grpcio")
-)
-"""No request comes there, or only with another transport."""
+ELSEWHERE = tuple(f"tidegate_proxy.{room}" for room in ("commands", "configuration", "deployed", "embedded", "gpus"))
+"""No request comes there."""
 CONNECTIONS = tuple(
     f"tidegate_proxy.{module}"
     for module in ("http.connection", *(f"transport.http2.{each}" for each in ("client", "connection", "server")))

@@ -53,7 +53,7 @@ shadow             what passes in shadow mode is shown to a process that simulat
 settings           what of the configuration may change while requests are under way: one value, swapped as a whole
 take_over          several processes on one port, the last of which serves; ports: they are bound before they are served
 fronts/            processes that have the clients, where one is not enough; several homes; the supervisor of both
-transport/         gRPC, two ways behind one interface: libnghttp2 in the event loop; grpcio's completion queues
+transport/         gRPC over HTTP/2: frames of libnghttp2 in the event loop
 access/ configuration/ observability/   TLS and credentials; the file; metrics, statistics, traces, logs
 embedded/          the tritonserver of the nvidia-pytriton wheel, started and stopped
 deployed/          a deployment on this machine: embedded Tritons and the proxy before them (`tidegate up`)

@@ -11,10 +11,9 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate_proxy.access.apis import METHOD_API, Api, Protocol
 from tidegate_proxy.access.left_apis import GRPC_PREFIX, LeftApis
-from tidegate_proxy.configuration.config import TransportName
 from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.settings import InForce
-from tidegate_proxy.transport import CallFailed, Metadata, Stream, ask, new_channel
+from tidegate_proxy.transport import CallFailed, Channel, Metadata, Stream, ask
 from tidegate_proxy.turn_taking import TurnTaking
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
@@ -72,7 +71,6 @@ class Backend:
         metrics: str | None = None,
         tls: TritonTls | None = None,
         keepalive_s: float | None = None,
-        transport: TransportName = "http2",
         shares_memory: bool = False,
         worker: str = "",
         kind: str = "",
@@ -116,7 +114,7 @@ class Backend:
         """Whether it is on this machine, so that large tensors can be handed to it in shared memory."""
         self.http_url = f"http://{http}" if http else ""
         self.metrics = metrics
-        self.channel = new_channel(transport, address, tls, keepalive_s)
+        self.channel = Channel(address, tls, keepalive_s)
         """For who wants callbacks, with what `opened` makes of the metadata."""
         self.alive = True
         """False from the moment a call fails to reach it until a probe succeeds."""

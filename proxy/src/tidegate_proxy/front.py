@@ -23,12 +23,11 @@ from tidegate_proxy.fronts.home import Home
 from tidegate_proxy.fronts.servers import GrpcOfFronts
 from tidegate_proxy.grpc_codec import ControlCall
 from tidegate_proxy.inference import Inference
-from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
 from tidegate_proxy.passage import Passage, Passages
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.streams import InferStream
-from tidegate_proxy.transport import Call, Metadata, Server, new_server
+from tidegate_proxy.transport import Call, Http2Server, Metadata, Server
 
 STREAM_INFER = SERVICE + "ModelStreamInfer"
 METHODS: Final = frozenset(
@@ -74,22 +73,20 @@ class Front:
         self._draining = False
         self._body_timeout_s = config.limits.body_timeout_s
         self._server: Server = (
-            GrpcOfFronts(home, self._accept, bounds) if home else new_server(config, self._accept, bounds)
+            GrpcOfFronts(home, self._accept, bounds)
+            if home
+            else Http2Server(self._accept, config.limits, bounds, reuse_port=config.listen.reuse_port)
         )
 
     async def listen(self, address: str, tls: ServerTls | None = None) -> int:
         """Bind and serve; the port. Raises OSError when the address cannot be bound, and TlsError."""
         return await self._server.listen(address, tls)
 
-    def watch(self, liveness: Liveness) -> None:
-        """Have the signs of life of the transport looked at."""
-        self._server.watch(liveness)
-
     async def drain(self, until: float, serve_until: float) -> None:
         """Let what is under way be answered, until an instant of the loop's clock; refuse what comes.
 
         Clients are told to go elsewhere first. Nothing is refused before they had time to hear it, and not until
-        `serve_until`: with `grpcio` they are told as their connections get old.
+        `serve_until`.
         """
         await self._server.retire(until - self._loop.time())
         while self._loop.time() < min(serve_until, until):

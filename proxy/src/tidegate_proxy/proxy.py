@@ -313,7 +313,6 @@ def backend_of(triton: TritonAddress, config: ServeConfig, in_force: InForce) ->
         metrics=triton.metrics,
         tls=triton.tls,
         keepalive_s=config.limits.keepalive_s,
-        transport=config.transport,
         shares_memory=triton.shares_memory,
         worker=triton.worker or "",
         kind=triton.kind or "",

@@ -158,7 +158,6 @@ async def serving(
             await proxy.show_metrics(page, config.listen.metrics, stack, home)
         front = Front(inference, driver, control, routing, passages, gate, served, bounds, home)
         await proxy.serve_grpc(front, stack)
-        front.watch(liveness)
         if config.listen.http and _serves_http(config, backends):
             http = HttpService(served, inference, directory, discovery, control, routing, gate, bounds, in_force, home)
             await proxy.serve_http(http, config.listen.http, stack)

@@ -77,7 +77,7 @@ def folder(tritons: list[EmbeddedTriton], tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def tidegate(folder: Path, start_tidegate: Make) -> Tidegate:
-    served: Tidegate = start_tidegate([], config=folder / "tidegate.yaml", transport="http2")
+    served: Tidegate = start_tidegate([], config=folder / "tidegate.yaml")
     return served
 
 

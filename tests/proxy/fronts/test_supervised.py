@@ -35,7 +35,7 @@ def tidegate(triton: EmbeddedTriton, start_tidegate: Make) -> Tidegate:
     """One with two fronts."""
     address = f"{triton.grpc_address},http={triton.http_address},metrics={triton.metrics_address}"
     served: Tidegate = start_tidegate(
-        [], triton=address, fronts=2, transport="http2", listen_http="127.0.0.1:0", listen_metrics="127.0.0.1:0"
+        [], triton=address, fronts=2, listen_http="127.0.0.1:0", listen_metrics="127.0.0.1:0"
     )
     return served
 
@@ -126,4 +126,4 @@ def test_metrics_count_the_connections_of_all_fronts(
 
 def test_a_home_that_cannot_serve_ends_it(start_tidegate: Make) -> None:
     with pytest.raises(AssertionError, match="no Triton is ready"):
-        start_tidegate([], triton="127.0.0.1:1", fronts=2, transport="http2", wait_s=0.1)
+        start_tidegate([], triton="127.0.0.1:1", fronts=2, wait_s=0.1)

@@ -69,7 +69,7 @@ def test_who_is_started_again_has_what_is_in_force_and_not_what_the_file_says(
     start_tidegate: Make, tritons: list[EmbeddedTriton], tmp_path: Path, eventually: Make, call: Make, request_of: Make
 ) -> None:
     file = _write(tmp_path, tritons, policy="fifs")
-    tidegate = start_tidegate([], config=file, transport="http2")
+    tidegate = start_tidegate([], config=file)
     _write(tmp_path, tritons, policy="fifs", shadow=True)
     os.kill(tidegate.pid, signal.SIGHUP)
     eventually(lambda: all(told["shadow"] for told in _shadows(tidegate).values()), "shadow mode of both")
@@ -95,7 +95,7 @@ def test_who_is_started_again_has_what_is_in_force_and_not_what_the_file_says(
 def test_the_live_page_of_one_home_behind_fronts_goes_on_and_on(
     start_tidegate: Make, tritons: list[EmbeddedTriton], tmp_path: Path
 ) -> None:
-    tidegate = start_tidegate([], config=_write(tmp_path, tritons, homes=1), transport="http2")
+    tidegate = start_tidegate([], config=_write(tmp_path, tritons, homes=1))
     with _page(tidegate, "live/events", {"X-Tidegate-Page": "1"}) as events:
         assert [events.readline()[:5] for _ in range(4)].count(b"data:") == 2
     with _page(tidegate, "shadow") as answer:

@@ -14,10 +14,10 @@ from ngh2.events import ConnectionClosed, DataReceived, Event, ResponseReceived,
 
 from tests.proxy.fixtures.fronted import Fronted
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.configuration.config import ServeConfig, TransportName
+from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.fronts.servers import GrpcOfFronts
 from tidegate_proxy.settings import InForce, settings_of
-from tidegate_proxy.transport import Call, Server, new_server
+from tidegate_proxy.transport import Call, Http2Server, Server
 
 T = TypeVar("T")
 ECHO = "/test.Service/Echo"
@@ -82,27 +82,25 @@ class Serve(Protocol):
         ...
 
 
-@pytest.fixture(params=["http2", "grpcio"])
-def transport(request: pytest.FixtureRequest) -> TransportName:
-    """One after the other."""
-    name: TransportName = request.param
-    return name
-
-
 @pytest.fixture
 def has_front() -> bool:
     """Whether clients are connected to a front."""
     return False
 
 
-def config_of(transport: TransportName, **limits: float) -> ServeConfig:
+def new_server(config: ServeConfig, accept: Callable[[Call], None], bounds: Bounds) -> Http2Server:
+    """Make a server, in the event loop."""
+    return Http2Server(accept, config.limits, bounds, reuse_port=config.listen.reuse_port)
+
+
+def config_of(**limits: float) -> ServeConfig:
     """A configuration with these limits, also where they are below what an operator may ask for."""
-    config = ServeConfig.model_validate({"tritons": ("127.0.0.1:1",), "listen": "127.0.0.1:0", "transport": transport})
+    config = ServeConfig.model_validate({"tritons": ("127.0.0.1:1",), "listen": "127.0.0.1:0"})
     return config.model_copy(update={"limits": config.limits.model_copy(update=limits)})
 
 
 @pytest.fixture
-def serve(loop: LoopThread, transport: TransportName, has_front: bool) -> Iterator[Serve]:
+def serve(loop: LoopThread, has_front: bool) -> Iterator[Serve]:
     """`serve(accept, limits)`: a server, stopped in the end."""
     servers: list[Server] = []
     fronts: list[Fronted] = []
@@ -116,7 +114,7 @@ def serve(loop: LoopThread, transport: TransportName, has_front: bool) -> Iterat
         return Served(server, fronted.home.grpc_port, fronted.front.bounds, fronted.front.in_force)
 
     def start(accept: Callable[[Call], None], **limits: float) -> Served:
-        config = config_of(transport, **limits)
+        config = config_of(**limits)
         if has_front:
             return loop.run(behind_a_front(config, accept))
         in_force = InForce(settings_of(config))

@@ -11,9 +11,8 @@ import grpc
 import pytest
 
 from tests.proxy.transport.conftest import ECHO, LoopThread, Serve, echo
-from tidegate_proxy.configuration.config import TransportName
 from tidegate_proxy.faults import faults
-from tidegate_proxy.transport import Call, PendingCall, new_channel
+from tidegate_proxy.transport import Call, Channel, PendingCall
 from tidegate_proxy.transport.http2 import client_connection
 from tidegate_proxy.transport.http2.call import Call as Http2Call
 from tidegate_proxy.transport.http2.client_call import PendingUnary
@@ -27,9 +26,9 @@ Outcome = tuple[bytes | None, grpc.StatusCode, str]
 class Caller:
     """Calls from outside of the loop."""
 
-    def __init__(self, loop: LoopThread, transport: TransportName, port: int) -> None:
+    def __init__(self, loop: LoopThread, port: int) -> None:
         self._loop = loop
-        self.channel = loop.call(lambda: new_channel(transport, f"127.0.0.1:{port}"))
+        self.channel = loop.call(lambda: Channel(f"127.0.0.1:{port}"))
 
     def begin(
         self, message: bytes, metadata: list[tuple[str, str | bytes]] | None = None, timeout_s: float | None = None
@@ -50,12 +49,12 @@ class Caller:
 
 
 @pytest.fixture
-def caller(loop: LoopThread, transport: TransportName) -> Iterator[Callable[[int], Caller]]:
+def caller(loop: LoopThread) -> Iterator[Callable[[int], Caller]]:
     """`caller(port)`: a channel."""
     callers: list[Caller] = []
 
     def made(port: int) -> Caller:
-        callers.append(Caller(loop, transport, port))
+        callers.append(Caller(loop, port))
         return callers[-1]
 
     yield made
@@ -229,10 +228,8 @@ def test_goaway_loses_no_call(
 
 
 def test_a_connection_whose_streams_come_to_an_end_is_replaced(
-    serve: Serve, caller: Callable[[int], Caller], transport: TransportName, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, caller: Callable[[int], Caller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if transport == "grpcio":
-        pytest.skip("gRPC's core sees to it")
     monkeypatch.setattr(client_connection, "STREAMS_PER_CONNECTION", 10)
     peers: list[str] = []
 
@@ -246,15 +243,11 @@ def test_a_connection_whose_streams_come_to_an_end_is_replaced(
     assert len(set(peers)) == 10
 
 
-def test_a_server_that_falls_silent_is_given_up(
-    loop: LoopThread, transport: TransportName, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if transport == "grpcio":
-        pytest.skip("gRPC's core takes 10 s at least")
+def test_a_server_that_falls_silent_is_given_up(loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_connection, "KEEPALIVE_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        channel = loop.call(lambda: new_channel(transport, address, keepalive_s=0.1))
+        channel = loop.call(lambda: Channel(address, keepalive_s=0.1))
         ended: Future[Outcome] = Future()
         loop.call(lambda: channel.unary(ECHO, b"", lambda *outcome: ended.set_result(outcome)))
         connection, _ = listener.accept()
@@ -264,20 +257,16 @@ def test_a_server_that_falls_silent_is_given_up(
     loop.run(channel.close())
 
 
-def test_calls_beyond_the_servers_limit_wait(
-    serve: Serve, caller: Callable[[int], Caller], transport: TransportName
-) -> None:
-    if transport == "grpcio":
-        pytest.skip("gRPC's core refuses some of them")
+def test_calls_beyond_the_servers_limit_wait(serve: Serve, caller: Callable[[int], Caller]) -> None:
     one = caller(serve(echo, max_streams=4).port)
     assert one.ask(b"first")[0] == b"first"  # the limit is known by now
     pending = [one.begin(str(number).encode())[1] for number in range(100)]
     assert [ended.result(30)[0] for ended in pending] == [str(number).encode() for number in range(100)]
 
 
-def test_closing_a_channel_ends_its_calls(serve: Serve, loop: LoopThread, transport: TransportName) -> None:
+def test_closing_a_channel_ends_its_calls(serve: Serve, loop: LoopThread) -> None:
     arrived = threading.Event()
-    one = Caller(loop, transport, serve(lambda call: call.receive(lambda _: arrived.set())).port)
+    one = Caller(loop, serve(lambda call: call.receive(lambda _: arrived.set())).port)
     _, ended = one.begin(b"")
     assert arrived.wait(30)
     one.close()
@@ -296,10 +285,8 @@ def test_a_server_that_speaks_no_http2_is_unavailable(caller: Callable[[int], Ca
 
 
 def test_a_status_that_meets_a_fault_ends_its_call_alone(
-    serve: Serve, caller: Callable[[int], Caller], transport: TransportName, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, caller: Callable[[int], Caller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if transport != "http2":
-        pytest.skip("gRPC's core takes in what comes")
     one = caller(serve(echo).port)
     assert one.ask(b"x")[1] is grpc.StatusCode.OK
     original = PendingUnary.status_came

@@ -11,15 +11,14 @@ import grpc
 import pytest
 
 from tests.proxy.transport.conftest import LoopThread
-from tidegate_proxy.configuration.config import TransportName
-from tidegate_proxy.transport import CallFailed, Channel, Stream, new_channel
+from tidegate_proxy.transport import CallFailed, Channel, Stream
 
 METHOD = "/test.Service/Stream"
 Handler = Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]
 
 
 @pytest.fixture
-def served(loop: LoopThread, transport: TransportName) -> Iterator[Callable[[Handler], Channel]]:
+def served(loop: LoopThread) -> Iterator[Callable[[Handler], Channel]]:
     """`served(handler)`: a channel to grpcio's server, whose streams are that function."""
     servers: list[grpc.Server] = []
     channels: list[Channel] = []
@@ -31,7 +30,7 @@ def served(loop: LoopThread, transport: TransportName) -> Iterator[Callable[[Han
         servers.append(server)
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
-        channels.append(loop.call(lambda: new_channel(transport, f"127.0.0.1:{port}")))
+        channels.append(loop.call(lambda: Channel(f"127.0.0.1:{port}")))
         return channels[-1]
 
     yield made
@@ -75,7 +74,7 @@ def test_a_stream_may_end_without_a_message(loop: LoopThread, served: Callable[[
 
 
 def test_metadata_goes_along_and_a_status_comes_after_what_was_sent_before_it(
-    loop: LoopThread, served: Callable[[Handler], Channel], transport: TransportName
+    loop: LoopThread, served: Callable[[Handler], Channel]
 ) -> None:
     seen: dict[str, object] = {}
     ended = threading.Event()
@@ -92,8 +91,7 @@ def test_metadata_goes_along_and_a_status_comes_after_what_was_sent_before_it(
 
     async def talk() -> None:
         stream = Stream(channel, METHOD, [("token", "abc"), ("trace-bin", b"\0\xff")])
-        if transport == "http2":
-            await asyncio.to_thread(ended.wait, 30)  # all of it is on its way by now, and none is lost
+        await asyncio.to_thread(ended.wait, 30)  # all of it is on its way by now, and none is lost
         got.extend([await stream.read(), await stream.read()])
         await stream.read()
 
@@ -228,7 +226,7 @@ def test_a_reader_that_reads_nothing_holds_the_server_back(
     assert len(loop.run(_all(stream))) == 100
 
 
-def test_a_server_that_stops_ends_its_streams(loop: LoopThread, transport: TransportName) -> None:
+def test_a_server_that_stops_ends_its_streams(loop: LoopThread) -> None:
     def handler(messages: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:
         yield from messages
 
@@ -237,7 +235,7 @@ def test_a_server_that_stops_ends_its_streams(loop: LoopThread, transport: Trans
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Service", handlers)])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    channel = loop.call(lambda: new_channel(transport, f"127.0.0.1:{port}"))
+    channel = loop.call(lambda: Channel(f"127.0.0.1:{port}"))
 
     async def talk() -> None:
         stream = Stream(channel, METHOD)

@@ -6,18 +6,11 @@ import grpc
 import pytest
 
 from tests.proxy.transport.conftest import ECHO, Serve, echo
-from tidegate_proxy.configuration.config import TransportName
 from tidegate_proxy.transport import Call
 from tidegate_proxy.transport.http2.server import Server
 from tidegate_proxy.transport.http2.server_connection import ServerConnection
 
 LONG_S = 60.0
-
-
-@pytest.fixture(params=["http2"])
-def transport(request: pytest.FixtureRequest) -> TransportName:
-    """Ours: gRPC's own core looks after its connections itself."""
-    return request.param  # type: ignore[no-any-return]
 
 
 def _raises_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:  # noqa: ANN401

@@ -15,7 +15,8 @@ from tests.proxy.transport.conftest import LoopThread
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.settings import InForce, Settings
-from tidegate_proxy.transport.grpcio.server import Call, Server
+from tidegate_proxy.transport import Call
+from tidegate_proxy.transport import Http2Server as Server
 
 METHOD = "/test.Service/Method"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -58,7 +59,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 @pytest.fixture
 def serve(loop: LoopThread) -> Iterator[Callable[..., str]]:
-    """`serve(accept, Bounds(...), send_timeout_s=..., ...)`: a server on gRPC's own core, as HOST:PORT."""
+    """`serve(accept, Bounds(...), send_timeout_s=..., ...)`: a server, as HOST:PORT."""
     servers: list[Server] = []
 
     def start(accept: Callable[[Call], None], bounds: Bounds, **limits: float) -> str:
@@ -82,37 +83,6 @@ def wire() -> Iterator[Callable[[str], Wire]]:
     yield connect
     for one in wires:
         one.socket.close()
-
-
-def test_bytes_in_flight_are_bounded_and_given_back(serve: Callable[..., str], eventually: Eventually) -> None:
-    bounds = Bounds(InForce(Settings(max_in_flight_bytes=1_800_000)))
-    taken: list[Call] = []
-
-    def accept(call: Call) -> None:
-        def received(message: bytes | None) -> None:
-            if message == b"health":
-                call.answer(b"well")
-            elif message:
-                taken.append(call)
-
-        call.receive(received)
-
-    with grpc.insecure_channel(serve(accept, bounds)) as channel:
-        method = channel.unary_unary(METHOD)
-        held = [method.future(bytes(400_000), timeout=60) for _ in range(2)]
-        eventually(lambda: len(taken) == 2, "two messages to be held")
-        assert bounds.in_flight_bytes == 800_000
-        with pytest.raises(grpc.RpcError) as refused:
-            method(bytes(400_000), timeout=60)
-        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert refused.value.details() == "too many bytes of requests are in flight (limits.max_bytes_in_flight)"
-        assert method(b"health", timeout=60) == b"well"
-        assert bounds.ended == {("grpc", "max_bytes_in_flight"): 1}
-        held[1].cancel()
-        eventually(lambda: bounds.in_flight_bytes == 400_000, "what the cancelled one held to be given back")
-        for call in taken:
-            call.answer(b"")
-        eventually(lambda: bounds.in_flight_bytes == 0, "what the other one held to be given back")
 
 
 def test_a_stream_that_sends_too_much_ends(serve: Callable[..., str], eventually: Eventually) -> None:
@@ -147,50 +117,6 @@ def test_a_message_that_never_comes_ends_its_call(serve: Callable[..., str]) -> 
         assert channel.unary_unary(METHOD)(b"in time", timeout=60) == b"in time"
         never.set()
     assert bounds.ended == {("grpc", "body_timeout_s"): 1}
-
-
-def _answers(size: int) -> Callable[[Call], None]:
-    return lambda call: call.receive(lambda _: call.answer(bytes(size)))
-
-
-def test_an_answer_that_nobody_takes_ends_its_call(
-    serve: Callable[..., str], wire: Callable[[str], Wire], eventually: Eventually
-) -> None:
-    bounds = Bounds()
-    client = wire(serve(_answers(4 * MIB), bounds, send_timeout_s=0.5))
-    client.ask(1)
-    eventually(lambda: bounds.unread_bytes == 4 * MIB, "the answer to wait")
-    assert RESET in (kind for kind, _, _ in client.frames())
-    eventually(lambda: bounds.unread_bytes == 0, "it to be forgotten")
-    assert bounds.ended == {("grpc", "send_timeout_s"): 1}
-
-
-def test_what_waits_for_one_connection_is_bounded(
-    serve: Callable[..., str], wire: Callable[[str], Wire], eventually: Eventually
-) -> None:
-    """Others are left alone, and so is one who waits for a single answer, however large."""
-    bounds = Bounds(InForce(Settings(max_unread_bytes_per_connection=3 * MIB)))
-    address = serve(_answers(4 * MIB), bounds)
-    single, greedy = wire(address), wire(address)
-    single.ask(1)
-    eventually(lambda: bounds.unread_bytes == 4 * MIB, "the answer to wait")
-    for stream in (1, 3, 5):
-        greedy.ask(stream)
-    eventually(lambda: bounds.ended["grpc", "max_unread_bytes_per_connection"] == 3, "the greedy one to be cut off")
-    eventually(lambda: bounds.unread_bytes == 4 * MIB, "its answers to be forgotten")
-
-
-def test_answers_that_nobody_takes_are_bounded_in_all(
-    serve: Callable[..., str], wire: Callable[[str], Wire], eventually: Eventually
-) -> None:
-    bounds = Bounds(InForce(Settings(max_unread_bytes=10 * MIB)))
-    address = serve(_answers(4 * MIB), bounds)
-    for _ in range(8):
-        wire(address).ask(1)
-    eventually(lambda: bounds.ended["grpc", "max_unread_bytes"] == 6, "those beyond to be cut off")
-    eventually(lambda: bounds.unread_bytes == 8 * MIB, "two to be left")
-    with grpc.insecure_channel(address) as channel:
-        assert len(channel.unary_unary(METHOD)(b"", timeout=60)) == 4 * MIB
 
 
 # The whole proxy ------------------------------------------------------------------------------------------------------

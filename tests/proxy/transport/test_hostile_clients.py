@@ -15,7 +15,6 @@ from ngh2.enums import ErrorCode
 from ngh2.events import GoAwayReceived
 
 from tests.proxy.transport.conftest import ECHO, LoopThread, RawClient, Serve, Served, echo
-from tidegate_proxy.configuration.config import TransportName
 from tidegate_proxy.transport import Call
 from tidegate_proxy.transport.http2 import server_connection
 from tidegate_proxy.transport.http2.call import INFLATED_HERE
@@ -31,12 +30,6 @@ Connect = Callable[[Served], RawClient]
 def has_front(request: pytest.FixtureRequest) -> bool:
     """Whether clients are connected to a front."""
     return bool(request.param)
-
-
-@pytest.fixture
-def transport() -> TransportName:
-    """The other one leaves all this to gRPC's core."""
-    return "http2"
 
 
 def _hold(call: Call) -> None:
@@ -423,6 +416,19 @@ def test_answers_that_nobody_reads_are_bounded(serve: Serve, connect: Connect, e
         "the end of a connection that is not read",
     )
     eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of it")
+
+
+def test_answers_that_nobody_reads_are_bounded_in_all(
+    serve: Serve, connect: Connect, eventually: Callable[..., Any]
+) -> None:
+    served = serve(lambda call: call.receive(lambda _: call.answer(bytes(4 << 20))))
+    served.in_force.settings = replace(served.in_force.settings, max_unread_bytes=10 << 20)
+    for _ in range(8):
+        client = connect(served)
+        client.begin(end_stream=True)
+        client.send()
+    eventually(lambda: served.bounds.ended["grpc", "max_unread_bytes"] >= 5, "those beyond to be cut off")
+    eventually(lambda: served.bounds.unread_bytes <= 10 << 20, "their answers to be forgotten")
 
 
 def _has_room(stream_id: int, client: RawClient) -> bool:

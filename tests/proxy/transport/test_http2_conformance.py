@@ -11,7 +11,6 @@ import pytest
 from ngh2.enums import ErrorCode
 
 from tests.proxy.transport.conftest import ECHO, Serve, Served, echo
-from tidegate_proxy.configuration.config import TransportName
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM = ACK = 0x1
@@ -29,12 +28,6 @@ PROBES = 6
 def has_front(request: pytest.FixtureRequest) -> bool:
     """Whether clients are connected to a front."""
     return bool(request.param)
-
-
-@pytest.fixture
-def transport() -> TransportName:
-    """The other one leaves all this to gRPC's core."""
-    return "http2"
 
 
 def frame(kind: int, flags: int = 0, stream_id: int = 0, payload: bytes = b"") -> bytes:

@@ -13,10 +13,9 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.proxy.transport.conftest import LoopThread, config_of
+from tests.proxy.transport.conftest import LoopThread, config_of, new_server
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.configuration.config import TransportName
-from tidegate_proxy.transport import Call, Channel, Metadata, PendingStream, new_channel, new_server
+from tidegate_proxy.transport import Call, Channel, Metadata, PendingStream
 
 UNARY, STREAM = "/test.Service/Unary", "/test.Service/Stream"
 SPECIAL = "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n"
@@ -84,12 +83,8 @@ def service() -> Service:
 
 
 @pytest.fixture(params=["direct", "proxy"])
-def client(
-    request: pytest.FixtureRequest, loop: LoopThread, transport: TransportName, service: Service
-) -> Iterator[grpc.Channel]:
+def client(request: pytest.FixtureRequest, loop: LoopThread, service: Service) -> Iterator[grpc.Channel]:
     """A client of the service: of itself, and through the proxy. What differs is a fault of the test, or of ours."""
-    if request.param == "direct" and transport == "http2":
-        pytest.skip("once is enough")
     behind = grpc.server(ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)])
     handlers = {
         "Unary": grpc.unary_unary_rpc_method_handler(service.unary),
@@ -98,7 +93,7 @@ def client(
     behind.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Service", handlers)])
     address = f"127.0.0.1:{behind.add_insecure_port('127.0.0.1:0')}"
     behind.start()
-    onward = loop.call(lambda: new_channel(transport, address))
+    onward = loop.call(lambda: Channel(address))
 
     def accept(call: Call) -> None:
         if call.method == STREAM:
@@ -117,7 +112,7 @@ def client(
 
         call.receive(received)
 
-    server = loop.call(lambda: new_server(config_of(transport), accept, Bounds()))
+    server = loop.call(lambda: new_server(config_of(), accept, Bounds()))
     port = loop.run(server.listen("127.0.0.1:0"))
     options = [("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(address if request.param == "direct" else f"127.0.0.1:{port}", options) as channel:

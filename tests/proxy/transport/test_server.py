@@ -10,35 +10,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import grpc
 import pytest
 
-from tests.proxy.transport.conftest import ECHO, LoopThread, RawClient, Serve, Served, config_of, echo
+from tests.proxy.transport.conftest import ECHO, LoopThread, RawClient, Serve, Served, config_of, echo, new_server
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.configuration.config import TransportName
-from tidegate_proxy.transport import Call, new_server
+from tidegate_proxy.transport import Call
 
-SPOKEN: dict[str, tuple[TransportName, bool]] = {
-    "http2": ("http2", False),
-    "grpcio": ("grpcio", False),
-    "front": ("http2", True),
-}
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
 
-@pytest.fixture(params=SPOKEN)
-def spoken(request: pytest.FixtureRequest) -> tuple[TransportName, bool]:
-    """How gRPC is spoken, and whether by a front, one after the other."""
-    return SPOKEN[request.param]
-
-
-@pytest.fixture
-def transport(spoken: tuple[TransportName, bool]) -> TransportName:
-    """How gRPC is spoken."""
-    return spoken[0]
-
-
-@pytest.fixture
-def has_front(spoken: tuple[TransportName, bool]) -> bool:
+@pytest.fixture(params=[False, True], ids=["http2", "front"])
+def has_front(request: pytest.FixtureRequest) -> bool:
     """Whether clients are connected to a front."""
-    return spoken[1]
+    return bool(request.param)
 
 
 @pytest.mark.parametrize("size", [0, 1, 70_000, 5 << 20])
@@ -91,9 +73,7 @@ def test_statuses_reach_the_client(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("size", [16_000, 1_000_000])
-def test_details_that_no_client_takes_are_cut_off(serve: Serve, transport: TransportName, size: int) -> None:
-    if transport == "grpcio":
-        pytest.skip("gRPC's core sends what its client refuses")
+def test_details_that_no_client_takes_are_cut_off(serve: Serve, size: int) -> None:
     served = serve(lambda call: call.receive(lambda _: call.end(grpc.StatusCode.NOT_FOUND, "größer " * size)))
     with grpc.insecure_channel(served.address) as channel, pytest.raises(grpc.RpcError) as failed:
         channel.unary_unary(ECHO)(b"", timeout=60)
@@ -173,13 +153,13 @@ def test_a_stream_to_a_slow_reader_is_held_back(
         assert [len(answer) for answer in answers] == [1 << 20] * 100
 
 
-def test_servers_in_several_event_loops_do_not_mix_what_they_read(transport: TransportName) -> None:
+def test_servers_in_several_event_loops_do_not_mix_what_they_read() -> None:
     """Each has a loop and a thread of its own."""
     threads = [LoopThread() for _ in range(2)]
     with contextlib.ExitStack() as stack:
         addresses = []
         for thread in threads:
-            server = thread.call(lambda: new_server(config_of(transport), echo, Bounds()))
+            server = thread.call(lambda: new_server(config_of(), echo, Bounds()))
             addresses.append(f"127.0.0.1:{thread.run(server.listen('127.0.0.1:0'))}")
             stack.callback(thread.close)
             stack.callback(thread.run, server.stop(0))
@@ -294,10 +274,8 @@ def test_large_messages_are_refused(serve: Serve, compression: grpc.Compression)
 
 
 def test_retiring_sends_clients_elsewhere_and_serves_those_who_stay(
-    serve: Serve, loop: LoopThread, transport: TransportName, eventually: Callable[..., None]
+    serve: Serve, loop: LoopThread, eventually: Callable[..., None]
 ) -> None:
-    if transport == "grpcio":
-        pytest.skip("gRPC's core can say so only when it takes no more calls")
     held: list[Call] = []
 
     def accept(call: Call) -> None:
@@ -363,8 +341,8 @@ def test_a_callback_that_fails_fails_its_call_alone(serve: Serve, caplog: pytest
     assert caplog.text.count("BrokenError") == 2  # in the code that raises it, and as what was raised
 
 
-def test_a_taken_port_is_an_error(serve: Serve, loop: LoopThread, transport: TransportName) -> None:
+def test_a_taken_port_is_an_error(serve: Serve, loop: LoopThread) -> None:
     taken = serve(echo).address
-    other = loop.call(lambda: new_server(config_of(transport), echo, Bounds()))
+    other = loop.call(lambda: new_server(config_of(), echo, Bounds()))
     with pytest.raises(OSError, match=r"in use|is the port taken"):
         loop.run(other.listen(taken))

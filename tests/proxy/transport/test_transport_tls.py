@@ -11,11 +11,11 @@ import grpc
 import pytest
 import trustme
 
-from tests.proxy.transport.conftest import ECHO, LoopThread, config_of, echo
+from tests.proxy.transport.conftest import ECHO, LoopThread, config_of, echo, new_server
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.configuration.config import ServerTls, TransportName
+from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.configuration.tritons import TritonTls
-from tidegate_proxy.transport import CallFailed, Server, ask, new_channel, new_server
+from tidegate_proxy.transport import CallFailed, Channel, Server, ask
 
 NAME = "inference.example"
 
@@ -58,12 +58,12 @@ def strangers(tmp_path: Path) -> Files:
 
 
 @pytest.fixture
-def serve_tls(loop: LoopThread, transport: TransportName) -> Iterator[Callable[[ServerTls], int]]:
+def serve_tls(loop: LoopThread) -> Iterator[Callable[[ServerTls], int]]:
     """`serve_tls(tls)`: a server that echoes; its port."""
     servers: list[Server] = []
 
     def start(tls: ServerTls) -> int:
-        server = loop.call(lambda: new_server(config_of(transport), echo, Bounds()))
+        server = loop.call(lambda: new_server(config_of(), echo, Bounds()))
         servers.append(server)
         return loop.run(server.listen("127.0.0.1:0", tls))
 
@@ -168,7 +168,6 @@ def grpcio(files: Files) -> Iterator[Callable[[bool], int]]:
 )
 def test_tritons_over_tls(
     loop: LoopThread,
-    transport: TransportName,
     files: Files,
     strangers: Files,
     grpcio: Callable[[bool], int],
@@ -182,7 +181,7 @@ def test_tritons_over_tls(
     cert, key = files.issue("client") if own else (None, None)
     tls = TritonTls(ca=files.ca if trusted else strangers.ca, cert=cert, key=key, server_name=name)
     port = grpcio(mutual)
-    channel = loop.call(lambda: new_channel(transport, f"127.0.0.1:{port}", tls))
+    channel = loop.call(lambda: Channel(f"127.0.0.1:{port}", tls))
     try:
         if answered:
             assert loop.run(ask(channel, ECHO, bytes(1 << 20), timeout_s=20)) == bytes(1 << 20)

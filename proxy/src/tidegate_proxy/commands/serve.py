@@ -63,9 +63,6 @@ def serve(
     ] = None,
     wait_s: Annotated[float | None, typer.Option(help="How long to wait for the Tritons to become ready.")] = None,
     drain_s: Annotated[float | None, typer.Option(help="How long what is under way may take at the end.")] = None,
-    transport: Annotated[
-        str | None, typer.Option(help="How gRPC is spoken: http2, or grpcio: more CPU per request, older.")
-    ] = None,
     fronts: Annotated[
         int | None,
         typer.Option(help="Processes that clients are connected to, beside the one that schedules. [default: 0]"),
@@ -144,7 +141,6 @@ def serve(
         "observers": [_observer(text) for text in observer] if observer else None,
         "wait_s": wait_s,
         "drain_s": drain_s,
-        "transport": transport,
         "fronts": fronts,
         "batch_verification": {"fraction": verify_batches},
         "shadow": shadow,

@@ -194,10 +194,6 @@ class Tracing(Section):
     endpoint: str = Field(pattern=r"^https?://[^/\s]+", description="URL of an OTLP collector, e.g. http://otel:4317")
 
 
-TransportName = Literal["http2", "grpcio"]
-"""How gRPC is spoken: with libnghttp2's frames in the event loop, or by gRPC's own core and its threads."""
-
-
 class ServeConfig(Section):
     """Everything that `tidegate serve` can be told."""
 
@@ -252,10 +248,6 @@ class ServeConfig(Section):
     drain_s: float = Field(
         default=20.0, ge=0, le=1e6, description="How long what is under way may take when Tidegate is asked to end"
     )
-    transport: TransportName = Field(
-        default="http2",
-        description="How gRPC is spoken: `http2`, by libnghttp2 in the event loop; `grpcio`, by its core on threads",
-    )
     fronts: int = Field(
         default=0,
         ge=0,
@@ -289,8 +281,6 @@ class ServeConfig(Section):
         self._check_take_over()
         self._check_workers()
         self._check_shadow()
-        if self.fronts and self.transport != "http2":
-            raise ValueError("fronts: they speak gRPC as transport: http2 does: leave `transport` out, or the fronts")
         self._check_homes()
         if self.controller is not None and self.layout is None:
             raise ValueError(
@@ -349,17 +339,10 @@ class ServeConfig(Section):
         """Clients have to leave the old process while it still answers."""
         if not self.listen.reuse_port:
             return
-        half_s, age_s, remedy = self.drain_s / 2, self.limits.max_connection_age_s, ""
-        if self.transport == "http2":
-            if half_s < TOLD_S:
-                remedy = f"set drain_s to {2 * TOLD_S:g} s or more"
-        elif age_s is None or AGE_JITTER * age_s > half_s:
-            longest = f"{half_s / AGE_JITTER:g} s (drain_s / {2 * AGE_JITTER:g})"
-            remedy = f"with transport: grpcio, set limits.max_connection_age_s to less than {longest}"
-        else:
-            return
-        if remedy:
-            raise ValueError(f"listen.reuse_port: {remedy}, for clients to come over in time")
+        if self.drain_s < 2 * TOLD_S:
+            raise ValueError(
+                f"listen.reuse_port: set drain_s to {2 * TOLD_S:g} s or more, for clients to come over in time"
+            )
 
     def _check_ports(self) -> None:
         own = [

@@ -69,7 +69,6 @@ RESTART: Final = {
         ),
         "the servers were started with another one",
     ),
-    "transport": "connections are open that the other one does not know",
     "fronts": "each has clients that are connected to it",
     "links": "fronts and homes are connected by them",
     "tls": "ports are open with or without it; the files themselves are read again when they change",

@@ -9,7 +9,6 @@ from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.fronts.home import Home
 from tidegate_proxy.http.interface import Application
-from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.transport.http2.connection import ALPN
 from tidegate_proxy.transport.interface import Call
 
@@ -23,9 +22,6 @@ class GrpcOfFronts:
         """`bounds` counts what its clients hold."""
         home.accept, home.bounds = accept, bounds
         self._home = home
-
-    def watch(self, liveness: Liveness) -> None:
-        """Nothing: its thread is the event loop's."""
 
     @property
     def open_calls(self) -> int:

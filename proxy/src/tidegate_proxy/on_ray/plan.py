@@ -52,7 +52,6 @@ def plan_for_ray(deployment: DeploymentPlan, homes: int, fronts: int, takes: Seq
                 "on Ray each start makes a secret of its own: leave it out",
                 config.links.secret_file,
             ),
-            ("transport", "fronts speak gRPC as http2 does: leave it out", config.transport != "http2"),
         )
         if is_given
     ):

@@ -5,7 +5,8 @@ from typing import Any
 
 import grpc
 
-from tidegate_proxy.transport.interface import Channel, Metadata, PendingStream
+from tidegate_proxy.transport.http2 import Channel, PendingStream
+from tidegate_proxy.transport.interface import Metadata
 
 
 class CallFailed(Exception):

@@ -1,6 +1,6 @@
-"""What both transports offer.
+"""What a gRPC server and its calls offer, whether this process has the clients or a front does.
 
-Everything is for one thread, that of the event loop in which servers and channels are made: methods are called there,
+Everything is for one thread, that of the event loop in which servers are made: methods are called there,
 and callbacks run there. None of `then` is called before the method returns that it was given to.
 """
 
@@ -10,7 +10,6 @@ from typing import Protocol
 import grpc
 
 from tidegate_proxy.configuration.config import ServerTls
-from tidegate_proxy.liveness import Liveness
 
 Metadata = Sequence[tuple[str, str | bytes]]
 Answered = Callable[[bytes | None, grpc.StatusCode, str], None]
@@ -72,66 +71,8 @@ class Call(Protocol):
         ...
 
 
-class PendingCall(Protocol):
-    """A call that was sent."""
-
-    def cancel(self) -> None:
-        """Give it up: unless it has ended, its callback is called with CANCELLED, and the server is told."""
-        ...
-
-
-class PendingStream(PendingCall, Protocol):
-    """A stream to a server that was begun: any number of messages either way."""
-
-    def send(self, message: bytes, then: Callable[[object], None]) -> None:
-        """Send a message; `then` is called, with something of no meaning, when the next one may be sent."""
-        ...
-
-    def half_close(self) -> None:
-        """Say that there are no more messages, once those that were sent are on their way."""
-        ...
-
-    def receive(self, then: Callable[[bytes], None]) -> None:
-        """Have `then` called with the next message, unless the stream ends before it. One at a time.
-
-        The server may send a few messages ahead, and then has to wait until they are received.
-        """
-        ...
-
-
-class Channel(Protocol):
-    """Calls to one server; its connection is made when it is first needed, and again when it breaks."""
-
-    def unary(
-        self, method: str, message: bytes, then: Answered, metadata: Metadata = (), timeout_s: float | None = None
-    ) -> PendingCall:
-        """Send a message; `then` is called when the call is over, exactly once, and not before this returns."""
-        ...
-
-    def stream(
-        self, method: str, then: Ended, metadata: Metadata = (), timeout_s: float | None = None
-    ) -> PendingStream:
-        """Begin a stream; `then` is called when it is over, exactly once, and not before this returns.
-
-        A status of the server's comes after the messages that it sent, once they were received; nothing else waits.
-        """
-        ...
-
-    def push(self) -> None:
-        """Have calls that were begun leave now, not with what else the present event leads to: a server idles."""
-        ...
-
-    async def close(self) -> None:
-        """End every call under way with CANCELLED."""
-        ...
-
-
 class Server(Protocol):
     """Listens, and gives every call to the function that it was made with."""
-
-    def watch(self, liveness: Liveness) -> None:
-        """Have the signs of life looked at of a thread that it depends on, where there is one."""
-        ...
 
     @property
     def open_calls(self) -> int:

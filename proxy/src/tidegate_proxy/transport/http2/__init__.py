@@ -22,12 +22,13 @@ import logging
 
 from tidegate_proxy.transport.http2.blanks import allow_blanks
 from tidegate_proxy.transport.http2.channel import Channel
+from tidegate_proxy.transport.http2.client_call import PendingCall, PendingStream
 from tidegate_proxy.transport.http2.server import Server
 
-__all__ = ["Channel", "Server"]
+__all__ = ["Channel", "PendingCall", "PendingStream", "Server"]
 
 if not allow_blanks():
     logging.getLogger(__name__).warning(
         "calls whose metadata or messages of errors begin or end with a blank will fail: this build of ngh2 does not "
-        "allow for them; `transport: grpcio` does"
+        "allow for them; install one of the versions that constraints.txt names"
     )

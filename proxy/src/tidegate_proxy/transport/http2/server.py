@@ -13,7 +13,6 @@ from tidegate_proxy.bounds import Bounds, makes_room
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.configuration.limits import LimitsConfig
-from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.transport.http2.call import Call
 from tidegate_proxy.transport.http2.connection import ALPN
 from tidegate_proxy.transport.http2.server_connection import HEARD_S, ServerConnection
@@ -79,9 +78,6 @@ class Server:
         """Let no new clients in; those that are connected are served."""
         if self._listener:
             self._listener.close()
-
-    def watch(self, liveness: Liveness) -> None:
-        """Nothing: its thread is the event loop's."""
 
     async def retire(self, within_s: float) -> None:
         """Tell clients to go elsewhere; return when they had time to hear it. Whoever stays, or comes, is served."""
