@@ -82,3 +82,47 @@ def test_each_triton_has_its_share_of_each_model_in_simultaneous_streams(
     eventually(lambda: not any(host.in_flight for host in hosts), "them to be over")
     assert not any(host.in_flight_by_model for host in hosts)
     eventually(lambda: [_executed(each, model) for each in tritons for model in "ab"] == [4] * 4, "them to be counted")
+
+
+# Answers as often as the first value says, or once with an error of its own where that is negative.
+SENDER = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            tensor = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            sender, times = request.get_response_sender(), int(tensor.flat[0])
+            if times < 0:
+                sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("its own")))
+            for _ in range(times):
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", tensor)]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+@pytest.mark.parametrize("times", [[2], [3, 1, 2], [-1], [1, -1, 2, 1]])
+def test_a_model_that_sends_its_responses_itself_answers_as_in_a_tritons_stream(
+    times: list[int],
+    start_triton: Make,
+    add_model: Make,
+    serve_here: Make,
+    open_stream: Make,
+    rest_of: Make,
+    request_of: Make,
+    tmp_path: Path,
+) -> None:
+    """Of several responses the first one counts in a stream. A ModelInfer fails with several, and hides an error."""
+    (add_model(tmp_path, "m", "max_batch_size: 4") / "model.py").write_text(SENDER)
+    triton = start_triton([tmp_path])
+    proxy = serve_here([triton])
+    asked = [request_of("m", {"X": np.full((1, 2), n, np.float32)}, id=str(n)) for n in times]
+    direct = rest_of(open_stream(triton, asked))
+    for _ in range(2):
+        answers, *end = rest_of(open_stream(proxy, asked))
+        assert [answer.infer_response.id for answer in answers] == [str(n) for n in times]
+        assert [answer.error_message for answer in answers] == [answer.error_message for answer in direct[0]]
+        assert [*map(len, (a.infer_response.outputs for a in answers)), *end] == [
+            *map(len, (a.infer_response.outputs for a in direct[0])),
+            *direct[1:],
+        ]

@@ -13,7 +13,7 @@ from tidegate_proxy.envelope import Envelope, open_known
 from tidegate_proxy.forwarded import fits
 from tidegate_proxy.header_forwarding import keys_of
 from tidegate_proxy.heading import Headings, NotSchedulable
-from tidegate_proxy.signature import STRINGS_ASIDE_FROM
+from tidegate_proxy.signature import STRINGS_ASIDE_FROM, Signature
 from tidegate_proxy.transport import Metadata
 from tidegate_proxy.trial import Trial
 from tidegate_proxy.wire import first_string
@@ -28,8 +28,23 @@ class Inference:
         self._directory = directory
         self._driver = driver
         self._applications = applications
+        self._left_to_streams: dict[str, Signature] = {}
+        """Models whose requests are not scheduled where they come in streams, as they were when that was found."""
         self._headings: dict[str, Headings] = {}
         """What is known of the headings of a model's requests, by model."""
+
+    def leave_to_streams(self, model: str) -> None:
+        """Schedule no more requests of streams to a model as it is now: only a Triton's stream answers them."""
+        if signature := self._directory.catalog.signatures.get(model):
+            self._left_to_streams[model] = signature
+
+    def is_left_to_streams(self, message: bytes) -> bool:
+        """Whether a request of a stream is to such a model."""
+        if not self._left_to_streams:
+            return False
+        model = first_string(message)
+        signature = self._left_to_streams.get(model)
+        return signature is not None and signature is self._directory.catalog.signatures.get(model)
 
     def is_served(self, model: str) -> bool:
         """Whether any Triton has this model, scheduled or not."""

@@ -33,6 +33,10 @@ from tidegate_proxy.wire import encode_varint, first_string
 
 MAX_UNDER_WAY: Final = 1000
 """Requests and answers of one stream that wait; beyond it nothing more is read, from the client or from a Triton."""
+_SEVERAL_RESPONSES: Final = "expected a single response, got "
+"""Triton's words for a ModelInfer whose model has sent more than one."""
+_EMPTY_BYTES: Final = 256
+"""Answers of more bytes have outputs."""
 _ERROR_MESSAGE_TAG: Final = b"\x0a"
 """ModelStreamInferResponse.error_message, which comes first."""
 _INFER_RESPONSE_TAG: Final = b"\x12"
@@ -124,7 +128,9 @@ class InferStream:
         if message is None:
             self._end_of_requests()
             return
-        if self._inference.takes_long(message):
+        if self._inference.is_left_to_streams(message):
+            self._forward(message)
+        elif self._inference.takes_long(message):
             self._reading = True
             self._spawn(self._call, self._take_aside(message, arrival_ns))
         else:
@@ -158,7 +164,20 @@ class InferStream:
             self.driver.leave(client)
         self._read()
 
-    def _forward(self, message: bytes) -> None:
+    def pass_again(self, client: "_StreamClient") -> bool:
+        """Have a request answered by a Triton's stream that its Triton could not answer otherwise; whether it will be.
+
+        Its model is none that gives one response to a request, whatever its config says.
+        """
+        model = client.envelope.model
+        if self._over or client not in self._due or not self._inference.is_served(model):
+            return False
+        self._inference.leave_to_streams(model)
+        self._forward(client.envelope.message, client)
+        return True
+
+    def _forward(self, message: bytes, client: "_StreamClient | None" = None) -> None:
+        """Have a request passed on. `client`: in whose place, where it was scheduled first."""
         request = PassedThrough.of(message)
         if request.is_no_message:
             # Triton takes it for the end of the requests, and may die of it while it answers others (seen with 2.51).
@@ -169,7 +188,7 @@ class InferStream:
         except RequestFailed as failure:
             # In its turn, behind those that wait for their answers.
             refused = Passing(replace(request, header=None), self.settled)
-            self._due.append(refused)
+            self._put_in_order(refused, client)
             refused.resolve(failure)
             self._call.release(len(message))
             self._read()
@@ -177,20 +196,30 @@ class InferStream:
         model = first_string(message)
         # A stream per model: Triton 2.51 may abort on one that mixes decoupled models with others.
         key = (backend, model if self._inference.is_served(model) else "")
-        if self._over or self._client_done:
+        if self._over or (self._client_done and client is None):
             return
+        if self._client_done and client:  # the other relays were told that there are no more
+            key = (backend, f"{model} {client.request_id}")
         relay = self._relays.get(key)
         is_new = relay is None
         if relay is None:
-            relay = self._relays[key] = Relay(self._taken, *key)
+            relay = self._relays[key] = Relay(self._taken, backend, model)
         request, passing = replace(request, header=None), None
         if self._inference.is_scheduled(model):
             passing = Passing(request, self.settled)
-            self._due.append(passing)
+            self._put_in_order(passing, client)
         relay.put((message, request, passing))
+        if self._client_done:
+            relay.put(None)
         if is_new:
             self._spawn(self._call, self._run_relay(key, relay))
         self._read()
+
+    def _put_in_order(self, passing: Passing, client: "_StreamClient | None") -> None:
+        if client:
+            self._due[self._due.index(client)] = passing
+        else:
+            self._due.append(passing)
 
     def _taken(self, size: int) -> None:
         """A request is on its way to a Triton."""
@@ -358,8 +387,17 @@ class _StreamClient(Client):
     def resolve(self, outcome: Outcome) -> None:
         if self.until_ns == self._end_ns < NEVER and _is_late(outcome):
             return  # the stream itself ends by then, and says so, as at Triton
+        if _is_for_streams(outcome) and self._stream.pass_again(self):
+            return
         self.outcome = outcome
         self._stream.settled()
+
+
+def _is_for_streams(outcome: Outcome) -> bool:
+    """Whether a model has sent no response, or more than one: Triton gives the first one in streams only."""
+    if isinstance(outcome, RequestFailed):
+        return outcome.details.startswith(_SEVERAL_RESPONSES)
+    return len(outcome) < _EMPTY_BYTES and not service_pb2.ModelInferResponse.FromString(outcome).outputs
 
 
 def _is_late(outcome: Outcome) -> bool:
