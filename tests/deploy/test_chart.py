@@ -10,6 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.deploy.conftest import HelmRefuses
 from tidegate_proxy.configuration.config import AGE_JITTER, ServeConfig
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.configuration.home_config import assignment_of
@@ -53,6 +54,25 @@ EVERYTHING = {
     "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
 }
+
+
+@pytest.mark.parametrize(
+    ("tag", "knows"),
+    [("24.10-py3", False), ("25.12-py3", False), ("26.03-py3", False), ("26.04-py3", True), ("26.11-py3-sdk", True)],
+)
+def test_client_shared_memory_is_allowed_where_triton_knows_the_flag(
+    render: Callable[..., Documents], tag: str, knows: bool
+) -> None:
+    for wanted in (True, False):
+        triton = {"image": {"tag": tag}, "allowClientSharedMemory": wanted}
+        arguments = _container(_one(render({"triton": triton}), "StatefulSet", "tidegate-triton"))["args"]
+        assert ("--allow-client-shm=true" in arguments) is (wanted and knows)
+        assert arguments[:2] == VALUES["triton"]["serverArgs"]
+
+
+def test_client_shared_memory_of_an_unknown_release_is_a_flag_of_ones_own(render: Callable[..., Documents]) -> None:
+    with pytest.raises(HelmRefuses, match=r"add --allow-client-shm=true to triton\.serverArgs instead"):
+        render({"triton": {"image": {"tag": "mine"}, "allowClientSharedMemory": True}})
 
 
 def _one(documents: Documents, kind: str, name: str = "tidegate") -> dict[str, Any]:

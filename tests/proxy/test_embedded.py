@@ -269,3 +269,8 @@ def test_what_the_machine_lacks_is_named_with_the_remedy(monkeypatch: pytest.Mon
 def test_reasons_fall_back_to_the_last_lines() -> None:
     assert log.failure_reasons("one\n\ntwo") == ["one", "two"]
     assert log.failure_reasons("") == []
+
+
+def test_a_flag_of_later_releases_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"tritonserver 2\.51 shares memory without it; leave it out"):
+        EmbeddedTriton([tmp_path], options=["--allow-client-shm=true"])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import trustme
 import typer
@@ -179,3 +180,36 @@ def test_two_tritons_a_model_that_does_not_load_and_a_start_that_says_so(
     assert "WARNING model sad: Triton at" in tidegate.log
     for each in tritons:
         each.stop()
+
+
+DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+
+
+@pytest.mark.parametrize(
+    ("words", "fields", "found"),
+    [
+        (DISABLED, {}, True),
+        (DISABLED, {"share_memory": False}, False),
+        ("", {}, False),
+        ("Method not found!", {}, False),
+    ],
+)
+def test_a_triton_that_shares_no_memory_is_found(
+    words: str, fields: dict[str, Any], found: bool, start_fake: Callable[..., Any], tmp_path: Path
+) -> None:
+    fake = start_fake(lambda _request, _context: b"")
+    if words:
+        fake.refusals["SystemSharedMemoryUnregister"] = (grpc.StatusCode.UNIMPLEMENTED, words)
+    path = tmp_path / "tidegate.yaml"
+    path.write_text(yaml.safe_dump({"tritons": [{"grpc": fake.address, **fields}], "listen": {"grpc": "127.0.0.1:0"}}))
+    findings = _findings(path)
+    assert ("tritons.0 shared-memory-refused" in findings) is found
+    if found:
+        severity, what = findings["tritons.0 shared-memory-refused"]
+        assert severity == "warning"
+        assert DISABLED in what
+        assert "throughput" in what
+
+
+def test_a_triton_that_shares_memory_is_not_found(triton: EmbeddedTriton, tmp_path: Path) -> None:
+    assert not [name for name in _findings(_write(tmp_path, triton)) if "shared-memory" in name]

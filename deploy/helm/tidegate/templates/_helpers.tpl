@@ -81,3 +81,16 @@ tcpSocket: {port: http}
 httpGet: {path: {{ .path }}, port: http, scheme: {{ ternary "HTTPS" "HTTP" (not (empty $tls)) }}}
 {{- end -}}
 {{- end -}}
+
+{{/* The flag with which Triton shares memory with clients, where it is wanted and this release knows it. */}}
+{{- define "tidegate.clientSharedMemory" -}}
+{{- if .Values.triton.allowClientSharedMemory -}}
+{{- $release := regexFind "^[0-9]{2}[.][0-9]{2}" (toString .Values.triton.image.tag) -}}
+{{- if not $release -}}
+{{- fail "triton.allowClientSharedMemory: triton.image.tag names no release of Triton; for 26.04 and later, add --allow-client-shm=true to triton.serverArgs instead" -}}
+{{- end -}}
+{{- if ge (replace "." "" $release | atoi) 2604 -}}
+- --allow-client-shm=true
+{{- end -}}
+{{- end -}}
+{{- end -}}

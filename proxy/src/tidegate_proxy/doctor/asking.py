@@ -9,6 +9,10 @@ from tidegate_proxy.doctor.facts import Executions, NotReady
 from tidegate_proxy.transport import CallFailed
 
 ANSWER_WITHIN_S = 10.0
+_SHARES_NO_MEMORY = "Client shared memory is disabled"
+"""How a Triton begins that runs without --allow-client-shm=true, and knows it."""
+_NO_REGION = "tidegate-no-region"
+"""No region has this name: whoever takes it away changes nothing."""
 _NO_FAULT = frozenset({"", "unloaded"})
 """Reasons why a model is not ready that are somebody's wish."""
 
@@ -25,6 +29,16 @@ async def not_ready(backend: Backend) -> list[NotReady]:
         for model in service_pb2.RepositoryIndexResponse.FromString(answer).models
         if model.state != "READY" and model.reason not in _NO_FAULT
     ]
+
+
+async def shared_memory_refusal(backend: Backend) -> str:
+    """A Triton's words where it lets no client share memory, as 26.04 (2.68) and later by default; else empty."""
+    message = service_pb2.SystemSharedMemoryUnregisterRequest(name=_NO_REGION).SerializeToString()
+    try:
+        await backend.ask(SERVICE + "SystemSharedMemoryUnregister", message, timeout_s=ANSWER_WITHIN_S)
+    except CallFailed as error:
+        return error.details if error.details.startswith(_SHARES_NO_MEMORY) else ""
+    return ""
 
 
 async def executions(backends: Sequence[Backend]) -> Mapping[str, Executions]:

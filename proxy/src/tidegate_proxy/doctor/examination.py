@@ -15,7 +15,7 @@ from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.consent import Consent
 from tidegate_proxy.doctor.as_loaded import AsLoaded
-from tidegate_proxy.doctor.asking import executions, not_ready
+from tidegate_proxy.doctor.asking import executions, not_ready, shared_memory_refusal
 from tidegate_proxy.doctor.deciding import policies_that_refuse, why_refused, why_refused_by_homes
 from tidegate_proxy.doctor.diagnosis import ALL, diagnose
 from tidegate_proxy.doctor.facts import Facts, facts_of
@@ -79,6 +79,19 @@ async def examine(
             for what, remedy in of_tritons.consequences(backend)
         ]
         answering = [backend for backend, report in zip(backends, reports, strict=True) if report.answers]
+        found += [
+            Finding(
+                "warning",
+                "shared-memory-refused",
+                f"tritons.{index}",
+                f'Triton at {triton.grpc} shares no memory ("{words}"): Tidegate sends it tensors of 64 KiB and more, '
+                "which at 600 KB took a quarter of the throughput, and clients cannot register regions",
+                "start it with --allow-client-shm=true, if whoever may call it may also name memory of its machine, "
+                "or set share_memory: false",
+            )
+            for index, (backend, triton) in enumerate(zip(backends, config.tritons, strict=True))
+            if backend in answering and triton.shares_memory and (words := await shared_memory_refusal(backend))
+        ]
         facts = Facts(config, broken_plugins=plugins.broken)
         try:
             facts = await _facts(config, plugins, answering, timed=timed)

@@ -66,6 +66,8 @@ class EmbeddedTriton:
         `timeout_s`: longest wait until the models are ready. `grace_s`: time that `stop` gives to requests in flight
         and to the models' `finalize` before it kills; 0 kills at once. `environment`: variables beside this process's.
         """
+        if any(option.startswith("--allow-client-shm") for option in options):
+            raise ValueError("--allow-client-shm: tritonserver 2.51 shares memory without it; leave it out")
         for option in options:
             if option.partition("=")[0] in _OWN_OPTIONS:
                 raise ValueError(f"{option}: EmbeddedTriton sets this option itself; see its parameters")

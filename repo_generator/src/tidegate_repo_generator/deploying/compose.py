@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tidegate.documents import LayoutWorker, device_variable, mig_instance
+from tidegate_repo_generator.deploying.launch import ALLOW_CLIENT_SHM
 from tidegate_repo_generator.deploying.mps import PIPES, domain_of
 from tidegate_repo_generator.deploying.places import Place, folder_name
 from tidegate_repo_generator.deploying.slices import VISIBLE
@@ -56,7 +57,11 @@ def _common(worker: LayoutWorker, place: Place) -> dict[str, Any]:
         "ipc": "host",
         # Those who share through MPS are one user, who its daemon is, too.
         **({"user": "${TIDEGATE_USER:-0:0}"} if domain else {}),
-        "environment": {"TIDEGATE_DEVICE": VISIBLE, **({"TIDEGATE_MPS": _MPS} if domain else {})},
+        "environment": {
+            "TIDEGATE_DEVICE": VISIBLE,
+            ALLOW_CLIENT_SHM: f"${{{ALLOW_CLIENT_SHM}:-false}}",
+            **({"TIDEGATE_MPS": _MPS} if domain else {}),
+        },
         "volumes": volumes,
         "deploy": {"resources": {"reservations": {"devices": [reserved]}}},
     }

@@ -1,11 +1,24 @@
 """The launch file of a worker: a shell script that becomes its Triton."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from tidegate.documents import LayoutWorker
 from tidegate_repo_generator.deploying.places import DEFAULT_HOST, Place
 from tidegate_repo_generator.deploying.slices import exports, words
 from tidegate_repo_generator.model import Flavour
+
+ALLOW_CLIENT_SHM: Final = "TIDEGATE_ALLOW_CLIENT_SHM"
+"""The variable with which an operator lets a Triton share memory with its clients, Tidegate among them."""
+_CLIENT_SHM: Final = (
+    "# Triton 26.04 (2.68) and later share no memory with clients unless told to; earlier ones refuse the flag.",
+    f'if [ "${{{ALLOW_CLIENT_SHM}:-false}}" = true ]; then',
+    '  case "${NVIDIA_TRITON_SERVER_VERSION:-unknown}" in',
+    "    unknown | [01]?.* | 2[0-5].* | 26.0[0-3] | 26.0[0-3].*) ;;",
+    '    *) set -- --allow-client-shm=true "$@" ;;',
+    "  esac",
+    "fi",
+)
 
 
 def launch_file(worker: LayoutWorker, place: Place, flavour: Flavour, plans: Sequence[str] = ()) -> str:
@@ -62,6 +75,7 @@ def _triton(worker: LayoutWorker, place: Place, flavour: Flavour, plans: Sequenc
         ]
     return [
         *lines,
+        *_CLIENT_SHM,
         "exec tritonserver \\",
         f'  --model-repository="$here/{place.folder}" \\',
         f"  --http-port={place.http_port} --grpc-port={place.grpc_port} --metrics-port={place.metrics_port} \\",
