@@ -25,7 +25,7 @@ from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, PassedThrough
 from tidegate_proxy.faults import faults
 from tidegate_proxy.inference import Inference
-from tidegate_proxy.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, Outcome, RequestFailed, own_fault
+from tidegate_proxy.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
 from tidegate_proxy.relay import Passing, Relay, forwarded_stream
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.transport import Call, Metadata
@@ -35,6 +35,8 @@ MAX_UNDER_WAY: Final = 1000
 """Requests and answers of one stream that wait; beyond it nothing more is read, from the client or from a Triton."""
 _SEVERAL_RESPONSES: Final = "expected a single response, got "
 """Triton's words for a ModelInfer whose model has sent more than one."""
+_LATE: Final = frozenset({refusal.DEADLINE, refusal.EXPIRED, "early", "timeout"})
+"""Why requests are given up that have too little time; the last two are words of policies."""
 _EMPTY_BYTES: Final = 256
 """Answers of more bytes have outputs."""
 _ERROR_MESSAGE_TAG: Final = b"\x0a"
@@ -401,10 +403,8 @@ def _is_for_streams(outcome: Outcome) -> bool:
 
 
 def _is_late(outcome: Outcome) -> bool:
-    """Whether a request was given up as it cannot be answered in time."""
-    if not isinstance(outcome, RequestFailed):
-        return False
-    return outcome.details == TIMEOUT_EXPIRED and outcome.refusal != refusal.QUEUE_FULL
+    """Whether a request was given up as it cannot be answered in time, not as too many wait."""
+    return isinstance(outcome, RequestFailed) and outcome.refusal in _LATE
 
 
 def _refused(asked: Envelope | PassedThrough, failure: RequestFailed) -> bytes:
