@@ -67,6 +67,8 @@ def test_it_prints_the_configuration_as_it_would_be_used(tmp_path: Path) -> None
             "in_turn": None,
             "share_memory": None,
             "headers": {},
+            "http_header_forward_pattern": None,
+            "grpc_header_forward_pattern": None,
         }
     ]
     assert resolved["drain_s"] == 20

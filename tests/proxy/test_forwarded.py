@@ -188,7 +188,8 @@ def test_with_nothing_configured_a_model_sees_the_same_over_each_protocol(
 ) -> None:
     triton = start_triton([repository], options=PATTERNS[patterns])
     tidegate = start_tidegate([], listen_http="127.0.0.1:0", config=_config(tmp_path, triton))
-    for lines in (["X-Tenant: blue"], ["x-tenant: blue", "Cookie: a=b"], ["User-Agent: me", "Accept: */*"], []):
+    offer = ["X-Tenant: blue", "Upgrade: h2c"]
+    for lines in (["X-Tenant: blue"], ["x-tenant: blue", "Cookie: a=b"], ["User-Agent: me", "Accept: */*"], offer, []):
         through, direct = (_told(address, *lines, host="x") for address in (_http_of(tidegate), triton.http_address))
         assert through == direct, lines
     for metadata in ({"x-tenant": "blue"}, {}):

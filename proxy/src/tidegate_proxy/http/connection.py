@@ -289,10 +289,14 @@ class HttpConnection(HttpToolsProtocol):
         if number < 0 or len(lines) < number + 2:
             return b""
         name, _, value = lines[number].partition(b":")
-        if (name.lower(), value.strip(b" \t")) != (b"content-length", dict(self.headers)[b"content-length"]):
+        if (name.lower(), value.strip(b" \t")) != (b"content-length", dict(self.headers).get(b"content-length")):
             return b""
         self._between_requests = True
-        return self._begin_again(self.headers) + lines[-1]
+        return self._begin_again(self._written()) + lines[-1]
+
+    def _written(self) -> list[tuple[bytes, bytes]]:
+        """The headers so far with their names as the client wrote them."""
+        return [(name, value) for name, (_, value) in zip(self._names, self.headers, strict=True)]
 
     def _declined(self) -> bytes:
         """The head of a request that offers another protocol, without the offer; the parser starts again with it.
@@ -303,7 +307,7 @@ class HttpConnection(HttpToolsProtocol):
         if self.parser.get_method() == b"CONNECT":
             self.transport.close()
             return b""
-        kept = [header for header in self.headers if header[0] not in _OFFERS]
+        kept = [header for header in self._written() if header[0].lower() not in _OFFERS]
         if any(name == b"connection" and b"close" in value.lower() for name, value in self.headers):
             kept.append((b"connection", b"close"))
         return self._begin_again(kept) + b"\r\n"
