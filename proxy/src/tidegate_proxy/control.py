@@ -93,14 +93,16 @@ class Control:
 
         One Triton that does is enough, and all have to for health: Tidegate is ready where one Triton is.
         """
-        if api == "health" and (self.draining or self.liveness.complaint()):
+        is_health = api == "health"
+        if is_health and (self.draining or self.liveness.complaint()):
             return False
+        living = [backend.apis for backend in self._backends if backend.alive]
         restricting = [
-            (protocol, api) in backend.apis.left or (protocol == "http" and api in backend.apis.closed)
-            for backend in self._backends
-            if backend.alive
+            (protocol, api) in apis.left
+            or (protocol == "http" and api in apis.closed and not (is_health and apis.answers_http_health))
+            for apis in living
         ]
-        return all(restricting) and bool(restricting) if api == "health" else any(restricting)
+        return all(restricting) and bool(restricting) if is_health else any(restricting)
 
     async def has(self, model: str) -> bool:
         """Whether some Triton has a model ready, whether or not Tidegate knows of it yet."""

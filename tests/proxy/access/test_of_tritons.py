@@ -327,6 +327,15 @@ def test_it_is_served_to_everybody_where_that_is_said(
         assert over_http(proxy, "POST", f"/v2/models/{model}/infer", body) == 200
 
 
+def test_health_is_answered_without_the_key_where_that_is_said(
+    start_triton: Callable[..., EmbeddedTriton], repository: Path, serve: Callable[..., Any], over_http: Ask
+) -> None:
+    options = [f"--{flag}=health:{KEY}=hush" for flag in ("grpc-restricted-protocol", "http-restricted-api")]
+    proxy = serve(start_triton([repository], options=options), restricted=[{"apis": ["health"], "open": True}])
+    assert over_grpc(proxy, "ServerReady", b"", {}) == "OK"
+    assert [over_http(proxy, "GET", f"/v2/health/{what}") for what in ("live", "ready")] == [200, 200]
+
+
 def test_a_wrong_key_is_found_at_the_start(of_all: EmbeddedTriton, serve: Callable[..., Any], tmp_path: Path) -> None:
     wrong = tmp_path / "wrong"
     wrong.write_text("loud")

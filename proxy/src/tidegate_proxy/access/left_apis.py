@@ -21,6 +21,8 @@ class LeftApis:
     """APIs that this Triton decides about: it sees the client's headers and none of Tidegate's."""
     closed: frozenset[Api] = frozenset()
     """APIs that this Triton refuses to Tidegate itself, over gRPC."""
+    answers_http_health: bool = False
+    """Whether Tidegate answers health over HTTP from what it knows, as `restricted` says who may ask."""
     inference_keys: Mapping[Protocol, str] = field(default_factory=dict)
     """Headers that open inference and that Tidegate has, too, named as over HTTP: their clients are scheduled."""
 

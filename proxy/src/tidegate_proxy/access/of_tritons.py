@@ -87,7 +87,12 @@ def left_apis(found: Mapping[Protocol, Restricted], config: ServeConfig) -> Left
         for protocol, what in found.items()
         if "inference" in what.for_anybody and "inference" not in what.for_us
     }
-    return LeftApis(frozenset(left - decided), frozenset(found["grpc"].for_us), keys)
+    return LeftApis(
+        frozenset(left - decided),
+        frozenset(found["grpc"].for_us),
+        answers_http_health=("http", "health") in decided,
+        inference_keys=keys,
+    )
 
 
 def problems(backend: Backend, found: Mapping[Protocol, Restricted], config: ServeConfig) -> Iterator[str]:
