@@ -43,8 +43,20 @@ END_NS = SECONDS * 1_000_000_000
 class Client:
     """One that keeps so many requests of a model under way: an answer, or a refusal, is followed by the next."""
 
-    def __init__(self, under_way: int, *, model: str = "m", slo_ms: float | None = None, pause_ms: float = 0.0) -> None:
+    def __init__(
+        self,
+        under_way: int,
+        *,
+        model: str = "m",
+        slo_ms: float | None = None,
+        pause_ms: float = 0.0,
+        rows: int = 1,
+        apart: bool = False,
+    ) -> None:
+        """`apart`: each request has a merge key of its own."""
         self.under_way = under_way
+        self.rows = rows
+        self.apart = apart
         self.model = model
         self.slo_ms = slo_ms
         self.pause_ns = ms_to_ns(pause_ms)
@@ -92,7 +104,8 @@ class ClosedLoop:
         client, request_id = self.clients[name], len(self._requests)
         if at_ns < END_NS:
             due_ns = NEVER if client.slo_ms is None else at_ns + ms_to_ns(client.slo_ms)
-            request = Request(request_id, client.model, 1, at_ns, due_ns, client=name if self._tagged else "")
+            key, owner = str(request_id) if client.apart else "", name if self._tagged else ""
+            request = Request(request_id, client.model, client.rows, at_ns, due_ns, key, client=owner)
             self._requests[request_id] = name, request
             self._simulation.schedule([RequestArrived(at_ns, request)])
 
@@ -131,6 +144,16 @@ def test_four_hundred_under_way_cost_a_neighbour_less_than_three_batches(
     before = untagged.clients["neighbour"]
     assert before.dropped > len(before.waited_ms) or before.p50_ms > 10 * FULL_MS, "it harms nobody"
     assert run.answered > 0.99 * untagged.answered
+
+
+@pytest.mark.parametrize("how", [{"apart": True}, {"rows": BATCH}, {"rows": 5}], ids=["keys", "full", "over half"])
+@pytest.mark.parametrize("policy", ["fifs", "eager", "symphony", "clockwork"])
+def test_what_merges_with_nothing_costs_a_neighbour_no_more_than_what_does(policy: str, how: dict[str, Any]) -> None:
+    """A neighbour whose request nothing can join does not wait, nor behind requests out of turn that cannot join it."""
+    clients = {"crowd": Client(300, slo_ms=400, **how), "neighbour": Client(1, slo_ms=400)}
+    ClosedLoop(policy, clients)
+    assert max(clients["neighbour"].waited_ms) < 4 * FULL_MS
+    assert clients["neighbour"].dropped == 0
 
 
 @pytest.mark.parametrize("policy", ["fifs", "eager", "symphony", "clockwork", "timeout"])

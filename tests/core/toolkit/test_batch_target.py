@@ -79,3 +79,23 @@ def test_a_target_holds_for_a_while_unless_the_world_changes() -> None:
     assert target.rows(1 + REFRESH_NS, RESNET, ms_to_ns(25), 1) == 7
     target.forget()
     assert target.rows(2 + REFRESH_NS, RESNET, ms_to_ns(25), 8) == 16
+
+
+def test_rows_come_in_requests_of_which_only_some_can_join() -> None:
+    rate = ArrivalRate(0)
+    assert (rate.least_rows, rate.rows_per_request) == (1, 1.0)
+    for rows in (2, 8, 8):
+        rate.observe(1_000_000, rows)
+    assert rate.least_rows == 2
+    assert rate.rows_per_request == pytest.approx(6)
+    assert rate.rows_per_ns_joining(1) == 0
+    assert rate.rows_per_ns_joining(7) == pytest.approx(rate.rows_per_ns / 9)
+    assert rate.rows_per_ns_joining(8) == pytest.approx(rate.rows_per_ns)
+
+
+def test_the_smallest_request_is_forgotten_when_no_such_has_come_for_a_while() -> None:
+    rate = ArrivalRate(0)
+    rate.observe(0, 2)
+    for second in range(1, 5):
+        rate.observe(second * (MEMORY_NS + 1), 8)
+    assert rate.least_rows == 8

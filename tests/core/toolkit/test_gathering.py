@@ -57,6 +57,21 @@ def test_rows_count_rather_than_requests() -> None:
     assert GATHERING.keep_head(queue(15, 15, 15, rows=3), PROFILE, 0) == Gathered(0, 2, 6, due_ns=15)
 
 
+def test_a_window_asks_for_time_for_whole_requests() -> None:
+    """Two of five rows do not fit into eight: the head has time for what its batch would be."""
+    gathered = GATHERING.window(queue(10, 20, 20, rows=5), PROFILE, 0, 8)
+    assert gathered == Gathered(0, 1, 5, due_ns=10)
+
+
+def test_smaller_requests_fill_the_rows_that_a_run_leaves() -> None:
+    waiting = queue(30, 30, rows=5)
+    for number, rows, due_ns in ((2, 4, 30), (3, 2, 11), (4, 2, 30), (5, 1, 13)):
+        waiting.push(Request(number, "m", rows, arrival_ns=number, deadline_ns=due_ns))
+    fills = Gathering(reserve_ns=0, fills=True)
+    assert GATHERING.keep_head(waiting, PROFILE, 0) == Gathered(0, 1, 5, due_ns=30)
+    assert fills.keep_head(waiting, PROFILE, 0) == Gathered(0, 1, 8, due_ns=13, fillers=(4, 5)), "3 has too little time"
+
+
 def test_a_batch_can_be_limited_but_a_single_request_runs_however_large() -> None:
     assert GATHERING.keep_head(queue(30, 30, 30), PROFILE, 0, most_rows=2) == Gathered(0, 2, 2, due_ns=30)
     assert GATHERING.window(queue(30, 30, rows=3), PROFILE, 0, 2, most_rows=2) == Gathered(0, 1, 3, due_ns=30)

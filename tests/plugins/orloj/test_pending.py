@@ -111,12 +111,12 @@ def test_the_best_are_those_of_the_highest_scores_and_of_equal_ones_the_oldest()
     assert [queue.request_at(place).id for place in queue.best(scores, among, 8)] == [1, 3, 2, 0]
 
 
-def test_what_does_not_fit_ends_the_batch_and_a_single_request_may_be_larger() -> None:
+def test_smaller_requests_use_the_rows_that_a_larger_one_leaves_and_a_single_request_may_be_larger() -> None:
     queue = pending()
     for number, rows in enumerate((2, 2, 1)):
         queue.push(request(number, rows=rows))
     scores = np.array([3.0, 2.0, 1.0])
-    assert list(queue.best(scores, np.full(3, True), 3)) == [0]
+    assert list(queue.best(scores, np.full(3, True), 3)) == [0, 2]
     assert list(queue.best(scores, np.full(3, True), 4)) == [0, 1]
     assert list(queue.best(scores, np.full(3, True), 1)) == [0]
 

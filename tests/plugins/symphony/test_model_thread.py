@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import NEVER, Model, Profile, Request
-from tidegate.toolkit import Gathering
+from tidegate.toolkit import ArrivalRate, Gathering
 from tidegate_symphony.model_thread import ModelThread
 from tidegate_symphony.outlook import Outlook, Promises
 
@@ -17,8 +17,9 @@ Plan = tuple[int, int, int, int, int]
 """(start, count, rows, exec, latest) of a candidate."""
 
 
-def thread_of(*deadlines: int, rows: int = 1, slo_ns: int | None = 12) -> ModelThread:
-    thread = ModelThread(("m", "", ""), Model("m", 8, slo_ns), Gathering(reserve_ns=0))
+def thread_of(*deadlines: int, rows: int = 1, slo_ns: int | None = 12, rate: ArrivalRate | None = None) -> ModelThread:
+    model, gathering = Model("m", 8, slo_ns), Gathering(reserve_ns=0, fills=True)
+    thread = ModelThread(("m", "", ""), model, gathering, rate or ArrivalRate(0))
     for number, due_ns in enumerate(deadlines):
         thread.push(Request(number, "m", rows, arrival_ns=number, deadline_ns=due_ns))
     return thread
@@ -53,7 +54,35 @@ def test_who_is_due_sooner_stands_before_those_who_came_earlier_and_who_has_ages
 
 
 def test_rows_count_rather_than_requests() -> None:
-    assert plan_of(thread_of(15, 15, 15, rows=3)) == (0, 2, 6, 3, 4)
+    assert plan_of(thread_of(15, 15, 15, rows=3)) == (0, 2, 6, 0, 4), "the third does not fit: the batch is full"
+    assert plan_of(thread_of(15, 15, rows=3)) == (0, 2, 6, 3, 4), "a request of one or two rows could still join"
+
+
+def test_a_batch_that_no_request_fits_into_does_not_wait() -> None:
+    rate = ArrivalRate(0)
+    rate.observe(0, rows=3)
+    assert plan_of(thread_of(15, 15, rows=3, rate=rate)) == (0, 2, 6, 0, 4)
+    assert plan_of(thread_of(15, rows=3, rate=rate)) == (0, 1, 3, 4, 7), "the next has three rows: 15 - l(6)"
+
+
+def test_smaller_requests_from_behind_fill_a_batch() -> None:
+    thread = thread_of(30, 30, rows=5)
+    thread.push(Request(2, "m", 2, arrival_ns=2, deadline_ns=30))
+    thread.push(Request(3, "m", 2, arrival_ns=3, deadline_ns=30))
+    thread.push(Request(4, "m", 1, arrival_ns=4, deadline_ns=30))
+    candidate = thread.update(OUTLOOK, 4, inf)
+    assert (candidate.start, candidate.count, candidate.rows, candidate.fillers) == (0, 1, 8, (2, 4))
+    assert thread.bring_batch_forward(candidate) == 3
+    assert [request.id for request in thread.pop(3)] == [0, 2, 4]
+
+
+def test_a_newcomer_that_does_not_fit_ends_the_wait() -> None:
+    thread = thread_of(30, rows=5)
+    plan_of(thread)
+    large = Request(1, "m", 4, arrival_ns=1, deadline_ns=30)
+    thread.push(large)
+    assert not thread.joins(large, 1, inf)
+    assert plan_of(thread, 1) == (0, 1, 5, 1, 20)
 
 
 def test_without_an_slo_or_a_deadline_there_is_nothing_to_wait_for() -> None:

@@ -41,9 +41,9 @@ from tidegate_symphony.policy import Symphony, SymphonyOptions
 def crowd(play: Playbook, rows: int, *, model: str = "m", at: float = 0, frees: int = 9) -> None:
     """Let many rows arrive, so that the load is large; all of them are gone again, and so many workers are idle."""
     waiting, busy = set(), []
-    for number in range(1000 * (1 + ord(model[0])), 1000 * (1 + ord(model[0])) + rows // 8):
+    for number in range(1000 * (1 + ord(model[0])), 1000 * (1 + ord(model[0])) + rows):
         waiting.add(number)
-        for command in (play >> arrived(number, at, model=model, rows=8, due=10**6)).commands():
+        for command in (play >> arrived(number, at, model=model, due=10**6)).commands():
             if isinstance(command, Dispatch):
                 waiting -= set(command.batch.request_ids)
                 busy.append(command.batch.legs[0].worker_id)

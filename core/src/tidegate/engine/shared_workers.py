@@ -290,7 +290,8 @@ class SharedWorkers:
             rows = seen.get(key, 0)
             if rows >= most_rows or not (request := held.oldest_of_key(key)):
                 continue
-            if rows or not seen or self._is_turn_of(now_ns, held.flow_of(request), request):
+            joins = rows > 0 and rows + request.rows <= most_rows
+            if joins or not seen or self._is_turn_of(now_ns, held.flow_of(request), request):
                 return request
         return held.youngest_passed_over
 

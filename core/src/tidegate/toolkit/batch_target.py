@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from math import exp
 
-from tidegate.api import Profile
+from tidegate.api import NEVER, Profile
 
 MEMORY_NS = 1_000_000_000
 """Time constant of the rate's exponential average: long enough to smooth a Poisson process, short against a day."""
@@ -14,20 +14,53 @@ REFRESH_NS = 10_000_000
 
 
 class ArrivalRate:
-    """Rows per nanosecond of one queue, averaged with exponentially fading weights."""
+    """Rows per nanosecond of one queue, averaged with exponentially fading weights, and how they come in requests."""
 
-    __slots__ = ("_at_ns", "_mass_ns", "_rows")
+    __slots__ = ("_at_ns", "_least", "_mass_ns", "_of_size", "_requests", "_rows", "_since_ns")
 
     def __init__(self, now_ns: int) -> None:
         self._at_ns = now_ns
         self._rows = 0.0
+        self._requests = 0.0
         self._mass_ns = 0.0
+        self._of_size = [0.0]
+        """The rows that came in requests of 0, 1, 2 to 3, 4 to 7 rows and so on."""
+        self._least = (NEVER, NEVER)
+        """The rows of the smallest request of the current interval of `MEMORY_NS`, and of the one before."""
+        self._since_ns = now_ns
+        """The start of the current interval."""
 
     def observe(self, now_ns: int, rows: int) -> None:
-        """Some rows arrived."""
-        faded, self._mass_ns = self._faded(now_ns)
-        self._rows = faded + rows
+        """Count a request of some rows that arrived."""
+        fade = exp(-(now_ns - self._at_ns) / MEMORY_NS)
+        self._mass_ns = self._mass_ns * fade + MEMORY_NS * (1 - fade)
+        self._rows = self._rows * fade + rows
+        self._requests = self._requests * fade + 1
+        size = rows.bit_length()
+        self._of_size = [fade * each for each in self._of_size]
+        self._of_size += [0.0] * (size + 1 - len(self._of_size))
+        self._of_size[size] += rows
         self._at_ns = now_ns
+        if now_ns - self._since_ns > MEMORY_NS:
+            self._least, self._since_ns = (NEVER, self._least[0]), now_ns
+        if rows < self._least[0]:
+            self._least = rows, self._least[1]
+
+    @property
+    def least_rows(self) -> int:
+        """The rows of the smallest request that arrived lately; 1 before anything is known."""
+        least = min(self._least)
+        return 1 if least == NEVER else least
+
+    def rows_per_ns_joining(self, free_rows: int) -> float:
+        """The rate, when something last arrived, of the rows in requests that fit into so many, give or take half."""
+        joining = sum(self._of_size[: free_rows.bit_length() + 1])
+        return joining / self._mass_ns if self._mass_ns > 0 else 0.0
+
+    @property
+    def rows_per_request(self) -> float:
+        """The mean rows of a request; 1 before anything is known."""
+        return self._rows / self._requests if self._requests else 1.0
 
     @property
     def rows_per_ns(self) -> float:

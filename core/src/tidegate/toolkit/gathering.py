@@ -1,11 +1,14 @@
 """Which requests of a queue would run together if a batch started now: what many policies of batching share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 from tidegate.api import NEVER, Profile, Request
 from tidegate.toolkit.queueing import RequestQueue
+
+MOST_LOOKED_AT = 64
+"""So many requests behind a run are looked at for what fits into its free rows, so that a long queue stays cheap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,8 @@ class Gathered:
     rows: int
     due_ns: int
     """The earliest deadline among them, less the reserve; NEVER where none has one."""
+    fillers: tuple[int, ...] = ()
+    """The ids of smaller requests from behind the run, which use the rows that the next request of the queue leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,8 @@ class Gathering:
 
     reserve_ns: int
     """Kept free before every deadline, for the way back to the client."""
+    fills: bool = False
+    """Whether smaller requests from further back fill the rows that a run leaves free (first fit)."""
 
     def keep_head(
         self, queue: RequestQueue, profile: Profile, now_ns: int, *, most_rows: int | None = None
@@ -42,13 +49,10 @@ class Gathering:
         Requests before it are skipped: each would make the batch smaller than the load can bear (Nexus, section 6.3).
         They stay queued: whether they are dropped or may still run is the policy's to say.
         """
-        rest = queue.rows
         target_rows = min(target_rows, most_rows or queue.model.merged_rows)
-        for start, request in enumerate(queue):
-            size = max(request.rows, min(target_rows, rest))
+        for start, (request, size) in enumerate(_runs_within(queue, target_rows)):
             if now_ns + profile.planned_ns(size) <= self.due_ns(request):
                 return self.longest_run(queue, most_rows or queue.model.merged_rows, profile, now_ns, start=start)
-            rest -= request.rows
         return None
 
     def is_hopeless(self, request: Request, profile: Profile, now_ns: int) -> bool:
@@ -65,9 +69,12 @@ class Gathering:
         reserve_ns, fitting_rows = self.reserve_ns, profile.max_rows
         due_ns = NEVER
         count = rows = 0
-        for request in islice(requests, start, None):
+        waiting = iter(islice(requests, start, None))
+        for request in waiting:
             grown = rows + request.rows
             if grown > most_rows and count:
+                if self.fills and rows < most_rows:
+                    return self._filled(Gathered(start, count, rows, due_ns), waiting, most_rows, profile, now_ns)
                 break
             tightest_ns = request.deadline_ns
             if tightest_ns != NEVER:
@@ -81,6 +88,40 @@ class Gathering:
             count, rows, due_ns = count + 1, grown, tightest_ns
         return Gathered(start, count, rows, due_ns) if count else None
 
+    def _filled(
+        self, run: Gathered, behind: Iterable[Request], most_rows: int, profile: Profile, now_ns: int
+    ) -> Gathered:
+        """The run with requests from further back that fit into the rows that it leaves, the oldest first."""
+        rows, due_ns, fillers = run.rows, run.due_ns, []
+        for request in islice(behind, MOST_LOOKED_AT):
+            grown = rows + request.rows
+            tightest_ns = min(due_ns, self.due_ns(request))
+            if grown > most_rows or (tightest_ns != NEVER and now_ns + profile.planned_ns(grown) > tightest_ns):
+                continue
+            rows, due_ns = grown, tightest_ns
+            fillers.append(request.id)
+            if rows == most_rows:
+                break
+        return Gathered(run.start, run.count, rows, due_ns, tuple(fillers)) if fillers else run
+
     def due_ns(self, request: Request) -> int:
         """A request's deadline, less the reserve."""
         return request.deadline_ns if request.deadline_ns == NEVER else request.deadline_ns - self.reserve_ns
+
+
+def _runs_within(queue: RequestQueue, target_rows: int) -> Iterator[tuple[Request, int]]:
+    """Each request of a queue, and the rows of the run that begins with it: whole requests, within the target."""
+    rest = queue.rows
+    if rest == len(queue):
+        for request in queue:
+            yield request, min(target_rows, rest)
+            rest -= 1
+        return
+    waiting = list(queue)
+    end = rows = 0
+    for request in waiting:
+        while end < len(waiting) and (not rows or rows + waiting[end].rows <= target_rows):
+            rows += waiting[end].rows
+            end += 1
+        yield request, rows
+        rows -= request.rows

@@ -174,16 +174,21 @@ class Pending(RequestQueue):
         return scores
 
     def best(self, scores: Floats, among: Mask, most_rows: int) -> NDArray[np.intp]:
-        """The places of the highest scores, of equal ones the oldest, as many as fit into so many rows."""
+        """The places of the highest scores, of equal ones the oldest, whose requests fit into so many rows."""
         places = np.flatnonzero(among)
         if len(places) > most_rows:  # each has a row at least
             least = np.partition(scores[places], len(places) - most_rows)[len(places) - most_rows]
             places = places[scores[places] >= least]
-        ranked = places[np.lexsort((self._ids[places], self._arrival_ns[places], -scores[places]))]
-        fits = np.cumsum(self._rows[ranked]) <= most_rows
-        fits[:1] = True  # a single request may be larger
-        chosen: NDArray[np.intp] = ranked[fits]
-        return chosen
+        ranked: NDArray[np.intp] = places[np.lexsort((self._ids[places], self._arrival_ns[places], -scores[places]))]
+        rows = self._rows[ranked]
+        if rows.sum() <= most_rows:
+            return ranked
+        taken, left = [0], most_rows - int(rows[0])  # a single request may be larger
+        for place, each in enumerate(rows[1:].tolist(), 1):
+            if each <= left:  # what does not fit leaves room for smaller ones behind it
+                taken.append(place)
+                left -= each
+        return ranked[taken]
 
     def _refresh(self, now_ns: int) -> None:
         """All lines are to be drawn anew where the distributions have moved, or instants are too far from the base."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from math import inf, sqrt
 
-from tidegate_symphony.eager_merging import merges_by_itself
+from tidegate_symphony.eager_merging import Arriving, merges_by_itself, shortest_cycle_ns
 from tidegate_symphony.kind_load import KindLoad
-from tidegate_symphony.outlook import Outlook
+from tidegate_symphony.room import Room, rooms_for
 
 ROOM = 0.3
 """N workers are loaded up to `N / (1 + ROOM / sqrt(N))`: so many of them have to be spare for chance (square-root
@@ -30,17 +30,19 @@ to nine points of attainment were lost to them, and hardly anything was gained e
 class BatchNeed:
     """The smallest batch sizes that carry the load of all kinds that share workers.
 
-    If batches of one row do, or what merges where no batch waits (`merges_by_itself`), nobody needs more. Else batches
-    of b rows let a kind's requests wait `b / 2` in sum per time, and take `rate * beta / b` of fixed costs: with mu as
-    what workers' time is worth in waiting, the least of `b / 2 + mu * rate * beta / b` is at `b = sqrt(2 * mu * rate *
-    beta)`. There is one mu for all kinds, the smallest with which the workers bear the load, and at least 1: where time
-    is short, nobody's waiting is worth more than it.
+    If batches of one request do, or what merges where no batch waits (`merges_by_itself`), nobody needs more. Else
+    batches of b rows, in requests of g rows each, let `b / 2g` requests of a kind wait on average, and take `rate *
+    beta / b` of fixed costs: with mu as what workers' time is worth in waiting, the least of `b / 2g + mu * rate * beta
+    / b` is at `b = sqrt(2 * mu * g * rate * beta)`. There is one mu for all kinds, the smallest with which the workers
+    bear the load, and at least 1: where time is short, no waiting is worth more than it.
     """
 
     def __init__(self, workers: int, loads: Iterable[KindLoad] = ()) -> None:
         """`workers`: how many the kinds share, at least 1; all count as if they were as fast as the fastest."""
         self.loads = list(loads)
         self._workers = workers
+        self.rooms: tuple[Room, ...] = ()
+        """What batches that last long leave to others."""
         self._capacity = workers / (1 + ROOM / sqrt(workers))
         self._multiplier = LEAST
         """Where the next search begins."""
@@ -58,17 +60,22 @@ class BatchNeed:
             return
         self._computed_ns, self._arrived = now_ns, 0
         known = [(load, load.outlook) for load in self.loads if load.outlook]
-        rates = [(outlook, load.rate.rows_per_ns_at(now_ns)) for load, outlook in known]
-        if self._bears(rates, 0.0) or merges_by_itself(rates, self._workers):
+        rates = [
+            Arriving(outlook, load.rate.rows_per_ns_at(now_ns), load.rate.rows_per_request) for load, outlook in known
+        ]
+        cycle_ns = shortest_cycle_ns(rates, self._workers)
+        self.rooms = rooms_for(rates, self._workers, cycle_ns) if len(rates) > 1 else ()
+        if self._bears(rates, 0.0) or merges_by_itself(rates, cycle_ns):
             multiplier = 0.0
         elif self._bears(rates, inf):
             multiplier = self._multiplier = self._smallest(rates)
         else:
             multiplier = inf
-        for (load, _), (outlook, rate) in zip(known, rates, strict=True):
-            load.needed_rows = inf if multiplier == inf else _rows(outlook, rate, multiplier)
+        for (load, _), arriving in zip(known, rates, strict=True):
+            rows = _rows(arriving, multiplier)
+            load.needed_rows = inf if multiplier == inf else rows if rows > arriving.request_rows else 1
 
-    def _smallest(self, rates: Sequence[tuple[Outlook, float]]) -> float:
+    def _smallest(self, rates: Sequence[Arriving]) -> float:
         """The smallest multiplier that the workers bear, or slightly more; 0 is too small, and some are not."""
         at = self._multiplier
         too_small, enough = 0.0, inf
@@ -85,19 +92,20 @@ class BatchNeed:
                 at = sqrt(too_small * enough)
         return enough
 
-    def _bears(self, rates: Iterable[tuple[Outlook, float]], multiplier: float) -> bool:
+    def _bears(self, rates: Iterable[Arriving], multiplier: float) -> bool:
         """Whether the workers bear the load in batches of the sizes that follow from the multiplier."""
         asked = 0.0
-        for outlook, rate in rates:
-            rows = _rows(outlook, rate, multiplier)
-            asked += rate * outlook.profile.expected_ns(rows) / rows
+        for arriving in rates:
+            asked += arriving.asked_in_batches_of(_rows(arriving, multiplier))
         return asked <= self._capacity
 
 
-def _rows(outlook: Outlook, rate: float, multiplier: float) -> int:
-    """The batch size of a kind, at least 1. `rate`: its rows per nanosecond."""
+def _rows(arriving: Arriving, multiplier: float) -> int:
+    """The batch size of a kind, at least that of one request."""
+    outlook = arriving.outlook
     if not outlook.fixed_cost_ns:
-        return 1  # waiting spares nothing, as far as is known, however much the workers lack
+        return arriving.request_rows  # waiting spares nothing, as far as is known, however much the workers lack
     if multiplier == inf:
         return outlook.most_rows
-    return max(1, int(min(outlook.most_rows, sqrt(2 * multiplier * rate * outlook.fixed_cost_ns))))
+    balanced = sqrt(2 * multiplier * arriving.rows_per_request * arriving.rows_per_ns * outlook.fixed_cost_ns)
+    return max(arriving.request_rows, int(min(outlook.most_rows, balanced)))

@@ -1,6 +1,7 @@
 """Whether requests merge enough where no batch waits: while all workers are busy, a queue grows by itself."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 
 from tidegate_symphony.outlook import Outlook
@@ -12,40 +13,70 @@ HALVINGS = 12
 """The cycle is found to so many bits of the longest SLO."""
 
 
-def merges_by_itself(rates: Sequence[tuple[Outlook, float]], workers: int) -> bool:
-    """Whether all are in time if every batch starts as soon as a worker is idle. `rates`: rows per nanosecond.
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """What arrives of one kind, and what the workers promise it."""
 
-    Each kind is then served once per cycle, in batches of what arrived meanwhile. The cycle is the shortest with which
-    the workers bear the load; even who has waited for a whole one has to be in time by what may be promised.
+    outlook: Outlook
+    rows_per_ns: float
+    rows_per_request: float
+    """The mean rows of a request; at least 1."""
+
+    @property
+    def request_rows(self) -> int:
+        """The smallest batch: of one request, in whole rows."""
+        return min(ceil(self.rows_per_request), self.outlook.profile.max_rows)
+
+    def asked_in_batches_of(self, rows: int) -> float:
+        """How many workers are busy all the time with batches of so many rows."""
+        return self.rows_per_ns * self.outlook.profile.expected_ns(rows) / rows
+
+    def rows_in(self, cycle_ns: float) -> int:
+        """The rows that arrive in a cycle: whole requests, at least one, and no more than are worth merging."""
+        return max(self.request_rows, min(self.outlook.most_rows, ceil(self.rows_per_ns * cycle_ns)))
+
+    def asked_in_cycles_of(self, cycle_ns: float) -> float:
+        """How many workers are busy all the time with batches of what arrives in a cycle."""
+        return self.blocked_in_cycles_of(cycle_ns, 0)
+
+    def blocked_in_cycles_of(self, cycle_ns: float, wait_ns: int) -> float:
+        """How many workers run, on average, such a batch that lasts for longer than that from then on."""
+        rows = self.rows_in(cycle_ns)
+        filled = max(self.rows_per_request, min(rows, self.rows_per_ns * cycle_ns))
+        return self.rows_per_ns * max(0, self.outlook.profile.expected_ns(rows) - wait_ns) / filled
+
+
+def shortest_cycle_ns(kinds: Sequence[Arriving], workers: int) -> float | None:
+    """Return the shortest cycle with which the workers bear the load, each kind being served once in it.
+
+    None where even the longest SLO is too short, or there is none.
     """
-    slos_ns = [outlook.slo_ns for outlook, rate in rates if rate and outlook.slo_ns is not None]
-    longest_ns = max(slos_ns, default=0)
+    cycle_ns = float(max((kind.outlook.slo_ns or 0 for kind in kinds if kind.rows_per_ns), default=0))
     borne = (1 - SPARE) * workers
-    if not longest_ns or _asked(rates, longest_ns) > borne:
-        return False
-    shortest_ns, cycle_ns = 0.0, float(longest_ns)
+
+    def is_borne(cycle_ns: float) -> bool:
+        return sum(kind.asked_in_cycles_of(cycle_ns) for kind in kinds) <= borne
+
+    if not cycle_ns or not is_borne(cycle_ns):
+        return None
+    shortest_ns = 0.0
     for _ in range(HALVINGS):
         middle_ns = (shortest_ns + cycle_ns) / 2
-        if _asked(rates, middle_ns) > borne:
-            shortest_ns = middle_ns
-        else:
+        if is_borne(middle_ns):
             cycle_ns = middle_ns
-    return all(
-        cycle_ns + outlook.profile.planned_ns(_rows(outlook, rate, cycle_ns)) <= outlook.slo_ns
-        for outlook, rate in rates
-        if rate and outlook.slo_ns is not None
+        else:
+            shortest_ns = middle_ns
+    return cycle_ns
+
+
+def merges_by_itself(kinds: Sequence[Arriving], cycle_ns: float | None) -> bool:
+    """Tell whether all are in time if every batch starts as soon as a worker is idle.
+
+    Each kind is then served once per cycle (`shortest_cycle_ns`), in batches of what arrived meanwhile. Even who has
+    waited for a whole one has to be in time by what may be promised.
+    """
+    return cycle_ns is not None and all(
+        cycle_ns + kind.outlook.profile.planned_ns(kind.rows_in(cycle_ns)) <= kind.outlook.slo_ns
+        for kind in kinds
+        if kind.rows_per_ns and kind.outlook.slo_ns is not None
     )
-
-
-def _asked(rates: Sequence[tuple[Outlook, float]], cycle_ns: float) -> float:
-    """How many workers are busy all the time with batches of what arrives in a cycle."""
-    asked = 0.0
-    for outlook, rate in rates:
-        rows = _rows(outlook, rate, cycle_ns)
-        asked += rate * outlook.profile.expected_ns(rows) / max(1.0, min(rows, rate * cycle_ns))
-    return asked
-
-
-def _rows(outlook: Outlook, rate: float, cycle_ns: float) -> int:
-    """What arrives in a cycle, in whole rows, at least 1 and no more than is worth merging."""
-    return max(1, min(outlook.most_rows, ceil(rate * cycle_ns)))

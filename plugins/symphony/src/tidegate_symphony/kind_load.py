@@ -1,11 +1,15 @@
 """What arrives of one kind of requests, and how large batches it needs."""
 
-from dataclasses import dataclass
+from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Self
 
 from tidegate.toolkit import ArrivalRate, BatchTarget
 from tidegate_symphony.applications import Alike
 from tidegate_symphony.outlook import LESS_SURE, Outlook
+
+MOST_KEYS = 64
+"""Of so many merge keys, the latest, the rates are known; with another key nothing is expected to come."""
 
 
 @dataclass(slots=True)
@@ -19,6 +23,8 @@ class KindLoad:
     """What the workers promise; None: no worker hosts it, or nobody has asked since they or their profiles changed."""
     needed_rows: float = 1.0
     """The size that its batches need; inf: no size carries the load."""
+    rates_of_keys: OrderedDict[str, ArrivalRate] = field(default_factory=OrderedDict)
+    """The rates by merge key, that of the latest request last: what has another key joins no batch."""
     alike: tuple[Alike, ...] = ()
     """The groups of its requests whose batches take more or less long, the last one all; as old as the outlook."""
 
@@ -26,6 +32,18 @@ class KindLoad:
     def of(cls, rate: ArrivalRate, *, needed_rows: float = 1.0) -> Self:
         """The load of what arrives at a rate; what the workers promise is to be found."""
         return cls(rate, tuple(BatchTarget(rate) for _ in (1, *LESS_SURE)), needed_rows=needed_rows)
+
+    def rate_of_key(self, merge_key: str, now_ns: int) -> ArrivalRate:
+        """Return the rate of a merge key of which a request arrives; clients choose keys, so that few are kept."""
+        rates = self.rates_of_keys
+        rate = rates.get(merge_key)
+        if rate is None:
+            if len(rates) == MOST_KEYS:
+                rates.popitem(last=False)
+            rate = rates[merge_key] = ArrivalRate(now_ns)
+        else:
+            rates.move_to_end(merge_key)
+        return rate
 
     def forget_plans(self) -> None:
         """The workers or their profiles changed: no target stands."""

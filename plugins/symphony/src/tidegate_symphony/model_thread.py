@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tidegate.api import NEVER, Model, Profile, QueueKey, Request
-from tidegate.toolkit import BatchTarget, Gathered, Gathering, RequestQueue
+from tidegate.toolkit import ArrivalRate, BatchTarget, Gathered, Gathering, RequestQueue
 from tidegate_symphony.applications import Alike
 from tidegate_symphony.choice import Chosen, choose
 from tidegate_symphony.outlook import Outlook, Promises
@@ -32,10 +32,16 @@ class Candidate:
     """The earliest deadline among them, less the reserve; NEVER where none has one."""
     exec_ns: int = 0
     """Dispatch no earlier: until then one more request could still join (the frontrun moment, or now)."""
+    frontrun_ns: int = 0
+    """From then on it no longer leaves room for others (`room`): no request could join it in time."""
     latest_ns: int = NEVER
     """Dispatch no later: a start after this breaks the earliest deadline."""
     in_time: bool = True
     """Whether it is expected to be in time; else it is tried, where nobody else wants the worker."""
+    fillers: tuple[int, ...] = ()
+    """The requests from further back that fill it (`Gathered.fillers`); not among the `count`."""
+    full: bool = False
+    """Whether others wait behind it that do not fit: nothing is gained by waiting for more."""
     chosen: Chosen | None = None
     """The batch itself, where its requests need not stand together; `start` and `count` say nothing then."""
 
@@ -52,6 +58,7 @@ class ModelThread(RequestQueue):
         "candidate",
         "kind",
         "outlook",
+        "rate",
         "slack_ns",
     )
 
@@ -60,12 +67,14 @@ class ModelThread(RequestQueue):
         key: QueueKey,
         model: Model,
         gathering: Gathering,
+        rate: ArrivalRate,
         targets: Sequence[BatchTarget] = (),
         *,
         patience_ns: int = 0,
         slack_ns: int = 0,
     ) -> None:
-        """`targets`: gather by window towards these sizes, one for each degree of promises; none: keep the head.
+        """`rate`: at which its requests arrive. `targets`: gather by window towards these sizes, one for each
+        degree of promises; none: keep the head.
 
         `patience_ns`: how long a request without a deadline gives way to those that have one, where the model has no
         SLO. `slack_ns`: a timer may fire so late, so a batch waits that much less.
@@ -78,6 +87,8 @@ class ModelThread(RequestQueue):
         self._alike: Sequence[Alike] = ()
         """The groups of the last update."""
         self._gathering = gathering
+        self.rate = rate
+        """At which requests of its kind and merge key arrive."""
         self._targets = targets
         self._usual_ns = patience_ns if model.slo_ns is None else model.slo_ns
         """The time that requests usually have."""
@@ -107,14 +118,19 @@ class ModelThread(RequestQueue):
             return now_ns >= candidate.exec_ns  # who is in it is looked at again when a worker is idle
         if self.rank_ns(request) < self._last_ns:
             return False  # it stands before others
-        if candidate.start + candidate.count + 1 < len(self._requests):
+        if candidate.full or candidate.start + candidate.count + 1 < len(self._requests):
             return True  # others wait before it that could not join either
         rows = candidate.rows + request.rows
         due_ns = min(candidate.due_ns, self._gathering.due_ns(request))
         if rows <= self.outlook.most_rows and now_ns + self.outlook.profile.planned_ns(rows) <= due_ns:
             candidate.count, candidate.rows, candidate.due_ns = candidate.count + 1, rows, due_ns
             self._time(candidate, now_ns, enough_rows)
-        return True
+            return True
+        return candidate.exec_ns <= now_ns  # else the batch is full and waits no longer
+
+    def leaves_room(self, now_ns: int) -> bool:
+        """Whether its candidate leaves room for others: it can still wait, and grow."""
+        return self.candidate is not None and now_ns < self.candidate.frontrun_ns
 
     def count_hopeless(self, outlook: Outlook, now_ns: int) -> int:
         """How many requests at the head are late even if they run now, alone, and in much less time than expected.
@@ -137,7 +153,10 @@ class ModelThread(RequestQueue):
         batch = self.gather(outlook.promises, now_ns)
         assert batch is not None, "a head that is not hopeless is a batch by itself"
         chosen = batch if isinstance(batch, Chosen) else None
-        self.candidate = Candidate(batch.start, batch.count, batch.rows, batch.due_ns, chosen=chosen)
+        full = chosen is None and batch.start + batch.count + len(batch.fillers) < len(self)
+        self.candidate = Candidate(
+            batch.start, batch.count, batch.rows, batch.due_ns, fillers=batch.fillers, full=full, chosen=chosen
+        )
         self._time(self.candidate, now_ns, enough_rows)
         return self.candidate
 
@@ -166,6 +185,12 @@ class ModelThread(RequestQueue):
             best = self._gathering.keep_head(self, promises.least, now_ns, most_rows=self.outlook.most_rows)
         return best
 
+    def bring_batch_forward(self, batch: Gathered | Candidate) -> int:
+        """Let the requests of a batch be the first of the queue; returns how many they are."""
+        run = islice(self._requests, batch.start, batch.start + batch.count)
+        self.bring_forward([*run, *batch.fillers])
+        return batch.count + len(batch.fillers)
+
     def bring_forward(self, ids: Sequence[int]) -> None:
         """Let these requests be the first of the queue, in this order: they are about to be taken."""
         for request_id in reversed(ids):
@@ -175,7 +200,7 @@ class ModelThread(RequestQueue):
         """The batch of most worth: a run of the queue, where the outlook tells of all that are in it."""
         chosen = choose(self, self._alike, self._gathering, now_ns, self.outlook.most_rows)
         if chosen and chosen.promises is self.outlook.promises:
-            return Gathered(chosen.start, chosen.count, chosen.rows, chosen.due_ns)
+            return Gathered(chosen.start, chosen.count, chosen.rows, chosen.due_ns, chosen.fillers)
         return chosen
 
     def _gather_with(self, profile: Profile, degree: int, now_ns: int) -> Gathered | None:
@@ -187,15 +212,22 @@ class ModelThread(RequestQueue):
         return gathering.window(self, profile, now_ns, min(target, most_rows), most_rows=most_rows)
 
     def _rate_in_time(self, batch: Gathered, promises: Promises, now_ns: int) -> float:
-        """How many rows of a batch that starts now are expected to be in time, per nanosecond that it takes."""
+        """How many requests of a batch that starts now are expected to be in time, per nanosecond that it takes."""
         due_ns = self._gathering.due_ns
-        left = [(each.rows, due_ns(each) - now_ns) for each in islice(self, batch.start, batch.start + batch.count)]
+        members = [
+            *islice(self, batch.start, batch.start + batch.count),
+            *map(self._requests.__getitem__, batch.fillers),
+        ]
+        left = [(1.0, due_ns(each) - now_ns) for each in members]
         return promises.in_time(batch.rows, left) / promises.profile.expected_ns(batch.rows)
 
     def _time(self, candidate: Candidate, now_ns: int, enough_rows: float) -> None:
         profile = candidate.chosen.promises.profile if candidate.chosen else self.outlook.profile
         rows, due_ns, planned_ns = candidate.rows, candidate.due_ns, profile.planned_ns
         candidate.exec_ns, candidate.latest_ns = now_ns, NEVER
+        joined_rows = rows + self.rate.least_rows
+        is_full = candidate.full or joined_rows > self.outlook.most_rows
+        candidate.frontrun_ns = self.head.arrival_ns + self._usual_ns
         if due_ns != NEVER:
             candidate.latest_ns = due_ns - planned_ns(rows)
             if candidate.latest_ns < now_ns:
@@ -203,8 +235,9 @@ class ModelThread(RequestQueue):
             candidate.in_time = candidate.latest_ns >= now_ns
             if not candidate.in_time:
                 candidate.latest_ns = due_ns - profile.least_ns(rows)
-            waits = self.model.slo_ns is not None and rows < enough_rows and rows < self.outlook.most_rows
+            frontrun_ns = due_ns - planned_ns(rows if is_full else joined_rows) - self.slack_ns
+            candidate.frontrun_ns = min(frontrun_ns, self._came_ns + LONGEST_PAUSE_NS)
+            waits = self.model.slo_ns is not None and rows < enough_rows and not is_full
             if waits and self.head.deferrable:  # of its queue all are, or none
                 # Without an SLO there is nothing to defer towards; nobody can join what is full.
-                frontrun_ns = due_ns - planned_ns(rows + 1) - self.slack_ns
-                candidate.exec_ns = max(now_ns, min(frontrun_ns, self._came_ns + LONGEST_PAUSE_NS))
+                candidate.exec_ns = max(now_ns, candidate.frontrun_ns)

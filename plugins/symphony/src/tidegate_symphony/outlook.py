@@ -34,17 +34,16 @@ class Promises:
         less_sure = [profile.with_margin(share) for share in LESS_SURE] if scatters else ()
         return cls(profile, less_sure, profile.at_least(), NormalDist().inv_cdf(quantile))
 
-    def in_time(self, rows: int, rows_left_ns: Sequence[tuple[float, int]]) -> float:
-        """How many rows of a batch of `rows` will be in time, on average, as if times were distributed normally.
+    def in_time(self, rows: int, left_ns: Sequence[tuple[float, int]]) -> float:
+        """How many requests of a batch of `rows` will be in time, on average, as if times were distributed normally.
 
-        `rows_left_ns`: of each request its rows, or what they count as, and how long from the batch's start its
-        deadline is away.
+        `left_ns`: of each request what it counts as, and how long from the batch's start its deadline is away.
         """
         expected_ns = self.profile.expected_ns(rows)
         spread_ns = sqrt(2) * (self.profile.planned_ns(rows) - expected_ns) / self.deviations
         if spread_ns <= 0:
-            return sum(each for each, left_ns in rows_left_ns if left_ns >= expected_ns)
-        return sum(each * 0.5 * erfc((expected_ns - left_ns) / spread_ns) for each, left_ns in rows_left_ns)
+            return sum(each for each, each_ns in left_ns if each_ns >= expected_ns)
+        return sum(each * 0.5 * erfc((expected_ns - each_ns) / spread_ns) for each, each_ns in left_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,9 @@ from tidegate.api import (
     Worker,
     WorkerJoined,
     WorkerLost,
+    WorkerReady,
     ms_to_ns,
+    queue_key,
 )
 from tidegate.toolkit import ArrivalRate, Gathered, Gathering, QueueingPolicy
 from tidegate_symphony.applications import Alike, Applications
@@ -38,6 +40,7 @@ from tidegate_symphony.kind_load import KindLoad
 from tidegate_symphony.model_thread import Candidate, Kind, ModelThread
 from tidegate_symphony.outlook import Outlook, Promises
 from tidegate_symphony.rank_thread import ReadyCandidates
+from tidegate_symphony.room import Room
 
 TRIED_NS = NEVER // 4
 """What can only be tried is ranked so much later than what may be promised, and before what has no deadline."""
@@ -85,7 +88,7 @@ class Symphony(QueueingPolicy[ModelThread]):
 
     def __init__(self, setup: Setup, options: SymphonyOptions) -> None:
         super().__init__(setup, options)
-        self._gathering = Gathering(ms_to_ns(options.reserve_ms))
+        self._gathering = Gathering(ms_to_ns(options.reserve_ms), fills=True)
         self._by_window = options.gathering == "window"
         self._adapts = options.deferral == "adaptive"
         self._chooses = self._by_window and self._adapts
@@ -102,6 +105,8 @@ class Symphony(QueueingPolicy[ModelThread]):
         """The applications that are known, by model."""
         for times in setup.execution_times:
             self._applications.setdefault(times.model, Applications()).tell(times)
+        self._ends_ns: dict[int, int] = {}
+        """When what runs is planned to end, by worker."""
         self._ready = ReadyCandidates()
         self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.tolerated_loss)
 
@@ -118,9 +123,9 @@ class Symphony(QueueingPolicy[ModelThread]):
 
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
         """A thread of its model and shape: all of those share a target."""
-        targets = self._loads[key[:2]].targets if self._by_window else ()
-        patience_ns = self.setup.patience_ns
-        return ModelThread(key, model, self._gathering, targets, patience_ns=patience_ns, slack_ns=self._slack_ns)
+        load, patience_ns = self._loads[key[:2]], self.setup.patience_ns
+        rate, targets = load.rates_of_keys[key[2]], load.targets if self._by_window else ()
+        return ModelThread(key, model, self._gathering, rate, targets, patience_ns=patience_ns, slack_ns=self._slack_ns)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards the rate of its model and shape; it joins the candidate, or there is a new one."""
@@ -128,10 +133,13 @@ class Symphony(QueueingPolicy[ModelThread]):
         load = self._loads.get((request.model, request.shape))
         if load is None:
             load = self._begin_load((request.model, request.shape), now_ns)
+        rate_of_key = load.rate_of_key(queue_key(request, self.models[request.model])[2], now_ns)
         if not self.arrives_anew(request):
             self._autoscaler.arrived()
             if load.outlook is None or now_ns + load.outlook.profile.planned_ns(1) <= request.deadline_ns:
-                load.rate.observe(now_ns, request.rows)  # what is too late as it comes asks for no batch
+                # What is too late as it comes asks for no batch.
+                load.rate.observe(now_ns, request.rows)
+                rate_of_key.observe(now_ns, request.rows)
             if request.app and (known := self._applications.get(request.model)) and known.count(request.app):
                 self._plan_by_applications(request.model)
             if self._adapts and (need := self._needs.get(request.model) or self._share(request.model)):
@@ -144,7 +152,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         if candidate.exec_ns > now_ns:
             return (SetTimer(thread.key, candidate.exec_ns),)
         if self._ready.holds(thread.key):  # it waits for a worker, and may have become more urgent
-            return self._await_worker(thread, candidate)
+            return self._await_worker(now_ns, thread, candidate)
         return self.queue_changed(now_ns, thread)
 
     def queue_changed(self, now_ns: int, queue: ModelThread) -> Commands:
@@ -161,16 +169,29 @@ class Symphony(QueueingPolicy[ModelThread]):
         commands: list[AnyCommand] = []
         hosts = self.idle.hosts(worker.id)
         tried: set[QueueKey] = set()
+        leave_room: set[Kind] = set()
         while self.idle.is_idle(worker.id):
             key = self._ready.most_urgent(hosts, tried)
             if key is None:
                 break
             tried.add(key)
             thread = self.queues[key]
+            if thread.kind in leave_room and thread.leaves_room(now_ns):
+                continue  # many queues of a kind, by merge keys, are not all looked at for the same answer
             self._update(now_ns, thread, commands)
+            if self._ready.holds(key) and thread.leaves_room(now_ns) and self._rooms(thread):
+                leave_room.add(thread.kind)
             is_about_to_be = self.start_ns(now_ns, worker) > now_ns
             if is_about_to_be and self._ready.holds(key) and self._would_run(now_ns, thread, worker):
                 break
+        return commands
+
+    def on_worker_ready(self, event: WorkerReady) -> Commands:
+        """Serve what waits; it runs nothing that ends later than that."""
+        self._ends_ns.pop(event.worker_id, None)
+        commands = super().on_worker_ready(event)
+        if event.free_ns > event.now_ns:  # unless it was given something, it is not idle before that
+            self._ends_ns.setdefault(event.worker_id, event.free_ns)
         return commands
 
     def on_leg_finished(self, event: LegFinished) -> Commands:
@@ -195,6 +216,7 @@ class Symphony(QueueingPolicy[ModelThread]):
     def on_worker_lost(self, event: WorkerLost) -> Commands:
         """There is less for all that shared it."""
         self._needs.clear()
+        self._ends_ns.pop(event.worker_id, None)
         return super().on_worker_lost(event)
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
@@ -232,18 +254,42 @@ class Symphony(QueueingPolicy[ModelThread]):
                 commands.append(SetTimer(thread.key, candidate.exec_ns))
                 return
             if not self._grant(now_ns, thread, candidate, commands):
-                commands.extend(self._await_worker(thread, candidate))
+                commands.extend(self._await_worker(now_ns, thread, candidate))
                 return
         self._ready.discard(thread.key)
         commands.append(CancelTimer(thread.key))
 
-    def _await_worker(self, thread: ModelThread, candidate: Candidate) -> Commands:
-        """Let a candidate be schedulable until it ceases to be valid."""
+    def _await_worker(self, now_ns: int, thread: ModelThread, candidate: Candidate) -> Commands:
+        """Let a candidate be schedulable until it ceases to be valid; look again when it need not leave room."""
         after_others_ns = 0 if candidate.in_time else TRIED_NS
-        if not self._ready.put(thread.key, candidate.latest_ns + after_others_ns):
+        is_new = self._ready.put(thread.key, candidate.latest_ns + after_others_ns)
+        if thread.leaves_room(now_ns) and self._rooms(thread):
+            return (SetTimer(thread.key, min(candidate.frontrun_ns, candidate.latest_ns + 1)),)
+        if not is_new:
             return ()
         expires = candidate.latest_ns < NEVER
         return (SetTimer(thread.key, candidate.latest_ns + 1) if expires else CancelTimer(thread.key),)
+
+    def _rooms(self, thread: ModelThread) -> Sequence[Room]:
+        """The room to leave to those that share workers with a queue, the least wait first."""
+        need = self._needs.get(thread.model.name)
+        return need.rooms if need else ()
+
+    def _is_room_left(self, now_ns: int, thread: ModelThread, worker: Worker, rows: int) -> bool:
+        """Whether enough workers are left for requests that cannot wait for as long as a batch of so many rows runs."""
+        rooms = self._rooms(thread)
+        if not rooms:
+            return True
+        lasts_ns = self.profile(thread.model.name, worker, thread.shape).expected_ns(rows)
+        idle = self.idle.count_idle(thread.model.name)
+        for room in rooms:
+            if lasts_ns <= room.wait_ns:
+                break
+            if idle <= room.workers:
+                soon_ns = now_ns + room.wait_ns
+                if idle + sum(ends_ns <= soon_ns for ends_ns in self._ends_ns.values()) <= room.workers:
+                    return False
+        return True
 
     def _grant(self, now_ns: int, thread: ModelThread, candidate: Candidate, commands: list[AnyCommand]) -> bool:
         """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""
@@ -259,13 +305,21 @@ class Symphony(QueueingPolicy[ModelThread]):
                 batch = thread.gather(promises, start_ns, tries=tries)
             if batch is not None and start_ns > now_ns and batch != thread.gather(promises, now_ns, tries=tries):
                 continue  # once the worker is idle, which may be sooner than planned, more may be in time
-            if batch is not None:
-                chosen, start = batch.chosen if isinstance(batch, Candidate) else batch, batch.start
-                if isinstance(chosen, Chosen):
-                    thread.bring_forward(chosen.ids)
-                    start = 0
-                commands.append(self.dispatch(now_ns, thread, batch.count, worker, start=start))
-                return True
+            if batch is None or (
+                thread.leaves_room(now_ns) and not self._is_room_left(now_ns, thread, worker, batch.rows)
+            ):
+                continue
+            chosen = batch.chosen if isinstance(batch, Candidate) else batch
+            count, start = batch.count, batch.start
+            if isinstance(chosen, Chosen):
+                thread.bring_forward(chosen.ids)
+                count, start = len(chosen.ids), 0
+            elif batch.fillers:
+                count, start = thread.bring_batch_forward(batch), 0
+            command = self.dispatch(now_ns, thread, count, worker, start=start)
+            self._ends_ns[worker.id] = command.batch.legs[0].end_ns
+            commands.append(command)
+            return True
         return False
 
     def _would_run(self, now_ns: int, thread: ModelThread, worker: Worker) -> bool:
@@ -281,14 +335,16 @@ class Symphony(QueueingPolicy[ModelThread]):
         It is what the load needs (`BatchNeed`), and no more than pays: one more request in a batch of b spares beta/b
         of worker time; waiting for it, 1/lambda on average, keeps a worker idle that others may want: the more of them
         there are, and the fewer workers are idle, the surer. Both are equal at `b* = lambda*beta / kappa` with
-        `kappa = contention * others / idle`, at least 1.
+        `kappa = contention * others / idle`, at least 1. Lambda is the rate of what can join: of this merge key, and
+        small enough.
         """
         load = self._loads[thread.kind]
         if not self._adapts or load.outlook is None or (load.needed_rows < inf and self._consolidates):
             return inf
         if load.needed_rows <= 1:
             return 1
-        pays_rows = load.rate.rows_per_ns * load.outlook.fixed_cost_ns
+        free_rows = max(1, load.outlook.most_rows - thread.rows)
+        pays_rows = thread.rate.rows_per_ns_joining(free_rows) * load.outlook.fixed_cost_ns
         need = self._needs.get(thread.model.name)
         others = len(need.loads) - 1 if need else 0
         if others and pays_rows > 1:
