@@ -12,6 +12,12 @@ REQUESTS = 6000
 """In the measured window."""
 LEAST_S, LEAST_WARMUP_S = 1.5, 1.0
 MAX_BATCH = 32
+ROWS: dict[str, tuple[dict[str, Any], float, int]] = {
+    "1": ({"distribution": "constant", "value": 1}, 1.0, 1),
+    "log-normal": ({"distribution": "lognormal", "mean": 4, "cv": 1}, 4.0, 9),
+    "1 or 16": ({"distribution": "table", "values": [1, 16], "weights": [3, 1]}, 4.75, 16),
+}
+"""The rows of requests: how they are drawn, their mean, and those of a large request, for which SLOs leave time."""
 BATCHING = {"much": (6.0, 30.0), "some": (0.8, 4.0), "little": (0.05, 0.4)}
 """How well batching pays: the range of beta / alpha."""
 
@@ -40,6 +46,8 @@ class Workload:
     """`good`, `wrong` or `none`."""
     tight: bool = False
     """Whether SLOs are 2.5 to 4 times what a request takes alone, rather than 3 to 10 times."""
+    rows: str = "1"
+    """How many rows requests have: `1`, `log-normal` or `1 or 16`."""
     ways_ms: float = 0.0
     """How far Tritons are from Tidegate: what every leg takes besides running, there and back."""
     ways_jitter_ms: float = 0.0
@@ -54,15 +62,18 @@ class Workload:
 def draw_workload(seed: int, number: int, *, tight: bool = False, near: bool = False) -> Workload:
     """The workload of a number in the sample of a seed.
 
-    Tritons are 0.2 to 2 ms away from Tidegate, as live ones are, and every other workload is a tight one. `near`: there
-    is no network between them, and no workload is tight unless `tight` is given. `tight`: each has few workers, whose
+    Tritons are 0.2 to 2 ms away from Tidegate, as live ones are, every other workload is a tight one, and requests of
+    some have several rows. `near`: there is no network between them, requests have one row, and no workload is tight
+    unless `tight` is given. `tight`: each has few workers, whose
     legs scatter as those of a real GPU behind a busy host do, under short SLOs.
     """
     if not near:
         drawn = draw_workload(seed, number, tight=tight or number % 2 == 1, near=True)
         draw = stream(seed, "ways", number)
         ways_ms = round(_log_uniform(draw, 0.2, 2), 3)
-        return replace(drawn, ways_ms=ways_ms, ways_jitter_ms=round(ways_ms * draw.choice((0, 0.2, 0.5)), 3))
+        jitter_ms = round(ways_ms * draw.choice((0, 0.2, 0.5)), 3)
+        rows = draw.choice(("1", "1", "log-normal", "1 or 16"))
+        return replace(drawn, ways_ms=ways_ms, ways_jitter_ms=jitter_ms, rows=rows)
     draw = stream(seed, "tight" if tight else "no regret", number)
     if tight:
         return replace(
@@ -102,6 +113,7 @@ def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scen
     draw = stream(seed, "models of no regret", workload.number)
     models, service, shares = [], {}, _shares(workload)
     slo_times = (2.5, 4.0) if workload.tight else (3.0, 10.0)
+    rows, mean_rows, large_rows = ROWS[workload.rows]
     mean_ms = 0.0
     """Of a worker's time, what a request of the mix costs in batches as large as the SLOs allow."""
     for index in range(workload.models):
@@ -110,7 +122,8 @@ def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scen
         alone_ms, ratio = _log_uniform(draw, 2, 50), _log_uniform(draw, least, most)
         true = {"alpha_ms": alone_ms / (1 + ratio), "beta_ms": alone_ms * ratio / (1 + ratio)}
         widths = [100] if workload.shapes == 1 else sorted(draw.sample(range(100, 301), workload.shapes))
-        slo_ms = max(10.0, alone_ms * widths[-1] / 100 * draw.uniform(*slo_times))
+        large_ms = true["alpha_ms"] * large_rows + true["beta_ms"]
+        slo_ms = max(10.0, large_ms * widths[-1] / 100 * draw.uniform(*slo_times))
         wrong = draw.uniform(0.5, 2.0), draw.uniform(0.5, 2.0)
         told = {
             "good": true,
@@ -123,6 +136,7 @@ def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scen
                 "slo_ms": slo_ms,
                 "profile": {**told, "max_batch": MAX_BATCH},
                 "share": shares[index],
+                "rows": rows,
                 "shapes": []
                 if workload.shapes == 1
                 else [
@@ -133,7 +147,7 @@ def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scen
         )
         service[name] = {"profile": {**true, "max_batch": MAX_BATCH}}
         cost_ms = [_cost_ms(true, width / 100, slo_ms, workload.workers) for width in widths]
-        mean_ms += shares[index] * sum(cost_ms) / len(cost_ms)
+        mean_ms += mean_rows * shares[index] * sum(cost_ms) / len(cost_ms)
     rate_rps = workload.load * workload.workers * 1000 / mean_ms
     duration_s = max(LEAST_S, requests / rate_rps)
     simulation: dict[str, Any] = {"service": service}

@@ -1,6 +1,7 @@
 """Whether anybody is worse off behind Tidegate: scenarios are what they say, verdicts follow from figures."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ from bench.no_regret.__main__ import main, missed, summary
 from bench.no_regret.attacks import Attack, attacks, suffer
 from bench.no_regret.attacks import contenders as contenders_under_attack
 from bench.no_regret.contenders import DEFAULT, contenders, verdict
-from bench.no_regret.workloads import beside, draw_workload, scenario_of
+from bench.no_regret.workloads import ROWS, beside, draw_workload, scenario_of
 from tidegate.workload import PolicyChoice
 
 
 def _row(load: float = 0.2, **attainment: float) -> dict[str, Any]:
     names = {DEFAULT: 0.9, "triton plain": 0.9, "triton tuned": 0.8, "eager": 0.9, **attainment}
-    figures = {name: {"attainment": share, "p50_ms": 10.0} for name, share in names.items()}
+    figures = {name: {"attainment": share, "worst": share, "p50_ms": 10.0} for name, share in names.items()}
     row = {"number": 0, "load": load, "figures": figures}
     return {**row, "verdict": verdict(row)}
 
@@ -41,7 +42,7 @@ def test_every_workload_is_a_scenario_with_the_load_that_it_names(number: int) -
 def test_tritons_that_are_away_are_so_for_tidegate_alone() -> None:
     away = draw_workload(2, 3)
     assert away.tight
-    assert beside(away) == draw_workload(2, 3, tight=True, near=True)
+    assert beside(away) == replace(draw_workload(2, 3, tight=True, near=True), rows=away.rows)
     assert not draw_workload(2, 4).tight
     (pool,) = scenario_of(away, 2, 1000).workers
     assert pool.network is not None
@@ -50,16 +51,36 @@ def test_tritons_that_are_away_are_so_for_tidegate_alone() -> None:
     assert near.network is None
 
 
+def test_requests_have_rows_and_slos_leave_time_for_large_ones() -> None:
+    drawn = [draw_workload(2, number) for number in range(40)]
+    assert {workload.rows for workload in drawn} == set(ROWS)
+    workload = next(each for each in drawn if each.rows == "1 or 16" and each.profiles == "good" and each.shapes == 1)
+    for model in scenario_of(workload, 2, 1000).models:
+        assert model.rows.distribution == "table"
+        assert model.profile is not None
+        assert model.profile.alpha_ms is not None
+        assert model.profile.beta_ms is not None
+        assert model.slo_ms is not None
+        assert model.slo_ms >= 2.5 * (16 * model.profile.alpha_ms + model.profile.beta_ms)
+
+
+def test_the_worst_model_is_judged_beside_the_whole() -> None:
+    row = _row()
+    row["figures"]["eager"]["worst"] = 0.95
+    assert verdict(row)["worst_over_best"] == pytest.approx(-5)
+    assert not summary([{**row, "verdict": verdict(row)}])[2][2]
+
+
 def test_whoever_is_worse_is_found() -> None:
     fine, worse, slow = _row(), _row(**{DEFAULT: 0.885}), _row(**{"eager": 0.95})
-    assert [met for _, _, met in summary([fine])] == [True, True, False, True]
+    assert [met for _, _, met in summary([fine])] == [True, True, True, False, True]
     assert missed([fine, worse, slow]) == [slow, worse]
     assert [met for _, _, met in summary([fine, worse])][:2] == [False, True]
     late = _row()
     late["figures"][DEFAULT]["p50_ms"] = 12.0
     late = {**late, "verdict": verdict(late)}
     assert missed([late]) == [late]
-    assert not summary([late])[3][2]
+    assert not summary([late])[4][2]
 
 
 def test_a_short_run_writes_figures_that_a_later_one_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
