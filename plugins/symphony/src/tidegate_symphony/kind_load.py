@@ -9,7 +9,7 @@ from tidegate_symphony.applications import Alike
 from tidegate_symphony.outlook import LESS_SURE, Outlook
 
 MOST_KEYS = 64
-"""Of so many merge keys, the latest, the rates are known; with another key nothing is expected to come."""
+"""The number of merge keys, the latest, of which the rates are known; with others nothing is expected to come."""
 
 
 @dataclass(slots=True)
