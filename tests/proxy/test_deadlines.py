@@ -34,8 +34,18 @@ def test_the_slo_is_the_models_unless_the_request_has_one() -> None:
     assert _due(LAX, slo_ms=("int64_param", 0)) == 0
 
 
+def test_a_timeout_counts_where_triton_or_an_slo_has_it_count() -> None:
+    """Clients give it in seconds, by mistake: Triton ignores that unless the model allows it."""
+    header = service_pb2.ModelInferRequest()
+    header.parameters["timeout"].int64_param = 5
+    assert due(NOW, Model("m", 1), times_in(header), None) == Due(NEVER, 0)
+    assert due(NOW, Model("m", 1), times_in(header), None, heeds_timeout=True) == Due(NOW + 5_000, 0)
+    assert due(NOW, Model("m", 1, STRICT), times_in(header), None) == Due(NOW + 5_000, 0)
+    header.parameters["slo_ms"].int64_param = 50
+    assert due(NOW, Model("m", 1), times_in(header), None) == Due(NOW + 5_000, 0)
+
+
 def test_timeout_and_grpc_deadline_only_bring_it_forward() -> None:
-    assert _due(LAX, timeout=("int64_param", 7_000)) == 7 * MS
     assert _due(STRICT, timeout=("int64_param", 7_000)) == 7 * MS
     assert _due(STRICT, timeout=("int64_param", 70_000)) == 20 * MS
     assert _due(STRICT, 0.005) == 5 * MS

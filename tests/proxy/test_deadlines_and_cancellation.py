@@ -18,7 +18,9 @@ UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 
 def _timed(message: service_pb2.ModelInferRequest, timeout_us: int) -> service_pb2.ModelInferRequest:
-    message.parameters["timeout"].int64_param = timeout_us
+    if timeout_us:
+        message.parameters["timeout"].int64_param = timeout_us
+        message.parameters["slo_ms"].int64_param = 3_600_000  # with which Tidegate heeds it
     return message
 
 

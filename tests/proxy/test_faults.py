@@ -102,6 +102,7 @@ def test_whose_time_is_up_is_told_and_not_tried_again(
     proxy = serve_here(two_gated[:1])
     hurried = request_of("gated", {"X": ROW})
     hurried.parameters["timeout"].int64_param = 100_000
+    hurried.parameters["slo_ms"].int64_param = 3_600_000
     running = start_call(proxy, "ModelInfer", hurried)
     eventually(gate.somebody_waits, "the model to run")
     its_time_is_up = time.monotonic() + 0.1

@@ -46,6 +46,7 @@ def test_over_grpc_and_http(
 
     dropped = request_of("gated", {"X": ROW})
     dropped.parameters["timeout"].int64_param = 300_000
+    dropped.parameters["slo_ms"].int64_param = 3_600_000
     assert _reason(start_call(proxy, "ModelInfer", dropped)) == "deadline"
     stream = open_stream(proxy, [dropped], metadata=STRICT)
     with pytest.raises(grpc.RpcError):

@@ -94,6 +94,7 @@ def test_room_is_made_by_every_end_of_a_request(
     request = request_of("gated", {"X": ROW})
     with_timeout = request_of("gated", {"X": ROW})
     with_timeout.parameters["timeout"].int64_param = 300_000
+    with_timeout.parameters["slo_ms"].int64_param = 3_600_000
     size = len(request.SerializeToString())
     limits = {"max_queue": 5} if limit == "requests" else {"max_queue_bytes": 5 * size}
     proxy = serve_here([triton], policy="symphony", limits=limits)
@@ -142,6 +143,7 @@ def test_the_status_is_a_choice(
     eventually(gate.somebody_waits, "the model to run")
     dropped = request_of("gated", {"X": ROW})
     dropped.parameters["timeout"].int64_param = 500_000
+    dropped.parameters["slo_ms"].int64_param = 3_600_000
     assert outcome(start_call(proxy, "ModelInfer", dropped)) == (shed, "Request timeout expired")
     waiting = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
     eventually(lambda: proxy.engine.queued == 1, "it to queue")

@@ -43,11 +43,17 @@ class Due(NamedTuple):
     """The instant up to which an answer is wanted that is late; 0: it is not."""
 
 
-def due(now_ns: int, model: Model | None, times: Times, grpc_remaining_s: float | None) -> Due:
-    """When the answer to a request is wanted that arrives now. `model`: None where there is none any more."""
+def due(
+    now_ns: int, model: Model | None, times: Times, grpc_remaining_s: float | None, *, heeds_timeout: bool = False
+) -> Due:
+    """When the answer to a request is wanted that arrives now. `model`: None where there is none any more.
+
+    `heeds_timeout`: its Triton heeds the parameter `timeout`. Where that ignores it, an SLO of the model or the request
+    has Tidegate heed it.
+    """
     slo_ns = times.slo_ns if times.slo_ns is not None or model is None else model.slo_ns
     limit_ns = NEVER
-    if times.timeout_ns is not None:
+    if times.timeout_ns is not None and (heeds_timeout or slo_ns is not None):
         limit_ns = now_ns + times.timeout_ns
     limit_ns = min(limit_ns, end_of_call_ns(now_ns, grpc_remaining_s))
     if slo_ns is None:

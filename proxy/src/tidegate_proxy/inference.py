@@ -95,7 +95,7 @@ class Inference:
         envelope = client.envelope
         model = self._directory.catalog.models.get(envelope.model)  # None: gone since it was opened; the engine says so
         heading = envelope.heading
-        wanted = due(arrival_ns, model, heading.times, remaining_s)
+        wanted = due(arrival_ns, model, heading.times, remaining_s, heeds_timeout=envelope.signature.heeds_timeout)
         self._driver.submit(client, arrival_ns, wanted, self._applications.of(heading, client.metadata))
 
     async def infer(self, message: bytes, remaining_s: float | None, metadata: Metadata = (), owner: str = "") -> bytes:

@@ -49,6 +49,8 @@ class Signature:
     """The sizes of inputs that are padded to common ones, so that requests share batches."""
     reads_headers: bool = False
     """Whether the model may see headers of clients, which its Triton may make parameters of their requests."""
+    heeds_timeout: bool = False
+    """Whether its Triton drops requests whose parameter `timeout` is over: it does so where a model says so."""
 
     @property
     def has_strings(self) -> bool:
@@ -67,6 +69,7 @@ def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
         outputs=frozenset(tensor.name for tensor in config.output),
         max_rows=config.max_batch_size,
         reads_headers=may_read_headers(config),
+        heeds_timeout=config.dynamic_batching.default_queue_policy.allow_timeout_override,
     )
 
 
