@@ -81,8 +81,6 @@ ONE_WORKER = replace(SETUP, workers=SETUP.workers[:1])
 class Restless(FirstComeFirstServed):
     """First come, first served; and it drops, preempts, cancels and sets timers, so that all of that is tried."""
 
-    best_effort = False  # nothing is late in what follows
-
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         now_ns, number = event.now_ns, event.request.id
         commands = [*super().on_request_arrived(event), SetTimer("soon", now_ns + 3), SetTimer("never", now_ns + 9)]

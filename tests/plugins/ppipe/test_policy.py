@@ -174,6 +174,38 @@ def test_a_batch_is_bound_to_its_path_when_its_first_worker_is_free() -> None:
     assert play >> finished(16) << split(1, batch=1, at_ns=16, rows=4)
 
 
+# What legs that scatter cost ------------------------------------------------------------------------------------------
+
+SCATTERED = (Profile("a", "slow", (10, 12), (16, 18)), Profile("b", "fast", (5, 6), (13, 14)))
+"""Standard deviations of 6 and 8: 10 for the path, of which 10 + 2 + 5 is expected with one row."""
+
+
+def scattered(*workers: Worker, gathering: str = "planned") -> Playbook:
+    setup = Setup((Model("m", 2, SLO, (Pipeline(("a", "b"), 2),)),), workers, SCATTERED, network=NETWORK)
+    return Playbook(Ppipe(setup, PpipeOptions.model_validate({"gathering": gathering})))
+
+
+def test_a_path_has_one_margin_of_which_half_has_to_be_left() -> None:
+    leaves = Dispatch(Batch(0, "m", (0,), (Leg(0, "a", 0, 16), Leg(2, "b", 18, 13, 16))))
+    assert scattered(SLOW, FAST) >> arrived(0, due_ns=22) << leaves
+    assert scattered(SLOW, FAST) >> arrived(0, due_ns=21) << Drop(0, "deadline")
+
+
+def test_a_batch_gathers_while_three_deviations_are_left() -> None:
+    assert scattered(SLOW, FAST) >> arrived(0) << SetTimer(KEY, SLO - 17 - 30)
+
+
+def test_what_is_promised_is_never_less_than_the_engine_allows() -> None:
+    """The last leg is booked from 22 on and takes at least 2; the legs before it scatter by much."""
+    parts = ("a", "b", "c")
+    workers = tuple(Worker(number, part, (part,), "k") for number, part in enumerate(parts))
+    profiles = (Profile("a", "k", (1,), (11,)), Profile("b", "k", (1,), (11,)), Profile("c", "k", (4,)))
+    setup = Setup((Model("m", 1, SLO, (Pipeline(parts, 1),)),), workers, profiles)
+    legs = Leg(0, "a", 0, 11), Leg(1, "b", 11, 11), Leg(2, "c", 22, 4)
+    assert Playbook(Ppipe(setup, PpipeOptions())) >> arrived(0, due_ns=24) << Dispatch(Batch(0, "m", (0,), legs))
+    assert Playbook(Ppipe(setup, PpipeOptions())) >> arrived(0, due_ns=23) << Drop(0, "deadline")
+
+
 # Which way it goes ----------------------------------------------------------------------------------------------------
 
 
@@ -244,6 +276,29 @@ def test_a_worker_that_is_done_early_begins_with_the_next_batch_early() -> None:
     """It was to begin at 43, and its input is there at 32."""
     play = slow_tail(SLOW, SLOW2, FAST) >> finished(16) >> finished(16, batch=1, worker=1)
     assert play >> finished(39, leg=1, worker=2) << Reroute(1, (Leg(2, "b", 39, 19, 24),))
+
+
+def test_what_is_late_is_not_booked_again_where_it_begins_earlier_than_feared() -> None:
+    """Batch 1 is booked on the last worker from 37 to 47, and batch 2 from 48 on. Batch 1 is late: it can begin at 46,
+    and after a quick second leg at 39. Booked from there it would end at 49, in the time of batch 2."""
+    parts = ("a", "b", "c")
+    workers = tuple(
+        Worker(number, f"w{number}", (part,), "k", Device(part, number)) for number, part in enumerate("aabc")
+    )
+    profiles = tuple(Profile(part, "k", (10,)) for part in parts)
+    network = Network({"b": 6}, bytes_per_s=1e9)
+    setup = Setup((Model("m", 1, SLO, (Pipeline(parts, 1),)),), workers, profiles, network=network)
+
+    def through(batch: int, *starts_ns: int, first: int = 0) -> Dispatch:
+        legs = [Leg(place, part, at, 10) for place, part, at in zip((first, 2, 3), parts, starts_ns, strict=True)]
+        legs[2] = Leg(3, "c", starts_ns[2], 10, starts_ns[1] + 10)
+        return Dispatch(Batch(batch, "m", (batch,), tuple(legs)))
+
+    play = Playbook(Ppipe(setup, PpipeOptions())) >> arrived(0) << through(0, 0, 10, 26)
+    play = play >> finished(10) >> arrived(1, 11) << through(1, 11, 21, 37)
+    play = play >> finished(20, leg=1, worker=2) >> arrived(2, 22) << through(2, 22, 32, 48, first=1)
+    play = play >> finished(30, batch=1) >> finished(32, batch=2, worker=1) >> finished(33, batch=1, leg=1, worker=2)
+    assert play >> finished(34, leg=2, worker=3)
 
 
 def test_a_lost_worker_is_gone_around() -> None:

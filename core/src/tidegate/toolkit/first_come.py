@@ -1,17 +1,52 @@
 """First come, first served: the simplest policy, and what goes on when another one breaks (invariant 9)."""
 
-from tidegate.api import Batch, Commands, Dispatch, Leg, Worker
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from tidegate.api import (
+    Batch,
+    BatchFailed,
+    Commands,
+    Dispatch,
+    Drop,
+    Leg,
+    LegFinished,
+    Pipeline,
+    PolicyOptions,
+    Setup,
+    Worker,
+    WorkerJoined,
+    WorkerLost,
+)
 from tidegate.toolkit.queueing import QueueingPolicy, RequestQueue
 
 
 class FirstComeFirstServed(QueueingPolicy):
-    """The oldest waiting request, with what can join it, runs on the first idle worker. Nothing is dropped.
+    """The oldest waiting request, with what can join it, runs on the first idle worker; whole models drop nothing.
 
-    A split model runs where a worker of each of its partitions is idle; each is kept for it until its leg is done.
+    A split model's batch leaves when a worker of its first partition is idle. Each later leg is booked on the worker of
+    its partition that is expected to be done first. A request that no path answers in time is dropped: it would keep
+    several workers from others.
     """
 
     best_effort = True
     runs_pipelines = True
+
+    def __init__(self, setup: Setup, options: PolicyOptions) -> None:
+        super().__init__(setup, options)
+        self._books_ahead = any(model.pipelines for model in setup.models)
+        """Whether later legs are booked on workers that are busy; then no leg is sent before its worker is idle."""
+        self.overlaps = not self._books_ahead
+        self._hosting: dict[str, dict[int, Worker]] = defaultdict(dict)
+        """The workers by partition and id."""
+        self._legs: dict[int, dict[int, Leg]] = {}
+        """The legs that are not over, by batch and by their numbers, as long as is expected."""
+        self._work_ns: Counter[int] = Counter()
+        """How long these take together, by worker."""
+        self._ends_ns: dict[int, tuple[int, int]] = {}
+        """When the last of them on a worker was expected to end, and until when it is booked, by worker."""
+        for worker in setup.workers:
+            self._join(worker)
 
     def largest_batch(self, queue: RequestQueue) -> int:
         """The most rows that a batch of several requests of this queue may have."""
@@ -26,46 +61,165 @@ class FirstComeFirstServed(QueueingPolicy):
         waiting = [
             queue
             for queue in self.queues.values()
-            if queue.model.name in worker.hosts
-            or any(part in worker.hosts for path in queue.model.pipelines for part in path.partitions)
+            if any(part in worker.hosts for path in queue.paths for part in path.partitions)
         ]
-        while waiting:
-            oldest = min(waiting, key=lambda queue: (queue.head.arrival_ns, queue.head.id))
-            if commands := self._run(now_ns, oldest):
-                return commands
-            waiting.remove(oldest)
+        waiting.sort(key=lambda queue: (queue.head.arrival_ns, queue.head.id))
+        commands: list[Dispatch | Drop] = []
+        for queue in waiting:
+            if not self.idle.is_idle(worker.id):
+                break
+            commands += self._run(now_ns, queue)
+        return commands
+
+    def on_leg_finished(self, event: LegFinished) -> Commands:
+        """The worker has less to do."""
+        self._strike(event.batch_id, (event.leg,))
         return ()
 
-    def _run(self, now_ns: int, queue: RequestQueue) -> Commands:
-        """The head and what can join it, through the first pipeline that takes the head and has idle workers."""
-        for path in queue.paths:
-            if queue.head.rows > path.max_rows:
-                continue
-            workers = [self.idle.peek(partition) for partition in path.partitions]
-            present = [worker for worker in workers if worker is not None]
-            if len(present) < len(workers):
-                continue
-            count, _ = queue.prefix_within(min(self.largest_batch(queue), path.max_rows))
-            if path.partitions == (queue.model.name,):
-                return [self.dispatch(now_ns, queue, count, present[0])]
-            return [self._dispatch_along(now_ns, queue, count, path.partitions, present)]
+    def on_batch_failed(self, event: BatchFailed) -> Commands:
+        """Its workers have less to do."""
+        self._strike(event.batch_id, tuple(self._legs.get(event.batch_id, ())))
         return ()
 
-    def _dispatch_along(
-        self, now_ns: int, queue: RequestQueue, count: int, partitions: tuple[str, ...], workers: list[Worker]
-    ) -> Dispatch:
+    def on_worker_joined(self, event: WorkerJoined) -> Commands:
+        """Book legs on it, too."""
+        self._join(event.worker)
+        return super().on_worker_joined(event)
+
+    def on_worker_lost(self, event: WorkerLost) -> Commands:
+        """Book no more legs on it; batches that are to go there end before."""
+        for hosting in self._hosting.values():
+            hosting.pop(event.worker_id, None)
+        for batch_id, legs in list(self._legs.items()):
+            if lost := [number for number, leg in legs.items() if leg.worker_id == event.worker_id]:
+                self._strike(batch_id, [number for number in legs if number >= lost[0]])
+        return super().on_worker_lost(event)
+
+    def _run(self, now_ns: int, queue: RequestQueue) -> list[Dispatch | Drop]:
+        """The head and what can join it, where workers are idle."""
+        if queue.model.pipelines:
+            return self._run_along(now_ns, queue)
+        worker = self.idle.peek(queue.model.name)
+        if worker is None:
+            return []
+        count, _ = queue.prefix_within(min(self.largest_batch(queue), queue.model.max_rows))
+        dispatch = self.dispatch(now_ns, queue, count, worker)
+        if self._books_ahead:
+            self._note(dispatch.batch, dispatch.batch.legs)
+        return [dispatch]
+
+    # Split models ------------------------------------------------------------------------------------------------
+
+    def _run_along(self, now_ns: int, queue: RequestQueue) -> list[Dispatch | Drop]:
+        """Dispatch while a worker of a first partition is idle; drop what is hopeless meanwhile."""
+        commands: list[Dispatch | Drop] = []
+        while queue:
+            head = queue.head
+            paths = [path for path in queue.paths if head.rows <= path.max_rows and self._is_bookable(path)]
+            first = {path: self.idle.peek_each_kind(path.partitions[0]) for path in paths}
+            if not any(first.values()):
+                break
+            found = [
+                found for path in paths if first[path] and (found := self._in_time(now_ns, queue, path, first[path]))
+            ]
+            if found:
+                count, legs = min(found, key=lambda each: each[1][-1].end_ns)
+                commands.append(self._depart(now_ns, queue, count, legs))
+            elif any(self._plan(now_ns, queue, path, head.rows)[-1].end_ns <= head.deadline_ns for path in paths):
+                break  # a worker that is busy would be in time
+            else:
+                (lost,) = self.take(queue, 1)
+                commands.append(Drop(lost.id, "deadline"))
+        return commands
+
+    def _in_time(
+        self, now_ns: int, queue: RequestQueue, path: Pipeline, first: list[Worker]
+    ) -> tuple[int, list[Leg]] | None:
+        """The largest batch with the head that is in time for it, of all that can join, half as many, and so on.
+
+        Returns its requests and its legs; None where not even the head alone is in time.
+        """
+        count, rows = queue.prefix_within(min(self.largest_batch(queue), path.max_rows))
+        while True:
+            legs = self._plan(now_ns, queue, path, rows, first)
+            if legs[-1].end_ns <= queue.head.deadline_ns:
+                return count, legs
+            if count == 1:
+                return None
+            count //= 2
+            rows = sum(request.rows for request, _ in zip(queue, range(count), strict=False))
+
+    def _plan(
+        self, now_ns: int, queue: RequestQueue, path: Pipeline, rows: int, first: Iterable[Worker] = ()
+    ) -> list[Leg]:
+        """Each leg on the worker that is expected to be done first with it; `first`: those to choose from at first."""
+        legs: list[Leg] = []
+        ready_ns = now_ns
+        for partition in path.partitions:
+            found = [
+                Leg(
+                    worker.id,
+                    partition,
+                    max(ready_ns, self._last_ends_ns(worker.id)[0], now_ns + self._work_ns[worker.id]),
+                    self.profile(partition, worker, queue.shape).expected_ns(rows),
+                )
+                for worker in ((not legs and first) or self._bookable(partition))
+            ]
+            legs.append(min(found, key=lambda leg: (leg.end_ns, self._work_ns[leg.worker_id], leg.worker_id)))
+            ready_ns = legs[-1].end_ns + self._transfer_ns(partition, rows)
+        return legs
+
+    def _depart(self, now_ns: int, queue: RequestQueue, count: int, legs: list[Leg]) -> Dispatch:
+        """Book the legs as early as they may begin: each does once its worker, and the leg before it, are done."""
         requests = self.take(queue, count)
         rows = sum(request.rows for request in requests)
-        legs: list[Leg] = []
+        booked: list[Leg] = []
         start_ns = now_ns
-        for partition, worker in zip(partitions, workers, strict=True):
-            start_ns = max(start_ns, self.start_ns(now_ns, worker))
-            legs.append(
-                Leg(worker.id, partition, start_ns, self.profile(partition, worker, queue.shape).planned_ns(rows))
-            )
-            start_ns = legs[-1].end_ns
-        for worker in workers:
+        for leg in legs:
+            worker = self._hosting[leg.partition][leg.worker_id]
+            least_ns = self.profile(leg.partition, worker, queue.shape).least_ns(rows)
+            start_ns = max(start_ns, self._last_ends_ns(worker.id)[1])
+            booked.append(Leg(worker.id, leg.partition, start_ns, least_ns))
+            start_ns = booked[-1].end_ns
             self.idle.occupy(worker.id)
-        return Dispatch(
-            Batch(self.new_batch_id(), queue.model.name, tuple(request.id for request in requests), tuple(legs))
-        )
+        request_ids = tuple(request.id for request in requests)
+        batch = Batch(self.new_batch_id(), queue.model.name, request_ids, tuple(booked))
+        self._note(batch, legs)
+        return Dispatch(batch)
+
+    def _note(self, batch: Batch, expected: Sequence[Leg]) -> None:
+        """The legs of a batch are booked, of which so much is expected."""
+        self._legs[batch.id] = dict(enumerate(expected))
+        for leg, booked in zip(expected, batch.legs, strict=True):
+            self._work_ns[leg.worker_id] += leg.duration_ns
+            self._ends_ns[leg.worker_id] = leg.end_ns, booked.end_ns
+
+    def _last_ends_ns(self, worker_id: int) -> tuple[int, int]:
+        return self._ends_ns[worker_id] if self._work_ns[worker_id] else (0, 0)
+
+    def _strike(self, batch_id: int, numbers: Iterable[int]) -> None:
+        """These legs of a batch are over, or will not run."""
+        legs = self._legs.get(batch_id, {})
+        for number in numbers:
+            if leg := legs.pop(number, None):
+                self._work_ns[leg.worker_id] -= leg.duration_ns
+        if not legs:
+            self._legs.pop(batch_id, None)
+
+    def _join(self, worker: Worker) -> None:
+        self._work_ns[worker.id] = 0
+        for partition in worker.hosts:
+            self._hosting[partition][worker.id] = worker
+
+    def _is_bookable(self, path: Pipeline) -> bool:
+        return all(any(self._bookable(partition)) for partition in path.partitions)
+
+    def _bookable(self, partition: str) -> Iterator[Worker]:
+        """The workers that are idle or have legs of ours. The others run what the engine gave them (late requests)."""
+        for worker in self._hosting[partition].values():
+            if self._work_ns[worker.id] or self.idle.is_idle(worker.id):
+                yield worker
+
+    def _transfer_ns(self, partition: str, rows: int) -> int:
+        network = self.setup.network
+        return network.transfer_ns(partition, rows) + network.latency_ns if network else 0

@@ -1,6 +1,6 @@
 """What becomes of batches on their way where something is not as planned: early, late, or without its worker."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tidegate.api import AnyCommand, BatchFailed, LegFinished, Reroute
 from tidegate_ppipe.paths import Flight, Stop, legs_of
@@ -55,7 +55,7 @@ class Corrections:
                 commands += self._lead_elsewhere(now_ns, flight, place)
         return commands
 
-    def _correct(self, now_ns: int, flight: Flight, done: Stop) -> list[AnyCommand]:
+    def _correct(self, now_ns: int, flight: Flight, done: Stop) -> Sequence[AnyCommand]:
         """A leg is over: where that was not as planned, the rest of the path is chosen anew, or is late."""
         if now_ns == done.end_ns:
             return []
@@ -66,7 +66,11 @@ class Corrections:
         if other is None or (late.end_ns <= other.end_ns and all(map(self._resources.is_here, rest))):
             flight.stops[flight.leg :] = late.stops
             self._resources.reserve(flight, late.stops, done)
-            return []
+            commands = self._advance(now_ns, rest[0].place)
+            is_early = now_ns < min(done.booked_ns + done.duration_ns, rest[0].booked_ns)
+            if is_early and flight.batch_id not in [each.batch_id for each in commands]:
+                commands.append(Reroute(flight.batch_id, legs_of(late.stops)))  # its rows are sent at once
+            return commands
         return self._reroute(now_ns, flight, flight.leg, other.stops, done)
 
     def _lead_elsewhere(self, now_ns: int, flight: Flight, lost: Place) -> list[AnyCommand]:
@@ -78,7 +82,8 @@ class Corrections:
         rest = flight.stops[first:]
         self._resources.release(rest)
         ready_ns = now_ns if first == flight.leg else max(now_ns, sender.end_ns)
-        path = self._resources.probe([stop.partition for stop in rest], flight.rows, flight.shape, ready_ns, sender)
+        partitions = [stop.partition for stop in rest]
+        path = self._resources.probe(partitions, flight.rows, flight.shape, now_ns, sender, ready_ns)
         if path is None:
             return []
         return self._reroute(now_ns, flight, first, path.stops, sender)
@@ -96,10 +101,12 @@ class Corrections:
         """A worker is no more needed where it was reserved."""
         return [*self._advance(now_ns, place), *self._serve(now_ns, place.id)]
 
-    def _advance(self, now_ns: int, place: Place) -> list[AnyCommand]:
+    def _advance(self, now_ns: int, place: Place) -> list[Reroute]:
         """What comes to a worker next may begin earlier than planned, where its input is there earlier."""
-        commands: list[AnyCommand] = []
-        free_ns = now_ns
+        commands: list[Reroute] = []
+        if not place.timetable:
+            return commands
+        free_ns = place.free_ns(now_ns)
         for interval in list(place.timetable.intervals):
             stop = interval.holder
             assert isinstance(stop, Stop)
@@ -107,7 +114,9 @@ class Corrections:
             if stop.booked_ns > now_ns and start_ns < stop.start_ns and stop.flight:
                 rest = stop.flight.stops[stop.flight.stops.index(stop) :]
                 if all(map(self._resources.is_here, rest)):  # else it is going to fail
+                    was_booked_ns = stop.booked_ns
                     self._resources.advance(stop, start_ns)
-                    commands.append(Reroute(stop.flight.batch_id, legs_of(rest)))
+                    if stop.booked_ns < was_booked_ns:  # else it is late still, and keeps its booking
+                        commands.append(Reroute(stop.flight.batch_id, legs_of(rest)))
             free_ns = max(free_ns, stop.end_ns)
         return commands

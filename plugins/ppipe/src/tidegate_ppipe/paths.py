@@ -1,10 +1,19 @@
 """The way of a batch: one worker of each pool, and when it gets there."""
 
 from collections.abc import Iterable
+from math import hypot
 
 from tidegate.api import Leg
+from tidegate.api.profile import SURPRISE
 from tidegate_ppipe.places import Place
 from tidegate_ppipe.reservations import Interval, Timetable  # noqa: TC001 - ours everywhere else
+
+IN_TIME_DEVIATIONS = 0.5
+"""A batch may leave that is in time with so many standard deviations of its path to spare: what is dropped is late for
+certain, and what leaves is so in one case of three at worst."""
+
+BUFFER_DEVIATIONS = 2
+"""A batch leaves so many standard deviations of its path before later pools are expected to be free for it."""
 
 
 class Stop:
@@ -14,6 +23,7 @@ class Stop:
         "booked_ns",
         "duration_ns",
         "flight",
+        "margin_ns",
         "partition",
         "place",
         "reserved",
@@ -33,6 +43,7 @@ class Stop:
         there_ns: int,
         start_ns: int,
         duration_ns: int,
+        margin_ns: int,
     ) -> None:
         self.partition = partition
         self.place = place
@@ -46,6 +57,8 @@ class Stop:
         self.booked_ns = start_ns
         """The start that the engine knows: what is late has its place in the order from it."""
         self.duration_ns = duration_ns
+        self.margin_ns = margin_ns
+        """How much of that is margin, a standard deviation: it is that much longer than is expected."""
         self.flight: Flight | None = None
         """The batch that comes here; None: it has been looked at only."""
         self.reserved: Interval | None = None
@@ -62,7 +75,7 @@ class Stop:
 class Path:
     """One worker of each pool of a pipeline, in order."""
 
-    __slots__ = ("end_ns", "start_ns", "stops", "waiting_ns")
+    __slots__ = ("end_ns", "margin_ns", "promised_ns", "start_ns", "stops", "waiting_ns")
 
     def __init__(self, stops: list[Stop], waiting_ns: int) -> None:
         self.stops = stops
@@ -70,16 +83,33 @@ class Path:
         """How long a batch waits for links and workers, along the whole path."""
         self.start_ns = stops[0].start_ns
         self.end_ns = stops[-1].end_ns
+        """When it is over where every leg needs its whole margin."""
+        margins_ns = [stop.margin_ns for stop in stops]
+        self.margin_ns = round(margin_ns(margins_ns))
+        """The margin of the whole path: its standard deviation, as far as it was measured."""
+        expected_ns = self.end_ns - sum(margins_ns)
+        last = stops[-1]
+        least_ns = max(1, (last.duration_ns - last.margin_ns) // SURPRISE)
+        self.promised_ns = max(expected_ns + round(IN_TIME_DEVIATIONS * self.margin_ns), last.start_ns + least_ns)
+        """When it has to be over for the batch to leave; never before the least that its last leg may take."""
 
     @property
     def early_ns(self) -> int:
-        """How much later it may begin, and still find a later pool, or the links to it, busy with another batch."""
+        """How much later it may begin, and still find a later pool, or the links to it, busy with another batch.
+
+        Where legs scatter it comes a little sooner: what is before it may be over early.
+        """
         early_ns = 0
         runs_ns = self.start_ns
         for stop in self.stops:
             early_ns = max(early_ns, stop.start_ns - runs_ns - stop.duration_ns - stop.transfer_ns)
             runs_ns += stop.duration_ns + stop.transfer_ns
-        return early_ns
+        return early_ns - BUFFER_DEVIATIONS * self.margin_ns
+
+
+def margin_ns(margins_ns: Iterable[int]) -> float:
+    """The standard deviation of a path whose legs have these: their times are independent, so the variances add up."""
+    return hypot(*margins_ns)
 
 
 class Flight:
@@ -97,8 +127,8 @@ class Flight:
 
 
 def legs_of(stops: Iterable[Stop]) -> tuple[Leg, ...]:
-    """The legs of these stops, in the words of the contract."""
+    """The legs of these stops, as the engine has to book them: late ones where they have their place."""
     return tuple(
-        Leg(stop.place.id, stop.partition, stop.start_ns, stop.duration_ns, stop.sent_ns if stop.transfer_ns else 0)
+        Leg(stop.place.id, stop.partition, stop.booked_ns, stop.duration_ns, stop.sent_ns if stop.transfer_ns else 0)
         for stop in stops
     )

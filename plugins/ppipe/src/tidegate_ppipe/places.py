@@ -23,7 +23,7 @@ class Node:
 class Place:
     """A worker, with its reservations."""
 
-    __slots__ = ("hosts", "id", "listed_ns", "node", "pool", "timetable")
+    __slots__ = ("hosts", "id", "listed_ns", "node", "pool", "timetable", "work_ns")
 
     def __init__(self, worker: Worker, node: Node, pool: "Pool") -> None:
         self.id = worker.id
@@ -31,6 +31,8 @@ class Place:
         self.node = node
         self.pool = pool
         self.timetable = Timetable()
+        self.work_ns = 0
+        """How long all that is reserved takes together."""
         self.listed_ns = -1
         """When its reservations end, as its pool has it listed; negative: idle."""
 
@@ -42,6 +44,12 @@ class Place:
         if first.end_ns > now_ns:
             return first.end_ns
         return now_ns + 1 + (first.end_ns - first.start_ns) // OVERRUN_PART
+
+    def done_ns(self, now_ns: int) -> int:
+        """When all that is reserved is over at the earliest, however late it is: reservations of what waits behind
+        something late stay as they were made."""
+        first = self.timetable.intervals[0]
+        return now_ns + self.work_ns - max(0, min(now_ns, first.end_ns) - first.start_ns)
 
 
 class Pool:

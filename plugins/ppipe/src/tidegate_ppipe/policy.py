@@ -73,6 +73,8 @@ class Ppipe(Policy):
     Options = PpipeOptions
     runs_pipelines = True
     awaits_ready = False
+    quantile = 0.84
+    """Of a normal distribution: what is planned is what is expected and a standard deviation of every leg."""
     drops_in_time = "a head that leaves time for fewer rows than the load needs goes, where others wait (Algorithm 1)"
     knows_network: ClassVar[bool] = True
     """False: plans as if what goes from leg to leg took no time."""
@@ -104,7 +106,7 @@ class Ppipe(Policy):
         """The route of a pipeline: how batches are sized for it."""
         return Route(pipeline)
 
-    def stops_of(self, found: Found) -> list[Stop]:
+    def stops_of(self, now_ns: int, found: Found) -> list[Stop]:
         """The stops on the whole way of a batch that leaves now."""
         return found.path.stops
 
@@ -180,9 +182,9 @@ class Ppipe(Policy):
         queues.sort(key=lambda queue: (queue.head.deadline_ns, queue.head.id))
         return self._waiting.decide(now_ns, queues)
 
-    def _dispatch(self, queue: Queue, found: Found, requests: list[Request]) -> Dispatch:
+    def _dispatch(self, now_ns: int, queue: Queue, found: Found, requests: list[Request]) -> Dispatch:
         """Requests leave together on the path that was found for them, and reserve all that they need."""
-        flight = Flight(self.new_batch_id(), found.rows, found.shape, self.stops_of(found))
+        flight = Flight(self.new_batch_id(), found.rows, found.shape, self.stops_of(now_ns, found))
         self._corrections.begin(flight)
         request_ids = tuple(request.id for request in requests)
         return Dispatch(Batch(flight.batch_id, queue.model.name, request_ids, legs_of(flight.stops)))

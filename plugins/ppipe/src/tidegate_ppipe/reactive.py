@@ -38,12 +38,12 @@ class Reactive(Ppipe):
         route.budget = runs_ns[0] / whole_ns
         return route
 
-    def stops_of(self, found: Found) -> list[Stop]:
+    def stops_of(self, now_ns: int, found: Found) -> list[Stop]:
         """Behind the first pool whoever is free first; `Ppipe` chooses anew when the batch gets there."""
         first = found.path.stops[0]
         later = found.route.partitions[1:]
         if not later:
             return [first]
-        path = self.resources.probe(later, found.rows, found.shape, first.end_ns, first)
+        path = self.resources.probe(later, found.rows, found.shape, now_ns, first, first.end_ns)
         assert path is not None, "each of its partitions is hosted"
         return [first, *path.stops]

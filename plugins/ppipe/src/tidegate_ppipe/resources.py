@@ -1,10 +1,11 @@
 """Which path is done first, by what is reserved of workers and links (PPipe, Algorithm 2)."""
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from math import inf
 
 from tidegate.api import NEVER, Network, Profile, ProfileKey, Worker
-from tidegate_ppipe.paths import Flight, Path, Stop
+from tidegate_ppipe.paths import IN_TIME_DEVIATIONS, Flight, Path, Stop, margin_ns
 from tidegate_ppipe.places import Node, Place, Pool
 from tidegate_ppipe.reservations import Interval, earliest_joint_fit
 
@@ -76,15 +77,19 @@ class Resources:
 
         Each partition must be hosted.
         """
-        work_ns = [0] * most_rows
-        for position, partition in enumerate(partitions):
+        quickest = []
+        for partition in partitions:
             kinds = {pool.kind for pool in self._pools_of[partition] if pool.places}
-            quickest = Profile.quickest(self._profiles[partition, kind, shape] for kind in sorted(kinds))
-            for rows in range(1, most_rows + 1):
-                work_ns[rows - 1] += quickest.planned_ns(rows)
-                if position + 1 < len(partitions) and self._network:
-                    work_ns[rows - 1] += self._network.transfer_ns(partition, rows) + self._network.latency_ns
-        return work_ns
+            quickest.append(Profile.quickest(self._profiles[partition, kind, shape] for kind in sorted(kinds)))
+        work_ns = []
+        for rows in range(1, most_rows + 1):
+            expected_ns = [profile.expected_ns(rows) for profile in quickest]
+            margins_ns = [profile.planned_ns(rows) - profile.expected_ns(rows) for profile in quickest]
+            work_ns.append(sum(expected_ns) + round(IN_TIME_DEVIATIONS * margin_ns(margins_ns)))
+            if self._network:
+                for partition in partitions[:-1]:
+                    work_ns[-1] += self._network.transfer_ns(partition, rows) + self._network.latency_ns
+        return list(accumulate(work_ns, max))
 
     def rows_per_ns(self, partition: str, rows: int) -> float:
         """What the workers that host a partition bear together, with batches of so many rows of the slowest shape."""
@@ -116,17 +121,24 @@ class Resources:
     # Paths -------------------------------------------------------------------------------------------------------
 
     def probe(
-        self, partitions: Sequence[str], rows: int, shape: str, ready_ns: int, sender: Stop | None = None
+        self,
+        partitions: Sequence[str],
+        rows: int,
+        shape: str,
+        now_ns: int,
+        sender: Stop | None = None,
+        ready_ns: int | None = None,
     ) -> Path | None:
         """The path over the worker of each pool that is done first. None where a partition is hosted nowhere.
 
-        `sender`: where the rows are at `ready_ns`; None: with their clients.
+        `sender`: where the rows are at `ready_ns` (None: now); None: with their clients.
         """
         self.probes += 1
+        ready_ns = now_ns if ready_ns is None else ready_ns
         stops: list[Stop] = []
         waiting_ns = 0
         for partition in partitions:
-            stop = self._first_done(partition, rows, shape, ready_ns, sender)
+            stop = self._first_done(partition, rows, shape, now_ns, ready_ns, sender)
             if stop is None:
                 return None
             waiting_ns += stop.start_ns - ready_ns - stop.transfer_ns
@@ -139,7 +151,8 @@ class Resources:
         late = []
         for stop in stops:
             carried = self._carried(stop.place, ready_ns, sender, stop.transfer_ns)
-            late.append(Stop(stop.partition, stop.place, *carried, max(carried[2], stop.start_ns), stop.duration_ns))
+            start_ns = max(carried[2], stop.start_ns)
+            late.append(Stop(stop.partition, stop.place, *carried, start_ns, stop.duration_ns, stop.margin_ns))
             late[-1].booked_ns = stop.booked_ns
             sender, ready_ns = stop, late[-1].end_ns
         return Path(late, 0)
@@ -165,23 +178,28 @@ class Resources:
             stop.transfers = []
 
     def advance(self, stop: Stop, start_ns: int) -> None:
-        """Begin at a stop earlier than was reserved, with nothing else changed."""
+        """Begin at a stop earlier than was reserved, with nothing else changed: a late one keeps its place."""
         self._release_place(stop)
-        stop.start_ns = stop.booked_ns = start_ns
+        stop.start_ns = start_ns
+        stop.booked_ns = min(stop.booked_ns, start_ns)
         self._reserve_place(stop)
 
     def _reserve_place(self, stop: Stop) -> None:
         stop.reserved = Interval(stop.booked_ns, stop.end_ns, stop)
         stop.place.timetable.add(stop.reserved)
+        stop.place.work_ns += stop.duration_ns
         stop.place.pool.list_anew(stop.place)
 
     def _release_place(self, stop: Stop) -> None:
         if stop.reserved is not None:
             stop.place.timetable.remove(stop.reserved)
+            stop.place.work_ns -= stop.duration_ns
             stop.place.pool.list_anew(stop.place)
             stop.reserved = None
 
-    def _first_done(self, partition: str, rows: int, shape: str, ready_ns: int, sender: Stop | None) -> Stop | None:
+    def _first_done(
+        self, partition: str, rows: int, shape: str, now_ns: int, ready_ns: int, sender: Stop | None
+    ) -> Stop | None:
         transfer_ns, sent_ns = 0, ready_ns
         if sender is not None and self._network is not None:
             transfer_ns = self._network.transfer_ns(sender.partition, rows)
@@ -189,7 +207,9 @@ class Resources:
         best: Stop | None = None
         best_end_ns = NEVER
         for pool in self._pools_of.get(partition, ()):
-            duration_ns = self._profiles[partition, pool.kind, shape].planned_ns(rows)
+            profile = self._profiles[partition, pool.kind, shape]
+            duration_ns = profile.planned_ns(rows)
+            margin_ns = duration_ns - profile.expected_ns(rows)
             near = sender is None or sender.place.node in pool.nodes
             soonest_ns = ready_ns if near else sent_ns + transfer_ns
             places = pool.places
@@ -199,7 +219,7 @@ class Resources:
                 place = places[worker_id]
                 begin_ns, carried_ns, there_ns = self._carried(place, ready_ns, sender, transfer_ns)
                 if there_ns + duration_ns < best_end_ns:
-                    best = Stop(partition, place, begin_ns, carried_ns, there_ns, there_ns, duration_ns)
+                    best = Stop(partition, place, begin_ns, carried_ns, there_ns, there_ns, duration_ns, margin_ns)
                     best_end_ns = best.end_ns
             for tail_ns, worker_id in pool.busy:
                 if max(tail_ns, soonest_ns) + duration_ns >= best_end_ns:
@@ -209,12 +229,14 @@ class Resources:
                         break
                 place = places[worker_id]
                 begin_ns, carried_ns, there_ns = self._carried(place, ready_ns, sender, transfer_ns)
-                start_ns = max(there_ns, place.free_ns(ready_ns))
+                start_ns = max(there_ns, place.free_ns(now_ns))
                 start_ns = (
-                    place.timetable.earliest_fit(start_ns, duration_ns) if self._fill_gaps else max(start_ns, tail_ns)
+                    place.timetable.earliest_fit(start_ns, duration_ns)
+                    if self._fill_gaps
+                    else max(start_ns, tail_ns, place.done_ns(now_ns))
                 )
                 if start_ns + duration_ns < best_end_ns:
-                    best = Stop(partition, place, begin_ns, carried_ns, there_ns, start_ns, duration_ns)
+                    best = Stop(partition, place, begin_ns, carried_ns, there_ns, start_ns, duration_ns, margin_ns)
                     best_end_ns = best.end_ns
         return best
 

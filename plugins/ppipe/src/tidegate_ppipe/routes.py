@@ -10,7 +10,7 @@ from tidegate_ppipe.resources import Resources
 
 BUSY_PART = 0.9
 """The part of the time that workers may be busy with batches that are large enough for the load."""
-LIGHT_PART = 0.5
+LIGHT_PART = 0.7
 """The part of what the pipelines bear, links included, up to which a load is light."""
 
 

@@ -83,11 +83,11 @@ class Sizing:
             may_grow = count == len(queue) and due_ns != NEVER and queue.head.deferrable
             wanted = size if may_grow else rows
             path = self._probe(now_ns, route, wanted, queue.shape)
-            if path.end_ns <= due_ns:
+            if path.promised_ns <= due_ns:
                 if wanted > rows:
                     path = self._probe(now_ns, route, rows, queue.shape)
                 return Found(route, queue.shape, size, count, rows, due_ns, path)
-            size = bisect_right(work_ns, work_ns[wanted - 1] - (path.end_ns - due_ns))
+            size = bisect_right(work_ns, work_ns[wanted - 1] - (path.promised_ns - due_ns))
         return None
 
     def _probe(self, now_ns: int, route: Route, rows: int, shape: str) -> Path:

@@ -17,12 +17,15 @@ from tidegate.api import (
     queue_key,
 )
 from tidegate.toolkit import RequestQueue
+from tidegate_ppipe.paths import IN_TIME_DEVIATIONS
 from tidegate_ppipe.routes import Routes
 from tidegate_ppipe.sizing import Found, Sizing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+GATHERING_DEVIATIONS = 3
+"""A batch gathers only while it has so many standard deviations of its path to spare: it need not wait."""
 WHATEVER_COMES = 2**62
 """More rows than can come."""
 
@@ -55,7 +58,7 @@ class Waiting:
         self,
         routes: dict[str, Routes],
         sizing: Sizing,
-        dispatch: Callable[[Queue, Found, list[Request]], Dispatch],
+        dispatch: Callable[[int, Queue, Found, list[Request]], Dispatch],
         *,
         as_needed: bool,
         slack_ns: int,
@@ -150,7 +153,7 @@ class Waiting:
             if (early_ns := found.path.early_ns) > 0:
                 queue.waits_for_rows, queue.wake_ns = WHATEVER_COMES, now_ns + early_ns
                 break  # it would only wait further on, and cannot grow there
-            yield self._dispatch(queue, found, self._take(queue, found.count))
+            yield self._dispatch(now_ns, queue, found, self._take(queue, found.count))
         if queue.wake_ns != NEVER:
             yield SetTimer(queue.key, queue.wake_ns)
         elif was_waiting:
@@ -168,9 +171,10 @@ class Waiting:
             return False
         path = found.path
         work_ns = self._sizing.work_ns(found)
-        last_ns = path.start_ns + (found.due_ns - path.end_ns) - self.slack_ns
+        sure_ns = round((GATHERING_DEVIATIONS - IN_TIME_DEVIATIONS) * path.margin_ns)
+        last_ns = path.start_ns + (found.due_ns - path.promised_ns) - sure_ns - self.slack_ns
         if self._as_needed:  # one more could not join after that (Symphony's frontrun): to wait on only costs time
-            last_ns = min(last_ns, found.due_ns - work_ns[found.rows] - self.slack_ns)
+            last_ns = min(last_ns, found.due_ns - work_ns[found.rows] - sure_ns - self.slack_ns)
         if last_ns <= now_ns:
             return False
         queue.waits_for_rows, queue.due_ns, queue.budget = found.size, found.due_ns, found.route.budget
