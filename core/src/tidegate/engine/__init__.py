@@ -11,8 +11,8 @@ state          what the engine knows at the moment
   late           what cannot be in time any more and is served all the same: first come, first served
   expectations   the profiles as they stand; learner: how legs correct them, by a line (correction) and a margin that
                  follows how far they stray (spread); shapes: what a new one starts from;
-                 alone: what applications take by themselves; time_classes: those that take about as
-                 long; lateness: how late wake-ups come
+                 alone: what applications take by themselves; probes: who runs alone so that this is learned;
+                 time_classes: those that take about as long; lateness: how late wake-ups come
   overlap        when workers take their next batch, so that they do not idle; readiness: what the policy is told
   succession     which policy decides; timers: those that it set
 commands       what the policy wants, checked (invariants) and carried out

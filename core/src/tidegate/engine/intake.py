@@ -87,7 +87,7 @@ class Intake:
             state.fail_homeless(request)
         else:
             if model and (request.shape or request.app):
-                request = self._with_class(request, model)
+                request = self._alone_if_wanted(self._with_class(request, model), model)
                 if request is not event.request:
                     event = RequestArrived(event.now_ns, request)
             state.hurried.arrives(request)
@@ -106,6 +106,16 @@ class Intake:
             for profile in new:
                 self._policy.inform(ProfileUpdated(state.now_ns, profile))
         return request
+
+    def _alone_if_wanted(self, request: Request, model: Model) -> Request:
+        """The request with a merge key of its own where it is to run alone, so that the policy learns what it takes."""
+        state, policy = self._state, self._state.succession.policy
+        if not (request.app and request.rows == 1 and state.settings.learn and model.merges) or model.pipelines:
+            return request
+        asks = type(policy).on_execution_times_updated is not Policy.on_execution_times_updated
+        if not (asks or policy.apps_apart(model.name)) or not state.probes.wants(request):
+            return request
+        return msgspec.structs.replace(request, merge_key=f"{request.merge_key}/alone.{request.id}", deferrable=False)
 
     def _cancel(self, event: RequestCancelled) -> None:
         state = self._state
@@ -165,11 +175,12 @@ class Intake:
             if not (state.settings.learn and flight.requests and flight.requests[0].app):
                 return
             moved: Sequence[ExecutionTimes] = ()
-            if flight.ran_alone:
+            if flight.ran_alone and flight.rows == 1:
+                state.probes.ran_alone(flight.requests[0])
                 profile = state.expectations.profiles[partition, worker.kind, flight.shape]
                 times = state.alone.observe(flight.requests[0], worker.kind, duration_ns, profile)
                 moved = (times,) if times else ()
-            elif flight.is_whole:
+            elif flight.is_whole and not flight.ran_alone:
                 moved = state.alone.observe_batch(flight.requests, worker.kind, duration_ns)
             for times in moved:
                 state.classes.tell(times)

@@ -20,6 +20,7 @@ from tidegate.engine.hurried import HurriedRequests
 from tidegate.engine.late import LateRequests
 from tidegate.engine.overlap import Overlap
 from tidegate.engine.policy_retry import PolicyRetry
+from tidegate.engine.probes import Probes
 from tidegate.engine.sharing import Sharing
 from tidegate.engine.succession import Succession
 from tidegate.engine.time_classes import TimeClasses
@@ -43,6 +44,7 @@ class State:
         self.expectations = Expectations(setup.profiles, learn=settings.learn, quantile=policy.quantile)
         self.expectations.extend((), setup.models)
         self.alone = AloneTimes(setup.execution_times)
+        self.probes = Probes()
         self.overlap = Overlap(settings.first_lead_ns)
         self.queued: dict[int, Request] = {}
         """What waits and the policy knows of; `sharing` holds the rest."""
