@@ -74,7 +74,7 @@ class Ppipe(Policy):
     runs_pipelines = True
     awaits_ready = False
     quantile = 0.84
-    """Of a normal distribution: what is planned is what is expected and a standard deviation of every leg."""
+    """Quantile of a normal distribution: what is planned is what is expected and a standard deviation of each leg."""
     drops_in_time = "a head that leaves time for fewer rows than the load needs goes, where others wait (Algorithm 1)"
     knows_network: ClassVar[bool] = True
     """False: plans as if what goes from leg to leg took no time."""
