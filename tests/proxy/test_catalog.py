@@ -36,6 +36,7 @@ class _Triton:
         self.in_turn: bool | None = None
         self.turns = TurnTaking()
         self.is_local = True
+        self.grpc_forward_pattern = None
         self.metrics = None
         self.broken = False
         self._configs = [

@@ -92,6 +92,7 @@ class FakeBackend:
         self.is_local = is_local
         self.in_turn = None
         self.turns = None
+        self.grpc_forward_pattern = None
         self.metrics = f"{address}2"
         self.alive = True
 
