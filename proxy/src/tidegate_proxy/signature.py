@@ -1,7 +1,7 @@
 """What a model's config says about its requests: what a well-formed one looks like, and how many run at a time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from struct import error as struct_error
 from typing import Final
@@ -51,6 +51,11 @@ class Signature:
     """Whether the model may see headers of clients, which its Triton may make parameters of their requests."""
     heeds_timeout: bool = False
     """Whether its Triton drops requests whose parameter `timeout` is over: it does so where a model says so."""
+
+    @property
+    def tensors(self) -> "Signature":
+        """The same, but for what does not concern the tensors of requests."""
+        return replace(self, max_rows=0, reads_headers=False, heeds_timeout=False)
 
     @property
     def has_strings(self) -> bool:

@@ -41,7 +41,7 @@ class Form:
         """Whether requests for the one are requests for the other, but for their number of rows."""
         if self.passes or other.passes:
             return self.passes and other.passes
-        return replace(self.tensors, max_rows=other.tensors.max_rows) == other.tensors
+        return self.tensors.tensors == other.tensors.tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,12 @@ def agree(forms: Sequence[Form], voters: Container[Backend]) -> Agreement:
     newest_first = present[::-1]
     leading = max(newest_first, key=lambda form: sum(map(form.agrees_with, present)))
     agreeing = [form for form in present if form.agrees_with(leading)]
-    signature = min((form.tensors for form in agreeing), key=lambda tensors: tensors.max_rows)
+    signatures = [form.tensors for form in agreeing]
+    signature = replace(
+        min(signatures, key=lambda each: each.max_rows),
+        reads_headers=any(each.reads_headers for each in signatures),
+        heeds_timeout=any(each.heeds_timeout for each in signatures),
+    )
     return Agreement(
         leading,
         None if leading.passes else signature,
@@ -109,7 +114,14 @@ def agree(forms: Sequence[Form], voters: Container[Backend]) -> Agreement:
 def _variants(forms: Sequence[Form], leading: Form) -> tuple[Variant, ...]:
     kinds: list[list[Form]] = []
     for form in forms:
-        same = next((kind for kind in kinds if kind[0].tensors == form.tensors), None)
+        same = next(
+            (
+                kind
+                for kind in kinds
+                if kind[0].tensors.tensors == form.tensors.tensors and kind[0].tensors.max_rows == form.tensors.max_rows
+            ),
+            None,
+        )
         if same is None:
             kinds.append([form])
         else:
