@@ -23,7 +23,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bench.proxy_process import proxy_before
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 BATCHED = """
 backend: "python"

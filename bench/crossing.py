@@ -26,7 +26,7 @@ from bench.proxy_process import proxy_process
 from tidegate.sim import Simulation
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 ROUNDS, WARM_UP = 5, 30
 WITHIN_S = 30.0

@@ -21,7 +21,7 @@ from rich.table import Table
 from bench.flame_svg import Stack, flame_svg
 from bench.no_op import no_op_models
 from bench.proxy_process import ProxyProcess, proxy_process
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 PY_SPY = str(Path(sys.executable).with_name("py-spy"))
 LOADS = {"1": (1, "64 B", 16), "128": (128, "64 B", 16), "8_large": (8, "600 KB", 150_000)}

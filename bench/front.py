@@ -24,7 +24,7 @@ from bench.no_op import no_op_models
 from bench.perf_analyzer import perf_analyzer
 from bench.proxy_process import ProxyProcess, proxy_process
 from demo.processes import TIDEGATE, run_load
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 ROUNDS = 5
 DURATION_S, WARMUP_S = 3.0, 1.0

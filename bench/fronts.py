@@ -26,8 +26,8 @@ from rich.table import Table
 from bench.no_op import no_op_models
 from bench.perf_analyzer import perf_analyzer
 from bench.proxy_process import ProxyProcess, proxy_process
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.fronts.supervisor import FRONT, HOME
+from tidegate_proxy.frontends.supervisor import FRONT, HOME
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 CALLERS = (1, 8, 32, 128)
 FLOATS = {"64 B": 16, "600 KB": 150_000}

@@ -31,7 +31,7 @@ from tritonclient.grpc import service_pb2
 
 from bench.fronts import parts_of
 from bench.proxy_process import ProxyProcess, proxy_process
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
 INFER: Final = "/inference.GRPCInferenceService/ModelInfer"

@@ -32,7 +32,7 @@ from tritonclient.grpc import service_pb2
 
 from bench.fuzz_inputs import INFLATED, MODEL, WORDS, Input, good_request, make_input
 from bench.proxy_process import ProxyProcess, proxy_before
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 CALLERS = 48
 ANSWER_WITHIN_S = 20.0

@@ -29,7 +29,7 @@ from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc import service_pb2 as pb
 
 from bench.no_op import no_op_models
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 RATES = (1000, 2000, 3000, 4000)
 ROUNDS = 3

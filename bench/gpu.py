@@ -27,8 +27,8 @@ from tidegate_loadtest.live import Sending
 from tidegate_loadtest.processes import serving_command
 from tidegate_loadtest.progress_bar import progress_bar
 from tidegate_loadtest.recorder import Progress
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.gpus import gpus_here
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.gpus import gpus_here
 
 MODEL, MAX_BATCH, SLO_MS = "resnet50", 32, 30.0
 RATES = (20.0, 400.0, 1500.0, 3000.0)

@@ -40,7 +40,7 @@ from tidegate.sim import Simulation
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.model_inputs import RandomRequests
 from tidegate_loadtest.open_loop import run_open_loop
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 ASKS: Final = {"x-tidegate-page": "1"}
 SETTLE_S: Final = 7.0

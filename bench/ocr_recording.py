@@ -20,7 +20,7 @@ from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.live import Sending
 from tidegate_loadtest.processes import serving_command
 from tidegate_loadtest.scenario_run import LiveRun, run_live
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 MODELS = ("text_recognition", "text_direction")
 SEED = 1

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from demo.processes import TIDEGATE
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 START_WITHIN_S = 120.0
 """On a machine that is very busy."""

@@ -26,7 +26,7 @@ from rich.console import Console
 from bench.fuzz import CONFIG, ECHO
 from bench.fuzz_inputs import MODEL, good_request
 from bench.proxy_process import ProxyProcess, proxy_before
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 CALLERS = 4
 """Over gRPC, and as many over HTTP."""

@@ -25,7 +25,7 @@ from tidegate.workload.arrivals import NS_PER_S, Poisson
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.model_inputs import RandomRequests
 from tidegate_loadtest.open_loop import run_open_loop
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 MODEL = "emulated"
 TRITONS, RATE_RPS = 3, 200.0

@@ -23,7 +23,7 @@ from rich.table import Table
 from bench.perf_analyzer import perf_analyzer
 from bench.proxy_process import proxy_process
 from demo.processes import TIDEGATE, run_load
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
 ROUNDS = 5

@@ -36,7 +36,7 @@ from bench.proxy_process import ProxyProcess, proxy_before
 from tidegate.commands.common import origin
 from tidegate.report import Axis, Chart, Entry, Line, Origin, Page, Plot, chart_of
 from tidegate.report.colours import INK
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 SERVICE = "/inference.GRPCInferenceService/"
 SPARE = "spare"

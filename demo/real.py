@@ -12,7 +12,7 @@ from rich.table import Table
 
 from demo.processes import tidegate, tidegate_serve
 from demo.read_text import MODEL_FILES, model_path
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 PICTURE = Path(skimage.__file__).parent / "data" / "page.png"
 """A photographed page of a book."""

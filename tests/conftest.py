@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tidegate_proxy.embedded import EmbeddedTriton, TritonStartError
-from tidegate_proxy.embedded.install import SUPPORTED
+from tidegate_proxy.tritons.embedded import EmbeddedTriton, TritonStartError
+from tidegate_proxy.tritons.embedded.install import SUPPORTED
 
 if TYPE_CHECKING:
     from tests.forked import Forked, ForkTidegate

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_proxy.embedded.guardian import remove_environments
+from tidegate_proxy.tritons.embedded.guardian import remove_environments
 
 RUN = "TIDEGATE_TEST_RUN"
 PATIENCE_S = 20.0

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-IMPORTED = ("commands.serve", "configuration.config_file", "observability.logs", "serve", "http.service")
+IMPORTED = ("commands.serve", "configuration.config_file", "observability.logs", "app.serve", "servers.http.service")
 
 
 def main() -> None:

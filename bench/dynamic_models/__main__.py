@@ -29,7 +29,7 @@ from tidegate_loadtest.comparison.page import comparison_page
 from tidegate_loadtest.comparison.table import print_comparison
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.progress_bar import progress_bar
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 LOADS = (0.3, 0.5, 0.8, 1.1)
 

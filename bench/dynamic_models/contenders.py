@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2
 from bench.dynamic_models.case import Case
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.processes import serving_command
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
 DELAYS = (0.02, 0.1)

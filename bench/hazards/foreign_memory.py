@@ -12,8 +12,8 @@ from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
 from bench.hazards.stage import OK, Client, Stage, over_http, request_of, side_by_side, tensor_of
 from bench.proxy_process import ProxyProcess
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.regions import PREFIX
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.shared_memory import PREFIX
 
 MODEL = "told"
 FLOATS = 50_000

@@ -29,7 +29,7 @@ from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.model_inputs import RandomRequests
 from tidegate_loadtest.open_loop import run_open_loop
 from tidegate_loadtest.result import DROPS, OK, RunResult
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 MODEL = "emulated"
 FLEET = Fleet(gpus=4, alpha_ms=10.18, beta_ms=36.736, slo_ms=140.0, max_batch=16)

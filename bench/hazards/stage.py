@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2
 
 from bench.hazards.models import Model
 from bench.proxy_process import ProxyProcess, proxy_process
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 SERVICE = "/inference.GRPCInferenceService/"
 OK = grpc.StatusCode.OK

@@ -23,7 +23,7 @@ from bench.dynamic_models.__main__ import main
 from bench.dynamic_models.case import Case
 from bench.dynamic_models.contenders import contenders, write_repository
 from bench.dynamic_models.tables import tables
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
 Arrays = dict[str, NDArray[Any]]

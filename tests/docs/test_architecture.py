@@ -1,11 +1,11 @@
-"""The way in and the map are true: what they name is there, and what a request crosses is named."""
+"""The way in and the map are true: what they name is there."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from bench.crossing import simulated
 from bench.house import survey
 
 ROOT = Path(__file__).parents[2]
@@ -14,8 +14,13 @@ LINKED = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").
 NAMED = set(re.findall(r"`((?:core|proxy|plugins|loadtest|repo_generator|triton_models)/[\w./]+)`", ARCHITECTURE))
 
 
-def test_files_are_named() -> None:
-    assert len(NAMED) > 60
+def test_the_layers_are_those_of_the_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    (layers,) = (each["layers"] for each in contracts if each.get("containers") == ["tidegate_proxy"])
+    drawn = ARCHITECTURE.split("## The proxy's layers")[1].split("```")[1]
+    assert re.findall(r"^(\w+) ", drawn, re.MULTILINE) == layers
 
 
 @pytest.mark.parametrize("path", sorted(NAMED))
@@ -28,17 +33,6 @@ def test_links_lead_somewhere(document: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
     broken = [link for link in links if "://" not in link and not (document.parent / link).exists()]
     assert broken == []
-
-
-def test_all_files_that_a_simulated_request_crosses_are_on_its_way() -> None:
-    """What every policy needs of the contract aside: values that are handed on, and the policy's own files."""
-    (files,) = simulated().values()
-    on_the_way = {
-        file for file in files if file.startswith(("tidegate/engine/", "tidegate/sim/", "tidegate/workload/"))
-    }
-    helpers = {"tidegate/engine/observers.py", "tidegate/engine/succession.py", "tidegate/engine/lateness.py"}
-    assert len(on_the_way) > 20
-    assert sorted(file for file in on_the_way - helpers if f"core/src/{file}" not in NAMED) == []
 
 
 def test_arrows_are_imports_and_all_imports_go_along_arrows() -> None:

@@ -45,7 +45,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[Gpu]:
     gpus = [Gpu("GPU-00000000-2222-3333-4444-555555555555"), Gpu("GPU-00000001-2222-3333-4444-555555555555")]
     gpus[1].now = gpus[1].then = False
     fake = FakeNvml(*gpus)
-    monkeypatch.setattr("tidegate_proxy.mig.nvml.import_module", lambda name: fake)
+    monkeypatch.setattr("tidegate_proxy.tritons.mig.nvml.import_module", lambda name: fake)
     monkeypatch.setattr("platform.node", lambda: "a")
     return gpus
 

@@ -14,7 +14,7 @@ import tritonclient.grpc as triton_grpc
 import yaml
 
 from demo.read_text import MODEL_FILES, model_path
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
 ROOT = Path(__file__).parents[2]

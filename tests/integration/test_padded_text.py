@@ -13,7 +13,7 @@ import yaml
 
 from bench.dynamic_models.ocr import AS_THEY_ARE, write_lines
 from demo.read_text import model_path
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
 CONFIG = Path(__file__).parents[2] / "bench/dynamic_models/padded_lines.yaml"

@@ -20,7 +20,7 @@ from tidegate.documents import Hardware, ModelProfile, hardware_here, read_profi
 from tidegate.host import Plugins
 from tidegate_loadtest.commands.profile import profile
 from tidegate_loadtest.hardware import is_here, runs_on_gpu, why_gpus_are_unknown
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
 CONFIG = """

@@ -16,7 +16,7 @@ for package in (tidegate_loadtest, tidegate_proxy):
         parts = file.relative_to(folder.parent).with_suffix("").parts
         if "locust" not in parts and parts[-1] not in ("__main__", "__init__"):
             import_module(".".join(parts))
-assert "tidegate_loadtest.live" in sys.modules and "tidegate_proxy.serve" in sys.modules
+assert "tidegate_loadtest.live" in sys.modules and "tidegate_proxy.app.serve" in sys.modules
 assert not [name for name in sys.modules if name.partition(".")[0] in ("gevent", "locust")]
 """
 LOCUSTS = """

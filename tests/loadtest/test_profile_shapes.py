@@ -17,7 +17,7 @@ from tidegate_loadtest.asked_shapes import recorded_shapes
 from tidegate_loadtest.commands.profile import profile
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.processes import serving_command
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 MS_PER_ELEMENT = 0.05
 SOURCE = f"""

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tidegate.documents import ModelProfile, Point, read_profiles
 from tidegate_loadtest.commands.profile import profile
 from tidegate_loadtest.profiler import default_sizes, fit_law, fit_line
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
 ALPHA_MS, BETA_MS = 2.0, 5.0

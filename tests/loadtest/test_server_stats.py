@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.loadtest.conftest import FakeTriton
-    from tidegate_proxy.embedded import EmbeddedTriton
+    from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 MS = 1_000_000
 

@@ -25,7 +25,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.proxy.on_ray.deployment import layout, write_deployment
-from tidegate_proxy.embedded.guardian import Task, remove_traces
+from tidegate_proxy.tritons.embedded.guardian import Task, remove_traces
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 TIDEGATE = str(Path(sys.executable).with_name("tidegate"))

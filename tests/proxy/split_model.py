@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton_grpc
 
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 
 def write_config(folder: Path, tritons: dict[str, EmbeddedTriton], layout: dict[str, Any], **more: object) -> Path:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tidegate_proxy.affinity import keeper, sequence_in_json
-from tidegate_proxy.backend import Backend
+from tidegate_proxy.service.passthrough import keeper, sequence_in_json
+from tidegate_proxy.tritons.backend import Backend
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from tidegate_proxy.alarm import Alarm
+from tidegate_proxy.scheduling.clock import Alarm
 
 MS = 1_000_000
 HOUR_NS = 3_600_000 * MS

@@ -10,9 +10,9 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.here import ProxyHere
-from tidegate_proxy import batch_verification
-from tidegate_proxy.batch_verification import difference
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.service import batch_verification
+from tidegate_proxy.service.batch_verification import difference
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 CONFIG = """

@@ -7,7 +7,7 @@ import numpy as np
 import tritonclient.grpc as triton_grpc
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 Make = Callable[..., Any]

@@ -15,9 +15,9 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
+from tidegate_proxy.app.proxy import Proxy
 from tidegate_proxy.configuration.config import ModelConfig
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.proxy import Proxy
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 NORMALISED = """

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.settings import InForce, Settings
+from tidegate_proxy.configuration.settings import InForce, Settings
+from tidegate_proxy.transport.client_bounds import Bounds
 
 LIMIT = 1000
 

@@ -11,10 +11,10 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.here import ProxyHere
-from tidegate_proxy import canary, comparison
+from tidegate_proxy.app.dashboard.trials import section_of
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.live_page.trials import section_of
+from tidegate_proxy.rollout import canary, comparison
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 LISTEN = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}

@@ -11,7 +11,7 @@ import pytest
 from tidegate.api import BatchFailed, Dispatch, LegFinished
 from tidegate.documents import ModelProfile, Point, write_profile
 from tidegate.observation import read_log
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)

@@ -11,12 +11,12 @@ from tidegate.api import Model
 from tidegate.documents import ProfileFile
 from tidegate_baselines.triton import TritonOptions
 from tidegate_proxy.access.left_apis import LeftApis
-from tidegate_proxy.backend import Backend, BackendError, LoadedModel
-from tidegate_proxy.catalog import Catalog, discover
+from tidegate_proxy.app.doctor.facts import facts_of
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
-from tidegate_proxy.doctor.facts import facts_of
-from tidegate_proxy.shadow import own_batching
-from tidegate_proxy.turn_taking import TurnTaking
+from tidegate_proxy.rollout.shadow import own_batching
+from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
+from tidegate_proxy.tritons.catalog import Catalog, discover
+from tidegate_proxy.tritons.serialization import TurnTaking
 
 TENSORS = """
 input { name: "X" data_type: TYPE_STRING dims: [ -1, 3 ] }

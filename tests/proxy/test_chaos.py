@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.proxy.fixtures.fake_answers import echo, too_few_rows
-from tidegate_proxy.driver import Driver
+from tidegate_proxy.scheduling.driver import Driver
 
 Make = Callable[..., Any]
 OK, UNAVAILABLE, INTERNAL = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL
@@ -108,7 +108,7 @@ def test_whatever_happens_every_request_ends_once_and_nothing_is_left(
     eventually: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidegate_proxy.probing.EVERY_S", 0.02)
+    monkeypatch.setattr("tidegate_proxy.service.probing.EVERY_S", 0.02)
     drivers: list[Driver] = []
 
     class Seen(Driver):
@@ -116,7 +116,7 @@ def test_whatever_happens_every_request_ends_once_and_nothing_is_left(
             super().__init__(*arguments, **options)
             drivers.append(self)
 
-    monkeypatch.setattr("tidegate_proxy.serve.Driver", Seen)
+    monkeypatch.setattr("tidegate_proxy.app.serve.Driver", Seen)
     chaos = [Chaos(seed) for seed in range(3)]
     fakes = [start_fake(each) for each in chaos]
     proxy = serve_here(fakes, policy=policy_name, limits={"max_queue": 60, "leg_timeout_s": 0.1})

@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tidegate_proxy.commands.check import check
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 APP = typer.Typer()
 APP.command()(check)

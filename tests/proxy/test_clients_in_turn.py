@@ -16,13 +16,13 @@ from tidegate.api import Dispatch, RequestArrived
 from tidegate.observation import read_log
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.owners import Owners
-from tidegate_proxy.backend import INFER
-from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.base.labels import digest
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.labels import digest
-from tidegate_proxy.limits import Load, QueueLimits
+from tidegate_proxy.configuration.queue_limits import Load, QueueLimits
 from tidegate_proxy.observability.metrics_registry import registry_of
+from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.tritons.backend import INFER
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 BATCH = 4

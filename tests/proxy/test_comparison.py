@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from tidegate_proxy.comparison import BLOCK_NS, BURN_IN_NS, MOST_BLOCKS, SETTLING_BLOCKS, Compared, Comparison
+from tidegate_proxy.rollout.comparison import BLOCK_NS, BURN_IN_NS, MOST_BLOCKS, SETTLING_BLOCKS, Compared, Comparison
 
 SLO_NS = 10_000_000
 LATE_NS, SOON_NS = 2 * SLO_NS, SLO_NS // 2

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
-from tidegate_proxy.backend import BackendError
 from tidegate_proxy.configuration.section import BatchWord
-from tidegate_proxy.consent import Consent, consent_of, lines_of, most_careful
+from tidegate_proxy.tritons.backend import BackendError
+from tidegate_proxy.tritons.batching_mode import Consent, consent_of, lines_of, most_careful
 
 ONNX = 'backend: "onnxruntime" max_batch_size: 8 '
 PYTHON = 'backend: "python" max_batch_size: 8 '

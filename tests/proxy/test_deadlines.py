@@ -5,7 +5,7 @@ from tritonclient.grpc import service_pb2
 
 from tidegate.api import NEVER, Model
 from tidegate.api.model import LateWord
-from tidegate_proxy.deadlines import Due, due, times_in
+from tidegate_proxy.messages.request import Due, due, times_in
 
 NOW = 10_000_000_000
 MS = 1_000_000

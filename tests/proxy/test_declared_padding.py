@@ -9,9 +9,9 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.consent import consent_of
-from tidegate_proxy.declared_padding import PaddingError, padding_of
-from tidegate_proxy.padding import Follower, PaddedAxis
+from tidegate_proxy.messages.padding import Follower, PaddedAxis
+from tidegate_proxy.tritons.batching_mode import consent_of
+from tidegate_proxy.tritons.declared_padding import PaddingError, padding_of
 
 BATCHED = 'backend: "onnxruntime" max_batch_size: 8 dynamic_batching { }'
 X = 'input { name: "x" data_type: TYPE_FP32 dims: [ 3, 48, -1 ] }'

@@ -12,7 +12,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from tests.conftest import HERE
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc as triton_grpc
 
-from tidegate_proxy.embedded import EmbeddedTriton, TritonStartError, log
-from tidegate_proxy.embedded.guardian import remove_environments
-from tidegate_proxy.embedded.install import TritonInstall
+from tidegate_proxy.tritons.embedded import EmbeddedTriton, TritonStartError, log
+from tidegate_proxy.tritons.embedded.guardian import remove_environments
+from tidegate_proxy.tritons.embedded.install import TritonInstall
 
 CONFIG = """
 backend: "python"
@@ -44,7 +44,7 @@ class TritonPythonModel:
 PARENT = """
 import os
 import sys
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 with EmbeddedTriton([sys.argv[1]], grace_s=0) as triton:
     if os.fork() == 0:
         sys.stdin.read()

@@ -8,10 +8,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.envelope import PassedThrough, open_envelope
-from tidegate_proxy.heading import MOST_HEADER_BYTES, PRIVATE_PARAMETERS, NotSchedulable, Overgrown
-from tidegate_proxy.signature import Signature, TensorSpec
-from tidegate_proxy.wire import MAX_FIELDS
+from tidegate_proxy.messages.model_signature import Signature, TensorSpec
+from tidegate_proxy.messages.request import (
+    MOST_HEADER_BYTES,
+    PRIVATE_PARAMETERS,
+    NotSchedulable,
+    Overgrown,
+    PassedThrough,
+    open_envelope,
+)
+from tidegate_proxy.messages.wire import MAX_FIELDS
 
 SIGNATURE = Signature(
     model="m",

@@ -11,7 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.fake_answers import ROW, Gated, echo, noise, too_few_rows, wrong_size
-from tidegate_proxy.spoilers import RetryBudget
+from tidegate_proxy.scheduling.failures import RetryBudget
 
 Make = Callable[..., Any]
 OK, UNAVAILABLE, INTERNAL = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL
@@ -117,7 +117,7 @@ def test_who_spoils_batches_is_found_though_none_of_them_is_tried_again(
     eventually: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidegate_proxy.serve.FIRST_LEAD_NS", 0)  # no batch is sent ahead: all four share one
+    monkeypatch.setattr("tidegate_proxy.app.serve.FIRST_LEAD_NS", 0)  # no batch is sent ahead: all four share one
 
     def refuse(request: Any, context: Any) -> bytes:  # noqa: ANN401
         if 2 in np.frombuffer(request.raw_input_contents[0], np.float32):

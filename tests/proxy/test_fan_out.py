@@ -11,12 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.fan_out import VERBS, FanOut, IndexRow, Rule, Verb, whole_index
-from tidegate_proxy.grpc_codec import ControlCall, GrpcCodec, index_of
-from tidegate_proxy.http.interface import Answer, Call
-from tidegate_proxy.http.routes import NONE
-from tidegate_proxy.http.several import HttpCodec, index_json
-from tidegate_proxy.outcome import Outcome, RequestFailed
+from tidegate_proxy.base.outcome import Outcome, RequestFailed
+from tidegate_proxy.servers.http.interface import Answer, Call
+from tidegate_proxy.servers.http.routes import NONE
+from tidegate_proxy.servers.http.several import HttpCodec, index_json
+from tidegate_proxy.service.fan_out import (
+    VERBS,
+    ControlCall,
+    FanOut,
+    GrpcCodec,
+    IndexRow,
+    Rule,
+    Verb,
+    index_of,
+    whole_index,
+)
 
 VERB = {verb.method: verb for verb in VERBS}
 ROWS = (IndexRow("m", "1", "READY"), IndexRow("m", "2", "UNAVAILABLE", "unloaded"), IndexRow("never loaded"))

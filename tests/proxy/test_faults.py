@@ -18,9 +18,9 @@ from tritonclient.grpc import service_pb2
 
 from tests.conftest import HOMES
 from tests.proxy.fixtures.fake_answers import ROW, Gated, echo, noise
-from tidegate_proxy import front
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.faults import faults
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.servers import grpc as front
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 OK, UNAVAILABLE, INTERNAL = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL
@@ -268,7 +268,7 @@ def test_probes_that_are_answered_with_noise(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("tidegate_proxy.probing.EVERY_S", 0.02)
+    monkeypatch.setattr("tidegate_proxy.service.probing.EVERY_S", 0.02)
     fake = start_fake(echo)
     proxy = serve_here([fake])
     live, ready = fake.answers.pop("ServerLive"), fake.answers["ServerReady"]

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy import wire
-from tidegate_proxy.form import form_of
-from tidegate_proxy.wire import REQUEST_RAW_FIELD
+from tidegate_proxy.messages import wire
+from tidegate_proxy.messages.request import form_of
+from tidegate_proxy.messages.wire import REQUEST_RAW_FIELD
 
 ID, RAW = wire.ID_TAG, REQUEST_RAW_FIELD << 3 | 2
 

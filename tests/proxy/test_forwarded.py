@@ -15,9 +15,8 @@ import tritonclient.http as triton_http
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.forwarded import forwarded, forwarded_with_all, metadata_of
-from tidegate_proxy.header_forwarding import may_read_headers
+from tidegate_proxy.messages.forwarded_metadata import forwarded, forwarded_with_all, may_read_headers, metadata_of
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 CONFIG = """
 backend: "python"

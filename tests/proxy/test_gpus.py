@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tidegate.documents import Device, Mig, Whole
-from tidegate_proxy import gpus
-from tidegate_proxy.gpus import Gpu, gpus_here
+from tidegate_proxy.tritons import gpus
+from tidegate_proxy.tritons.gpus import Gpu, gpus_here
 
 pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py, the extra `nvml` of tidegate-proxy")
 

@@ -11,8 +11,8 @@ import pytest
 from tritonclient.grpc import service_pb2 as messages
 
 from tests.proxy.test_isolation import asking
-from tidegate_proxy import guards
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.messages import guards
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 STRICT = (("triton_grpc_error", "true"),)

@@ -18,7 +18,7 @@ from tidegate_proxy.commands.doctor import doctor
 from tidegate_proxy.commands.init import init
 from tidegate_proxy.commands.serve import serve
 from tidegate_proxy.configuration.config_file import read_config
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
 APP = typer.Typer()

@@ -16,9 +16,9 @@ import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.utils import InferenceServerException, shared_memory
 
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.http.screening import Screen
-from tidegate_proxy.regions import PREFIX
+from tidegate_proxy.servers.http.screening import Screen
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.shared_memory import PREFIX
 
 FLOATS = 50_000
 """Of a request that is shared: 200 KB."""

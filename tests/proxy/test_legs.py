@@ -26,19 +26,18 @@ from tidegate.api import (
 )
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
-from tidegate_proxy.catalog import Catalog, Directory
-from tidegate_proxy.client import Client
-from tidegate_proxy.deadlines import Due
-from tidegate_proxy.driver import Driver
-from tidegate_proxy.envelope import open_envelope
+from tidegate_proxy.base.outcome import Outcome
+from tidegate_proxy.configuration.settings import InForce, Settings
+from tidegate_proxy.messages.client import Client
+from tidegate_proxy.messages.model_signature import Signature, TensorSpec
+from tidegate_proxy.messages.request import Due, open_envelope
 from tidegate_proxy.observability.observability import Observability
-from tidegate_proxy.outcome import Outcome
-from tidegate_proxy.regions import Region, Regions
-from tidegate_proxy.settings import InForce, Settings
-from tidegate_proxy.signature import Signature, TensorSpec
+from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.tritons.catalog import Catalog, Directory
+from tidegate_proxy.tritons.shared_memory import Region, Regions
 
 if TYPE_CHECKING:
-    from tidegate_proxy.backend import Backend
+    from tidegate_proxy.tritons.backend import Backend
 
 MS = 1_000_000
 WIDTH = 40_000

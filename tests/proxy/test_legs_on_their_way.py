@@ -7,14 +7,14 @@ from tests.proxy.test_legs import MS, WHOLE, Counted, Split, Triton, Waiting
 from tidegate.api import Model, PolicyOptions, Profile, Setup, Worker
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
-from tidegate_proxy.catalog import Catalog, Directory
-from tidegate_proxy.driver import Driver
+from tidegate_proxy.configuration.settings import InForce, Settings
 from tidegate_proxy.observability.observability import Observability
-from tidegate_proxy.settings import InForce, Settings
+from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.tritons.catalog import Catalog, Directory
 
 if TYPE_CHECKING:
-    from tidegate_proxy.backend import Backend
-    from tidegate_proxy.regions import Regions
+    from tidegate_proxy.tritons.backend import Backend
+    from tidegate_proxy.tritons.shared_memory import Regions
 
 MODEL = Model("m", 1)
 WORKERS = (Worker(0, "w0", ("m",)), Worker(1, "w1", ("m",)))

@@ -12,9 +12,10 @@ import pytest
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import serialize_byte_tensor
 
-from tidegate_proxy import heading, merging
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.signature import STRINGS_ASIDE_FROM, split_elements
+from tidegate_proxy.messages import merging
+from tidegate_proxy.messages import request as heading
+from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM, split_elements
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 COUNT = STRINGS_ASIDE_FROM // 4

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.envelope import Envelope, open_envelope
-from tidegate_proxy.merging import ScatterError
-from tidegate_proxy.payload import OutputSizes, Payload, Stage
-from tidegate_proxy.signature import ELEMENT_BYTES, Signature, TensorSpec
+from tidegate_proxy.messages.merging import ScatterError
+from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, Signature, TensorSpec
+from tidegate_proxy.messages.request import Envelope, open_envelope
+from tidegate_proxy.scheduling.payload import OutputSizes, Payload, Stage
 
 if TYPE_CHECKING:
-    from tidegate_proxy.backend import Backend
+    from tidegate_proxy.tritons.backend import Backend
 
 MAX_ROWS = 16
 

@@ -29,14 +29,19 @@ from tests.proxy.fixtures.injected import LIMIT_S, OK, ROW, Fault, Make, Place, 
 
 if TYPE_CHECKING:
     from tidegate.engine import Engine
-    from tidegate_proxy.driver import Driver
+    from tidegate_proxy.scheduling.driver import Driver
 
 ROOMS = (tidegate.engine, tidegate.observation, tidegate.toolkit, tidegate_baselines, tidegate_proxy)
-ELSEWHERE = tuple(f"tidegate_proxy.{room}" for room in ("commands", "configuration", "deployed", "embedded", "gpus"))
+ELSEWHERE = tuple(
+    f"tidegate_proxy.{room}" for room in ("commands", "configuration", "deployed", "tritons.embedded", "tritons.gpus")
+)
 """No request comes there."""
 CONNECTIONS = tuple(
     f"tidegate_proxy.{module}"
-    for module in ("http.connection", *(f"transport.http2.{each}" for each in ("client", "connection", "server")))
+    for module in (
+        "servers.http.connection",
+        *(f"transport.http2.{each}" for each in ("client", "connection", "server")),
+    )
 )
 """A fault of these ends a connection, which whoever is at its other end sees."""
 MODULES = tuple(
@@ -52,12 +57,12 @@ AT_ONCE = {
     "tidegate.engine.observers",
     "tidegate.observation.reducer",
     "tidegate_baselines.fifs",
-    "tidegate_proxy.driver",
-    "tidegate_proxy.front",
-    "tidegate_proxy.http.application",
-    "tidegate_proxy.inference",
-    "tidegate_proxy.legs",
-    "tidegate_proxy.streams",
+    "tidegate_proxy.scheduling.driver",
+    "tidegate_proxy.servers.grpc",
+    "tidegate_proxy.servers.http.application",
+    "tidegate_proxy.service.inference",
+    "tidegate_proxy.scheduling.legs",
+    "tidegate_proxy.servers.streams",
 }
 """Those of which every `make test` tries the places: one of each room that a request crosses."""
 

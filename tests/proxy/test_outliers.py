@@ -9,13 +9,13 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tidegate.api import Worker
-from tidegate_proxy.catalog import Catalog
 from tidegate_proxy.configuration.config import Ejection
-from tidegate_proxy.outliers import Outliers, is_failure
-from tidegate_proxy.settings import InForce, Settings
+from tidegate_proxy.configuration.settings import InForce, Settings
+from tidegate_proxy.scheduling.membership import Outliers, is_failure
+from tidegate_proxy.tritons.catalog import Catalog
 
 if TYPE_CHECKING:
-    from tidegate_proxy.backend import Backend
+    from tidegate_proxy.tritons.backend import Backend
 
 Make = Callable[..., Any]
 S = 1_000_000_000

@@ -20,10 +20,10 @@ import tritonclient.utils.shared_memory as shm
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
-from tidegate_proxy.backend import BackendError
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.regions import PREFIX
+from tidegate_proxy.tritons.backend import BackendError
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.shared_memory import PREFIX
 
 Make = Callable[..., Any]
 CONFIG = """

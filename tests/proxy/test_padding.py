@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate_proxy.configuration.padding import Following, Padding
-from tidegate_proxy.consent import consent_of
-from tidegate_proxy.declared_padding import padding_of
-from tidegate_proxy.envelope import Envelope, open_envelope
-from tidegate_proxy.merging import ScatterError, read_answer
-from tidegate_proxy.payload import OutputSizes, Payload, Stage
-from tidegate_proxy.regions import Region
-from tidegate_proxy.resizing import Resize, Resized, join, write
-from tidegate_proxy.signature import ELEMENT_BYTES, Signature, signature_of
+from tidegate_proxy.messages.merging import ScatterError, read_answer
+from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, Signature, signature_of
+from tidegate_proxy.messages.padding import Resize, Resized, join, write
+from tidegate_proxy.messages.request import Envelope, open_envelope
+from tidegate_proxy.scheduling.payload import OutputSizes, Payload, Stage
+from tidegate_proxy.tritons.batching_mode import consent_of
+from tidegate_proxy.tritons.declared_padding import padding_of
+from tidegate_proxy.tritons.shared_memory import Region
 
 if TYPE_CHECKING:
-    from tidegate_proxy.backend import Backend
+    from tidegate_proxy.tritons.backend import Backend
 
 NOWHERE = cast("Backend", object())
 """No shared memory is wanted: it is not asked."""

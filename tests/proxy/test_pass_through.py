@@ -11,8 +11,8 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.utils import shared_memory
 
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.regions import PREFIX
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.shared_memory import PREFIX
 
 ROW = np.array([[1, 2, 3]], np.float32)
 Make = Callable[..., Any]

@@ -14,7 +14,7 @@ from tidegate.cli import build_app
 from tidegate.host import Plugins
 from tidegate.observation import read_log
 from tidegate.sim.replay import replay
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 

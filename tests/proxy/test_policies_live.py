@@ -12,7 +12,7 @@ from tests.conftest import HOMES
 from tidegate.host import Plugins
 from tidegate.observation import read_log
 from tidegate.sim.replay import replay
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 BREAKS = """

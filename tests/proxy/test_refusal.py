@@ -9,8 +9,8 @@ import grpc
 import numpy as np
 import pytest
 
-from tidegate_proxy import refusal
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.base import refusal
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)

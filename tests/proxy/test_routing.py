@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from tidegate_proxy.access.left_apis import LeftApis
-from tidegate_proxy.catalog import Catalog, Directory
-from tidegate_proxy.routing import Routing
+from tidegate_proxy.service.passthrough import Routing
+from tidegate_proxy.tritons.catalog import Catalog, Directory
 
 
 @dataclass(eq=False)

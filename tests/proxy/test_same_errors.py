@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Call = Callable[..., tuple[grpc.StatusCode, Any]]
 ROW = np.ones((1, 3), np.float32)

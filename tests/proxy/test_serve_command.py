@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from tidegate.cli import build_app
 from tidegate.host import Plugins
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Serve = Callable[..., tuple[int, str]]
 NO_TRITON = "127.0.0.1:1"

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.utils import shared_memory
 
 from tests.conftest import HOMES
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)

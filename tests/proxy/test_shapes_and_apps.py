@@ -17,14 +17,11 @@ from tritonclient.grpc import service_pb2
 from tests.proxy.fixtures.fake_answers import echo
 from tidegate.api import RequestArrived
 from tidegate.observation import read_log
-from tidegate_proxy.applications import MOST, Applications
+from tidegate_proxy.base.labels import LONGEST, OTHER, FrequentLabels, digest, label
 from tidegate_proxy.configuration.clients import AppConfig
-from tidegate_proxy.envelope import open_known
-from tidegate_proxy.heading import Headings
-from tidegate_proxy.labels import LONGEST, OTHER, FrequentLabels, digest, label
-from tidegate_proxy.merging import merged_header
-from tidegate_proxy.shape import shape_of
-from tidegate_proxy.signature import Signature, TensorSpec
+from tidegate_proxy.messages.merging import merged_header
+from tidegate_proxy.messages.model_signature import Signature, TensorSpec
+from tidegate_proxy.messages.request import MOST, Applications, Headings, open_known, shape_of
 
 Make = Callable[..., Any]
 SIGNATURE = Signature(

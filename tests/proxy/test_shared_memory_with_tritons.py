@@ -14,9 +14,8 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.lifeline import Lifeline
-from tidegate_proxy.regions import PREFIX
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.shared_memory import PREFIX, Lifeline
 
 CONFIG = """
 backend: "python"
@@ -183,7 +182,7 @@ def test_a_triton_that_starts_anew_maps_new_ones(
 HOLD = """
 import sys
 from pathlib import Path
-from tidegate_proxy.lifeline import Lifeline
+from tidegate_proxy.tritons.shared_memory import Lifeline
 print(Lifeline(Path("/dev/shm")).name, flush=True)
 sys.stdin.read()
 """

@@ -13,17 +13,17 @@ from tests.proxy.test_legs import HEAD, MS, Counted, Split, Triton, Waiting
 from tidegate.api import Model, PolicyOptions, Profile, Setup, Worker
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
-from tidegate_proxy import spacing
-from tidegate_proxy.backend import LoadedModel
-from tidegate_proxy.catalog import Catalog, Directory
-from tidegate_proxy.driver import Driver
+from tidegate_proxy.configuration.settings import InForce, Settings
+from tidegate_proxy.messages.model_signature import Signature
 from tidegate_proxy.observability.observability import Observability
-from tidegate_proxy.settings import InForce, Settings
-from tidegate_proxy.signature import Signature
+from tidegate_proxy.scheduling import dispatch_pacing as spacing
+from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.tritons.backend import LoadedModel
+from tidegate_proxy.tritons.catalog import Catalog, Directory
 
 if TYPE_CHECKING:
-    from tidegate_proxy.backend import Backend
-    from tidegate_proxy.regions import Regions
+    from tidegate_proxy.tritons.backend import Backend
+    from tidegate_proxy.tritons.shared_memory import Regions
 
 WHOLE = Signature("m", HEAD.inputs, frozenset({"Z"}), 4)
 MERGES = "name: 'm' max_batch_size: 4 dynamic_batching {}"

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from tests.proxy.split_model import infer, write_config
 from tidegate_proxy.commands.doctor import doctor
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 HEAD = """
 backend: "python"

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tidegate_proxy.spoilers import FIRST_ALONE, MOST_ALONE, MOST_SENDERS, Refusal, RetryBudget, Spoilers
+from tidegate_proxy.messages.client import BatchRefusal
+from tidegate_proxy.scheduling.failures import FIRST_ALONE, MOST_ALONE, MOST_SENDERS, RetryBudget, Spoilers
 
 ANN, BOB, CID = ("ann", "m"), ("bob", "m"), ("cid", "m")
 
@@ -54,7 +55,7 @@ def test_who_cannot_be_told_apart_is_not_blamed_and_few_are_remembered() -> None
 
 def test_nobody_is_blamed_while_nothing_is_answered() -> None:
     spoilers = Spoilers()
-    refusal = Refusal(spoilers)
+    refusal = BatchRefusal(spoilers.spoiled)
     refusal.failed(ANN)
     assert not spoilers, "it may be the Triton"
     refusal.answered()
@@ -65,18 +66,18 @@ def test_nobody_is_blamed_while_nothing_is_answered() -> None:
 def test_the_senders_of_a_refused_batch_are_halved_until_they_are_answered() -> None:
     spoilers = Spoilers()
     senders = [(name, "m") for name in "abcdefgh"]
-    spoilers.suspect(senders, Refusal(spoilers))
+    spoilers.suspect(senders, BatchRefusal(spoilers.spoiled))
     assert _halves(spoilers, senders) == [set(senders[:4]), set(senders[4:])]
     for sender in senders[4:]:
         spoilers.answered(sender)
-    spoilers.suspect(senders[:4], Refusal(spoilers))
+    spoilers.suspect(senders[:4], BatchRefusal(spoilers.spoiled))
     assert _halves(spoilers, senders) == [set(senders[:2]), set(senders[2:4])]
     assert _halves(spoilers, [("a", "n")]) == []
 
 
 def test_who_is_suspected_and_fails_alone_is_to_blame_once_others_were_answered() -> None:
     spoilers = Spoilers()
-    spoilers.suspect([ANN, BOB, CID], Refusal(spoilers))
+    spoilers.suspect([ANN, BOB, CID], BatchRefusal(spoilers.spoiled))
     spoilers.failed_alone(BOB)
     spoilers.failed_alone(CID)
     assert _halves(spoilers, [ANN, BOB, CID]) == [{ANN}, {BOB}, {CID}], "it may be the Triton"
@@ -105,7 +106,7 @@ def test_who_spoils_every_batch_is_found_though_no_batch_is_tried_again(
                 for sender in batch:
                     spoilers.answered(sender)
             elif len(batch) > 1:
-                spoilers.suspect(batch, Refusal(spoilers))
+                spoilers.suspect(batch, BatchRefusal(spoilers.spoiled))
                 lost.update(batch)
             else:
                 spoilers.failed_alone(bad)

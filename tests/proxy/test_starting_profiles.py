@@ -4,11 +4,11 @@ import pytest
 
 from tidegate.api import Model, Worker
 from tidegate.documents import Device, Layout, ModelProfile, Point, ProfileFile
-from tidegate_proxy.catalog import Catalog
-from tidegate_proxy.labels import label
-from tidegate_proxy.padding import PaddedAxis
-from tidegate_proxy.signature import Signature, TensorSpec
-from tidegate_proxy.starting_profiles import misfits, said_of_others, starting_profiles
+from tidegate_proxy.base.labels import label
+from tidegate_proxy.messages.model_signature import Signature, TensorSpec
+from tidegate_proxy.messages.padding import PaddedAxis
+from tidegate_proxy.tritons.catalog import Catalog
+from tidegate_proxy.tritons.starting_profiles import misfits, said_of_others, starting_profiles
 
 
 def _measured(model: str, ms: float, kind: str = "default", shape: str = "") -> ModelProfile:

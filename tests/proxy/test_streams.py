@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy import relay as relays
-from tidegate_proxy import streams
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.envelope import PassedThrough
-from tidegate_proxy.relay import Relay
+from tidegate_proxy.messages.request import PassedThrough
+from tidegate_proxy.servers import streams
+from tidegate_proxy.service import stream_passthrough as relays
+from tidegate_proxy.service.stream_passthrough import Relay
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)

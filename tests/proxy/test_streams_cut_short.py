@@ -12,8 +12,8 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.fake_answers import ROW, echo
-from tidegate_proxy.envelope import PassedThrough
-from tidegate_proxy.relay import Passing, Relay
+from tidegate_proxy.messages.request import PassedThrough
+from tidegate_proxy.service.stream_passthrough import Passing, Relay
 
 Make = Callable[..., Any]
 Asked = Iterator[Any]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 

@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
 RUN = "import typer; from tidegate_proxy.commands.triton import triton; typer.run(triton)"

@@ -8,16 +8,16 @@ from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.injected import LIMIT_S, OK, ROW, Fault, Make, Refusing, places
 from tidegate_proxy.configuration.config_file import read_config
-from tidegate_proxy.live_engine import LiveEngine
-from tidegate_proxy.membership import Membership
-from tidegate_proxy.running_legs import RunningLegs
+from tidegate_proxy.scheduling.clock import LiveEngine
+from tidegate_proxy.scheduling.membership import Membership
+from tidegate_proxy.scheduling.running_legs import RunningLegs
 
 LOOKING_AFTER = (
-    "tidegate_proxy.backend",
-    "tidegate_proxy.catalog",
-    "tidegate_proxy.discovery",
-    "tidegate_proxy.membership",
-    "tidegate_proxy.probing",
+    "tidegate_proxy.tritons.backend",
+    "tidegate_proxy.tritons.catalog",
+    "tidegate_proxy.service.discovery",
+    "tidegate_proxy.scheduling.membership",
+    "tidegate_proxy.service.probing",
 )
 AT_THE_START_OR_THE_END = {
     *("close", "retire", "starting_profiles", "watch", "look_around", "change"),
@@ -39,8 +39,8 @@ def test_a_task_that_fails_once_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A Triton goes away and comes back, and has another version of its model; a fault only delays that."""
-    monkeypatch.setattr("tidegate_proxy.probing.EVERY_S", 0.02)
-    monkeypatch.setattr("tidegate_proxy.discovery.LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("tidegate_proxy.service.probing.EVERY_S", 0.02)
+    monkeypatch.setattr("tidegate_proxy.service.discovery.LOOK_EVERY_S", 0.05)
     triton = Refusing()
     fake = start_fake(triton)
     flags = {"tritons": [fake.address], "policy": {"name": "fifs"}, "listen": {"grpc": "127.0.0.1:0"}}
@@ -94,7 +94,7 @@ def test_who_waits_for_a_triton_that_is_given_up_is_told_though_that_failed_once
     eventually: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidegate_proxy.probing.EVERY_S", 0.02)
+    monkeypatch.setattr("tidegate_proxy.service.probing.EVERY_S", 0.02)
     triton = Refusing()
     triton.go_on.clear()
     fake = start_fake(triton)

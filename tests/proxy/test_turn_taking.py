@@ -4,7 +4,7 @@ import pytest
 
 from tests.proxy.test_slowdown import MS, emulate
 from tidegate.api import Model
-from tidegate_proxy.turn_taking import HOLD_NS, LOSS, REST_NS, Ended, TurnTaking
+from tidegate_proxy.tritons.serialization import HOLD_NS, LOSS, REST_NS, Ended, TurnTaking
 
 ALIKE = {"a": 8.0, "b": 10.0}
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.proxy.fixtures.here import ProxyHere
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
 BODY = """

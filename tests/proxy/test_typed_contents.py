@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.envelope import open_envelope
-from tidegate_proxy.heading import NotSchedulable
-from tidegate_proxy.signature import Signature, TensorSpec
-from tidegate_proxy.typed_contents import MOST_BYTES
+from tidegate_proxy.messages.model_signature import Signature, TensorSpec
+from tidegate_proxy.messages.request import MOST_BYTES, NotSchedulable, open_envelope
 
 VALUES: dict[str, tuple[str, list[Any], type]] = {
     "BOOL": ("bool_contents", [True, False], np.bool_),

@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import asyncio, sys
-from tidegate_proxy.watchdog import Watchdog
+from tidegate_proxy.base.watchdog import Watchdog
 
 def a_policy_that_never_returns():
     while True:

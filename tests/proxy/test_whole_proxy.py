@@ -16,9 +16,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2 as messages
 
-from tidegate_proxy.backend import SERVICE
 from tidegate_proxy.configuration.config_file import read_config
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.backend import SERVICE
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)

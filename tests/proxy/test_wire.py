@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.wire import (
+from tidegate_proxy.messages.wire import (
     MAX_FIELDS,
     MOST_FIELDS,
     REQUEST_RAW_FIELD,

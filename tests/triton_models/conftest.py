@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_proxy.embedded import EmbeddedTriton, TritonStartError
+from tidegate_proxy.tritons.embedded import EmbeddedTriton, TritonStartError
 from tidegate_triton_models import model_source
 
 AddModel = Callable[..., Path]

@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from numpy.typing import NDArray
 
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 from tidegate_triton_models.early_exit import Accuracy, pictures, write_early_exit
 from tidegate_triton_models.early_exit.graph import WIDTHS

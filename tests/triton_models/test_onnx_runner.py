@@ -12,7 +12,7 @@ import tritonclient.grpc as triton_grpc
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 DTYPES = {
     "BOOL": TensorProto.BOOL,

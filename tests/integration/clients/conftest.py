@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 CONFIG = """
 backend: "python"

@@ -18,7 +18,7 @@ import rapidocr_onnxruntime
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
-from tidegate_proxy.regions import PREFIX
+from tidegate_proxy.tritons.shared_memory import PREFIX
 from tidegate_repo_generator.splitting.split import split_model
 
 pytestmark = pytest.mark.usefixtures("start_triton")  # skips where there is no tritonserver

@@ -17,7 +17,7 @@ from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.emulated import write_emulated_model
 from tidegate_loadtest.live import Sending
 from tidegate_loadtest.recorder import Progress
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 StartTriton = Callable[..., EmbeddedTriton]
 pytestmark = pytest.mark.usefixtures("start_triton")  # skips where there is no tritonserver

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tidegate.cli import build_app
 from tidegate.host import Plugins
 from tidegate.workload import draw_requests, read_scenario
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 if TYPE_CHECKING:
     from tests.loadtest.conftest import FakeTriton

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.access.apis import Api
 from tidegate_proxy.access.authentication import Authenticator, CredentialFileError
-from tidegate_proxy.access.watched import WatchedFiles
-from tidegate_proxy.backend import INFER, SERVICE
 from tidegate_proxy.configuration.access import AuthenticationConfig
+from tidegate_proxy.configuration.apis import Api
+from tidegate_proxy.transport.file_watcher import WatchedFiles
+from tidegate_proxy.tritons.backend import INFER, SERVICE
 
 HASHED = "sha256:" + hashlib.sha256(b"tok-hashed").hexdigest()
 TOKENS = f"# who may call\ntok-1   # the batch jobs\n\n{HASHED}\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidegate_proxy.observability.metrics_page import MetricsPage
+from tidegate_proxy.app.metrics_page import MetricsPage
 
 Serve = Callable[..., Any]
 HEADER = {"name": "admin", "value": "s3cr3t"}

@@ -18,14 +18,14 @@ from tritonclient.grpc import service_pb2
 from typer.testing import CliRunner
 
 from tidegate.host import Plugins
-from tidegate_proxy.access.apis import APIS, Api
-from tidegate_proxy.access.of_tritons import Restricted, problems
 from tidegate_proxy.access.restrictions import RestrictionError
-from tidegate_proxy.backend import SERVICE
+from tidegate_proxy.app.doctor.examination import examine
 from tidegate_proxy.commands.check import check
+from tidegate_proxy.configuration.apis import APIS, Api
 from tidegate_proxy.configuration.config_file import read_config
-from tidegate_proxy.doctor.examination import examine
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.backend import SERVICE
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.restrictions import Restricted, problems
 
 CHECK = typer.Typer()
 CHECK.command()(check)

@@ -11,12 +11,12 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.access.apis import APIS, METHOD_API, Api
 from tidegate_proxy.access.restrictions import RestrictionError, Restrictions
-from tidegate_proxy.backend import SERVICE
 from tidegate_proxy.configuration.access import Restriction
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.http.routes import match
+from tidegate_proxy.configuration.apis import APIS, METHOD_API, Api
+from tidegate_proxy.servers.http.routes import match
+from tidegate_proxy.tritons.backend import SERVICE
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 METHODS = sorted(service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name)
 MODEL_ENDS = (

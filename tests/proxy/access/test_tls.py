@@ -13,11 +13,17 @@ import grpc
 import pytest
 import trustme
 
-from tidegate_proxy.access.tls import TlsError, channel_credentials, channel_options, server_context, server_credentials
-from tidegate_proxy.backend import SERVICE
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.configuration.tritons import TritonTls
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.transport.tls import (
+    TlsError,
+    channel_credentials,
+    channel_options,
+    server_context,
+    server_credentials,
+)
+from tidegate_proxy.tritons.backend import SERVICE
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 LIVE = SERVICE + "ServerLive"
 NAME = "inference.example"

@@ -11,7 +11,7 @@ import tritonclient.grpc as triton_grpc
 
 from tests.conftest import wait_until
 from tests.proxy.fixtures.here import ProxyHere
-from tidegate_proxy.actuation.actuator import Actuator
+from tidegate_proxy.app.actuation.actuator import Actuator
 from tidegate_proxy.deployed.tritons import RunningTritons
 
 Array = np.ndarray[Any, Any]

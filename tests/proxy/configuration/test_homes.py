@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from tidegate.host import Plugins
+from tidegate_proxy.app.config_check import check_offline
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.configuration.config_check import check_offline
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.configuration.home_config import assignment_of, of_home
 

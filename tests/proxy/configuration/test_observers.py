@@ -11,11 +11,11 @@ from tidegate.api import AnyCommand, hookimpl
 from tidegate.engine import AnyEffect, AnyStimulus
 from tidegate.host import PluginError, Plugins
 from tidegate.observation import Observer, ObserverOptions, ObserverSpec
+from tidegate_proxy.app.config_check import check_offline
+from tidegate_proxy.app.serve import _observers
 from tidegate_proxy.commands.serve import _observer
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.configuration.config_check import check_offline
 from tidegate_proxy.configuration.config_file import read_config
-from tidegate_proxy.serve import _observers
 
 
 class AuditOptions(ObserverOptions):

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from tritonclient.grpc import service_pb2 as messages
 
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)

@@ -7,9 +7,9 @@ from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import Model, ms_to_ns
 from tidegate.documents import ModelProfile, Point, ProfileFile
+from tidegate_proxy.app.doctor.facts import Facts, Form, Service
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.consent import consent_of
-from tidegate_proxy.doctor.facts import Facts, Form, Service
+from tidegate_proxy.tritons.batching_mode import consent_of
 
 XY = """
 input { name: "X" data_type: TYPE_FP32 dims: [ 3 ] }

@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tidegate_proxy.commands.doctor import doctor
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 APP = typer.Typer()
 APP.command()(doctor)

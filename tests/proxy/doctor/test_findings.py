@@ -7,25 +7,25 @@ import pytest
 
 from tests.proxy.doctor.made_up import config_of, facts_of, profiles_of, said
 from tidegate.documents import ProfileFile
-from tidegate_proxy.consent import Consent
-from tidegate_proxy.doctor.agreement import disagreements
-from tidegate_proxy.doctor.batching import (
+from tidegate_proxy.app.doctor.agreement import disagreements
+from tidegate_proxy.app.doctor.batching import (
     batches_of_one,
     judged_twice,
     merged_by_nobody,
     waiting_twice,
     words_in_vain,
 )
-from tidegate_proxy.doctor.diagnosis import diagnose
-from tidegate_proxy.doctor.facts import Executions, Form, NotReady, RowsVerdict, Service, Timed
-from tidegate_proxy.doctor.finding import Finding, grouped
-from tidegate_proxy.doctor.installation import broken_plugins, unseen_gpus
-from tidegate_proxy.doctor.loading import models_that_do_not_load
-from tidegate_proxy.doctor.names import models_that_nobody_has, parts_of_nobody, remedy_for
-from tidegate_proxy.doctor.one_row import ENOUGH_EXECUTIONS
-from tidegate_proxy.doctor.profiles import measured_in_vain, not_measured, shapes_in_vain
-from tidegate_proxy.doctor.rows import merged_rows
-from tidegate_proxy.doctor.slos import requests_not_timed, slos_in_vain, slos_too_short
+from tidegate_proxy.app.doctor.diagnosis import diagnose
+from tidegate_proxy.app.doctor.facts import Executions, Form, NotReady, RowsVerdict, Service, Timed
+from tidegate_proxy.app.doctor.finding import Finding, grouped
+from tidegate_proxy.app.doctor.installation import broken_plugins, unseen_gpus
+from tidegate_proxy.app.doctor.loading import models_that_do_not_load
+from tidegate_proxy.app.doctor.names import models_that_nobody_has, parts_of_nobody, remedy_for
+from tidegate_proxy.app.doctor.one_row import ENOUGH_EXECUTIONS
+from tidegate_proxy.app.doctor.profiles import measured_in_vain, not_measured, shapes_in_vain
+from tidegate_proxy.app.doctor.rows import merged_rows
+from tidegate_proxy.app.doctor.slos import requests_not_timed, slos_in_vain, slos_too_short
+from tidegate_proxy.tritons.batching_mode import Consent
 
 
 def test_all_is_well_and_nothing_is_said() -> None:

@@ -18,8 +18,8 @@ import yaml
 from tritonclient.utils import InferenceServerException
 
 from tests.forked import Forked
-from tidegate_proxy.fronts.handshake import FrontUnproven, HomeUnproven
-from tidegate_proxy.fronts.link import Link
+from tidegate_proxy.frontends.handshake import FrontUnproven, HomeUnproven
+from tidegate_proxy.frontends.link import Link
 
 Make = Callable[..., Any]
 ROW = np.array([[1.0, 2.0]], np.float32)

@@ -24,9 +24,9 @@ from typer.testing import CliRunner
 from tests.conftest import Tidegate
 from tidegate.cli import build_app
 from tidegate.host import Plugins
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.fronts.home_line import HOME_LOST, NO_HOME
-from tidegate_proxy.fronts.supervisor import HOME
+from tidegate_proxy.frontends.home_line import HOME_LOST, NO_HOME
+from tidegate_proxy.frontends.supervisor import HOME
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 ROW = np.array([[1.0, 2.0]], np.float32)

@@ -4,9 +4,9 @@ import grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.fronts import frames
-from tidegate_proxy.fronts.frames import HEAD, Kind
-from tidegate_proxy.fronts.link import Link
+from tidegate_proxy.frontends import frames
+from tidegate_proxy.frontends.frames import HEAD, Kind
+from tidegate_proxy.frontends.link import Link
 
 _KINDS = st.sampled_from(Kind)
 _FRAMES = st.lists(st.tuples(_KINDS, st.integers(0, 2**32 - 1), st.binary(max_size=200)))

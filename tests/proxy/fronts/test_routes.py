@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.fronts.frames import Serves
-from tidegate_proxy.fronts.routes import Routes
+from tidegate_proxy.frontends.frames import Serves
+from tidegate_proxy.frontends.routes import Routes
 
 _NAMES = st.frozensets(st.sampled_from("abc"))
 _SAID = st.tuples(st.integers(0, 1), _NAMES, _NAMES).map(lambda said: (said[0], Serves(said[1], said[2] - said[1])))

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import Tidegate
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.fronts.home_line import HOME_LOST, NO_HOME
-from tidegate_proxy.fronts.supervisor import FRONT, HOME
+from tidegate_proxy.frontends.home_line import HOME_LOST, NO_HOME
+from tidegate_proxy.frontends.supervisor import FRONT, HOME
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 ROW = np.array([[1.0, 2.0]], np.float32)

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from tests.conftest import Tidegate
 from tidegate.cli import build_app
 from tidegate.host import Plugins
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.fronts.supervisor import FRONT, HOME
+from tidegate_proxy.frontends.supervisor import FRONT, HOME
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 ROW = np.array([[1.0, 2.0]], np.float32)

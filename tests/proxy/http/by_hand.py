@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidegate_proxy.signature import Signature, TensorSpec
+from tidegate_proxy.messages.model_signature import Signature, TensorSpec
 
 PLAIN = b'{"inputs":[{"name":"X","shape":[1,1],"datatype":"FP32","data":[1]}]}'
 ECHO = Signature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)

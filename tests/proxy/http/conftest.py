@@ -16,17 +16,17 @@ import uvloop
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tests.proxy.http.by_hand import start_upstream
-from tidegate_proxy.access.apis import Api, Protocol
-from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.consent import consent_of
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.envelope import open_envelope
-from tidegate_proxy.http import Guard, Handler, HttpFront, HttpLimits, HttpServer, Scheduling, start_server
-from tidegate_proxy.http.routes import Route
-from tidegate_proxy.outcome import RequestFailed
-from tidegate_proxy.ports import bind
-from tidegate_proxy.signature import Signature, signature_of
-from tidegate_proxy.wire import first_string
+from tidegate_proxy.base.outcome import RequestFailed
+from tidegate_proxy.configuration.apis import Api, Protocol
+from tidegate_proxy.messages.model_signature import Signature, signature_of
+from tidegate_proxy.messages.request import open_envelope
+from tidegate_proxy.messages.wire import first_string
+from tidegate_proxy.servers.http import Guard, Handler, HttpFront, HttpLimits, HttpServer, Scheduling, start_server
+from tidegate_proxy.servers.http.routes import Route
+from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport.ports import bind
+from tidegate_proxy.tritons.batching_mode import consent_of
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 __all__ = ["start_upstream"]
 

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.heading import NotSchedulable
-from tidegate_proxy.http import infer_request, infer_response
-from tidegate_proxy.http.aside import FROM_BYTES, Aside
-from tidegate_proxy.http.infer_request import ResponseForm
-from tidegate_proxy.http.json_data import Refused
-from tidegate_proxy.signature import Signature, TensorSpec, split_elements
+from tidegate_proxy.messages.model_signature import Signature, TensorSpec, split_elements
+from tidegate_proxy.messages.request import NotSchedulable
+from tidegate_proxy.servers.http import infer_request, infer_response
+from tidegate_proxy.servers.http.aside import FROM_BYTES, Aside
+from tidegate_proxy.servers.http.infer_request import ResponseForm
+from tidegate_proxy.servers.http.json_data import Refused
 
 SIGNATURE = Signature("m", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
 NESTED = b'{"id":"a:b","inputs":[{"name":"X","datatype":"FP32","shape":[1,%d],"data":[%b]}]}'

@@ -13,7 +13,7 @@ import tritonclient.http as triton_http
 import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 ARRAYS: dict[str, "np.ndarray[Any, Any]"] = {
     "FP32": np.array([[0.1, -2.5], [3, 1e30]], np.float32),

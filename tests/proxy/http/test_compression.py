@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.heading import NotSchedulable
-from tidegate_proxy.http.compression import Inflation, TooLarge, compress, decompress
+from tidegate_proxy.messages.request import NotSchedulable
+from tidegate_proxy.servers.http.compression import Inflation, TooLarge, compress, decompress
 
 
 @given(st.lists(st.binary()), st.sampled_from([b"gzip", b"deflate"]))

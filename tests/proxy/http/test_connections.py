@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.proxy.http.by_hand import ECHO, NOT_FOUND, PLAIN, Never, Upstream, connect, exchange, post, read_all
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.http import HttpLimits
+from tidegate_proxy.servers.http import HttpLimits
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 
 def test_a_client_that_leaves_cancels_its_inference(start_front: Callable[..., Any], caplog: Any) -> None:  # noqa: ANN401

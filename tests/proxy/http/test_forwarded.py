@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Alike = Callable[..., Any]
 Body = Callable[..., bytes]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.proxy.http.by_hand import NOT_FOUND, exchange
-from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.http import HttpLimits
-from tidegate_proxy.http.connections import RESERVE
-from tidegate_proxy.settings import InForce, Settings
-from tidegate_proxy.signature import Signature, TensorSpec
+from tidegate_proxy.configuration.settings import InForce, Settings
+from tidegate_proxy.messages.model_signature import Signature, TensorSpec
+from tidegate_proxy.servers.http import HttpLimits
+from tidegate_proxy.servers.http.connections import RESERVE
+from tidegate_proxy.transport.client_bounds import Bounds
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 HALF_A_HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nX-Slow: "
@@ -91,7 +91,7 @@ def limited(start_front: Callable[..., Any]) -> Iterator[Callable[..., Peer]]:
 
 
 def _answer(body: bytes) -> Any:  # noqa: ANN401
-    from tidegate_proxy.http import Answer
+    from tidegate_proxy.servers.http import Answer
 
     return Answer(200, [], body)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate_proxy.http.routes import Route, match
+from tidegate_proxy.servers.http.routes import Route, match
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tidegate_proxy.access.apis import Api
 from tidegate_proxy.access.refusal import HttpRefusal, http_refusal
-from tidegate_proxy.http import Answer, Call
-from tidegate_proxy.http.interface import Handler
-from tidegate_proxy.http.routes import Route
-from tidegate_proxy.signature import Signature, TensorSpec
+from tidegate_proxy.configuration.apis import Api
+from tidegate_proxy.messages.model_signature import Signature, TensorSpec
+from tidegate_proxy.servers.http import Answer, Call
+from tidegate_proxy.servers.http.interface import Handler
+from tidegate_proxy.servers.http.routes import Route
 
 NOWHERE = "http://127.0.0.1:1"
 PLAIN = b'{"inputs":[{"name":"X","shape":[1,1],"datatype":"FP32","data":[1]}]}'

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.proxy.http.by_hand import NOT_FOUND, Upstream, exchange
-from tidegate_proxy.access.apis import Api
 from tidegate_proxy.access.refusal import HttpRefusal, http_refusal
-from tidegate_proxy.http.routes import match
-from tidegate_proxy.http.target import NoNormalForm, normal_form
+from tidegate_proxy.configuration.apis import Api
+from tidegate_proxy.servers.http.routes import match
+from tidegate_proxy.servers.http.target import NoNormalForm, normal_form
 
 INDEX = b"/v2/repository/index"
 

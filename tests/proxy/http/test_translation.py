@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 from tritonclient.http import InferResult
 
-from tidegate_proxy.envelope import open_envelope
-from tidegate_proxy.heading import NotSchedulable
-from tidegate_proxy.http import infer_response, json_data
-from tidegate_proxy.http.infer_request import ResponseForm, translate
-from tidegate_proxy.signature import ELEMENT_BYTES, Signature, TensorSpec
-from tidegate_proxy.wire import RESPONSE_RAW_FIELD, join
+from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, Signature, TensorSpec
+from tidegate_proxy.messages.request import NotSchedulable, open_envelope
+from tidegate_proxy.messages.wire import RESPONSE_RAW_FIELD, join
+from tidegate_proxy.servers.http import infer_response, json_data
+from tidegate_proxy.servers.http.infer_request import ResponseForm, translate
 
 Tensor = tuple[str, list[int], list[Any], bytes]
 """Datatype, shape, elements as JSON has them, raw contents."""

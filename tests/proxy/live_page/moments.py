@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tests.core.engine.script import BestEffort
 from tidegate.api import Commands, Model, Profile, Setup, Worker
 from tidegate.engine import AnyStimulus, Engine
-from tidegate_proxy.live_page.moments import Moment, Moments
+from tidegate_proxy.app.dashboard.moments import Moment, Moments
 
 MS = 1_000_000
 SETUP = Setup(

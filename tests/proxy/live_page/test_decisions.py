@@ -2,8 +2,8 @@
 
 from tidegate.api import Batch, Dispatch, Drop, Leg, Request, RequestArrived, WorkerLost
 from tidegate.observation import Fail
-from tidegate_proxy.live_page.decisions import SHOWN, latest_decisions
-from tidegate_proxy.live_page.moments import Moments
+from tidegate_proxy.app.dashboard.decisions import SHOWN, latest_decisions
+from tidegate_proxy.app.dashboard.moments import Moments
 
 MS = 1_000_000
 

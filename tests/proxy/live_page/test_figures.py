@@ -9,8 +9,8 @@ from tests.proxy.live_page.moments import MS
 from tidegate.api import NEVER, Batch, Leg, Request, Worker
 from tidegate.engine import StartLeg
 from tidegate.observation.reducer import SentLeg
-from tidegate_proxy.live_page.figures import MOST_SHAPES, SHOWN_WORST, WINDOW_NS, Figures
-from tidegate_proxy.live_page.recent import Recent
+from tidegate_proxy.app.dashboard.figures import MOST_SHAPES, SHOWN_WORST, WINDOW_NS, Figures
+from tidegate_proxy.app.dashboard.recent import Recent
 
 S = 1_000_000_000
 OUTCOMES = ("answered", "dropped", "failed", "cancelled")

@@ -3,8 +3,8 @@
 import pytest
 
 from tidegate.api import Drop, Request, RequestArrived
-from tidegate_proxy.live_page import moments as module
-from tidegate_proxy.live_page.moments import Moments
+from tidegate_proxy.app.dashboard import moments as module
+from tidegate_proxy.app.dashboard.moments import Moments
 
 
 @pytest.mark.parametrize("answers", [False, True])

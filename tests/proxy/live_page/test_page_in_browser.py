@@ -8,12 +8,9 @@ import pytest
 
 from tests.proxy.live_page.browser import CHROMIUM, Tab, browser
 from tidegate.sim.what_if import Answer
-from tidegate_proxy.http.exchange import Exchange
-from tidegate_proxy.http.interface import Receive, Scope, Send
-from tidegate_proxy.http.server import start_server
-from tidegate_proxy.live_page.overview import Overview
-from tidegate_proxy.live_page.routes import LivePage
-from tidegate_proxy.live_page.snapshot import (
+from tidegate_proxy.app.dashboard.overview import Overview
+from tidegate_proxy.app.dashboard.routes import LivePage
+from tidegate_proxy.app.dashboard.snapshot import (
     Bad,
     Decision,
     LegBar,
@@ -25,11 +22,14 @@ from tidegate_proxy.live_page.snapshot import (
     TrialSide,
     WorkerRow,
 )
-from tidegate_proxy.live_page.source import Hello
-from tidegate_proxy.live_page.viewers import Viewers
-from tidegate_proxy.live_page.what_if import WhatIf
-from tidegate_proxy.live_page.why import Companion, Explanation, LegFigures, Part, StepLine
-from tidegate_proxy.ports import bind
+from tidegate_proxy.app.dashboard.source import Hello
+from tidegate_proxy.app.dashboard.viewers import Viewers
+from tidegate_proxy.app.dashboard.what_if import WhatIf
+from tidegate_proxy.app.dashboard.why import Companion, Explanation, LegFigures, Part, StepLine
+from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.interface import Receive, Scope, Send
+from tidegate_proxy.servers.http.server import start_server
+from tidegate_proxy.transport.ports import bind
 
 EVIL = "<img src=x onerror='document.title=1'><script>document.title=2</script>\"'`${1}"
 LONG = "a-model-whose-name-does-not-end" * 5

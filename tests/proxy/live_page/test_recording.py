@@ -15,11 +15,11 @@ import typer
 from tests.proxy.live_page.log_of import write_log
 from tests.proxy.live_page.moments import MS
 from tidegate.observation import read_log
+from tidegate_proxy.app.dashboard.log_file import LogFile
+from tidegate_proxy.app.dashboard.overview import Overview
+from tidegate_proxy.app.dashboard.recording import Recording
+from tidegate_proxy.app.dashboard.what_if import WhatIf
 from tidegate_proxy.commands.page import page
-from tidegate_proxy.live_page.log_file import LogFile
-from tidegate_proxy.live_page.overview import Overview
-from tidegate_proxy.live_page.recording import Recording
-from tidegate_proxy.live_page.what_if import WhatIf
 
 SECONDS, RATE = 13, 300
 

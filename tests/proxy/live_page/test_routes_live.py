@@ -15,9 +15,9 @@ import grpc
 import numpy as np
 import pytest
 
-from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.live_page import viewers
-from tidegate_proxy.observability import metrics_page
+from tidegate_proxy.app import metrics_page
+from tidegate_proxy.app.dashboard import viewers
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 ASKS = {"x-tidegate-page": "1"}

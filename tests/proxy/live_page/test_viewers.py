@@ -6,9 +6,9 @@ from contextlib import aclosing
 
 import pytest
 
-from tidegate_proxy.live_page import viewers
-from tidegate_proxy.live_page.snapshot import Snapshot
-from tidegate_proxy.live_page.viewers import MOST, TooMany, Viewers
+from tidegate_proxy.app.dashboard import viewers
+from tidegate_proxy.app.dashboard.snapshot import Snapshot
+from tidegate_proxy.app.dashboard.viewers import MOST, TooMany, Viewers
 
 
 class Watched:

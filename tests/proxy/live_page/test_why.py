@@ -6,8 +6,8 @@ from tests.core.engine.script import arrived, failed, finished, run
 from tests.proxy.live_page.moments import MS, SETUP, moments_of
 from tidegate.api import Commands, Drop, RequestCancelled, SetTimer
 from tidegate.engine import AnyStimulus, ClockAdvanced
-from tidegate_proxy.live_page.telling import telling
-from tidegate_proxy.live_page.why import Explanation
+from tidegate_proxy.app.dashboard.telling import telling
+from tidegate_proxy.app.dashboard.why import Explanation
 
 
 def told(request_id: int, stimuli: list[AnyStimulus], *answers: Commands) -> Explanation:

@@ -11,10 +11,10 @@ pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py, the extra `nv
 
 from tests.proxy.mig.fake_nvml import FakeNvml, Gpu, refuse  # noqa: E402
 from tidegate.documents import MIG_GEOMETRIES, Device, Mig, MigGeometry  # noqa: E402
-from tidegate_proxy.mig.applying import apply_changes  # noqa: E402
-from tidegate_proxy.mig.changes import changes  # noqa: E402
-from tidegate_proxy.mig.interface import MigError  # noqa: E402
-from tidegate_proxy.mig.nvml import NvmlMig  # noqa: E402
+from tidegate_proxy.tritons.mig.applying import apply_changes  # noqa: E402
+from tidegate_proxy.tritons.mig.changes import changes  # noqa: E402
+from tidegate_proxy.tritons.mig.interface import MigError  # noqa: E402
+from tidegate_proxy.tritons.mig.nvml import NvmlMig  # noqa: E402
 
 ONE, TWO = (f"GPU-0000000{number}-2222-3333-4444-555555555555" for number in (1, 2))
 FIRST, SECOND = Device("here", 0), Device("here", TWO)

@@ -82,7 +82,7 @@ def gpus() -> list[Gpu]:
 @pytest.fixture
 def nvml(gpus: list[Gpu], monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     fake = FakeNvml(*gpus)
-    monkeypatch.setattr("tidegate_proxy.mig.nvml.import_module", lambda name: fake)
+    monkeypatch.setattr("tidegate_proxy.tritons.mig.nvml.import_module", lambda name: fake)
     monkeypatch.setattr("platform.node", lambda: "a")
     return fake
 

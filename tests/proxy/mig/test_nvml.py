@@ -10,8 +10,8 @@ pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py, the extra `nv
 
 from tests.proxy.mig.fake_nvml import FakeNvml, Gpu, refuse  # noqa: E402
 from tidegate.documents import MIG_GEOMETRIES, Mig  # noqa: E402
-from tidegate_proxy.mig.interface import MigError, MigMode  # noqa: E402
-from tidegate_proxy.mig.nvml import NvmlMig  # noqa: E402
+from tidegate_proxy.tritons.mig.interface import MigError, MigMode  # noqa: E402
+from tidegate_proxy.tritons.mig.nvml import NvmlMig  # noqa: E402
 
 ONE = "GPU-00000001-2222-3333-4444-555555555555"
 
@@ -151,6 +151,6 @@ def test_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:  # noqa: ANN401
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr("tidegate_proxy.mig.nvml.import_module", missing)
+    monkeypatch.setattr("tidegate_proxy.tritons.mig.nvml.import_module", missing)
     with pytest.raises(MigError, match=r"pip install .tidegate-proxy\[nvml\]"):
         NvmlMig()

@@ -20,14 +20,14 @@ from tests.proxy.observability.followed import Followed
 from tidegate.api import Batch, Leg, LegFinished, Model, Request, RequestArrived, Setup, Worker
 from tidegate.engine import StartLeg
 from tidegate.observation import ChangeProgressed
-from tidegate_proxy import canary, comparison, shadow
-from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.faults import faults
-from tidegate_proxy.liveness import Liveness
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
-from tidegate_proxy.settings import InForce
+from tidegate_proxy.rollout import canary, comparison, shadow
+from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport.liveness import Liveness
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/tidegate.json").read_text())

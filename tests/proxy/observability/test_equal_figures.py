@@ -24,7 +24,7 @@ from tidegate.workload.arrivals import NS_PER_S
 from tidegate_loadtest.judge import judge
 from tidegate_loadtest.live import Seen
 from tidegate_loadtest.result import RunResult as Sent
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 MODEL = "echo"

@@ -24,8 +24,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from opentelemetry.trace import Span, StatusCode
 
-from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.observability.tracing import Tracing, TracingError, context_of, otlp_tracing
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = f"00-{TRACE}-{PARENT}-01", f"00-{TRACE}-{PARENT}-00"

@@ -14,10 +14,11 @@ import tritonclient.grpc as triton_grpc
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.observability.merged_statistics import merge_statistics, statistics_json
 from tidegate_proxy.observability.statistics import FAILURE_REASONS, Statistics
-from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics, scrape
+from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.metrics_scrape import scrape
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 OWN = "# HELP tidegate_queue_length x\n# TYPE tidegate_queue_length gauge\ntidegate_queue_length 0\n"

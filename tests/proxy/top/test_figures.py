@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.top.figures import figures_between, quantile_ms
-from tidegate_proxy.top.page import NotTidegate, Page, page_of
+from tidegate_proxy.app.top.figures import figures_between, quantile_ms
+from tidegate_proxy.app.top.page import NotTidegate, Page, page_of
 
 BUILD = 'tidegate_build_info{version="1.2",policy="symphony"} 1\n'
 

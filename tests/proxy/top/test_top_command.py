@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 ROW = np.array([[1.0, 2.0]], np.float32)

@@ -13,11 +13,11 @@ import uvloop
 from ngh2.events import ConnectionClosed, DataReceived, Event, ResponseReceived, TrailersReceived
 
 from tests.proxy.fixtures.fronted import Fronted
-from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.fronts.servers import GrpcOfFronts
-from tidegate_proxy.settings import InForce, settings_of
+from tidegate_proxy.configuration.settings import InForce, settings_of
+from tidegate_proxy.frontends.servers import GrpcOfFronts
 from tidegate_proxy.transport import Call, Http2Server, Server
+from tidegate_proxy.transport.client_bounds import Bounds
 
 T = TypeVar("T")
 ECHO = "/test.Service/Echo"

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from tests.proxy.transport.conftest import ECHO, LoopThread, Serve, echo
-from tidegate_proxy.faults import faults
+from tidegate_proxy.base.faults import faults
 from tidegate_proxy.transport import Call, Channel, PendingCall
 from tidegate_proxy.transport.http2 import client_connection
 from tidegate_proxy.transport.http2.call import Call as Http2Call

@@ -12,11 +12,11 @@ import grpc
 import pytest
 
 from tests.proxy.transport.conftest import LoopThread
-from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.limits import LimitsConfig
-from tidegate_proxy.settings import InForce, Settings
+from tidegate_proxy.configuration.settings import InForce, Settings
 from tidegate_proxy.transport import Call
 from tidegate_proxy.transport import Http2Server as Server
+from tidegate_proxy.transport.client_bounds import Bounds
 
 METHOD = "/test.Service/Method"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

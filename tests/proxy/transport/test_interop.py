@@ -14,8 +14,8 @@ import grpc
 import pytest
 
 from tests.proxy.transport.conftest import LoopThread, config_of, new_server
-from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.transport import Call, Channel, Metadata, PendingStream
+from tidegate_proxy.transport.client_bounds import Bounds
 
 UNARY, STREAM = "/test.Service/Unary", "/test.Service/Stream"
 SPECIAL = "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n"

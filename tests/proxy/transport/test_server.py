@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from tests.proxy.transport.conftest import ECHO, LoopThread, RawClient, Serve, Served, config_of, echo, new_server
-from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.transport import Call
+from tidegate_proxy.transport.client_bounds import Bounds
 
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 

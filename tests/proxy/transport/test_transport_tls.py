@@ -12,10 +12,10 @@ import pytest
 import trustme
 
 from tests.proxy.transport.conftest import ECHO, LoopThread, config_of, echo, new_server
-from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.transport import CallFailed, Channel, Server, ask
+from tidegate_proxy.transport.client_bounds import Bounds
 
 NAME = "inference.example"
 

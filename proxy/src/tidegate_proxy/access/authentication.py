@@ -12,9 +12,9 @@ from typing import Final
 
 import grpc
 
-from tidegate_proxy.access.apis import METHOD_API, Api
 from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal, http_refusal
 from tidegate_proxy.configuration.access import AuthenticationConfig
+from tidegate_proxy.configuration.apis import METHOD_API, Api
 
 Find = Callable[[str], str | bytes | None]
 """Gives the first header of a lower-case name; None where there is none."""

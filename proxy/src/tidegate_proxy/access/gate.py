@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from tidegate_proxy.access.apis import Api
 from tidegate_proxy.access.authentication import Authenticator
 from tidegate_proxy.access.onlookers import Onlookers
 from tidegate_proxy.access.owners import Owners
 from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal
 from tidegate_proxy.access.restrictions import Restrictions
+from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.configuration.config import ServeConfig
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate_proxy.access.apis import Api, Protocol
+from tidegate_proxy.configuration.apis import Api, Protocol
 
 Headers = Sequence[tuple[str, str]]
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Final
 
 from tidegate_proxy.access.authentication import Authenticator, Find
+from tidegate_proxy.base.labels import LONGEST, digest, may_be_secret
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.labels import LONGEST, digest, may_be_secret
 
 _DIGITS: Final = 16
 """How many digits of a credential's digest are used."""

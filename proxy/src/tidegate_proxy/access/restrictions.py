@@ -10,10 +10,10 @@ from typing import Final
 
 import grpc
 
-from tidegate_proxy.access.apis import METHOD_API, Api, Protocol
 from tidegate_proxy.access.left_apis import GRPC_PREFIX, same
 from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal, http_refusal
 from tidegate_proxy.configuration.access import HeaderKey, Restriction
+from tidegate_proxy.configuration.apis import METHOD_API, Api, Protocol
 from tidegate_proxy.configuration.tritons import TritonAddress
 
 FORBIDDEN: Final = 403

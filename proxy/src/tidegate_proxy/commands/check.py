@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tidegate.documents import WrongField
-    from tidegate_proxy.doctor.examination import TritonReport
-    from tidegate_proxy.doctor.finding import Finding, Severity
+    from tidegate_proxy.app.doctor.examination import TritonReport
+    from tidegate_proxy.app.doctor.finding import Finding, Severity
 
 
 def check(
@@ -42,9 +42,9 @@ def check(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors come to us as exceptions; read when it is imported
 
     from tidegate.host import Plugins
-    from tidegate_proxy.configuration.config_check import check_offline, warnings
+    from tidegate_proxy.app.config_check import check_offline, warnings
+    from tidegate_proxy.app.doctor.examination import examine
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
-    from tidegate_proxy.doctor.examination import examine
 
     resolved: dict[str, Any] | None = None
     notices: list[WrongField] = []
@@ -96,7 +96,7 @@ def _show(resolved: dict[str, Any] | None, tritons: "Sequence[TritonReport]") ->
     from rich.console import Console
     from rich.markup import escape
 
-    from tidegate_proxy.consent import lines_of
+    from tidegate_proxy.tritons.batching_mode import lines_of
 
     console = Console(soft_wrap=True, highlight=False)
     if resolved is not None:

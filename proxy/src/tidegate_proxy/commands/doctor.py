@@ -10,9 +10,9 @@ from tidegate_proxy.commands.repository_flags import RepositoryFlags, repositori
 from tidegate_proxy.commands.triton_flags import TritonFlags, tritons_of
 
 if TYPE_CHECKING:
+    from tidegate_proxy.app.doctor.facts import Facts
+    from tidegate_proxy.app.doctor.finding import Finding
     from tidegate_proxy.configuration.config import ServeConfig
-    from tidegate_proxy.doctor.facts import Facts
-    from tidegate_proxy.doctor.finding import Finding
 
 
 def doctor(
@@ -52,11 +52,11 @@ def doctor(
     from rich.console import Console
     from rich.markup import escape
 
+    from tidegate_proxy.app.doctor.document import document_of
+    from tidegate_proxy.app.doctor.finding import Finding, grouped
+    from tidegate_proxy.app.doctor.page import print_findings, print_models, verdict
+    from tidegate_proxy.app.doctor.restarts import restarted_tritons
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
-    from tidegate_proxy.doctor.document import document_of
-    from tidegate_proxy.doctor.finding import Finding, grouped
-    from tidegate_proxy.doctor.page import print_findings, print_models, verdict
-    from tidegate_proxy.doctor.restarts import restarted_tritons
 
     if config is None and not triton:
         raise typer.BadParameter("which file? Or give --triton HOST:PORT", param_hint="CONFIG")
@@ -92,9 +92,9 @@ def _examined(
     import asyncio
 
     from tidegate.host import Plugins
-    from tidegate_proxy.configuration.config_check import check_offline, warnings
-    from tidegate_proxy.doctor.examination import examine
-    from tidegate_proxy.doctor.finding import Finding, grouped
+    from tidegate_proxy.app.config_check import check_offline, warnings
+    from tidegate_proxy.app.doctor.examination import examine
+    from tidegate_proxy.app.doctor.finding import Finding, grouped
 
     plugins = Plugins.installed()
     notices = [Finding("warning", "configuration", each.where, each.what, "") for each in warnings(settings)]

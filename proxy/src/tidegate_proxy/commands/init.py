@@ -41,11 +41,11 @@ def init(
     from rich.markup import escape
 
     from tidegate.host import Plugins
-    from tidegate_proxy.access.tls import TlsError, channel_credentials
+    from tidegate_proxy.app.doctor.examination import examine
+    from tidegate_proxy.app.doctor.page import verdict
+    from tidegate_proxy.commands.initial_config import initial_configuration
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
-    from tidegate_proxy.configuration.initial import initial_configuration
-    from tidegate_proxy.doctor.examination import examine
-    from tidegate_proxy.doctor.page import verdict
+    from tidegate_proxy.transport.tls import TlsError, channel_credentials
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
 

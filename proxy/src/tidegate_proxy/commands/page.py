@@ -23,7 +23,7 @@ def page(
     from rich.console import Console
 
     from tidegate.commands.common import said_of
-    from tidegate_proxy.live_page.serving import show
+    from tidegate_proxy.app.dashboard.serving import show
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:

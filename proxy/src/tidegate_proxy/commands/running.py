@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tidegate_proxy.actuation.processes import Processes
+    from tidegate_proxy.app.proxy import Proxy
     from tidegate_proxy.configuration.config import ServeConfig
-    from tidegate_proxy.fronts.home import Home
-    from tidegate_proxy.proxy import Proxy
+    from tidegate_proxy.deployed.processes import Processes
+    from tidegate_proxy.frontends.home import Home
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +51,10 @@ def serving_errors() -> tuple[type[Exception], ...]:
     from tidegate.host import PluginError
     from tidegate_proxy.access.authentication import CredentialFileError
     from tidegate_proxy.access.restrictions import RestrictionError
-    from tidegate_proxy.access.tls import TlsError
-    from tidegate_proxy.backend import BackendError
     from tidegate_proxy.configuration.config_file import ConfigError
     from tidegate_proxy.observability.tracing import TracingError
+    from tidegate_proxy.transport.tls import TlsError
+    from tidegate_proxy.tritons.backend import BackendError
 
     return (
         BackendError,
@@ -84,8 +84,8 @@ async def run_proxy(
     None where the signal came before anything was served, such as while Tritons were waited for.
     """
     from tidegate.host import Plugins
-    from tidegate_proxy.serve import serving
-    from tidegate_proxy.watchdog import Watchdog
+    from tidegate_proxy.app.serve import serving
+    from tidegate_proxy.base.watchdog import Watchdog
 
     loop = asyncio.get_running_loop()
     stop, again = asyncio.Event(), asyncio.Event()
@@ -164,7 +164,7 @@ def announce_addresses(grpc: str, http: str, metrics: str) -> None:
 async def _reload(
     proxy: "Proxy", wanted: asyncio.Event, read_again: "Callable[[], ServeConfig]", home: "Home | None"
 ) -> None:
-    from tidegate_proxy.faults import faults
+    from tidegate_proxy.base.faults import faults
 
     while True:
         await wanted.wait()

@@ -19,11 +19,11 @@ from tidegate_proxy.commands.running import (
 if TYPE_CHECKING:
     import socket
 
+    from tidegate_proxy.app.proxy import Proxy
     from tidegate_proxy.configuration.config import ServeConfig
     from tidegate_proxy.configuration.kept import KeptConfig
-    from tidegate_proxy.fronts.address import HomeAddress
-    from tidegate_proxy.fronts.home import Home
-    from tidegate_proxy.proxy import Proxy
+    from tidegate_proxy.frontends.address import HomeAddress
+    from tidegate_proxy.frontends.home import Home
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,9 @@ def serve_by_role(settings: "ServeConfig", read_again: ReadAgain, role: str, num
 
 
 def _serve_before_one_home(settings: "ServeConfig", read_again: ReadAgain) -> int:
-    from tidegate_proxy.fronts.address import LocalAddress
-    from tidegate_proxy.fronts.home import Home
-    from tidegate_proxy.fronts.supervisor import supervise
+    from tidegate_proxy.frontends.address import LocalAddress
+    from tidegate_proxy.frontends.home import Home
+    from tidegate_proxy.frontends.supervisor import supervise
 
     ports = _Ports(settings, metrics=False)
 
@@ -74,9 +74,9 @@ def _serve_before_one_home(settings: "ServeConfig", read_again: ReadAgain) -> in
 def _serve_with_homes(settings: "ServeConfig", read_again: ReadAgain) -> int:
     from functools import partial
 
-    from tidegate_proxy.fronts.address import LocalAddress
-    from tidegate_proxy.fronts.home import Home
-    from tidegate_proxy.fronts.supervisor import supervise
+    from tidegate_proxy.frontends.address import LocalAddress
+    from tidegate_proxy.frontends.home import Home
+    from tidegate_proxy.frontends.supervisor import supervise
 
     ports = _Ports(settings, metrics=True)
 
@@ -99,8 +99,8 @@ def _serve_with_homes(settings: "ServeConfig", read_again: ReadAgain) -> int:
 
 def _serve_fronts(settings: "ServeConfig", read_again: ReadAgain) -> int:
     """Fronts alone, whose homes are on other machines."""
-    from tidegate_proxy.fronts.address import RemoteAddress
-    from tidegate_proxy.fronts.supervisor import supervise
+    from tidegate_proxy.frontends.address import RemoteAddress
+    from tidegate_proxy.frontends.supervisor import supervise
 
     ports = _Ports(settings, metrics=True)
     homes = [RemoteAddress(home, settings.links) for home in settings.homes]
@@ -117,8 +117,8 @@ def _serve_fronts(settings: "ServeConfig", read_again: ReadAgain) -> int:
 def _serve_home(settings: "ServeConfig", read_again: ReadAgain, number: int) -> int:
     """One home alone, whose fronts are on other machines. Its metrics are shown by them, and by itself."""
     from tidegate_proxy.configuration.addresses import port_of
-    from tidegate_proxy.fronts.address import RemoteAddress
-    from tidegate_proxy.fronts.home import Home
+    from tidegate_proxy.frontends.address import RemoteAddress
+    from tidegate_proxy.frontends.home import Home
 
     listen = settings.listen
     address = RemoteAddress(settings.homes[number], settings.links)
@@ -171,7 +171,7 @@ def _run_home(settings: "ServeConfig", read_again: ReadAgain, home: "Home", kept
 
 def _front(settings: "ServeConfig", read_again: ReadAgain, ports: "_Ports") -> Callable[[Path, Sequence[Path]], int]:
     def run_front(folder: Path, paths: Sequence[Path]) -> int:
-        from tidegate_proxy.fronts.address import LocalAddress
+        from tidegate_proxy.frontends.address import LocalAddress
 
         kept = _kept(folder / _OF_FRONTS, settings)
         return _run_front(settings, read_again, ports, [LocalAddress(path) for path in paths], kept)
@@ -190,7 +190,7 @@ def _run_front(
 ) -> int:
     import uvloop
 
-    from tidegate_proxy.fronts.front import Front
+    from tidegate_proxy.frontends.front import Front
 
     async def have_clients() -> None:
         front = Front(kept.read() if kept else settings, homes, ports.grpc, ports.http, ports.metrics)
@@ -213,7 +213,7 @@ class _Ports:
     """Where clients come in, bound before anybody listens. Raises OSError."""
 
     def __init__(self, settings: "ServeConfig", *, metrics: bool) -> None:
-        from tidegate_proxy.ports import bind
+        from tidegate_proxy.transport.ports import bind
 
         def port(address: str | None) -> "socket.socket | None":
             return bind(address, reuse_port=settings.listen.reuse_port) if address else None

@@ -37,9 +37,9 @@ def top(
     from rich.markup import escape
 
     from tidegate.terminal import console_for_tables
-    from tidegate_proxy.top.figures import figures_between
-    from tidegate_proxy.top.reading import Unreadable, read
-    from tidegate_proxy.top.tables import tables_of
+    from tidegate_proxy.app.top.figures import figures_between
+    from tidegate_proxy.app.top.reading import Unreadable, read
+    from tidegate_proxy.app.top.tables import tables_of
 
     console = console_for_tables()
     try:

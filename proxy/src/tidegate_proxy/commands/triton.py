@@ -32,9 +32,9 @@ def triton(
 
     from rich.console import Console
 
-    from tidegate_proxy.embedded import EmbeddedTriton, TritonStartError
-    from tidegate_proxy.embedded.revival import Revival
     from tidegate_proxy.observability.logs import configure_logs
+    from tidegate_proxy.tritons.embedded import EmbeddedTriton, TritonStartError
+    from tidegate_proxy.tritons.embedded.revival import Revival
 
     console = Console(soft_wrap=True)
     errors = Console(stderr=True, soft_wrap=True)

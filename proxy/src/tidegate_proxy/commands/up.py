@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from tidegate_proxy.app.proxy import Proxy
     from tidegate_proxy.deployed.background import Event, Tell
     from tidegate_proxy.deployed.folder import DeploymentPlan
     from tidegate_proxy.deployed.state import RunningState
     from tidegate_proxy.deployed.tritons import RunningTritons
-    from tidegate_proxy.embedded import EmbeddedTriton
     from tidegate_proxy.on_ray.plan import RayPlan
-    from tidegate_proxy.proxy import Proxy
+    from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 
 def up(
@@ -141,8 +141,8 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
 
     from tidegate.documents import PROXY_FILE, WrongField
     from tidegate.host import Plugins
+    from tidegate_proxy.app.config_check import plugin_problems
     from tidegate_proxy.commands.running import run_proxy, serving_errors
-    from tidegate_proxy.configuration.config_check import plugin_problems
     from tidegate_proxy.configuration.config_file import ConfigError
     from tidegate_proxy.deployed.folder import DeploymentError, port_remedy
     from tidegate_proxy.deployed.state import held, remove_state, write_state
@@ -183,7 +183,7 @@ def _stay_on_ray(plan: "RayPlan", address: str, tell: "Tell") -> None:
     """The same on the nodes of a cluster. Raises DeploymentError, ConfigError."""
     from tidegate.documents import PROXY_FILE
     from tidegate.host import Plugins
-    from tidegate_proxy.configuration.config_check import plugin_problems
+    from tidegate_proxy.app.config_check import plugin_problems
     from tidegate_proxy.configuration.config_file import ConfigError
     from tidegate_proxy.observability.logs import configure_logs
     from tidegate_proxy.on_ray.session import serve_on_ray

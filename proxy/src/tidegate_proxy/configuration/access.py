@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from tidegate_proxy.access.apis import PROTOCOLS, Api, Protocol
+from tidegate_proxy.configuration.apis import PROTOCOLS, Api, Protocol
 from tidegate_proxy.configuration.section import HeaderName, InputFile, Section
 
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidegate.documents import RUN_FOLDER, DocumentError, Layout, LayoutWorker
-from tidegate_proxy.actuation.processes import WorkerNotStarted
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, WorkerPlan, port_remedy
+from tidegate_proxy.deployed.processes import WorkerNotStarted
 from tidegate_proxy.deployed.repositories import Repositories, plain
 from tidegate_proxy.deployed.slice_environment import environment_of
 from tidegate_proxy.deployed.state import RunningWorker
-from tidegate_proxy.embedded import EmbeddedTriton, TritonStartError
-from tidegate_proxy.embedded.revival import Revival
+from tidegate_proxy.tritons.embedded import EmbeddedTriton, TritonStartError
+from tidegate_proxy.tritons.embedded.revival import Revival
 
 _AT_A_TIME = 4
 """Each is busy with all its cores while it loads its models."""

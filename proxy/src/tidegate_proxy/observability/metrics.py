@@ -23,8 +23,8 @@ from tidegate.observation import (
     Reducer,
     StartLeg,
 )
-from tidegate_proxy.observability.isolated import isolated
-from tidegate_proxy.padding import Padded
+from tidegate_proxy.base.isolated import isolated
+from tidegate_proxy.messages.padding import Padded
 
 LATENCY_BOUNDS_NS = tuple(
     map(

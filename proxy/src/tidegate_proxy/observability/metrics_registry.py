@@ -17,10 +17,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from tidegate.observation.stimuli import ChangeState
-from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.faults import faults
-from tidegate_proxy.limits import FULL_OF
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.configuration.queue_limits import FULL_OF
 from tidegate_proxy.observability.metrics import ModelCounts, Snapshot, Times
+from tidegate_proxy.transport.client_bounds import Bounds
 
 ADVICE_HOLDS_S = 60.0
 """A policy repeats its advice while it stands: so long after the last one the metric is 0 again."""

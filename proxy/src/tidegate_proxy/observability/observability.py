@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from tidegate.api import Setup
 from tidegate.observation import Reducer, StartLeg
-from tidegate_proxy.client import Client
-from tidegate_proxy.observability.isolated import isolated
+from tidegate_proxy.base.isolated import isolated
+from tidegate_proxy.messages.client import Client
 from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.observability.tracing import Execution, Tracing

@@ -5,11 +5,8 @@ models the request metrics (`REQUEST_METRICS`) come from Tidegate's `Statistics`
 the Tritons' own pages: of a single one as it printed it, of several told apart by a label `triton`.
 """
 
-import asyncio
 import re
 from collections.abc import Collection, Iterable, Mapping
-
-import aiohttp
 
 from tidegate_proxy.observability.exposition import Family, families_of, merged, sample
 from tidegate_proxy.observability.statistics import FAILURE_REASONS, Counts
@@ -36,25 +33,6 @@ FAILURES = "nv_inference_request_failure"
 _GAUGES = frozenset({"nv_inference_pending_request_count"})
 _NS_PER_US = 1000
 _TYPE_LINE = re.compile(r"^# TYPE (\S+)", re.MULTILINE)
-
-
-async def scrape(addresses: Mapping[str, str], timeout_s: float = 2.0) -> dict[str, str | None]:
-    """The metrics pages of Tritons, all asked at once: by name, None for one that did not answer in time.
-
-    `addresses`: name of a Triton (its gRPC address, as its workers are called) -> host:port of its metrics.
-    """
-    timeout = aiohttp.ClientTimeout(total=timeout_s)
-    async with aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session:
-        pages = await asyncio.gather(*(_page(session, address) for address in addresses.values()))
-    return dict(zip(addresses, pages, strict=True))
-
-
-async def _page(session: aiohttp.ClientSession, address: str) -> str | None:
-    try:
-        async with session.get(f"http://{address}/metrics") as response:
-            return await response.text(errors="replace")
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-        return None
 
 
 def request_metrics(counts: Mapping[tuple[str, str], Counts], pending: Mapping[tuple[str, str], int]) -> list[Family]:

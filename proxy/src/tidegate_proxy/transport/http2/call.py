@@ -6,9 +6,9 @@ from typing import Final, Protocol
 
 from grpc import StatusCode
 
-from tidegate_proxy import refusal
-from tidegate_proxy.bounds import TOO_MUCH, Bounds
+from tidegate_proxy.base import refusal
 from tidegate_proxy.configuration.limits import LimitsConfig
+from tidegate_proxy.transport.client_bounds import TOO_MUCH, Bounds
 from tidegate_proxy.transport.http2.inflation import ACCEPTED_ENCODINGS, Inflation, MessageError
 from tidegate_proxy.transport.http2.message import PREFIX_BYTES, Assembler, whole
 from tidegate_proxy.transport.http2.metadata import Header, quoted

@@ -10,7 +10,6 @@ import ngh2
 from grpc import StatusCode
 from ngh2.enums import ErrorCode
 
-from tidegate_proxy.access.tls import channel_context
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.transport.http2.client_call import PendingCall, PendingStream, PendingUnary
@@ -18,6 +17,7 @@ from tidegate_proxy.transport.http2.client_connection import ClientConnection
 from tidegate_proxy.transport.http2.connection import ALPN
 from tidegate_proxy.transport.http2.metadata import Header, headers_of, timeout_of
 from tidegate_proxy.transport.interface import Answered, Ended, Metadata
+from tidegate_proxy.transport.tls import channel_context
 
 CONNECT_S: Final = 5.0
 CLOSE_S: Final = 1.0

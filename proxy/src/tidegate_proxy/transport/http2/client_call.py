@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from grpc import StatusCode
 
-from tidegate_proxy.faults import faults
+from tidegate_proxy.base.faults import faults
 from tidegate_proxy.transport.http2.inflation import MessageError
 from tidegate_proxy.transport.http2.message import Assembler, whole
 from tidegate_proxy.transport.http2.metadata import Header

@@ -9,7 +9,7 @@ from grpc import StatusCode
 from ngh2.enums import ErrorCode, Setting
 from ngh2.events import DataReceived, GoAwayReceived, ResponseReceived, StreamClosed, StreamReset, TrailersReceived
 
-from tidegate_proxy.faults import faults
+from tidegate_proxy.base.faults import faults
 from tidegate_proxy.transport.http2.client_call import PendingCall
 from tidegate_proxy.transport.http2.connection import Connection, configuration
 from tidegate_proxy.transport.http2.header_blocks import HeaderBlocks

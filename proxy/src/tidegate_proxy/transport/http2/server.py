@@ -8,14 +8,14 @@ from collections.abc import Callable
 from errno import EADDRINUSE
 from typing import Any, Final
 
-from tidegate_proxy.access.tls import server_context
-from tidegate_proxy.bounds import Bounds, makes_room
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.configuration.limits import LimitsConfig
+from tidegate_proxy.transport.client_bounds import Bounds, makes_room
 from tidegate_proxy.transport.http2.call import Call
 from tidegate_proxy.transport.http2.connection import ALPN
 from tidegate_proxy.transport.http2.server_connection import HEARD_S, ServerConnection
+from tidegate_proxy.transport.tls import server_context
 
 SWEEP_S: Final = 0.25
 """How often connections are looked at that take too long."""

@@ -10,10 +10,10 @@ from grpc import StatusCode
 from ngh2.enums import ErrorCode, Setting
 from ngh2.events import DataReceived, PingReceived, RequestReceived, SettingsReceived, StreamClosed, StreamReset
 
-from tidegate_proxy.bounds import TOO_MUCH, Bounds
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.outcome import own_fault
 from tidegate_proxy.configuration.limits import LimitsConfig
-from tidegate_proxy.faults import faults
-from tidegate_proxy.outcome import own_fault
+from tidegate_proxy.transport.client_bounds import TOO_MUCH, Bounds
 from tidegate_proxy.transport.http2.call import HEADERS, OK, Call
 from tidegate_proxy.transport.http2.connection import Connection, configuration
 from tidegate_proxy.transport.http2.inflation import MessageError

@@ -1,0 +1,12 @@
+"""Puts Tidegate together, and looks after the whole.
+
+serve         the parts, in the order in which they need each other: BEGIN HERE
+proxy         what they are together: it listens, takes up a changed configuration, ends
+claims        which models this process has where several homes share them
+config_check  what `tidegate check` looks at
+metrics_page  the metrics page, and the documents beside it
+dashboard     the live page
+top           a running Tidegate, watched from a terminal
+doctor        what is wrong, or could be better
+actuation     brings about the layouts that a controller wants
+"""

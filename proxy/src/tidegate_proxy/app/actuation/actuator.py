@@ -1,0 +1,302 @@
+"""The live actuator of a controller: carries the orders of a control loop out, and tells it how workers fare.
+
+New workers start as processes beside those that serve, are warmed up, and take part from one instant on; the old ones
+finish what they run, and end. What it does to the engine are stimuli, so that the event log has all of it.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from tidegate.api import NEVER
+from tidegate.control import AskController, ControlLoop, Order, Roster, StartWorker, StopWorker, Switch
+from tidegate.documents import Layout
+from tidegate.observation import ChangeProgressed
+from tidegate_proxy.app.actuation.in_thread import in_thread
+from tidegate_proxy.app.actuation.warming import NotWarm, warm
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.configuration.tritons import TritonAddress
+from tidegate_proxy.deployed.processes import Processes, WorkerNotStarted
+from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 0.05
+"""How often it looks whether workers have drained, or died, while a change is under way."""
+AFTERWARDS_S: Final = 10.0
+"""A process that does not come up ends so long after its time, should nobody have stopped it."""
+TOLD: Final = 100
+"""So many steps of changes are reported, the latest ones."""
+AT_A_TIME: Final = 4
+"""So many workers start at once: each is busy with all its cores while it loads its models."""
+
+
+Joining = Mapping[str, tuple[TritonAddress, Backend, list[LoadedModel]]]
+"""New Tritons by worker: where they are, the way to them, and what they serve."""
+
+
+class Tritons(Protocol):
+    """The Tritons that take part, which an actuator changes."""
+
+    @property
+    def alone(self) -> asyncio.Lock:
+        """Held by whoever changes what the Tritons serve."""
+        ...
+
+    async def try_out(self, triton: TritonAddress) -> tuple[Backend, list[LoadedModel]]:
+        """A Triton that may take part later, and what it serves. Raises BackendError, RestrictionError."""
+        ...
+
+    def switch(self, roster: Roster, joining: Joining) -> None:
+        """Have the engine follow a roster, with these new Tritons by worker; the lock is held.
+
+        Raises BackendError or ValueError for what does not add up, and changes nothing then.
+        """
+        ...
+
+    def backend_of(self, worker_id: int) -> Backend | None:
+        """The Triton of a worker that takes part, or did; None: none does."""
+        ...
+
+    def has_work(self, worker_id: int) -> bool:
+        """Whether a worker has anything to finish."""
+        ...
+
+    def give_up(self, backend: Backend, why: str) -> None:
+        """Let what a Triton runs be tried elsewhere."""
+        ...
+
+    async def part_with(self, backend: Backend) -> None:
+        """A Triton that took part is about to end."""
+        ...
+
+    def tell(self, event: ChangeProgressed) -> None:
+        """Let the engine, and all who watch it, know how far a change is."""
+        ...
+
+
+class Actuator:
+    """Drives one control loop on the monotonic clock. Lives in the event loop."""
+
+    def __init__(self, loop: ControlLoop, tritons: Tritons, processes: Processes | None, start_limit_s: float) -> None:
+        """`processes`: None where nothing is ever started, in a dry run. `start_limit_s`: that of the loop."""
+        self.loop = loop
+        self._tritons = tritons
+        self._processes = processes
+        self._start_limit_s = start_limit_s
+        self._joining: dict[str, tuple[TritonAddress, Backend, list[LoadedModel]]] = {}
+        """New workers that are up, by name, until they take part."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starts: dict[int, asyncio.Task[None]] = {}
+        """The starts under way, by worker."""
+        self._room = asyncio.Semaphore(AT_A_TIME)
+        self._poked = asyncio.Event()
+        self._told: deque[ChangeProgressed] = deque(maxlen=TOLD)
+        """What was told of changes, the latest last."""
+
+    @property
+    def layout(self) -> Layout:
+        """The one in force."""
+        return self.loop.roster.layout
+
+    @property
+    def changes_layout(self) -> bool:
+        """Whether it may ever start or stop anything."""
+        return self._processes is not None
+
+    def report(self) -> dict[str, Any]:
+        """What it does, for people and for machines: JSON's types."""
+        change = self.loop.change
+        states = {} if change is None else change.workers
+        workers = {} if change is None else change.before.workers | change.after.workers
+        return {
+            "enabled": self.loop.is_enabled,
+            "changes_layout": self.changes_layout,
+            "change": None if change is None else change.number,
+            "workers": {workers[worker_id].name: state for worker_id, state in states.items()},
+            "told": [
+                {
+                    "ago_s": (time.monotonic_ns() - event.now_ns) / 1e9,
+                    "change": event.change,
+                    "state": event.state,
+                    "starts": event.starts,
+                    "stops": event.stops,
+                    "gpus": event.gpus,
+                    "reason": event.reason,
+                }
+                for event in self._told
+            ],
+        }
+
+    async def run(self) -> None:
+        """For ever: ask the controller when that is due, and follow the change that is under way."""
+        while True:
+            try:
+                async with asyncio.timeout(self._patience_s()):
+                    await self._poked.wait()
+            except TimeoutError:
+                pass
+            self._poked.clear()
+            await self._with_lock(self._turn)
+
+    def halt(self) -> None:
+        """Stop all control at once: a change that has not switched yet is undone."""
+        self._carry_out(self.loop.halt(time.monotonic_ns()))
+        self._poked.set()
+
+    def resume(self) -> None:
+        """Let the controller be asked again."""
+        self.loop.resume(time.monotonic_ns())
+        self._poked.set()
+
+    async def close(self) -> None:
+        """Stop all control; processes that are being started end with whoever owns them."""
+        self.halt()
+        for task in [*self._tasks, *self._starts.values()]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._starts.values(), return_exceptions=True)
+        for _, backend, _ in self._joining.values():
+            await self._tritons.part_with(backend)
+
+    # Time --------------------------------------------------------------------------------------------------------
+
+    def _patience_s(self) -> float | None:
+        if self.loop.change is not None:
+            return LOOK_EVERY_S
+        wake_ns = self.loop.next_wake_ns
+        return None if wake_ns == NEVER else max(0.0, (wake_ns - time.monotonic_ns()) / 1e9)
+
+    async def _with_lock(self, tell: Callable[[], Sequence[Order]]) -> None:
+        """Carry out what follows from news, while nobody else changes what the Tritons serve."""
+        async with self._tritons.alone:
+            try:
+                self._carry_out(tell())
+            except Exception as error:  # there is a next time
+                faults.report("the control of the layout", error)
+
+    def _turn(self) -> list[Order]:
+        return self._look() + self.loop.advance(time.monotonic_ns())
+
+    def _look(self) -> list[Order]:
+        """See how the workers fare."""
+        loop, orders = self.loop, list[Order]()
+        for worker_id in loop.roster.ids:
+            backend = self._tritons.backend_of(worker_id)
+            is_there = backend is not None and backend.alive
+            if is_there:
+                loop.has_returned(worker_id)
+            elif worker_id not in loop.away:
+                orders += loop.has_failed(time.monotonic_ns(), worker_id, "its Triton does not answer")
+        if loop.change is not None:
+            after = loop.change.after.workers
+            for worker_id, name in [(each_id, each.name) for each_id, each in after.items()]:
+                if name in self._joining and self._processes and not self._processes.is_running(name):
+                    why = "its Triton ended once it was warm"
+                    orders += loop.has_failed(time.monotonic_ns(), worker_id, why)
+        for worker_id in loop.change.draining if loop.change is not None else ():
+            backend = self._tritons.backend_of(worker_id)
+            if not self._tritons.has_work(worker_id) and not (backend and backend.alive and backend.forwarded):
+                orders += loop.has_drained(time.monotonic_ns(), worker_id)
+        return orders
+
+    # Orders ------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, orders: Sequence[Order]) -> None:
+        for order in orders:
+            match order:
+                case AskController():
+                    self._spawn(self._ask(order))
+                case StartWorker():
+                    task = self._starts[order.worker_id] = asyncio.create_task(self._start(order))
+                    task.add_done_callback(partial(self._started, order.worker_id))
+                case Switch():
+                    self._switch(order.roster)
+                case StopWorker():
+                    self._stop(order)
+                case ChangeProgressed():
+                    self._tell(order)
+
+    async def _ask(self, order: AskController) -> None:
+        answer = await in_thread(lambda: self.loop.answer(order.observation))
+        await self._with_lock(lambda: self._look() + self.loop.has_answered(time.monotonic_ns(), answer))
+        self._poked.set()
+
+    async def _start(self, order: StartWorker) -> None:
+        """Have a process come up, run each of its models once, and say so, or why not."""
+        try:
+            await self._come_up(order)
+        except (WorkerNotStarted, NotWarm, BackendError) as error:
+            why = str(error)
+        except Exception as error:  # whatever it is, the change must not wait for ever
+            faults.report(f"starting worker {order.worker.name!r}", error)
+            why = f"{type(error).__name__}: {error}"
+        else:
+            await self._with_lock(lambda: self.loop.is_warm(time.monotonic_ns(), order.worker_id))
+            return
+        await self._with_lock(lambda: self.loop.has_failed(time.monotonic_ns(), order.worker_id, why))
+
+    async def _come_up(self, order: StartWorker) -> None:
+        processes, worker = self._processes, order.worker
+        assert processes is not None, "a dry run starts nothing"
+        async with self._room:
+            log.info("worker %r starts", worker.name)
+            limit_s = self._start_limit_s
+            at_most_s = limit_s + AFTERWARDS_S  # the loop undoes the change before, and says why
+            triton = await in_thread(lambda: processes.start(order.worker_id, worker, order.layout, at_most_s))
+        backend, models = await self._tritons.try_out(triton)
+        try:
+            for model in models:
+                await warm(backend, model, limit_s)
+        except BaseException:
+            await self._tritons.part_with(backend)
+            raise
+        log.info("worker %r is warm, at %s", worker.name, triton.grpc)
+        self._joining[worker.name] = triton, backend, models
+
+    def _started(self, worker_id: int, task: "asyncio.Task[None]") -> None:
+        self._starts.pop(worker_id, None)
+
+    def _switch(self, roster: Roster) -> None:
+        now_ns = time.monotonic_ns()
+        try:
+            self._tritons.switch(roster, self._joining)
+        except (BackendError, ValueError) as error:
+            orders = self.loop.has_not_switched(now_ns, str(error))
+        else:
+            self._joining = {}
+            orders = self.loop.has_switched(now_ns)
+        self._carry_out(orders)
+
+    def _stop(self, order: StopWorker) -> None:
+        worker_id, name = order.worker_id, order.worker.name
+        if start := self._starts.get(worker_id):
+            start.cancel()
+        backend = self._joining.pop(name)[1] if name in self._joining else self._tritons.backend_of(worker_id)
+        if backend is not None and self._tritons.has_work(worker_id):
+            self._tritons.give_up(backend, f"worker {name!r} has not drained in time, and is stopped")
+        self._spawn(self._end(worker_id, name, backend))
+
+    async def _end(self, worker_id: int, name: str, backend: Backend | None) -> None:
+        if backend is not None:
+            await self._tritons.part_with(backend)
+        if (processes := self._processes) is not None:
+            await in_thread(lambda: processes.stop(worker_id, name))
+            log.info("worker %r is stopped", name)
+
+    def _tell(self, event: ChangeProgressed) -> None:
+        gone = "".join(f", without {name}" for name in event.stops)
+        new = "".join(f", with {name}" for name in event.starts)
+        why = f": {event.reason}" if event.reason else ""
+        level = logging.WARNING if event.state in {"undone", "refused"} else logging.INFO
+        self._told.append(event)
+        log.log(level, "change %d of the layout is %s%s%s%s", event.change, event.state, new, gone, why)
+        self._tritons.tell(event)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,67 @@
+"""One request of each model, before a worker counts as warm: first executions are slow, or fail."""
+
+import logging
+from math import prod
+from typing import Final
+
+from tritonclient.grpc import model_config_pb2, service_pb2
+
+from tidegate_proxy.transport import CallFailed
+from tidegate_proxy.tritons.backend import INFER, Backend, LoadedModel
+
+log = logging.getLogger(__name__)
+
+_SIZES: Final = {
+    "BOOL": 1,
+    "UINT8": 1,
+    "INT8": 1,
+    "UINT16": 2,
+    "INT16": 2,
+    "FP16": 2,
+    "BF16": 2,
+    "UINT32": 4,
+    "INT32": 4,
+    "FP32": 4,
+    "UINT64": 8,
+    "INT64": 8,
+    "FP64": 8,
+    "STRING": 4,
+}
+"""Bytes of an element by datatype, as in config.pbtxt; a string is empty, and is its length alone."""
+
+
+class NotWarm(Exception):
+    """A model does not run; the message says which, where and why."""
+
+
+async def warm(backend: Backend, model: LoadedModel, within_s: float) -> None:
+    """Have it run one row of zeros, unless Triton itself has warmed it up (`model_warmup`). Raises NotWarm.
+
+    Where a dimension varies it is 1, which need not suit the model: then an error that it answers is only logged.
+    """
+    config = model.config
+    if config.model_warmup:
+        return
+    try:
+        await backend.ask(INFER, request_of_zeros(config).SerializeToString(), timeout_s=within_s)
+    except CallFailed as error:
+        words = f"model {config.name!r} at {backend.address} does not run one row of zeros: {error.details}"
+        varies = any(-1 in tensor.dims for tensor in config.input)
+        if not varies or not await backend.is_live():
+            raise NotWarm(words) from error
+        log.warning("%s; its dimensions vary, and other requests may run", words)
+
+
+def request_of_zeros(config: model_config_pb2.ModelConfig) -> service_pb2.ModelInferRequest:
+    """A request with one row of zeros, or of empty strings; dimensions that vary are 1."""
+    request = service_pb2.ModelInferRequest(model_name=config.name)
+    batch = [1] if config.max_batch_size else []
+    for tensor in config.input:
+        if tensor.optional:
+            continue
+        datatype = model_config_pb2.DataType.Name(tensor.data_type).removeprefix("TYPE_")
+        shape = [*batch, *(1 if size == -1 else size for size in tensor.dims)]
+        named = "BYTES" if datatype == "STRING" else datatype
+        request.inputs.add(name=tensor.name, datatype=named, shape=shape)
+        request.raw_input_contents.append(bytes(_SIZES[datatype] * prod(shape)))
+    return request

@@ -1,0 +1,159 @@
+"""What can be wrong with a configuration beyond its fields: what it names cannot be used."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Final
+
+from pydantic import BaseModel, ValidationError
+
+from tidegate.api import Setup
+from tidegate.documents import (
+    DocumentError,
+    Layout,
+    ProfileFileError,
+    WrongField,
+    read_document,
+    read_profiles,
+    wrong_fields,
+)
+from tidegate.host import PluginError, Plugins
+from tidegate_proxy.access.authentication import Authenticator, CredentialFileError
+from tidegate_proxy.access.restrictions import RestrictionError, Restrictions, headers_of
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.home_config import assignment_of
+from tidegate_proxy.frontends.handshake import secret_in
+from tidegate_proxy.observability.tracing import TracingError, require_exporter
+from tidegate_proxy.transport.tls import TlsError, channel_credentials, server_context
+
+_UNUSABLE: Final = (
+    ProfileFileError,
+    DocumentError,
+    TlsError,
+    CredentialFileError,
+    RestrictionError,
+    TracingError,
+    OSError,
+)
+TRITON_PING_INTERVAL_S: Final = 300
+"""Triton ends connections that ping it more often (--grpc-http2-min-recv-ping-interval-without-data)."""
+
+
+def check_offline(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
+    """Everything that serving would stumble over before it asks a Triton."""
+    problems = plugin_problems(config, plugins)
+    if config.record is not None and not config.record.parent.is_dir():
+        problems.append(WrongField("record", f"there is no folder {config.record.parent}"))
+    if config.listen.http and "listen" in config.model_fields_set:
+        named = [("", config.tritons)] if not config.homes else []
+        named += [(f"homes.{number}.", home.tritons) for number, home in enumerate(config.homes)]
+        problems += [
+            WrongField(
+                f"{where}tritons.{index}.http",
+                "is not known: give HOST:PORT of its HTTP service, or leave listen.http out",
+            )
+            for where, tritons in named
+            for index, triton in enumerate(tritons)
+            if not triton.http
+        ]
+    for where, use in _uses(config):
+        try:
+            use()
+        except _UNUSABLE as error:
+            problems.append(WrongField(where, str(error)))
+    return problems
+
+
+def plugin_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
+    """Policies, observers and controllers that there are not, or not for this layout, and options that they refuse."""
+    problems = [*_policy_problems(config, plugins), *_observer_problems(config, plugins)]
+    if config.layout is None:
+        return problems
+    try:
+        layout = read_document(config.layout, Layout)
+    except DocumentError as error:
+        return [*problems, WrongField("layout", str(error))]
+    if not problems:
+        try:
+            models, workers, profiles, network = layout.contract()
+            setup = Setup(models, workers, profiles, config.seed, network=network)
+            plugins.make_policy(config.policy.name, setup, dict(config.policy.options))
+        except PluginError as error:
+            problems.append(WrongField("policy.name", f"this layout is not served: {error}"))
+    if config.controller is not None:
+        try:
+            plugins.make_controller(config.controller, layout, seed=config.seed)
+        except PluginError as error:
+            problems.append(WrongField("controller", str(error)))
+    return problems
+
+
+def _uses(config: ServeConfig) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What it takes to use the files that a field names, by field."""
+    yield "plan", partial(assignment_of, config)
+    if config.links.secret_file is not None:
+        yield "links.secret_file", partial(secret_in, config.links.secret_file)
+    if config.profiles is not None:
+        yield "profiles", partial(read_profiles, config.profiles)
+    if config.tls is not None:
+        yield "tls", partial(server_context, config.tls)
+    if config.authentication is not None:
+        yield "authentication", partial(Authenticator, config.authentication)
+    for index, triton in enumerate(config.tritons):
+        if triton.tls is not None:
+            yield f"tritons.{index}.tls", partial(channel_credentials, triton.tls)
+        yield f"tritons.{index}.headers", partial(headers_of, triton)
+    for index, restriction in enumerate(config.restricted):
+        yield f"restricted.{index}", partial(Restrictions, [restriction])
+    if config.tracing is not None:
+        yield "tracing", require_exporter
+
+
+def warnings(config: ServeConfig) -> list[WrongField]:
+    """What works, and is likely not what was meant."""
+    found = []
+    if config.limits.keepalive_s < TRITON_PING_INTERVAL_S:
+        found.append(
+            WrongField(
+                "limits.keepalive_s",
+                f"a Triton ends connections that are pinged more often than every {TRITON_PING_INTERVAL_S} s, unless "
+                "it runs with --grpc-http2-min-recv-ping-interval-without-data",
+            )
+        )
+    keys = any(restriction.header is not None for restriction in config.restricted)
+    if config.tls is None and (keys or config.authentication is not None):
+        found.append(WrongField("tls", "without it, credentials cross the network in the clear"))
+    return found
+
+
+def _policy_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
+    try:
+        kind = plugins.policy(config.policy.name).policy.Options
+    except PluginError as error:
+        return [WrongField("policy.name", str(error))]
+    return _option_problems("policy.options", kind, config.policy.options, plugins)
+
+
+def _observer_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
+    problems = []
+    for index, choice in enumerate(config.observers):
+        try:
+            kind = plugins.observer(choice.name).observer.Options
+        except PluginError as error:
+            problems.append(WrongField(f"observers.{index}.name", str(error)))
+        else:
+            problems += _option_problems(f"observers.{index}.options", kind, choice.options, plugins)
+    return problems
+
+
+def _option_problems(
+    where: str, kind: type[BaseModel], options: Mapping[str, object], plugins: Plugins
+) -> list[WrongField]:
+    """What a plugin does not like of the options that it is given."""
+    try:
+        kind.model_validate(options, context={"plugins": plugins})
+    except ValidationError as error:
+        return [
+            WrongField(f"{where}.{field.where}" if field.where else where, field.what)
+            for field in wrong_fields(error, kind, whole="")
+        ]
+    return []

@@ -1,0 +1,43 @@
+"""The page as one document: markup, style and script in one file that needs no network and lets nothing else run."""
+
+from base64 import b64encode
+from functools import lru_cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Final
+
+from tidegate_proxy.servers.http.interface import Headers
+
+
+def _part(name: str, package: str = __package__) -> str:
+    return files(package).joinpath(name).read_text("utf-8")
+
+
+_STYLE: Final = _part("style.css", "tidegate.report") + _part("page.css")
+"""The colours and tables of reports, and what only this page has."""
+_SCRIPT: Final = "".join(_part(name) for name in ("tables.js", "trial.js", "drawing.js", "story.js", "page.js"))
+
+
+def _digest(text: str) -> str:
+    return b64encode(sha256(text.encode()).digest()).decode()
+
+
+POLICY: Final = (
+    f"default-src 'none'; script-src 'sha256-{_digest(_SCRIPT)}'; style-src 'sha256-{_digest(_STYLE)}'; "
+    "connect-src 'self'; img-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What a browser lets run and be asked: this script, and this server. Names that clients choose are text, never markup;
+were one of them markup all the same, nothing in it would run."""
+HEADERS: Final[Headers] = [
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+]
+
+
+@lru_cache(maxsize=1)
+def document() -> bytes:
+    """The page."""
+    return _part("page.html").replace("/*STYLE*/", _STYLE).replace("/*SCRIPT*/", _SCRIPT).encode()

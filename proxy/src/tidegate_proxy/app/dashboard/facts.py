@@ -1,0 +1,172 @@
+"""What is known of one request, read from moments: when it waited, where it ran, with whom, how it ended."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidegate.api import Batch, Dispatch, Model, Request, RequestArrived, Setup, TimerFired, Worker
+from tidegate.observation import ClockAdvanced, EngineSettings, Reader, Reducer, StartLeg, Stories, Story
+from tidegate_proxy.app.dashboard.moments import Moment
+
+SETTINGS: Final = EngineSettings(learn=True, max_tries=1)
+"""Stories do not ask for them."""
+
+
+@dataclass(frozen=True)
+class RanLeg:
+    """A leg that is over."""
+
+    partition: str
+    worker_id: int
+    rows: int
+    planned_start_ns: int
+    started_ns: int
+    planned_ns: int
+    took_ns: int
+
+    @property
+    def overran_ns(self) -> int:
+        """How much longer than planned it ran; below zero: shorter."""
+        return self.took_ns - self.planned_ns
+
+
+@dataclass
+class Facts(Reader):
+    """Fed with moments from before the arrival of a request up to its end; what is not known yet is None."""
+
+    request_id: int
+    models: Sequence[Model]
+    workers: Sequence[Worker]
+    request: Request | None = None
+    dispatched_ns: int | None = None
+    """When its batch was formed, the last one where it was tried again."""
+    planned_end_ns: int | None = None
+    """When that batch was expected to end."""
+    sent_ns: int | None = None
+    """When the first leg of it was sent."""
+    batch: Batch | None = None
+    rows: int = 0
+    """The rows of the batch."""
+    companions: Sequence[Request] = ()
+    """The requests of the batch, this one among them."""
+    legs: list[RanLeg] = field(default_factory=list)
+    before: RanLeg | None = None
+    """The leg that ran on the worker of its first leg until that began."""
+    before_batch: int | None = None
+    """The batch of that leg."""
+    meanwhile: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """What the workers that host it ran while it waited: batches and their time in ns, by model."""
+    woke_late_ns: int = 0
+    """How much later than its policy had asked for Tidegate woke up while it waited, at most."""
+    outcome: str = ""
+    ended_ns: int | None = None
+    reason: str = ""
+    now_ns: int = 0
+    """The instant of the last moment."""
+
+    def __post_init__(self) -> None:
+        """Nothing has happened yet."""
+        self._reducer = Reducer(self)
+        self._stories = Stories(only=[self.request_id])
+        setup = Setup(models=tuple(self.models), workers=tuple(self.workers), profiles=())
+        self._stories.started("", {}, setup, SETTINGS)
+        self._last: dict[int, tuple[int, RanLeg]] = {}
+        """The leg that ended last, with its batch, by worker."""
+        self._hosts = frozenset[int]()
+
+    @property
+    def story(self) -> Story | None:
+        """What happened, step by step, in words."""
+        return self._stories.of(self.request_id)
+
+    @property
+    def end_ns(self) -> int:
+        """When it ended, or as far as is known while it has not."""
+        return self.now_ns if self.ended_ns is None else self.ended_ns
+
+    def feed(self, moments: Iterable[Moment]) -> None:
+        """Take in what happened next."""
+        for moment in moments:
+            event = moment.event
+            self.now_ns = event.now_ns
+            for heard, answer in moment.told:
+                self._stories.told(heard, answer)
+                if type(heard) is TimerFired and self.request is not None and not self.outcome:
+                    self.woke_late_ns = max(self.woke_late_ns, event.now_ns - heard.now_ns)
+            self._stories.handled(event, moment.commands, moment.effects)
+            if type(event) is RequestArrived and event.request.id == self.request_id:
+                self._arrive(event.request)
+            # What ran before ended before the policy decided, and what it decided runs afterwards.
+            self._reducer.handled(event, ())
+            for command in moment.commands:
+                if type(command) is Dispatch and self.request_id in command.batch.request_ids:
+                    self.dispatched_ns, self.planned_end_ns = event.now_ns, command.batch.legs[-1].end_ns
+                    self.batch = self.sent_ns = None  # one that failed, where there was one
+                    self.legs.clear()
+            self._reducer.handled(ClockAdvanced(event.now_ns), moment.effects)
+
+    def _arrive(self, request: Request) -> None:
+        self.request = request
+        model = next((model for model in self.models if model.name == request.model), None)
+        first = {path.partitions[0] for path in model.paths} if model else set[str]()
+        self._hosts = frozenset(worker.id for worker in self.workers if first.intersection(worker.hosts))
+
+    # What the reducer tells ---------------------------------------------------------------------------------------
+
+    def joined(self, now_ns: int, effect: StartLeg, requests: Sequence[Request]) -> None:
+        """A batch began."""
+        if self.request_id in effect.batch.request_ids:
+            self.sent_ns, self.batch, self.rows, self.companions = now_ns, effect.batch, effect.rows, requests
+            before = self._last.get(effect.batch.legs[0].worker_id)
+            if before:
+                self.before_batch, self.before = before
+
+    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
+        """A leg is over."""
+        leg = effect.batch.legs[effect.leg]
+        ran = RanLeg(
+            leg.partition,
+            leg.worker_id,
+            effect.rows,
+            leg.start_ns,
+            started_ns,
+            leg.duration_ns,
+            ended_ns - started_ns,
+        )
+        self._last[leg.worker_id] = (effect.batch.id, ran)
+        if self.batch is not None and effect.batch.id == self.batch.id:
+            self.legs.append(ran)
+        elif self.request is not None and not self.legs and not self.outcome and leg.worker_id in self._hosts:
+            batches, ns = self.meanwhile.get(effect.batch.model, (0, 0))
+            self.meanwhile[effect.batch.model] = batches + 1, ns + ended_ns - started_ns
+            if self.batch is not None and leg.worker_id == self.batch.legs[0].worker_id:
+                self.before_batch, self.before = effect.batch.id, ran  # ours was sent behind it
+
+    def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
+        """A batch is answered."""
+        for request in requests:
+            if request.id == self.request_id:
+                self._end("late" if ended_ns > request.deadline_ns else "in time", ended_ns)
+
+    def dropped(self, now_ns: int, request: Request, reason: str) -> None:
+        """A request was given up."""
+        if request.id == self.request_id:
+            self._end("dropped", now_ns, reason)
+
+    def failed(self, now_ns: int, request: Request, reason: str) -> None:
+        """A request has no answer."""
+        if request.id == self.request_id:
+            self._end("failed", now_ns, reason)
+
+    def cancelled(self, now_ns: int, request: Request) -> None:
+        """A client left."""
+        if request.id == self.request_id:
+            self._end("cancelled", now_ns)
+
+    def _end(self, outcome: str, ended_ns: int, reason: str = "") -> None:
+        self.outcome, self.ended_ns, self.reason = outcome, ended_ns, reason
+
+
+def names_of(workers: Iterable[Worker]) -> Mapping[int, str]:
+    """What people call workers, by id."""
+    return {worker.id: worker.name for worker in workers}

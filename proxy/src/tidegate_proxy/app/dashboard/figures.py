@@ -1,0 +1,321 @@
+"""Rolling figures: what happened in the last seconds, from what was noted tick by tick."""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import nlargest
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tidegate.api import NEVER, NS_PER_MS, Worker
+from tidegate.observation.reducer import SentLeg
+from tidegate_proxy.app.dashboard.recent import EndSort, Notes, Outcome
+from tidegate_proxy.app.dashboard.snapshot import Bad, LegBar, ModelRow, ShapeRow, WorkerRow, cut
+
+NS_PER_S: Final = 1_000_000_000
+NS_PER_US: Final = 1_000
+WINDOW_NS: Final = 10 * NS_PER_S
+"""What the figures of models and workers are of."""
+SHAPES_NS: Final = 60 * NS_PER_S
+BUCKET_NS: Final = 10 * NS_PER_S
+"""Shapes are counted in so long pieces."""
+WORST_NS: Final = 60 * NS_PER_S
+MOST_SHAPES: Final = 200
+"""Shapes of a piece beyond that are not counted apart: clients choose them."""
+SHOWN_SHAPES, SHOWN_WORST, SHOWN_LEGS, SHOWN_MODELS, SHOWN_WORKERS = 40, 20, 1000, 100, 100
+_ShapeKey = tuple[str, str, str, str, int]
+"""Model, partition, shape, kind of worker, rows."""
+_SEVERITY: Final[dict[Outcome, float]] = {"answered": 0.0, "dropped": 2.0, "failed": 3.0, "cancelled": -10.0}
+"""How bad it is that a request ends so; 1: it was answered late."""
+Latencies = npt.NDArray[np.int64]
+
+
+class Legs(NamedTuple):
+    """Legs that are over."""
+
+    names: list[str]
+    """The names of their models."""
+    bars: list[LegBar]
+    more: int
+    """So many more are not shown."""
+
+
+@dataclass(slots=True)
+class _OfModel:
+    """What became of a model's requests between two ticks."""
+
+    ended: Counter[str] = field(default_factory=Counter)
+    sizes: Counter[int] = field(default_factory=Counter)
+    latencies_ns: Latencies = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+
+@dataclass(slots=True)
+class _OfShape:
+    legs: int = 0
+    planned_ns: int = 0
+    took_ns: int = 0
+    over: int = 0
+
+    def add(self, legs: int, planned_ns: int, took_ns: int, over: int) -> None:
+        self.legs += legs
+        self.planned_ns += planned_ns
+        self.took_ns += took_ns
+        self.over += over
+
+
+@dataclass(slots=True)
+class _Tick:
+    """What happened between two ticks."""
+
+    at_ns: int
+    models: dict[str, _OfModel] = field(default_factory=dict)
+    busy_ns: dict[int, int] = field(default_factory=dict)
+    """How long each worker was busy, by its id."""
+
+    def of(self, model: str) -> _OfModel:
+        known = self.models.get(model)
+        if known is None:
+            known = self.models[model] = _OfModel()
+        return known
+
+
+class Figures:
+    """Takes in what was noted since the tick before; tells the figures of the window that ends with it."""
+
+    def __init__(self, base_ns: int) -> None:
+        """`base_ns`: the instant from which milliseconds count, and before which nobody looked."""
+        self._base_ns = base_ns
+        self._ticks: deque[_Tick] = deque()
+        self._shapes: deque[tuple[int, dict[_ShapeKey, _OfShape]]] = deque()
+        """Since when a piece counts, and what is in it."""
+        self._worst: deque[tuple[int, list[tuple[float, Bad]]]] = deque()
+        self._now_ns = base_ns
+        self._kinds: dict[int, str] = {}
+        """The kind of each worker, by id."""
+        self._lanes: dict[int, int] = {}
+        """The id under which each worker is shown, by its id: a plan that changes what it hosts gives it another."""
+        self._lane_named: dict[str, int] = {}
+
+    def ms(self, at_ns: int) -> float:
+        """An instant, from the base on."""
+        return round((at_ns - self._base_ns) / NS_PER_MS, 3)
+
+    def know(self, workers: Iterable[Worker]) -> None:
+        """These are the workers now; those that were there before may still have run something of the window."""
+        for worker in workers:
+            self._kinds[worker.id] = worker.kind
+            self._lanes[worker.id] = self._lane_named.setdefault(worker.name, worker.id)
+
+    def _lane(self, worker_id: int) -> int:
+        return self._lanes.get(worker_id, worker_id)
+
+    def take(self, notes: Notes, now_ns: int) -> Legs:
+        """Take in what was noted since the last time, until now; the legs of it."""
+        tick = _Tick(now_ns)
+        self._count_legs(tick, notes, now_ns)
+        self._count_ends(tick, notes)
+        self._worst.append((now_ns, self._worst_of(notes)))
+        self._ticks.append(tick)
+        self._now_ns = now_ns
+        self._forget(now_ns)
+        return self._bars(notes)
+
+    def _count_legs(self, tick: _Tick, notes: Notes, now_ns: int) -> None:
+        shapes, legs, of_sort = self._shapes_now(now_ns), notes.legs, notes.legs["sort"]
+        took_ns = legs["ended_ns"] - legs["started_ns"]
+        sums = (
+            np.bincount(of_sort, weights, len(notes.leg_sorts)).astype(np.int64).tolist()
+            for weights in (None, legs["planned_ns"], took_ns, took_ns > legs["planned_ns"])
+        )
+        for sort, count, planned_ns, took, over in zip(notes.leg_sorts, *sums, strict=True):
+            lane = self._lane(sort.worker_id)
+            tick.busy_ns[lane] = tick.busy_ns.get(lane, 0) + took
+            if not sort.leg:
+                tick.of(sort.model).sizes[sort.rows] += count
+            key = (sort.model, sort.partition, sort.shape, self._kinds.get(sort.worker_id, ""), sort.rows)
+            if key in shapes or len(shapes) < MOST_SHAPES:
+                shapes.setdefault(key, _OfShape()).add(count, planned_ns, took, over)
+
+    def _count_ends(self, tick: _Tick, notes: Notes) -> None:
+        of_sort = notes.ends["sort"]
+        ends = notes.ends[np.argsort(of_sort, kind="stable")]
+        until = np.bincount(of_sort, minlength=len(notes.end_sorts)).cumsum()
+        for sort, those in zip(notes.end_sorts, np.split(ends, until), strict=False):
+            of_model = tick.of(sort.model)
+            if sort.outcome == "answered":
+                of_model.latencies_ns = those["ended_ns"] - those["arrival_ns"]
+                late = int(np.count_nonzero(those["ended_ns"] > those["deadline_ns"]))
+                of_model.ended.update({"late": late, "in time": len(those) - late})
+            else:
+                of_model.ended[sort.outcome] += len(those)
+
+    def _bars(self, notes: Notes) -> Legs:
+        first = max(0, len(notes.legs) - SHOWN_LEGS)
+        legs, names = notes.legs[first:], dict[str, int]()
+        lanes = [self._lane(sort.worker_id) for sort in notes.leg_sorts]
+        models = [names.setdefault(sort.model, len(names)) for sort in notes.leg_sorts]
+        rows = [sort.rows for sort in notes.leg_sorts]
+        of_sort = np.array([lanes, models, rows], dtype=np.int64)[:, legs["sort"]]
+        columns = (
+            of_sort[0],
+            of_sort[1],
+            (legs["started_ns"] - self._base_ns) // NS_PER_US,
+            (legs["ended_ns"] - legs["started_ns"]) // NS_PER_US,
+            legs["planned_ns"] // NS_PER_US,
+            of_sort[2],
+            legs["requests"],
+            legs["batch"],
+            legs["request"],
+        )
+        bars = map(LegBar._make, np.column_stack(columns).tolist())
+        return Legs([cut(name) for name in names], list(bars), first)
+
+    def _worst_of(self, notes: Notes) -> list[tuple[float, Bad]]:
+        """The requests that ended worst, with how bad that is.
+
+        Failed is worse than dropped, that than late, and that than in time; then how much of its time one took counts,
+        from 0 to 1 for ever, and half of that is all of it. Cancelled ones have not ended badly.
+        """
+        ends = notes.ends
+        latency_ns = (ends["ended_ns"] - ends["arrival_ns"]).astype(np.float64)
+        timed = ends["deadline_ns"] != NEVER
+        allowed_ns = np.where(timed, ends["deadline_ns"] - ends["arrival_ns"], WORST_NS)
+        severity = np.array([_SEVERITY[sort.outcome] for sort in notes.end_sorts], dtype=np.float64)[ends["sort"]]
+        severity[(severity == 0.0) & (ends["ended_ns"] > ends["deadline_ns"])] = 1.0
+        badness = severity + latency_ns / np.maximum(1.0, latency_ns + allowed_ns)
+        worst = np.argsort(-badness, kind="stable")[:SHOWN_WORST].tolist()
+        return [
+            (float(badness[place]), self._bad(ends[place], notes.end_sorts[ends["sort"][place]]))
+            for place in worst
+            if badness[place] >= 0.0
+        ]
+
+    def _bad(self, end: np.void, sort: EndSort) -> Bad:
+        request_id, arrival_ns, deadline_ns, ended_ns = end.tolist()[1:]
+        answered = sort.outcome == "answered"
+        return Bad(
+            request_id,
+            cut(sort.model),
+            sort.outcome if not answered else "late" if ended_ns > deadline_ns else "in time",
+            self.ms(ended_ns),
+            round((ended_ns - arrival_ns) / NS_PER_MS, 3),
+            round((ended_ns - deadline_ns) / NS_PER_MS, 3) if answered and deadline_ns != NEVER else None,
+            cut(sort.reason),
+        )
+
+    def _shapes_now(self, now_ns: int) -> dict[_ShapeKey, _OfShape]:
+        if not self._shapes or now_ns - self._shapes[-1][0] >= BUCKET_NS:
+            self._shapes.append((now_ns, {}))
+        return self._shapes[-1][1]
+
+    def _forget(self, now_ns: int) -> None:
+        while self._ticks and self._ticks[0].at_ns <= now_ns - WINDOW_NS:
+            self._ticks.popleft()
+        while self._shapes and self._shapes[0][0] <= now_ns - SHAPES_NS:
+            self._shapes.popleft()
+        while self._worst and self._worst[0][0] <= now_ns - WORST_NS:
+            self._worst.popleft()
+
+    # What is shown ------------------------------------------------------------------------------------------------
+
+    @property
+    def window_ns(self) -> int:
+        """How long what is counted took: the window, or less where somebody began to look within it."""
+        return max(1, min(WINDOW_NS, self._now_ns - self._base_ns))
+
+    def models(self, slos_ms: Mapping[str, float | None], waiting: Mapping[str, int]) -> tuple[list[ModelRow], int]:
+        """A row for each model that is known or was asked for, the busiest of them where there are many; how many more.
+
+        `slos_ms`: the known ones; `waiting`: how many requests of each wait.
+        """
+        ticks: dict[str, list[_OfModel]] = {name: [] for name in slos_ms}
+        for tick in self._ticks:
+            for name, counted in tick.models.items():
+                ticks.setdefault(name, []).append(counted)
+        chosen = nlargest(SHOWN_MODELS, ticks, key=lambda name: sum(each.ended.total() for each in ticks[name]))
+        rows = [self._model(name, ticks[name], slos_ms.get(name), waiting.get(name, 0)) for name in sorted(chosen)]
+        return rows, len(ticks) - len(rows)
+
+    def _model(self, name: str, ticks: Sequence[_OfModel], slo_ms: float | None, waiting: int) -> ModelRow:
+        ended, sizes = Counter[str](), Counter[int]()
+        for each in ticks:
+            ended.update(each.ended)
+            sizes.update(each.sizes)
+        counted, batches = ended.total() - ended["cancelled"], sizes.total()
+        p50_ms = p99_ms = None
+        if ended["in time"] or ended["late"]:
+            ns = np.concatenate([each.latencies_ns for each in ticks])
+            p50_ms, p99_ms = (round(float(each) / NS_PER_MS, 3) for each in np.percentile(ns, (50, 99)))
+        return ModelRow(
+            name=cut(name),
+            slo_ms=slo_ms,
+            rate_rps=round(ended.total() / self.window_ns * NS_PER_S, 2),
+            in_time=ended["in time"] / counted if counted else None,
+            late=ended["late"],
+            dropped=ended["dropped"],
+            failed=ended["failed"],
+            waiting=waiting,
+            p50_ms=p50_ms,
+            p99_ms=p99_ms,
+            mean_rows=sum(rows * count for rows, count in sizes.items()) / batches if batches else None,
+            sizes=dict(sorted(sizes.items())),
+        )
+
+    def workers(
+        self, workers: Sequence[tuple[Worker, str]], sent: Mapping[int, SentLeg]
+    ) -> tuple[list[WorkerRow], int]:
+        """A row for each worker, which come with their states; `sent`: the legs that run or are on their way."""
+        busy_ns: Counter[int] = Counter()
+        for tick in self._ticks:
+            busy_ns.update(tick.busy_ns)
+        running: Counter[int] = Counter()
+        for leg in sent.values():
+            lane = self._lane(leg.worker_id)
+            if not running[lane]:
+                busy_ns[lane] += min(self._now_ns - leg.sent_ns, self.window_ns)
+            running[lane] += 1
+        rows = [
+            WorkerRow(
+                lane,
+                cut(worker.name),
+                cut(worker.kind),
+                state,
+                round(min(1.0, busy_ns[lane] / self.window_ns), 4),
+                running[lane],
+            )
+            for worker, state in workers[:SHOWN_WORKERS]
+            for lane in [self._lane(worker.id)]
+        ]
+        return rows, len(workers) - len(rows)
+
+    def shapes(self) -> list[ShapeRow]:
+        """Planned against actual, of the most frequent shapes and sizes."""
+        together: dict[_ShapeKey, _OfShape] = {}
+        for _, piece in self._shapes:
+            for key, counted in piece.items():
+                total = together.setdefault(key, _OfShape())
+                total.add(counted.legs, counted.planned_ns, counted.took_ns, counted.over)
+        return [
+            ShapeRow(
+                cut(model),
+                cut(partition),
+                cut(shape),
+                cut(kind),
+                rows,
+                total.legs,
+                round(total.planned_ns / total.legs / NS_PER_MS, 3),
+                round(total.took_ns / total.legs / NS_PER_MS, 3),
+                round(total.over / total.legs, 4),
+            )
+            for model, partition, shape, kind, rows in sorted(
+                nlargest(SHOWN_SHAPES, together, key=lambda key: together[key].legs)
+            )
+            for total in [together[model, partition, shape, kind, rows]]
+        ]
+
+    def worst(self) -> list[Bad]:
+        """The requests of the last minute that ended worst."""
+        found = (each for _, of_tick in self._worst for each in of_tick)
+        return [bad for _, bad in nlargest(SHOWN_WORST, found, key=lambda each: each[0])]

@@ -1,0 +1,89 @@
+"""From the latest moments to a question for the simulator: what came, what became of it, what legs took."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Final
+
+from msgspec.structs import replace
+
+from tidegate.api import Batch, Profile, ProfileKey, Request, Worker
+from tidegate.observation import Reader, Reducer, StartLeg
+from tidegate_proxy.app.dashboard.moments import Moment
+
+MOST_REQUESTS: Final = 5_000
+"""The latest of them: more would keep a simulation busy for longer than people wait."""
+MOST_FACTORS: Final = 2_000
+FARTHEST: Final = 20.0
+"""What took more than so many times as long as expected was a machine that stood still: it counts as so much."""
+
+
+class Gathering(Reader):
+    """Fed with moments; afterwards it has the requests that have ended, and how legs differed from what is expected."""
+
+    def __init__(self, profiles: Mapping[ProfileKey, Profile], workers: Iterable[Worker]) -> None:
+        """`profiles`: what is expected now."""
+        self._profiles = profiles
+        self._kinds = {worker.id: worker.kind for worker in workers}
+        self._reducer = Reducer(self)
+        self._ended: dict[int, tuple[Request, bool]] = {}
+        self._factors: dict[ProfileKey, list[float]] = {}
+
+    def feed(self, moments: Iterable[Moment]) -> None:
+        """Take in what happened next."""
+        for moment in moments:
+            self._reducer.handled(moment.event, moment.effects)
+
+    @property
+    def requests(self) -> list[Request]:
+        """The requests that have ended and whose clients waited for that, in the order of arrival."""
+        return [request for request, _ in self._latest()]
+
+    @property
+    def in_time(self) -> float | None:
+        """The share of them that was answered in time; None: there is none."""
+        latest = self._latest()
+        return sum(well for _, well in latest) / len(latest) if latest else None
+
+    @property
+    def factors(self) -> Sequence[float]:
+        """How many times as long as expected legs took."""
+        return [factor for of_key in self._factors.values() for factor in of_key][-MOST_FACTORS:]
+
+    def corrected(self) -> tuple[list[Profile], Sequence[float]]:
+        """The profiles as these legs had them, and how many times as long as that they took."""
+        means = {key: fmean(factors) for key, factors in self._factors.items()}
+        profiles = [_times(profile, means.get(key, 1.0)) for key, profile in self._profiles.items()]
+        factors = [factor / means[key] for key, of_key in self._factors.items() for factor in of_key]
+        return profiles, factors[-MOST_FACTORS:]
+
+    def _latest(self) -> list[tuple[Request, bool]]:
+        return [self._ended[request_id] for request_id in sorted(self._ended)[-MOST_REQUESTS:]]
+
+    def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
+        """A batch is answered."""
+        for request in requests:
+            self._ended[request.id] = (request, ended_ns <= request.deadline_ns)
+
+    def dropped(self, now_ns: int, request: Request, reason: str) -> None:
+        """A request was given up."""
+        self._ended[request.id] = (request, False)
+
+    def failed(self, now_ns: int, request: Request, reason: str) -> None:
+        """A request has no answer."""
+        self._ended[request.id] = (request, False)
+
+    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
+        """A leg is over."""
+        leg = effect.batch.legs[effect.leg]
+        kind = self._kinds.get(leg.worker_id, "")
+        profile = self._profiles.get((leg.partition, kind, effect.shape))
+        if profile is not None and effect.rows <= profile.max_rows:
+            factor = min(FARTHEST, (ended_ns - started_ns) / profile.expected_ns(effect.rows))
+            self._factors.setdefault(profile.key, []).append(factor)
+
+
+def _times(profile: Profile, factor: float) -> Profile:
+    def stretched(table_ns: Iterable[int]) -> tuple[int, ...]:
+        return tuple(max(1, round(ns * factor)) for ns in table_ns)
+
+    return replace(profile, expected=stretched(profile.expected), planned=stretched(profile.planned))

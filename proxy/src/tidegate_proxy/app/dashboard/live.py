@@ -1,0 +1,172 @@
+"""The page's view of a Tidegate that runs: it looks only while somebody has the page open."""
+
+import time
+from importlib.metadata import version
+from itertools import islice
+from typing import Final
+
+from tidegate.api import NS_PER_MS, Setup, Worker
+from tidegate.engine import FIRST_LEAD_NS
+from tidegate.observation import EngineSettings
+from tidegate.sim.what_if import Question
+from tidegate.toolkit import FirstComeFirstServed
+from tidegate_proxy.app.dashboard.decisions import latest_decisions
+from tidegate_proxy.app.dashboard.figures import Figures
+from tidegate_proxy.app.dashboard.moments import Moments
+from tidegate_proxy.app.dashboard.recent import Recent
+from tidegate_proxy.app.dashboard.snapshot import Snapshot
+from tidegate_proxy.app.dashboard.source import Hello
+from tidegate_proxy.app.dashboard.telling import telling, told
+from tidegate_proxy.app.dashboard.trials import section_of
+from tidegate_proxy.app.dashboard.what_if import what_if
+from tidegate_proxy.app.dashboard.why import Explanation
+from tidegate_proxy.rollout.mode import Trial
+from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.service.discovery import Discovery
+from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.tritons.restrictions import consequences
+
+MOST_MOMENTS: Final = 100_000
+"""Some 40 MB: at 1,000 requests a second about the last 40 s."""
+LONGEST_NS: Final = 60_000_000_000
+MOST_AT_A_TICK: Final = 2_000
+"""So many moments are looked through for decisions at a tick, the latest."""
+
+
+class Live:
+    """Looks at one engine from `open` to `close`; before and after it costs nothing. Lives in the event loop."""
+
+    def __init__(self, driver: Driver, directory: Directory, discovery: Discovery, trial: Trial) -> None:
+        self._driver = driver
+        self._directory = directory
+        self._discovery = discovery
+        self._trial = trial
+        self._recent = Recent()
+        self._moments = Moments(most=MOST_MOMENTS, longest_ns=LONGEST_NS)
+        self._figures = Figures(0)
+        self._seen = self._answers = 0
+        """How many moments, and answers of the policy, there were at the tick before."""
+        self._cost_ns = 0
+        self._ticks_since_ns = 0
+        self._is_open = False
+
+    def hello(self) -> Hello:
+        """What the page is told first."""
+        return Hello("live", self._driver.engine.decides, version("tidegate-proxy"))
+
+    def open(self) -> None:
+        """Begin to look. Raises ValueError where the engine has a witness already."""
+        self._moments = Moments(most=MOST_MOMENTS, longest_ns=LONGEST_NS)
+        self._driver.engine.admit(self._moments)
+        self._recent = Recent()
+        self._driver.engine.reducer.tell(self._recent)
+        self._figures = Figures(time.monotonic_ns())
+        self._seen = self._answers = self._cost_ns = 0
+        self._ticks_since_ns = time.monotonic_ns()
+        self._is_open = True
+
+    def close(self) -> None:
+        """Look no more, and forget what was seen."""
+        if self._is_open:
+            self._is_open = False
+            self._driver.engine.dismiss(self._moments)
+            self._driver.engine.reducer.forget(self._recent)
+            self._moments = Moments(most=1, longest_ns=LONGEST_NS)
+            self._recent = Recent()
+
+    def tick(self, viewers: int) -> Snapshot:
+        """What happened since the tick before."""
+        began_ns = time.thread_time_ns()
+        now_ns = time.monotonic_ns()
+        notes = self._recent.take()  # first of all: whatever breaks below, it does not pile up
+        figures, moments, catalog = self._figures, self._moments, self._directory.catalog
+        reducer = self._driver.engine.reducer
+        moments.trim(now_ns)
+        workers = self._workers()
+        figures.know(worker for worker, _ in workers)
+        legs = figures.take(notes, now_ns)
+        slos_ms = {model.name: _in_ms(model.slo_ns) for model in catalog.models.values()}
+        models, more_models = figures.models(slos_ms, reducer.waiting())
+        worker_rows, more_workers = figures.workers(workers, reducer.sent)
+        new = islice(reversed(moments.latest), min(moments.count - self._seen, MOST_AT_A_TICK))
+        names = {worker.id: worker.name for worker, _ in workers}
+        decisions, more_decisions = latest_decisions(new, moments.answers - self._answers, figures.ms, names)
+        self._seen, self._answers = moments.count, moments.answers
+        snapshot = Snapshot(
+            figures.ms(now_ns),
+            figures.window_ns / 1e9,
+            models,
+            more_models,
+            worker_rows,
+            more_workers,
+            figures.shapes(),
+            legs.names,
+            legs.bars,
+            legs.more,
+            decisions,
+            more_decisions,
+            figures.worst(),
+            viewers,
+            round(self._cost_ns / max(1, now_ns - self._ticks_since_ns) * 1000, 3),
+            section_of(self._trial),
+            self._driver.engine.decides,
+            [words for backend in self._discovery.backends for words, _ in consequences(backend)],
+        )
+        self._cost_ns += time.thread_time_ns() - began_ns
+        return snapshot
+
+    async def story(self, request_id: int) -> Explanation | None:
+        """The story of a request; None where it is not known, or no more."""
+        catalog = self._directory.catalog
+        models, workers = list(catalog.models.values()), [worker for worker, _ in self._workers()]
+        return await told(telling(request_id, list(self._moments.latest), models, workers, self._figures.ms))
+
+    async def what_if(self, at_ms: int | None) -> object:
+        """How the latest requests would have fared otherwise. Raises ValueError where that cannot be said."""
+        del at_ms  # it is now
+        engine = self._driver.engine
+        question = Question(
+            setup=self._setup(),
+            policy="fifs" if type(engine.policy) is FirstComeFirstServed else engine.name,  # which broke
+            options=engine.policy.options.model_dump(mode="json"),
+            settings=EngineSettings(learn=True, max_tries=engine.max_tries, first_lead_ns=FIRST_LEAD_NS),
+            requests=(),
+        )
+        return await what_if(question, list(self._moments.latest), learned=True)
+
+    def at(self, at_ms: int) -> object:
+        """There is no instant but this one."""
+        raise ValueError("this one runs: only a recording has other instants")
+
+    def overview(self) -> object:
+        """There is no whole yet."""
+        raise ValueError("this one runs: only a recording has an end")
+
+    def _setup(self) -> Setup:
+        """The models, workers and expectations as they are now."""
+        catalog = self._directory.catalog
+        engine = self._driver.engine
+        before = engine.policy.setup
+        return Setup(
+            models=tuple(catalog.models.values()),
+            workers=tuple(worker for worker, state in self._workers() if state != "away"),
+            profiles=tuple(engine.expectations.profiles.values()),
+            seed=before.seed,
+            wake_slack_ns=before.wake_slack_ns,
+            network=catalog.network,
+            patience_ns=before.patience_ns,
+        )
+
+    def _workers(self) -> list[tuple[Worker, str]]:
+        catalog = self._directory.catalog
+        ejections = self._driver.outliers.ejections(self._discovery.backends)
+        found = []
+        for worker in catalog.workers:
+            backend = catalog.backend_of[worker.id]
+            is_out = ejections.get(backend.address, (0, False))[1]
+            found.append((worker, "away" if not backend.alive else "ejected" if is_out else "up"))
+        return found
+
+
+def _in_ms(ns: int | None) -> float | None:
+    return None if ns is None else ns / NS_PER_MS

@@ -1,0 +1,208 @@
+"""The page's view of a recording: any instant of it at once, the whole of it as it is read in the background."""
+
+import asyncio
+import threading
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tidegate.api import NS_PER_MS, Model, Setup, Worker, WorkerJoined, WorkerLost
+from tidegate.observation import PlanChanged, Reducer
+from tidegate.sim.what_if import Question
+from tidegate_proxy.app.dashboard.decisions import latest_decisions
+from tidegate_proxy.app.dashboard.facts import Facts, names_of
+from tidegate_proxy.app.dashboard.figures import NS_PER_US, SHOWN_LEGS, WINDOW_NS, Figures, Legs
+from tidegate_proxy.app.dashboard.log_file import LogFile
+from tidegate_proxy.app.dashboard.moments import Moment, moment_of
+from tidegate_proxy.app.dashboard.overview import Overview, OverviewReader
+from tidegate_proxy.app.dashboard.recent import Recent
+from tidegate_proxy.app.dashboard.snapshot import LegBar, Snapshot
+from tidegate_proxy.app.dashboard.source import Hello
+from tidegate_proxy.app.dashboard.telling import LEAD_NS
+from tidegate_proxy.app.dashboard.what_if import what_if
+from tidegate_proxy.app.dashboard.why import Explanation, explain
+
+LOOK_BACK_NS: Final = 60_000_000_000
+MOST_BYTES: Final = 32 << 20
+"""So much is read for one instant: of busier recordings less than a minute."""
+TICK_NS: Final = 1_000_000_000
+MOST_OF_STORY: Final = 300_000
+"""A request that has not ended after so many entries has no end that is worth waiting for."""
+_RARE: Final = WorkerJoined | WorkerLost | PlanChanged
+
+
+class Recording:
+    """A log file. `at`, `story` and `what_if` may be asked at once: each reads for itself."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError, and ValueError for a file that is no event log."""
+        self._log = LogFile(path)
+        self._name = path.name
+        self._rare: list[WorkerJoined | WorkerLost | PlanChanged] = []
+        """What changed models and workers, as far as it was read."""
+        self._reader = OverviewReader(self._log.first_ns, self._log.last_ns)
+        self._stop = threading.Event()
+        self._scan = threading.Thread(target=self._read_all, daemon=True, name="overview")
+        self._scan.start()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._stop.set()
+        self._scan.join()
+        self._log.close()
+
+    def hello(self) -> Hello:
+        """What the page is told first."""
+        length_ms = (self._log.last_ns - self._log.first_ns) / NS_PER_MS
+        return Hello("recording", self._log.header.policy, version("tidegate-proxy"), self._name, length_ms)
+
+    def overview(self) -> Overview:
+        """What became of the requests, over the whole recording, as far as it was read."""
+        return self._reader.overview()
+
+    def at(self, at_ms: int) -> Snapshot:
+        """The snapshot of an instant, with the legs of the window before it. Raises ValueError for a broken log."""
+        until_ns = self._log.first_ns + at_ms * NS_PER_MS
+        figures, recent = Figures(self._log.first_ns), Recent()
+        reducer = Reducer(recent)
+        models, workers, away = self._as_of(until_ns)
+        figures.know(self._all_workers(until_ns))
+        taken: list[Legs] = []
+        moments: list[Moment] = []
+        next_ns = self._log.first_ns
+        for entry, _ in self._log.entries(self._from(until_ns), until_ns):
+            now_ns = entry.event.now_ns
+            if now_ns >= next_ns:
+                taken.append(figures.take(recent.take(), now_ns))
+                next_ns = now_ns + TICK_NS
+            reducer.handled(entry.event, entry.effects)
+            if now_ns > until_ns - TICK_NS:
+                moments.append(moment_of(entry))
+        taken.append(figures.take(recent.take(), until_ns))
+        names, legs = _together(taken, (until_ns - WINDOW_NS - self._log.first_ns) // NS_PER_US)
+        slos_ms = {model.name: None if model.slo_ns is None else model.slo_ns / NS_PER_MS for model in models}
+        model_rows, more_models = figures.models(slos_ms, reducer.waiting())
+        states = [(worker, "away" if worker.id in away else "up") for worker in workers]
+        worker_rows, more_workers = figures.workers(states, reducer.sent)
+        answers = sum(moment.answers for moment in moments)
+        decisions, more_decisions = latest_decisions(reversed(moments), answers, figures.ms, names_of(workers))
+        most = SHOWN_LEGS * (WINDOW_NS // TICK_NS)
+        return Snapshot(
+            at_ms,
+            figures.window_ns / 1e9,
+            model_rows,
+            more_models,
+            worker_rows,
+            more_workers,
+            figures.shapes(),
+            names,
+            legs[-most:],
+            max(0, len(legs) - most),
+            decisions,
+            more_decisions,
+            figures.worst(),
+        )
+
+    async def story(self, request_id: int) -> Explanation | None:
+        """The story of a request; None where the recording does not know it."""
+        return await asyncio.to_thread(self._story, request_id)
+
+    def _story(self, request_id: int) -> Explanation | None:
+        found = self._log.offset_of(request_id)
+        if found is None:
+            return None
+        arrival = next(self._log.entries(found))[0].event
+        models, workers, _ = self._as_of(arrival.now_ns)
+        facts = Facts(request_id, models, workers)
+        for number, (entry, _) in enumerate(self._log.entries(self._log.offset_at(arrival.now_ns - LEAD_NS))):
+            facts.feed([moment_of(entry)])
+            if facts.outcome or number > MOST_OF_STORY:
+                break
+        return explain(facts, names_of(workers), self._ms)
+
+    async def what_if(self, at_ms: int | None) -> object:
+        """How the requests of the minute up to an instant would have fared otherwise. Raises ValueError."""
+        until_ns = self._log.last_ns if at_ms is None else self._log.first_ns + at_ms * NS_PER_MS
+        moments = await asyncio.to_thread(self._moments, until_ns)
+        header = self._log.header
+        models, workers, away = self._as_of(until_ns)
+        here = tuple(worker for worker in workers if worker.id not in away)
+        profiles = header.setup.profiles + tuple(
+            profile
+            for event in list(self._rare)
+            if isinstance(event, PlanChanged) and event.now_ns <= until_ns
+            for profile in event.profiles
+        )
+        setup = replace(header.setup, models=tuple(models), workers=here, profiles=profiles)
+        question = Question(setup, header.policy, header.options, header.settings, ())
+        return await what_if(question, moments, learned=False)
+
+    def _moments(self, until_ns: int) -> list[Moment]:
+        return [moment_of(entry) for entry, _ in self._log.entries(self._from(until_ns), until_ns)]
+
+    def _from(self, until_ns: int) -> int:
+        """Where to begin to read for an instant."""
+        first = self._log.offset_at(until_ns - LOOK_BACK_NS)
+        least = self._log.offset_at(until_ns) - MOST_BYTES
+        return first if first >= least else self._log.later(least)
+
+    def _ms(self, at_ns: int) -> float:
+        return round((at_ns - self._log.first_ns) / NS_PER_MS, 3)
+
+    def _as_of(self, at_ns: int) -> tuple[list[Model], list[Worker], set[int]]:
+        """The models and workers of an instant, and which of these were away, as far as is known."""
+        setup: Setup = self._log.header.setup
+        models, workers = list(setup.models), {worker.id: worker for worker in setup.workers}
+        away: set[int] = set()
+        for event in list(self._rare):
+            if event.now_ns > at_ns:
+                break
+            if isinstance(event, WorkerLost):
+                away.add(event.worker_id)
+            elif isinstance(event, WorkerJoined):
+                workers[event.worker.id] = event.worker
+                away.discard(event.worker.id)
+            else:
+                models, workers = list(event.models), {worker.id: worker for worker in event.workers}
+                away.intersection_update(workers)
+        return models, list(workers.values()), away
+
+    def _all_workers(self, until_ns: int) -> Iterator[Worker]:
+        """All that there were up to an instant, in the order in which they came, as far as is known."""
+        yield from self._log.header.setup.workers
+        for event in list(self._rare):
+            if event.now_ns > until_ns:
+                return
+            if isinstance(event, WorkerJoined):
+                yield event.worker
+            elif isinstance(event, PlanChanged):
+                yield from event.workers
+
+    def _read_all(self) -> None:
+        """In a thread: the whole of it once."""
+        try:
+            for entry, _ in self._log.entries(self._log.begin):
+                if self._stop.is_set():
+                    return
+                if isinstance(entry.event, _RARE):
+                    self._rare.append(entry.event)
+                self._reader.take(entry)
+            self._reader.end()
+        except (ValueError, msgspec.MsgspecError) as error:
+            self._reader.end(str(error))
+
+
+def _together(taken: Iterable[Legs], since_us: int) -> tuple[list[str], list[LegBar]]:
+    """The legs of several ticks that ended since an instant, over the same names."""
+    names: dict[str, int] = {}
+    legs = [
+        bar._replace(model=names.setdefault(some.names[bar.model], len(names)))
+        for some in taken
+        for bar in some.bars
+        if bar.start_us + bar.took_us >= since_us
+    ]
+    return list(names), legs

@@ -1,0 +1,191 @@
+"""The live page over HTTP: the page itself, which tells nothing, and the data, which are for those who may see them."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+from urllib.parse import parse_qs
+
+import msgspec
+
+from tidegate_proxy.app.dashboard.document import HEADERS, document
+from tidegate_proxy.app.dashboard.source import Hello
+from tidegate_proxy.app.dashboard.viewers import TooMany, Viewers
+from tidegate_proxy.app.dashboard.why import Explanation
+from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.infer_response import error
+from tidegate_proxy.servers.http.interface import Answer, Headers
+
+PATH: Final = b"/live"
+_DATA: Final = (b"/live/hello", b"/live/events", b"/live/story", b"/live/what-if", b"/live/at", b"/live/overview")
+_JSON: Final[Headers] = [
+    (b"content-type", b"application/json"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+]
+_EVENTS: Final[Headers] = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-accel-buffering", b"no"),
+]
+ASKS: Final = "x-tidegate-page"
+"""Pages of other sites cannot send it without our consent, which nobody gives (a header that CORS asks about)."""
+_LONGEST_NUMBER: Final = 18
+
+
+class Shown(Protocol):
+    """What the page shows, whichever source it comes from."""
+
+    def hello(self) -> Hello:
+        """What the page is told first."""
+
+    async def story(self, request_id: int) -> Explanation | None:
+        """The story of a request; None where it is not known, or no more."""
+
+    async def what_if(self, at_ms: int | None) -> object:
+        """What would have been otherwise, as JSON has it; `at_ms`: up to an instant of a recording.
+
+        Raises ValueError where that cannot be said.
+        """
+
+    def at(self, at_ms: int) -> object:
+        """The snapshot of an instant of a recording. Raises ValueError where it is none."""
+
+    def overview(self) -> object:
+        """What is known of a recording as a whole. Raises ValueError where it is none."""
+
+
+Refusal = Callable[[Mapping[str, str]], Answer | None]
+"""Why the data are not for who sends these headers; None: they are."""
+
+
+class LivePage:
+    """Answers what is below /live. Lives in one event loop."""
+
+    def __init__(self, shown: Shown, viewers: Viewers | None, refusal: Refusal) -> None:
+        """`viewers`: those who are told of every tick; None: what is shown does not go on."""
+        self._shown = shown
+        self._viewers = viewers
+        self._refusal = refusal
+        self._encoder = msgspec.json.Encoder()
+        self._telling = asyncio.Lock()
+        self._simulating = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._viewers:
+            await self._viewers.close()
+
+    @staticmethod
+    def has(path: bytes) -> bool:
+        """Whether a path is the page's."""
+        return path == PATH or path.startswith(b"/live/")
+
+    async def answer(self, exchange: Exchange, query: bytes) -> None:
+        """Answer a request whose path is the page's."""
+        wanted = "POST" if exchange.path == b"/live/what-if" else "GET"
+        if exchange.path == PATH:
+            if exchange.method in ("GET", "HEAD"):
+                await exchange.reply(Answer(200, list(HEADERS), document()))
+            else:
+                await exchange.reply(error(405, "this is read with GET", (b"allow", b"GET, HEAD")))
+        elif exchange.path not in _DATA:
+            await exchange.reply(error(404, "the live page is at /live"))
+        elif refused := self._refused(exchange):
+            await exchange.reply(refused)
+        elif exchange.method != wanted:
+            await exchange.reply(error(405, f"this is asked with {wanted}", (b"allow", wanted.encode())))
+        elif exchange.path == b"/live/events":
+            await self._events(exchange)
+        else:
+            await exchange.reply(await self._data(exchange.path, query))
+
+    def _refused(self, exchange: Exchange) -> Answer | None:
+        if exchange.header(ASKS) is None:
+            return error(403, f"the data are for the page itself: send the header {ASKS}: 1")
+        return self._refusal(exchange.first_headers())
+
+    async def _data(self, path: bytes, query: bytes) -> Answer:
+        try:
+            match path:
+                case b"/live/hello":
+                    told: object = self._shown.hello()
+                case b"/live/at":
+                    told = await asyncio.to_thread(self._shown.at, _number(query, b"ms"))
+                case b"/live/overview":
+                    told = self._shown.overview()
+                case b"/live/what-if":
+                    told = await self._what_if(_number(query, b"ms") if b"ms=" in query else None)
+                case _:
+                    told = await self._story(query)
+        except _NotKnown as unknown:
+            return error(404, str(unknown))
+        except _Busy as busy:
+            return error(429, str(busy))
+        except ValueError as wrong:
+            return error(400, str(wrong))
+        return Answer(200, list(_JSON), self._encoder.encode(told))
+
+    async def _story(self, query: bytes) -> Explanation:
+        request_id = _number(query, b"request")
+        async with self._telling:  # one after the other: each takes the event loop's time
+            story = await self._shown.story(request_id)
+        if story is None:
+            words = (
+                "is not in this recording: their numbers are in the order of arrival"
+                if self._viewers is None
+                else "is not known, or no more: stories are told of what arrived while the page was open, for about a "
+                "minute; `tidegate serve --record` keeps them for good"
+            )
+            raise _NotKnown(f"request {request_id} {words}")
+        return story
+
+    async def _what_if(self, at_ms: int | None) -> object:
+        if self._simulating.locked():
+            raise _Busy("it is being simulated for somebody already: ask again in a few seconds")
+        async with self._simulating:
+            return await self._shown.what_if(at_ms)
+
+    async def _events(self, exchange: Exchange) -> None:
+        if self._viewers is None:
+            await exchange.reply(error(404, "a recording does not go on"))
+            return
+        news = self._viewers.watch()
+        exchange.watch()
+        try:
+            first = await anext(news, b"")
+            await exchange.send({"type": "http.response.start", "status": 200, "headers": list(_EVENTS)})
+            await exchange.send(_event(first))
+            async for snapshot in news:
+                if self._refused(exchange):  # the rules have changed: it asks again, and is told
+                    break
+                await exchange.send(_event(snapshot))  # waits while the client takes nothing
+            await exchange.send({"type": "http.response.body", "body": b""})
+        except TooMany as full:
+            await exchange.reply(error(503, str(full), (b"retry-after", b"10")))
+        except asyncio.CancelledError:
+            if not (exchange.client_left or self._viewers.closed):
+                raise
+        finally:
+            exchange.end_watch()
+            await news.aclose()
+
+
+class _NotKnown(Exception):
+    """There is no such thing, in words."""
+
+
+class _Busy(Exception):
+    """Not now, in words."""
+
+
+def _event(snapshot: bytes) -> dict[str, object]:
+    return {"type": "http.response.body", "body": b"data: %b\n\n" % snapshot, "more_body": True}
+
+
+def _number(query: bytes, name: bytes) -> int:
+    """Raises ValueError, in words."""
+    given = parse_qs(query).get(name, [b""])[0]
+    if not given.isdigit() or len(given) > _LONGEST_NUMBER:
+        raise ValueError(f"give {name.decode()}=N, a whole number")
+    return int(given)

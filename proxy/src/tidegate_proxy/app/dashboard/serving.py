@@ -1,0 +1,55 @@
+"""The page of a recording, served to this machine alone until somebody has seen enough."""
+
+import asyncio
+import hmac
+import secrets
+import webbrowser
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tidegate_proxy.app.dashboard.recording import Recording
+from tidegate_proxy.app.dashboard.routes import LivePage
+from tidegate_proxy.configuration.addresses import names_this_machine
+from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.infer_response import error
+from tidegate_proxy.servers.http.interface import Answer, Receive, Scope, Send
+from tidegate_proxy.servers.http.server import start_server
+from tidegate_proxy.transport.ports import bind
+
+
+async def show(log: Path, port: int, *, told: Callable[[str], None], browser: bool) -> None:
+    """Serve the page of a log until this is cancelled; `told` hears of its address.
+
+    Raises OSError, and ValueError for a file that is no event log.
+    """
+    token = secrets.token_urlsafe(16)
+    expected = f"Bearer {token}".encode()
+
+    def refusal(headers: Mapping[str, str]) -> Answer | None:
+        given = headers.get("authorization", "").encode(errors="surrogatepass")
+        if names_this_machine(headers.get("host", "")) and hmac.compare_digest(given, expected):
+            return None
+        return error(401, "open the address that `tidegate page` printed: there is a token in it")
+
+    recording = Recording(log)
+    try:
+        page = LivePage(recording, None, refusal)
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            exchange = Exchange(scope, receive, send)
+            if LivePage.has(exchange.path):
+                await page.answer(exchange, scope["query_string"])
+            else:
+                await exchange.reply(error(404, "the page is at /live"))
+
+        server = await start_server(answer, bind(f"127.0.0.1:{port}"), served="metrics")
+        try:
+            address = f"http://127.0.0.1:{server.port}/live#token={token}"
+            told(address)
+            if browser:
+                await asyncio.to_thread(webbrowser.open, address)
+            await asyncio.Event().wait()
+        finally:
+            await server.stop()
+    finally:
+        recording.close()

@@ -1,0 +1,43 @@
+"""A process that answers one question and ends, at the least priority.
+
+Run as `python -m tidegate_proxy.app.dashboard.simulating`.
+
+It reads a line with the question, without its requests, then lines with some of these each, up to the end of the input;
+it writes a line with the answers.
+"""
+
+import sys
+import time
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tidegate.api import Request
+from tidegate.host import Plugins
+from tidegate.sim.aside import step_aside
+from tidegate.sim.what_if import Answer, Question, answer, usual_alternatives
+
+WITHIN_S: Final = 45.0
+"""For all alternatives together; what is not done then is not."""
+
+
+def main() -> None:
+    """Read, simulate, write."""
+    step_aside()
+    told, sys.stdout = sys.stdout.buffer, sys.stderr  # what a policy prints is no answer
+    give_up = time.monotonic() + WITHIN_S
+    lines = iter(sys.stdin.buffer)
+    question = msgspec.json.decode(next(lines), type=Question)
+    decoder = msgspec.json.Decoder(list[Request])
+    question = replace(question, requests=[request for line in lines for request in decoder.decode(line)])
+    plugins = Plugins.installed()
+    answers: list[Answer] = [
+        answer(question, alternative, plugins, enough=lambda: time.monotonic() > give_up)
+        for alternative in usual_alternatives(question, plugins)
+    ]
+    told.write(msgspec.json.encode(answers))
+
+
+if __name__ == "__main__":
+    main()

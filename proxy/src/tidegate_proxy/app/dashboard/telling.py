@@ -1,0 +1,61 @@
+"""Tells the story of a request from the latest moments, a few at a time, so that an event loop does not stall."""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from tidegate.api import Model, RequestArrived, Worker
+from tidegate_proxy.app.dashboard.facts import Facts, names_of
+from tidegate_proxy.app.dashboard.moments import Moment
+from tidegate_proxy.app.dashboard.why import Explanation, explain
+
+LEAD_NS: Final = 3_000_000_000
+"""Moments from so long before the arrival tell which workers were busy then."""
+AT_ONCE: Final = 50
+"""Moments that are folded before others have their turn: half a millisecond."""
+LOOKED_AT_ONCE: Final = 5_000
+"""Moments that are looked at for an arrival before others have their turn."""
+
+
+def telling(
+    request_id: int,
+    moments: Sequence[Moment],
+    models: Sequence[Model],
+    workers: Sequence[Worker],
+    ms: Callable[[int], float],
+) -> Iterator[Explanation | None]:
+    """Work a little with each step; the last item is the story, or None where no moment tells of the arrival."""
+    arrival = None
+    for number in range(len(moments) - 1, -1, -1):
+        event = moments[number].event
+        if type(event) is RequestArrived:
+            if event.request.id == request_id:
+                arrival = number
+            elif event.request.id < request_id:  # they are numbered in the order of arrival
+                break
+        if arrival is not None:
+            break
+        if number % LOOKED_AT_ONCE == 0:
+            yield None
+    if arrival is None:
+        yield None
+        return
+    from_ns = moments[arrival].event.now_ns - LEAD_NS
+    first = bisect_left(moments, from_ns, key=lambda moment: moment.event.now_ns)
+    facts = Facts(request_id, models, workers)
+    for number in range(first, len(moments), AT_ONCE):
+        facts.feed(moments[number : min(number + AT_ONCE, len(moments))])
+        if facts.outcome:
+            break
+        yield None
+    yield explain(facts, names_of(workers), ms)
+
+
+async def told(steps: Iterator[Explanation | None]) -> Explanation | None:
+    """The story, with turns for others in between."""
+    story = None
+    for found in steps:
+        story = found
+        await asyncio.sleep(0)
+    return story

@@ -1,0 +1,58 @@
+"""What is said of what passes though it could be scheduled: in shadow mode, or with a canary."""
+
+from typing import Any, Final
+
+from tidegate_proxy.app.dashboard.snapshot import TrialRow, TrialSection, TrialSide, cut
+from tidegate_proxy.rollout.canary import Canary
+from tidegate_proxy.rollout.comparison import Compared, Side
+from tidegate_proxy.rollout.mode import Trial
+from tidegate_proxy.rollout.shadow import Shadow
+
+SHOWN: Final = 30
+"""So many models are shown."""
+
+
+def section_of(trial: Trial) -> TrialSection | None:
+    """What is said at present; None: all is scheduled that can be."""
+    if trial.shadow.is_on:
+        return _of_shadow(trial.shadow)
+    return _of_canary(trial.canary) if trial.canary.is_on else None
+
+
+def _of_shadow(shadow: Shadow) -> TrialSection:
+    document = shadow.document()
+    report = document["report"] or {"window_s": None, "unsimulated": 0, "estimates": []}
+    rows = [_estimate(each, shadow.policy) for each in report["estimates"]]
+    left_out = document["left_out"]
+    notes = [
+        f"{left_out} requests were left out, as the simulator did not keep up." if left_out else "",
+        f"{document['why'][:1].upper()}{document['why'][1:]}." if document["why"] else "",
+        f"{report['unsimulated']} answers beyond what could have been scheduled." if report["unsimulated"] else "",
+    ]
+    note = " ".join(filter(None, notes))
+    return TrialSection("shadow", shadow.policy, 0.0, report["window_s"], rows[:SHOWN], len(rows[SHOWN:]), note)
+
+
+def _estimate(estimate: dict[str, Any], policy: str) -> TrialRow:
+    gain = estimate["gain"]
+    sides = [
+        TrialSide("as it passes", estimate["requests"], estimate["measured"]),
+        TrialSide("Triton's batcher, simulated", None, estimate["batcher"]),
+        TrialSide("Triton's batcher tuned, simulated", None, estimate["tuned"]),
+        TrialSide(f"{policy}, simulated", None, estimate["policy"]),
+    ]
+    return TrialRow(cut(estimate["model"]), sides, tuple(gain) if gain else None, cut(estimate["why"]))
+
+
+def _of_canary(canary: Canary) -> TrialSection:
+    rows = [_compared(each, canary.policy) for each in canary.compared[:SHOWN]]
+    return TrialSection("canary", canary.policy, canary.share or 0.0, None, rows, len(canary.compared[SHOWN:]), "")
+
+
+def _compared(compared: Compared, policy: str) -> TrialRow:
+    sides = [_side("as it passes", compared.passed), _side(f"scheduled by {policy}", compared.scheduled)]
+    return TrialRow(cut(compared.model), sides, compared.gain, cut(compared.why))
+
+
+def _side(name: str, side: Side) -> TrialSide:
+    return TrialSide(name, side.requests, side.attainment, side.p50_ms, side.p99_ms)

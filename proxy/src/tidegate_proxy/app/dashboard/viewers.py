@@ -1,0 +1,110 @@
+"""Viewers, who have the page open: each is told every tick, or the latest where it reads slowly. Nothing piles up."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from tidegate_proxy.app.dashboard.snapshot import Snapshot
+from tidegate_proxy.base.faults import faults
+
+MOST: Final = 8
+"""So many may look at a time."""
+TICK_S: Final = 1.0
+LINGER_S: Final = 5.0
+"""So long after the last one left it is looked on, for one who loads the page again."""
+
+
+class TooMany(Exception):
+    """As many as may look at a time do."""
+
+
+class Watched(Protocol):
+    """What can be looked at."""
+
+    def open(self) -> None:
+        """Begin to look."""
+
+    def close(self) -> None:
+        """Look no more."""
+
+    def tick(self, viewers: int) -> Snapshot:
+        """What happened since the tick before."""
+
+
+class Viewers:
+    """Opens what is watched for the first viewer, makes each snapshot once for all, closes after the last one."""
+
+    def __init__(self, watched: Watched, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._watched = watched
+        self._clock = clock
+        self._news: dict[object, asyncio.Event] = {}
+        """An event for each viewer, set when there is another snapshot."""
+        self._latest = b""
+        self._encoder = msgspec.json.Encoder()
+        self._ticking: asyncio.Task[None] | None = None
+        self.closed = False
+        """Whether nobody is told anything any more."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._news)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what is watched is looked at."""
+        return self._ticking is not None
+
+    async def watch(self) -> AsyncGenerator[bytes, None]:
+        """Snapshots as JSON, for one viewer; whoever is slower than the ticks misses some. Raises TooMany.
+
+        Close it (`aclosing`) when the viewer leaves.
+        """
+        if len(self._news) >= MOST:
+            raise TooMany(f"{MOST} have this page open already, and more may not: close one")
+        viewer, news = object(), asyncio.Event()
+        if self._ticking is None:
+            self._watched.open()
+            self._ticking = asyncio.create_task(self._tick())
+        self._news[viewer] = news
+        try:
+            while True:
+                await news.wait()
+                if self.closed:
+                    return
+                news.clear()
+                yield self._latest
+        finally:
+            del self._news[viewer]
+
+    async def close(self) -> None:
+        """Look no more; the viewers are told so."""
+        self.closed = True
+        for news in self._news.values():
+            news.set()
+        if self._ticking:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+
+    async def _tick(self) -> None:
+        seen = self._clock()
+        try:
+            while True:
+                await asyncio.sleep(TICK_S)
+                if self._news:
+                    seen = self._clock()
+                elif self._clock() - seen > LINGER_S:
+                    return
+                try:
+                    self._latest = self._encoder.encode(self._watched.tick(len(self._news)))
+                except Exception as error:  # who looks on disturbs nobody, and may see the next one
+                    faults.report("the live page", error)
+                    continue
+                for news in self._news.values():
+                    news.set()
+        finally:
+            self._ticking = None
+            self._watched.close()

@@ -1,0 +1,272 @@
+"""Why a request was late, dropped or just in time: the facts of it as sentences, and as parts of its latency."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from tidegate.api import NEVER, NS_PER_MS, Request
+from tidegate_proxy.app.dashboard.facts import Facts, RanLeg
+from tidegate_proxy.app.dashboard.snapshot import cut
+
+COMPANIONS: Final = 50
+"""So many of the requests of its batch are named."""
+WRONG: Final = 0.1
+"""What is planned was wrong if a leg took so much more of it: less is worth no sentence."""
+
+
+OVERSLEPT_NS: Final = 10 * NS_PER_MS
+"""A timer that fires so late is worth a sentence."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A part of a request's latency."""
+
+    what: str
+    """`batch`: until its batch was formed; `worker`: from then until it ran; `ran`, as long as planned; `longer`."""
+    ms: float
+
+
+class Companion(msgspec.Struct, frozen=True):
+    """A request of the same batch."""
+
+    id: int
+    rows: int
+    waited_ms: float
+    """From its arrival until the batch began."""
+
+
+class LegFigures(msgspec.Struct, frozen=True):
+    """A leg of its batch, as planned and as it was; instants from the arrival of the request on."""
+
+    partition: str
+    worker: str
+    rows: int
+    planned_start_ms: float
+    start_ms: float
+    planned_ms: float
+    took_ms: float
+
+
+class StepLine(msgspec.Struct, frozen=True):
+    """Something that happened to the request; from its arrival on."""
+
+    at_ms: float
+    what: str
+    text: str
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """The story of one request."""
+
+    id: int
+    model: str
+    shape: str
+    app: str
+    rows: int
+    arrived_ms: float
+    """As the page has instants."""
+    outcome: str
+    """As in stories; empty while it has not ended."""
+    latency_ms: float | None
+    due_ms: float | None
+    """From its arrival; None: it has no deadline."""
+    verdict: str
+    """Why it ended so, in two or three sentences."""
+    wrong: str
+    """Which expectation was wrong, and by how much; empty: none was."""
+    parts: list[Part]
+    batch: int | None
+    batch_rows: int
+    companions: list[Companion]
+    more_companions: int
+    legs: list[LegFigures]
+    meanwhile: list[tuple[str, int, float]]
+    """What its workers ran while it waited: model, batches, milliseconds; the longest first."""
+    steps: list[StepLine]
+
+
+def explain(facts: Facts, names: Mapping[int, str], ms: Callable[[int], float]) -> Explanation | None:
+    """The story of a request whose arrival is among the facts, else None.
+
+    `names`: of workers, by id; `ms`: instants as the page has them.
+    """
+    request = facts.request
+    if request is None:
+        return None
+
+    def since(at_ns: int) -> float:
+        return round((at_ns - request.arrival_ns) / NS_PER_MS, 3)
+
+    story = facts.story
+    began_ns = facts.sent_ns
+    companions = [
+        Companion(
+            each.id,
+            each.rows,
+            round(((facts.now_ns if began_ns is None else began_ns) - each.arrival_ns) / NS_PER_MS, 3),
+        )
+        for each in facts.companions
+        if each.id != request.id
+    ]
+    meanwhile = [(cut(model), batches, round(ns / NS_PER_MS, 3)) for model, (batches, ns) in facts.meanwhile.items()]
+    return Explanation(
+        id=request.id,
+        model=cut(request.model),
+        shape=cut(request.shape),
+        app=cut(request.app),
+        rows=request.rows,
+        arrived_ms=ms(request.arrival_ns),
+        outcome=facts.outcome,
+        latency_ms=None if facts.ended_ns is None else since(facts.ended_ns),
+        due_ms=None if request.deadline_ns == NEVER else since(request.deadline_ns),
+        verdict=_verdict(facts, request, names),
+        wrong=_wrong(facts, names),
+        parts=_parts(facts, request),
+        batch=facts.batch.id if facts.batch else None,
+        batch_rows=facts.rows,
+        companions=companions[:COMPANIONS],
+        more_companions=max(0, len(companions) - COMPANIONS),
+        legs=[
+            LegFigures(
+                cut(leg.partition),
+                cut(names.get(leg.worker_id, str(leg.worker_id))),
+                leg.rows,
+                since(leg.planned_start_ns),
+                since(leg.started_ns),
+                round(leg.planned_ns / NS_PER_MS, 3),
+                round(leg.took_ns / NS_PER_MS, 3),
+            )
+            for leg in facts.legs
+        ],
+        meanwhile=sorted(meanwhile, key=lambda each: -each[2]),
+        steps=[StepLine(since(step.at_ns), step.what, cut(step.text)) for step in story.steps] if story else [],
+    )
+
+
+def _parts(facts: Facts, request: Request) -> list[Part]:
+    """They add up to the latency so far."""
+    end_ns = facts.end_ns
+    formed_ns = end_ns if facts.dispatched_ns is None else min(facts.dispatched_ns, end_ns)
+    ran_ns = sum(leg.took_ns for leg in facts.legs)
+    longer_ns = sum(max(0, leg.overran_ns) for leg in facts.legs)
+    parts_ns = {
+        "batch": formed_ns - request.arrival_ns,
+        "worker": max(0, end_ns - formed_ns - ran_ns),
+        "ran": ran_ns - longer_ns,
+        "longer": longer_ns,
+    }
+    return [Part(what, round(ns / NS_PER_MS, 3)) for what, ns in parts_ns.items() if ns > 0]
+
+
+def _verdict(facts: Facts, request: Request, names: Mapping[int, str]) -> str:
+    waited_ns = (facts.end_ns if facts.dispatched_ns is None else facts.dispatched_ns) - request.arrival_ns
+    so_far_ns = facts.end_ns - request.arrival_ns
+    if facts.outcome == "in time":
+        return _in_time(facts, request, waited_ns)
+    if facts.outcome == "late":
+        return _late(facts, request, waited_ns, names) + _woke_late(facts)
+    if facts.outcome == "dropped":
+        return _dropped(facts, request, waited_ns) + _woke_late(facts)
+    if facts.outcome == "failed":
+        said = f"It failed after {_said(so_far_ns)}: {facts.reason}."
+    elif facts.outcome == "cancelled":
+        said = f"Its client left after {_said(so_far_ns)}."
+    elif facts.dispatched_ns is None:
+        said = f"It has not ended: it has waited for {_said(so_far_ns)}."
+    else:
+        said = f"It has not ended: its batch was formed after {_said(waited_ns)}, and has not been answered."
+    return said
+
+
+def _in_time(facts: Facts, request: Request, waited_ns: int) -> str:
+    spare = (
+        "it had no deadline"
+        if request.deadline_ns == NEVER
+        else f"{_said(request.deadline_ns - facts.end_ns)} to spare"
+    )
+    return f"In time, with {spare}. It waited {_said(waited_ns)} until its batch was formed{_company(facts)}."
+
+
+def _late(facts: Facts, request: Request, waited_ns: int, names: Mapping[int, str]) -> str:
+    head = f"Late by {_said(facts.end_ns - request.deadline_ns)}."
+    if facts.planned_end_ns is None:
+        return head
+    spare_ns = request.deadline_ns - facts.planned_end_ns
+    if spare_ns < 0:
+        already = f"It could not be in time any more when its batch was formed, {_said(waited_ns)} after its arrival"
+        return f"{head} {already}: the batch was expected to end {_said(-spare_ns)} too late.{_busy(facts)}"
+    promise = f"When its batch was formed, after {_said(waited_ns)}, it was expected to end {_said(spare_ns)} early"
+    causes = []
+    overran_ns = sum(leg.overran_ns for leg in facts.legs)
+    if overran_ns > 0:
+        causes.append(f"it ran {_said(overran_ns)} longer than planned")
+    if facts.legs and (delay_ns := facts.legs[0].started_ns - facts.legs[0].planned_start_ns) > 0:
+        causes.append(f"it began {_said(delay_ns)} later than planned{_in_the_way(facts, names)}")
+    if len(facts.legs) > 1:
+        causes.append("it passed through several workers")
+    return f"{head} {promise}: {', and '.join(causes) or 'its answer came back later'}."
+
+
+def _dropped(facts: Facts, request: Request, waited_ns: int) -> str:
+    head = f"Given up after {_said(waited_ns)} ({facts.reason})"
+    if request.deadline_ns == NEVER:
+        return f"{head}.{_busy(facts)}"
+    left_ns = request.deadline_ns - facts.end_ns
+    left = f"{_said(left_ns)} were left until its deadline, in which it could not be answered"
+    return f"{head}: {left if left_ns > 0 else 'its deadline had passed'}.{_busy(facts)}"
+
+
+def _busy(facts: Facts) -> str:
+    """What its workers did while it waited."""
+    if not facts.meanwhile or facts.request is None:
+        return ""
+    batches = sum(count for count, _ in facts.meanwhile.values())
+    others = sum(count for model, (count, _) in facts.meanwhile.items() if model != facts.request.model)
+    of_others = "" if not others else " of other models" if others == batches else f", {others} of them of other models"
+    return f" While it waited its workers ran {batches} batch{'es' * (batches > 1)}{of_others}."
+
+
+def _woke_late(facts: Facts) -> str:
+    if facts.woke_late_ns < OVERSLEPT_NS:
+        return ""
+    return f" Meanwhile Tidegate woke up {_said(facts.woke_late_ns)} late: its machine was busy, or stood still."
+
+
+def _company(facts: Facts) -> str:
+    others = len(facts.companions) - 1
+    return f" with {others} other{'s' * (others > 1)}" if others > 0 else ", and ran alone"
+
+
+def _in_the_way(facts: Facts, names: Mapping[int, str]) -> str:
+    before = facts.before
+    if before is None or before.overran_ns <= 0:
+        return ""
+    where = cut(names.get(before.worker_id, str(before.worker_id)))
+    return f", as batch {facts.before_batch} before it on {where} ran {_said(before.overran_ns)} longer than planned"
+
+
+def _wrong(facts: Facts, names: Mapping[int, str]) -> str:
+    """The expectation that was furthest from the truth, of its own batch or of that which ran before it."""
+    legs = [(leg, "its batch") for leg in facts.legs]
+    if facts.before is not None and facts.legs and facts.legs[0].started_ns > facts.legs[0].planned_start_ns:
+        legs.append((facts.before, f"batch {facts.before_batch} before it"))
+    worst: tuple[RanLeg, str] | None = max(legs, key=lambda each: each[0].overran_ns, default=None)
+    if worst is None or worst[0].overran_ns < WRONG * worst[0].planned_ns:
+        return ""
+    leg, whose = worst
+    rows = f"{leg.rows} row{'s' * (leg.rows > 1)}"
+    where = cut(names.get(leg.worker_id, str(leg.worker_id)))
+    more = leg.overran_ns / leg.planned_ns
+    return (
+        f"{cut(leg.partition)} with {rows} on {where} ({whose}): planned {_said(leg.planned_ns)}, took "
+        f"{_said(leg.took_ns)}, {more:.0%} more"
+    )
+
+
+def _said(ns: int) -> str:
+    """A duration, for people."""
+    milliseconds = abs(ns) / NS_PER_MS
+    if milliseconds >= 1000:
+        return f"{milliseconds / 1000:.2f} s"
+    return f"{milliseconds:.1f} ms" if milliseconds >= 1 else f"{milliseconds:.2f} ms"

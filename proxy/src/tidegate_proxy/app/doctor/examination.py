@@ -1,0 +1,150 @@
+"""Asks the Tritons of a configuration, and puts together what is found."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from tidegate.documents import Layout, ProfileFile, hardware_here, read_document, read_profiles
+from tidegate.host import Plugins
+from tidegate_proxy.app.doctor.as_loaded import AsLoaded
+from tidegate_proxy.app.doctor.asking import executions, not_ready, shared_memory_refusal
+from tidegate_proxy.app.doctor.deciding import policies_that_refuse, why_refused, why_refused_by_homes
+from tidegate_proxy.app.doctor.diagnosis import ALL, diagnose
+from tidegate_proxy.app.doctor.facts import Facts, facts_of
+from tidegate_proxy.app.doctor.finding import Finding, grouped
+from tidegate_proxy.app.doctor.names import models_that_nobody_has, parts_of_nobody
+from tidegate_proxy.app.doctor.profiles import measured_in_vain
+from tidegate_proxy.app.doctor.reach import listens, why_not_ready
+from tidegate_proxy.app.doctor.rows import judge_rows
+from tidegate_proxy.app.doctor.timing import time_requests
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.tritons import TritonAddress
+from tidegate_proxy.tritons import restrictions as of_tritons
+from tidegate_proxy.tritons.backend import Backend, BackendError
+from tidegate_proxy.tritons.batching_mode import Consent
+from tidegate_proxy.tritons.catalog import Catalog, discover
+from tidegate_proxy.tritons.gpus import gpus_here
+
+OF_ALL = (policies_that_refuse, models_that_nobody_has, parts_of_nobody, measured_in_vain)
+"""What can be said only where every Triton has answered."""
+
+
+@dataclass(frozen=True)
+class TritonReport:
+    """What one Triton answered."""
+
+    address: str
+    answers: bool
+    problems: tuple[tuple[str, str], ...]
+    """What cannot be reached (`grpc`, `http` or `metrics`), and why."""
+    models: Mapping[str, Consent] = field(default_factory=dict)
+    """What happens to the requests of each of its models, and why."""
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What the Tritons said, and what is to be made of it."""
+
+    tritons: tuple[TritonReport, ...]
+    facts: Facts
+    """What is known of the Tritons that answered."""
+    findings: list[Finding]
+    """Gravest first."""
+
+
+async def examine(
+    config: ServeConfig, plugins: Plugins, *, timed: bool = False, repositories: Sequence[Path] = ()
+) -> Examination:
+    """Ask every Triton, once. Of a configuration in which `check_offline` finds nothing wrong.
+
+    `timed`: send a few requests to models whose SLO nothing else can be held against. `repositories`: folders with the
+    models' files, to find out whether their rows are independent. Raises DocumentError, ProfileFileError, TlsError and
+    OSError for files that cannot be used.
+    """
+    backends = [AsLoaded(triton, config.models) for triton in config.tritons]
+    try:
+        reports = await asyncio.gather(
+            *(_report(backend, triton, config) for backend, triton in zip(backends, config.tritons, strict=True))
+        )
+        found = [
+            Finding("error", "unreachable", f"tritons.{index}.{where}", what, "")
+            for index, report in enumerate(reports)
+            for where, what in report.problems
+        ]
+        found += [
+            Finding("warning", "restricted-api", f"tritons.{index}", what, remedy)
+            for index, backend in enumerate(backends)
+            for what, remedy in of_tritons.consequences(backend)
+        ]
+        answering = [backend for backend, report in zip(backends, reports, strict=True) if report.answers]
+        found += [
+            Finding(
+                "warning",
+                "shared-memory-refused",
+                f"tritons.{index}",
+                f'Triton at {triton.grpc} shares no memory ("{words}"): Tidegate sends it tensors of 64 KiB and more, '
+                "which at 600 KB took a quarter of the throughput, and clients cannot register regions",
+                "start it with --allow-client-shm=true, if whoever may call it may also name memory of its machine, "
+                "or set share_memory: false",
+            )
+            for index, (backend, triton) in enumerate(zip(backends, config.tritons, strict=True))
+            if backend in answering and triton.shares_memory and (words := await shared_memory_refusal(backend))
+        ]
+        facts = Facts(config, broken_plugins=plugins.broken)
+        try:
+            facts = await _facts(config, plugins, answering, timed=timed)
+            rows = await asyncio.to_thread(judge_rows, repositories, facts.services)
+            facts = replace(facts, rows=rows)
+        except BackendError as error:
+            found.append(Finding("error", "catalog", "models", str(error), ""))
+        all_known = len(answering) == len(backends) and all(backend.apis.lists_models for backend in backends)
+        rules = ALL if all_known else tuple(rule for rule in ALL if rule not in OF_ALL)
+        return Examination(tuple(reports), facts, grouped([*found, *diagnose(facts, rules)]))
+    finally:
+        for backend in backends:
+            await backend.close()
+
+
+async def _facts(config: ServeConfig, plugins: Plugins, backends: Sequence[Backend], *, timed: bool) -> Facts:
+    layout = read_document(config.layout, Layout) if config.layout else None
+    gpus = () if layout else await asyncio.to_thread(gpus_here)
+    # From an empty catalog: what does not add up is to be found here, not to be refused there.
+    catalog = await discover(backends, config.models, Catalog(gpus=gpus), layout=layout)
+    measured = read_profiles(config.profiles) if config.profiles else ProfileFile(profiles=[])
+    if config.homes:
+        refusal = await why_refused_by_homes(config, plugins, backends, gpus, measured)
+    else:
+        refusal = why_refused(config, plugins, catalog, measured)
+    facts = replace(
+        facts_of(config, catalog, measured),
+        not_ready=[each for backend in backends for each in await not_ready(backend)],
+        executions=await executions(backends),
+        broken_plugins=plugins.broken,
+        refusal=refusal,
+        hardware=await asyncio.to_thread(hardware_here) if measured.profiles else None,
+        has_nvml=find_spec("pynvml") is not None,
+    )
+    return replace(facts, timed=await time_requests(facts, catalog)) if timed else facts
+
+
+async def _report(backend: Backend, triton: TritonAddress, config: ServeConfig) -> TritonReport:
+    problems = [
+        (name, f"nobody listens at {address}; null stands for a Triton without it")
+        for name, address in (("http", triton.http), ("metrics", triton.metrics))
+        if address is not None and not await listens(address)
+    ]
+    over_http = config.listen.http is not None
+    if not await backend.serves():
+        words = f"no Triton is ready at {triton.grpc}: {await why_not_ready(backend, triton)}"
+        return TritonReport(triton.grpc, False, (("grpc", words), *problems))
+    found = await of_tritons.find_restrictions(backend, over_http=over_http)
+    if refusals := [*of_tritons.problems(backend, found, config), *of_tritons.wrong_keys(backend, found)]:
+        return TritonReport(triton.grpc, False, (*(("grpc", words) for words in refusals), *problems))
+    backend.apis = of_tritons.left_apis(found, config)
+    try:
+        catalog = await discover([backend], config.models, Catalog())
+    except BackendError as error:
+        return TritonReport(triton.grpc, False, (("grpc", str(error)), *problems))
+    return TritonReport(triton.grpc, True, tuple(problems), dict(sorted(catalog.consents.items())))

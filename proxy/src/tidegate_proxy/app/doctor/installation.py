@@ -1,0 +1,42 @@
+"""What is installed beside Tidegate: plugins that do not load, packages that would help."""
+
+from collections.abc import Iterator
+
+from tritonclient.grpc import model_config_pb2
+
+from tidegate_proxy.app.doctor.facts import Facts
+from tidegate_proxy.app.doctor.finding import Finding
+
+
+def broken_plugins(facts: Facts) -> Iterator[Finding]:
+    """Plugins that are installed and cannot be imported: what they offer is missing."""
+    for distribution, why in facts.broken_plugins.items():
+        yield Finding(
+            "warning",
+            "broken-plugin",
+            f"plugin {distribution}",
+            f"it is installed and cannot be imported: {why}",
+            f"install what it lacks, or take it away: pip uninstall {distribution}",
+        )
+
+
+def unseen_gpus(facts: Facts) -> Iterator[Finding]:
+    """A Triton of this machine with models on GPUs, where nothing tells which GPUs these are."""
+    if facts.has_nvml or facts.has_layout:
+        return
+    on_gpu = {
+        address
+        for service in facts.services.values()
+        for form in service.forms
+        if any(group.kind == model_config_pb2.ModelInstanceGroup.KIND_GPU for group in form.config.instance_group)
+        for address in form.tritons
+    }
+    for index, triton in enumerate(facts.config.tritons):
+        if triton.is_local and triton.kind is None and triton.grpc in on_gpu:
+            yield Finding(
+                "advice",
+                "nvml",
+                f"tritons.{index}.kind",
+                "nothing tells which GPU its models run on, so that what is measured counts for every kind",
+                'pip install "tidegate-proxy[nvml]", or name the kind',
+            )

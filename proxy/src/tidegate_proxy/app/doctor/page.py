@@ -1,0 +1,88 @@
+"""What is found, for people: what happens to every model, and what deserves attention."""
+
+from collections.abc import Iterable, Sequence
+from io import StringIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tidegate_proxy.app.doctor.facts import Facts, Service
+from tidegate_proxy.app.doctor.finding import Finding, Severity
+from tidegate_proxy.app.doctor.one_row import one_row
+from tidegate_proxy.tritons.batching_mode import lines_of
+
+WORDS = {"merge": "merged", "alone": "alone", "pass": "passed on"}
+_COLOURS: dict[Severity, str] = {"error": "red", "warning": "yellow", "advice": "cyan"}
+AS_WIDE_AS_NEEDED = 100_000
+"""Columns of a table that goes to no terminal: a line for each model, however long."""
+
+
+def print_models(console: Console, facts: Facts) -> None:
+    """A row for each model: what happens to its requests, within which limits, and why.
+
+    On a terminal the reasons follow the table, each once; elsewhere a line has everything of its model, however long.
+    """
+    consents = {service.name: service.consent for service in facts.services.values()}
+    if console.is_terminal:
+        console.print(_table(facts), soft_wrap=False)
+        for line in lines_of(consents):
+            console.print(line, soft_wrap=False, markup=False)
+        return
+    wide = Console(width=AS_WIDE_AS_NEEDED, file=StringIO(), highlight=False)
+    with wide.capture() as captured:
+        wide.print(_table(facts, "why"))
+    for line in captured.get().splitlines():
+        console.print(line.rstrip(), markup=False)
+
+
+def _table(facts: Facts, *more: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("model", "requests", "rows", "SLO", "late", "queue", "one row", "workers", *more):
+        right = head in ("rows", "SLO", "workers")
+        table.add_column(head, overflow="fold", justify="right" if right else "left", no_wrap=head != "model")
+    for service in facts.services.values():
+        cells = [*_cells(facts, service), *(service.consent.why for _ in more)]
+        table.add_row(*map(escape, cells))
+    return table
+
+
+def _cells(facts: Facts, service: Service) -> tuple[str, ...]:
+    what, model = WORDS[service.consent.batch], service.model
+    if model is None:
+        return service.name, what, "-", "-", "-", "Triton's", "-", "-"
+    late = "answered" if model.late == "serve" else "dropped"
+    return (
+        service.name,
+        what,
+        str(model.merged_rows) if model.merges else "1",
+        "none" if service.slo_ms is None else f"{service.slo_ms:g} ms",
+        late if service.slo_ms else "-",
+        facts.config.policy.name,
+        times_of(facts, service) or "?",
+        str(service.workers),
+    )
+
+
+def times_of(facts: Facts, service: Service) -> str:
+    """What one row takes, of the quickest shape to the slowest; empty where nobody knows."""
+    rows = one_row(facts, service)
+    if not rows:
+        return ""
+    least, most = f"{rows[0].expected_ms:.3g}", f"{max(row.expected_ms for row in rows):.3g}"
+    return f"{least} ms" if least == most else f"{least} to {most} ms"
+
+
+def print_findings(console: Console, findings: Iterable[Finding]) -> None:
+    """A line each."""
+    for finding in findings:
+        console.print(f"[{_COLOURS[finding.severity]}]{finding.severity}:[/] {escape(str(finding))}")
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """How many there are of each sort, in words."""
+    counts: dict[Severity, int] = {}
+    for finding in findings:
+        counts[finding.severity] = counts.get(finding.severity, 0) + 1
+    words = [f"{count} {severity}{'s' * (count > 1 and severity != 'advice')}" for severity, count in counts.items()]
+    return ", ".join(words) if words else "nothing needs attention"

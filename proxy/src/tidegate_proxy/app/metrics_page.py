@@ -1,0 +1,244 @@
+"""The metrics page: Tidegate's own numbers and those of the Tritons behind it, on a port of its own."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from tidegate.api import NS_PER_MS
+from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.access.refusal import HttpRefusal
+from tidegate_proxy.app.actuation.actuator import Actuator
+from tidegate_proxy.app.dashboard.live import Live
+from tidegate_proxy.app.dashboard.routes import LivePage
+from tidegate_proxy.app.dashboard.viewers import Viewers
+from tidegate_proxy.configuration.apis import Api
+from tidegate_proxy.deployed.processes import Processes
+from tidegate_proxy.observability.metrics import Snapshot
+from tidegate_proxy.observability.metrics_registry import registry_of
+from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.shared_page import SharedPage
+from tidegate_proxy.observability.statistics import Counts
+from tidegate_proxy.observability.triton_metrics import merge, request_metrics
+from tidegate_proxy.rollout.mode import Trial
+from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.infer_response import error
+from tidegate_proxy.servers.http.interface import Answer, HttpLimits, Receive, Scope, Send
+from tidegate_proxy.servers.http.server import HttpServer, start_server
+from tidegate_proxy.service.discovery import Discovery
+from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport.liveness import Liveness
+from tidegate_proxy.transport.ports import bind
+from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.tritons.metrics_scrape import scrape
+
+STUCK_S: Final = 30.0
+"""A client that takes nothing for so long, or is not there any more, is cut off: it would hold one of the few seats
+before the live page."""
+
+
+class Page(NamedTuple):
+    """One document of the metrics page."""
+
+    answer: "Callable[[MetricsPage], Awaitable[Answer]]"
+    api: Api
+    """What restricts this API restricts the document."""
+    needs_credential: bool
+    """Whether a client shows a credential for it, where there are any, though the API is open without one."""
+
+
+class MetricsPage:
+    """Serves GET /metrics, GET /models: what happens to the requests of each, GET /layout: what is in force, and what a
+    controller makes of it, GET /shadow: what a policy would have gained, GET /canary: what it gained,
+    and the live page. Lives in one event loop."""
+
+    def __init__(
+        self,
+        policy: Callable[[], str],
+        liveness: Liveness,
+        observability: Observability,
+        driver: Driver,
+        directory: Directory,
+        discovery: Discovery,
+        gate: Gate,
+        bounds: Bounds,
+        limits: HttpLimits,
+        trial: Trial,
+        actuator: Callable[[], Actuator | None] = lambda: None,
+        processes: Processes | None = None,
+    ) -> None:
+        self._policy = policy
+        self._liveness = liveness
+        self._observability = observability
+        self._driver = driver
+        self._directory = directory
+        self._discovery = discovery
+        self._gate = gate
+        self._bounds = bounds
+        self._limits = limits
+        self._trial = trial
+        self._actuator = actuator
+        self._processes = processes
+        live = Live(driver, directory, discovery, trial)
+        self._live_page = LivePage(live, Viewers(live), self._looks_refused)
+        self._shared = SharedPage(self._rendered)
+        self._server: HttpServer | None = None
+
+    async def listen(self, address: str, *, reuse_port: bool = False) -> int:
+        """Bind and serve; the port. Raises OSError when the address cannot be bound."""
+        listener = bind(address, reuse_port=reuse_port)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # what the kernel keeps for a client could be minutes of snapshots
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(STUCK_S * 1000))
+        self._server = await start_server(
+            self.answer,
+            listener,
+            limits=replace(self._limits, send_s=min(STUCK_S, self._limits.send_s or STUCK_S)),
+            bounds=self._bounds,
+            served="metrics",
+        )
+        return self._server.port
+
+    async def close(self) -> None:
+        """Stop serving."""
+        await self._live_page.close()
+        if self._server:
+            await self._server.stop()
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request: an application of ASGI."""
+        exchange = Exchange(scope, receive, send)
+        if LivePage.has(exchange.path):
+            await self._look(exchange, scope["query_string"])
+            return
+        page = self.ROUTES.get(exchange.path)
+        if refusal := self._refusal(page, exchange.first_headers()):
+            await exchange.reply(_answer_of(refusal))
+        elif page is None:
+            words = "metrics are at /metrics, each model at /models, the layout at /layout, the live page at /live, "
+            words += "what a policy would have gained at /shadow, what it gained at /canary"
+            await exchange.reply(error(404, words))
+        elif exchange.method not in ("GET", "HEAD"):
+            await exchange.reply(error(405, "this is read with GET", (b"allow", b"GET, HEAD")))
+        else:
+            await exchange.reply(await page.answer(self))
+
+    def _refusal(self, page: "Page | None", headers: Mapping[str, str]) -> HttpRefusal | None:
+        if page is None or page.needs_credential:
+            refusal = self._gate.http_refusal(None, headers)
+            if refusal or page is None:
+                return refusal
+        return self._gate.http_refusal(page.api, headers)
+
+    async def _look(self, exchange: Exchange, query: bytes) -> None:
+        """The live page has rules of its own: its frame is for whoever may see that there is one, the data are not."""
+        if refusal := self._gate.page_refusal():
+            await exchange.reply(_answer_of(refusal))
+        else:
+            await self._live_page.answer(exchange, query)
+
+    def _looks_refused(self, headers: Mapping[str, str]) -> Answer | None:
+        refusal = self._gate.look_refusal(headers)
+        return refusal and _answer_of(refusal)
+
+    async def _metrics(self) -> Answer:
+        return await self._shared.read()
+
+    async def _rendered(self) -> Answer:
+        addresses = {backend.address: backend.metrics for backend in self._discovery.backends if backend.metrics}
+        pages = await scrape(addresses)
+        # The numbers are copied here, where they change, and written out in a thread, as that takes a while.
+        snapshot, counts = self._observability.metrics.snapshot(), self._observability.statistics.snapshot()
+        ejections = self._driver.outliers.ejections(self._discovery.backends)
+        left_apis = [(each.address, *left) for each in self._discovery.backends for left in each.apis.left]
+        body = await asyncio.to_thread(self._render, snapshot, counts, ejections, left_apis, pages)
+        return Answer(200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], body)
+
+    async def _shadow(self) -> Answer:
+        return _json_answer(self._trial.shadow.document())
+
+    async def _canary(self) -> Answer:
+        return _json_answer(self._trial.canary.document())
+
+    async def _models(self) -> Answer:
+        catalog, counts = self._directory.catalog, self._observability.metrics.snapshot().models
+        models = [
+            {
+                "name": name,
+                "batch": consent.batch,
+                "why": consent.why,
+                "max_rows": model.max_rows if model else None,
+                "merged_rows": model.merged_rows if model else None,
+                "slo_ms": None if model is None or model.slo_ns is None else model.slo_ns / NS_PER_MS,
+                "late": None if model is None or model.slo_ns is None else model.late,
+                "warning": consent.warning or None,
+                "rows": dict(sorted(counts[name].rows.items())) if name in counts else {},
+                "shapes": {
+                    shape: {"requests": requests, "mean_ms": sum_ns / requests / NS_PER_MS}
+                    for shape, (requests, sum_ns) in sorted(counts[name].shapes.items() if name in counts else ())
+                },
+            }
+            for name, consent in sorted(catalog.consents.items())
+            for model in [catalog.models.get(name)]
+        ]
+        return _json_answer(models)
+
+    async def _layout(self) -> Answer:
+        actuator, layout = self._actuator(), self._directory.catalog.layout
+        if layout is None:
+            return error(404, "the Tritons follow no layout")
+        document = {
+            "layout": layout.model_dump(mode="json"),
+            "workers": {
+                worker.name: "up" if self._directory.catalog.backend_of[worker.id].alive else "away"
+                for worker in self._directory.catalog.workers
+            },
+            "control": actuator.report() if actuator else None,
+        }
+        return _json_answer(document)
+
+    def _render(
+        self,
+        snapshot: Snapshot,
+        counts: Mapping[tuple[str, str], Counts],
+        ejections: Mapping[str, tuple[int, bool]],
+        left_apis: Collection[tuple[str, str, str]],
+        pages: Mapping[str, str | None],
+    ) -> bytes:
+        restarts = self._processes.restarts if self._processes else {}
+        registry = registry_of(
+            snapshot, self._policy(), time.monotonic_ns(), ejections, self._bounds, restarts, left_apis
+        )
+        registry.register(self._liveness)
+        registry.register(self._trial.shadow)
+        registry.register(self._trial.canary)
+        pending = {(model, version): snapshot.waiting[model] for model, version in counts}
+        requests = request_metrics(counts, pending)
+        own = generate_latest(registry).decode()
+        return merge(own, requests, pages, frozenset(self._directory.catalog.models)).encode()
+
+    ROUTES: "Final[Mapping[bytes, Page]]" = MappingProxyType(
+        {
+            b"/metrics": Page(_metrics, "metrics", needs_credential=False),
+            b"/models": Page(_models, "metrics", needs_credential=False),
+            b"/layout": Page(_layout, "metrics", needs_credential=True),
+            b"/shadow": Page(_shadow, "metrics", needs_credential=True),
+            b"/canary": Page(_canary, "metrics", needs_credential=True),
+        }
+    )
+
+
+def _json_answer(document: object) -> Answer:
+    return Answer(200, [(b"content-type", b"application/json")], json.dumps(document).encode())
+
+
+def _answer_of(refusal: HttpRefusal) -> Answer:
+    headers = [(name.encode(), value.encode()) for name, value in refusal.headers]
+    return Answer(refusal.status, headers, refusal.body)

@@ -1,0 +1,428 @@
+"""Puts the proxy together: Tritons, catalog, policy, engine, driver, fronts."""
+
+import asyncio
+import itertools
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from tidegate.api import Setup
+from tidegate.control import Controller, ControlLoop
+from tidegate.control.capacity import gpus_of
+from tidegate.documents import Layout, ProfileFile, hardware_here, read_document, read_profiles
+from tidegate.engine import FIRST_LEAD_NS, Engine
+from tidegate.host import PluginError, Plugins
+from tidegate.observation import Observer, Recorder
+from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.app.actuation.actuator import Actuator
+from tidegate_proxy.app.actuation.tritons import TritonsOfProxy
+from tidegate_proxy.app.claims import Claims, load_missing, planned_for
+from tidegate_proxy.app.doctor.asking import executions, not_ready
+from tidegate_proxy.app.doctor.diagnosis import AT_START, diagnose
+from tidegate_proxy.app.doctor.facts import NotReady, facts_of
+from tidegate_proxy.app.doctor.reach import why_not_ready
+from tidegate_proxy.app.metrics_page import MetricsPage
+from tidegate_proxy.app.proxy import Proxy, backend_of
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.descriptors import within_descriptors
+from tidegate_proxy.configuration.home_config import assignment_of
+from tidegate_proxy.configuration.settings import InForce, settings_of
+from tidegate_proxy.configuration.tritons import TritonAddress
+from tidegate_proxy.deployed.processes import Processes
+from tidegate_proxy.frontends.home import Home
+from tidegate_proxy.frontends.servers import GrpcOfFronts, HttpOfFronts
+from tidegate_proxy.messages.request import Applications
+from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.tracing import otlp_tracing
+from tidegate_proxy.rollout.mode import Trial
+from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.servers.grpc import Front, NewServer
+from tidegate_proxy.servers.http.interface import Application
+from tidegate_proxy.servers.http.server import HttpListener, start_server
+from tidegate_proxy.servers.http.service import HttpService, StartServer, http_limits
+from tidegate_proxy.service.batch_verification import BatchVerifier
+from tidegate_proxy.service.control import Control
+from tidegate_proxy.service.discovery import Discovery
+from tidegate_proxy.service.inference import Inference
+from tidegate_proxy.service.passthrough import Passages, Routing
+from tidegate_proxy.transport import Call, Http2Server, Server
+from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport.liveness import Liveness
+from tidegate_proxy.transport.ports import bind
+from tidegate_proxy.transport.tls import server_context
+from tidegate_proxy.tritons import restrictions as of_tritons
+from tidegate_proxy.tritons.backend import Backend, BackendError, BackendSilent
+from tidegate_proxy.tritons.catalog import Catalog, Directory, discover
+from tidegate_proxy.tritons.gpus import gpus_here
+from tidegate_proxy.tritons.queue_delay import drop_delays
+from tidegate_proxy.tritons.shared_memory import Regions
+from tidegate_proxy.tritons.starting_profiles import hosted, misfits, said_of_others, starting_profiles
+
+log = logging.getLogger(__name__)
+
+WAKE_SLACK_NS = 30_000_000
+"""How late a thread that sleeps may be woken, until that was seen: 0.2 ms on an idle machine, this on a busy one."""
+
+
+@asynccontextmanager
+async def serving(
+    config: ServeConfig, plugins: Plugins, processes: Processes | None = None, home: Home | None = None
+) -> AsyncIterator[Proxy]:
+    """Serve until the block is left; then what is under way may end, for as long as `drain_s`.
+
+    `processes`: starts and stops workers where a controller wants that; None: nobody does. `home`: where the requests
+    of fronts come in, which have the clients; None: this process has them.
+    Raises BackendError, DocumentError, PluginError, ProfileFileError, CredentialFileError, RestrictionError, TlsError,
+    TracingError or OSError, each with the remedy, before anything is served.
+    """
+    plugins.policy(config.policy.name)  # a wrong name should not have to wait for Tritons
+    controller = _controller(config, plugins, processes)
+    measured = read_profiles(config.profiles) if config.profiles else ProfileFile(profiles=[])
+    gate, served = Gate(config), config if home else within_descriptors(config)
+    tracing = otlp_tracing(config.tracing.endpoint) if config.tracing else None
+    async with AsyncExitStack() as stack:
+        observers = _observers(config, plugins, stack)
+        in_force = InForce(settings_of(config))
+        backends = [backend_of(triton, config, in_force) for triton in config.tritons]
+        stack.push_async_callback(_close_all, backends)
+        directory = Directory(await _first_catalog(backends, config, measured, home.number if home else None))
+        setup = _setup(config, directory.catalog, measured)
+        policy = plugins.make_policy(config.policy.name, setup, dict(config.policy.options))
+        engine = Engine(
+            policy,
+            name=config.policy.name,
+            observers=observers,
+            max_tries=in_force.settings.max_tries,
+            first_lead_ns=FIRST_LEAD_NS,
+            policies=plugins.make_policy,
+        )
+        observability = Observability(setup, engine.reducer, tracing)
+        bounds = Bounds(in_force)
+        stack.callback(observability.close)
+        regions = await _regions_with(backends, in_force)
+        stack.push_async_callback(regions.close)
+        driver = Driver(
+            engine,
+            directory,
+            in_force,
+            observability,
+            regions,
+            lambda: gate.credential_headers,
+            on_batch=(verifier := BatchVerifier(directory, in_force, observability.metrics)).answered,
+        )
+        discovery = Discovery(
+            backends,
+            directory,
+            driver,
+            observability.statistics,
+            measured,
+            config,
+            directory.catalog.layout,
+        )
+        liveness = Liveness(in_force)
+        driver.watch(liveness)
+        routing = Routing(discovery.backends, directory, driver, observability, gate, in_force)
+        passages = Passages(routing, observability)
+        driver.on_stray = passages.take_over
+        control = Control(discovery.backends, directory, discovery, routing, observability, liveness)
+        trial = Trial(config, in_force, directory, measured, engine)
+        observability.on_passed = trial.passed
+        stack.push_async_callback(trial.close)
+        inference = Inference(directory, driver, Applications(config.app), trial.bypasses())
+        proxy = Proxy(config, directory, driver, discovery, control, passages, gate, bounds, in_force, trial, inference)
+        stack.push_async_callback(proxy.close)
+        proxy.actuator = _actuator(config, controller, proxy, discovery, processes) if controller else None
+        for work in (
+            discovery.look_around(),
+            proxy.look_at_files(),
+            proxy.control_layout(),
+            trial.run(),
+            verifier.run(driver, discovery, gate),
+        ):
+            stack.push_async_callback(_cancelled, asyncio.create_task(work))
+        if config.listen.metrics:
+            page = MetricsPage(
+                lambda: engine.name,
+                liveness,
+                observability,
+                driver,
+                directory,
+                discovery,
+                gate,
+                bounds,
+                http_limits(served),
+                trial,
+                lambda: proxy.actuator,
+                processes,
+            )
+            await proxy.show_metrics(page, config.listen.metrics, stack, home)
+        front = Front(inference, driver, control, routing, passages, gate, served, _grpc_servers(served, bounds, home))
+        await proxy.serve_grpc(front, stack)
+        if config.listen.http and _serves_http(config, backends):
+            http = HttpService(
+                served,
+                inference,
+                directory,
+                discovery,
+                control,
+                routing,
+                gate,
+                bounds,
+                in_force,
+                _http_servers(served, bounds, home),
+            )
+            await proxy.serve_http(http, config.listen.http, stack)
+        if home:
+            await _open(home, proxy, discovery, control, stack)
+        stack.push_async_callback(_drain, proxy, control)
+        yield proxy
+
+
+def _grpc_servers(config: ServeConfig, bounds: Bounds, home: Home | None) -> NewServer:
+    """Make what has the clients over gRPC: this process, or fronts."""
+
+    def new_server(accept: Callable[[Call], None]) -> Server:
+        if home:
+            return GrpcOfFronts(home, accept, bounds)
+        return Http2Server(accept, config.limits, bounds, reuse_port=config.listen.reuse_port)
+
+    return new_server
+
+
+def _http_servers(config: ServeConfig, bounds: Bounds, home: Home | None) -> StartServer:
+    """Make what has the clients over HTTP, likewise."""
+
+    async def start(application: Application, address: str) -> HttpListener:
+        if home:
+            return HttpOfFronts(home, application)
+        return await start_server(
+            application,
+            bind(address, reuse_port=config.listen.reuse_port),
+            tls=server_context(config.tls) if config.tls else None,
+            limits=http_limits(config),
+            bounds=bounds,
+        )
+
+    return start
+
+
+async def _open(home: Home, proxy: Proxy, discovery: Discovery, control: Control, stack: AsyncExitStack) -> None:
+    """Let fronts in, and tell them what is here where it is not everything."""
+    if home.number is not None:
+        claims = Claims(home, discovery, proxy)
+        stack.push_async_callback(claims.close)
+        await claims.begin(assignment_of(proxy.config))
+        proxy.follow_plan = claims.follow
+    await home.open(control.has)
+
+
+async def _drain(proxy: Proxy, control: Control) -> None:
+    control.draining = True
+    await proxy.drain()
+    proxy.driver.dismiss()
+
+
+def _controller(config: ServeConfig, plugins: Plugins, processes: Processes | None) -> tuple[Controller, Layout] | None:
+    """The controller that the configuration names, and the layout that it begins with; None: it names none.
+
+    Raises PluginError, DocumentError.
+    """
+    choice = config.controller
+    if choice is None or config.layout is None:  # which it then has
+        return None
+    plugins.controller(choice.name)
+    if processes is None and not choice.dry_run:
+        raise PluginError(
+            f"controller {choice.name!r}: only a deployment that runs on this machine has workers that may be started "
+            "and stopped: use `tidegate up DIR`, or set controller.dry_run, which only says what it would do"
+        )
+    layout = read_document(config.layout, Layout)
+    lacking = {worker.name for worker in layout.workers} - {triton.worker for triton in config.tritons}
+    if lacking:
+        raise PluginError(
+            f"controller {choice.name!r}: worker {min(lacking)!r} of {config.layout} is not among `tritons`: a "
+            "controller has to know which workers there are, so name its Triton, or take it out of the layout"
+        )
+    slos_ms = {name: model.slo_ms for name, model in config.models.items() if model.slo_ms}
+    models = tuple(
+        model.model_copy(update={"slo_ms": slos_ms.get(model.name, model.slo_ms)}) for model in layout.models
+    )
+    layout = layout.model_copy(update={"models": models})
+    return plugins.make_controller(choice, layout, seed=config.seed), layout
+
+
+def _actuator(
+    config: ServeConfig,
+    controller: tuple[Controller, Layout],
+    proxy: Proxy,
+    discovery: Discovery,
+    processes: Processes | None,
+) -> Actuator:
+    choice, engine, (decider, layout) = config.controller, proxy.engine, controller
+    assert choice is not None, "there is a controller"
+    loop = ControlLoop(decider, choice, layout, engine.reducer.open.values, now_ns=time.monotonic_ns())
+    engine.reducer.tell(loop.monitor)
+    proxy.driver.observability.metrics.layout_gpus = gpus_of(layout)
+    return Actuator(loop, TritonsOfProxy(proxy, discovery), processes, choice.start_limit_s)
+
+
+def _serves_http(config: ServeConfig, backends: Sequence[Backend]) -> bool:
+    """Whether HTTP is possible. Raises BackendError where it was asked for in so many words and is not."""
+    unknown = [backend.address for backend in backends if not backend.http_url]
+    if not unknown:
+        return True
+    words = (
+        f"the HTTP port of Triton at {unknown[0]} is not known: give tritons.N.http, or --triton GRPC,http=HOST:PORT"
+    )
+    if "listen" in config.model_fields_set:
+        raise BackendError(words)
+    log.warning("HTTP is not served: %s", words)
+    return False
+
+
+def _setup(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Setup:
+    for line in misfits(catalog, measured):
+        log.warning("profiles: %s", line)
+    for name, kind in hosted(catalog) if catalog.layout is None else ():
+        model = catalog.models[name]
+        if not measured.profiles_of(name, kind, model.max_rows):
+            level = logging.INFO if model.slo_ns is None else logging.WARNING  # what else would a guess be wrong for?
+            words = "no profile of %r for workers of kind %r%s: starting from a guess, learning from what is observed"
+            log.log(level, words, name, kind, said_of_others(measured, name))
+    return Setup(
+        models=tuple(catalog.models.values()),
+        workers=tuple(catalog.workers),
+        profiles=starting_profiles(catalog, measured),
+        seed=config.seed,
+        wake_slack_ns=WAKE_SLACK_NS,
+        network=catalog.network,
+        patience_ns=round(config.limits.patience_s * 1e9),
+    )
+
+
+async def _tell_what_needs_attention(
+    config: ServeConfig,
+    catalog: Catalog,
+    measured: ProfileFile,
+    backends: Sequence[Backend],
+    broken: Sequence[NotReady],
+) -> None:
+    """Log what a `tidegate doctor` finds that the other lines at start do not say."""
+    facts = replace(
+        facts_of(config, catalog, measured),
+        not_ready=list(broken),
+        executions=await executions(backends),
+        hardware=await asyncio.to_thread(hardware_here) if measured.profiles else None,
+    )
+    for finding in diagnose(facts, AT_START):
+        log.warning("%s", finding)
+
+
+async def _first_catalog(
+    backends: Sequence[Backend], config: ServeConfig, measured: ProfileFile, home: int | None
+) -> Catalog:
+    """What the Tritons serve, asked again until `wait_s` is over while one of them is silent. Raises BackendError."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + config.wait_s
+    while True:
+        await _await_tritons(config, backends, give_up)
+        try:
+            return await _first_look(backends, config, measured, home)
+        except BackendSilent:
+            if loop.time() > give_up:
+                raise
+        await asyncio.sleep(0.1)
+
+
+async def _first_look(
+    backends: Sequence[Backend], config: ServeConfig, measured: ProfileFile, home: int | None
+) -> Catalog:
+    """What the Tritons serve, once they are as the configuration wants them; what needs attention is logged.
+
+    `home`: where they are those of one of several homes, its number.
+    """
+    if home is not None:
+        await load_missing(backends, planned_for(home, assignment_of(config)))
+    await drop_delays(backends, config.models)
+    layout = read_document(config.layout, Layout) if config.layout else None
+    gpus = () if layout else await asyncio.to_thread(gpus_here)
+    broken = [each for backend in backends for each in await not_ready(backend)]
+    catalog = await discover(
+        backends,
+        config.models,
+        layout=layout,
+        gpus=gpus,
+        is_whole=home is None,
+        broken={each.model for each in broken},
+    )
+    await _tell_what_needs_attention(config, catalog, measured, backends, broken)
+    return catalog
+
+
+async def _regions_with(backends: Sequence[Backend], in_force: InForce) -> Regions:
+    regions = Regions(in_force)
+    for backend in backends:
+        await regions.share_with(backend)
+    return regions
+
+
+async def _await_ready(backend: Backend, triton: TritonAddress, wait_s: float, give_up: float) -> None:
+    """Until it serves and has loaded what it can; after `wait_s`, at this instant, while it loads, too."""
+    while not await backend.serves(settled=True):
+        if asyncio.get_running_loop().time() > give_up:
+            if await backend.serves():
+                return
+            why = await why_not_ready(backend, triton)
+            raise BackendError(f"no Triton is ready at {backend.address} after {wait_s:g} s: {why}")
+        await asyncio.sleep(0.1)
+
+
+async def _await_tritons(config: ServeConfig, backends: Sequence[Backend], give_up: float) -> None:
+    """Until all serve, and it is known what they restrict. Raises BackendError, RestrictionError."""
+    await asyncio.gather(
+        *(
+            _await_ready(backend, triton, config.wait_s, give_up)
+            for backend, triton in zip(backends, config.tritons, strict=True)
+        )
+    )
+    await of_tritons.take_note(backends, config, over_http=config.listen.http is not None)
+
+
+def _observers(config: ServeConfig, plugins: Plugins, stack: AsyncExitStack) -> list[Observer]:
+    """The observers that were asked for. Raises PluginError, and OSError for an event log that cannot be written."""
+    observers = [plugins.make_observer(choice.name, dict(choice.options)) for choice in config.observers]
+    if config.record:
+        record = _new_recording(config.record)
+        stack.callback(_close_quietly, record)
+        observers.insert(0, Recorder(record))
+    return observers
+
+
+def _new_recording(path: Path) -> BinaryIO:
+    """An empty file for its owner alone. The recording of an earlier run, which may have crashed, is kept beside it."""
+    if path.is_file() and path.stat().st_size:
+        names = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
+        path.rename(next(name for name in names if not name.exists()))
+    # What is no file, such as a pipe or /dev/stdout, is opened as it is; an empty file keeps its mode.
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+
+
+def _close_quietly(record: BinaryIO) -> None:
+    """What is not in the file by now is lost with a disk that is full; the observer that wrote it said so."""
+    with suppress(OSError):
+        record.close()
+
+
+async def _close_all(backends: list[Backend]) -> None:
+    for backend in backends:
+        await backend.close()
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,136 @@
+"""The configuration that `tidegate init` writes: what serves there, and what to say of it, in comments."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from tidegate_proxy.app.doctor.facts import Facts, Service
+from tidegate_proxy.configuration.config import VERSION, ServeConfig
+from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
+
+EXAMPLE_SLO_MS: Final = 100
+_PLAIN: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
+_WORDS_OF_YAML: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+_WORDS: Final = {"merge": "merged", "alone": "run alone", "pass": "passed straight to a Triton"}
+
+
+def initial_configuration(
+    facts: Facts, file: str, silent: Mapping[str, frozenset[str]], folder: Path | None = None
+) -> str:
+    """A configuration, YAML with comments, that serves what was found as Triton itself would.
+
+    `file`: what it will be called, and `folder`: where it will lie, from which paths in it are told; None: nowhere.
+    `silent`: services, `http` or `metrics`, at which nobody listens, by Triton.
+    """
+    config = facts.config
+    address = config.tritons[0].grpc + " --tls-ca ..." * (config.tritons[0].tls is not None)
+    models = "\n".join(_model_lines(facts))
+    return f"""\
+# Tidegate before {len(config.tritons)} Triton{"s" * (len(config.tritons) > 1)}, written by `tidegate init`.
+#
+#   tidegate doctor {file}     what happens to every model, and what deserves attention
+#   tidegate serve {file}      SIGHUP has it read again
+#
+# `tidegate check {file}` prints every field with its default.
+version: {VERSION}
+
+# A string is a gRPC address. On port 8001 HTTP is on 8000 and metrics on 8002; null stands for a Triton without.
+tritons:
+{chr(10).join(_triton_line(triton, silent.get(triton.grpc, frozenset()), folder) for triton in config.tritons)}
+
+# Where clients find Tidegate, as they found Triton. The default:
+# listen: {_listen(config)}
+
+# Who decides which requests run together; `tidegate plugins` lists them. The default:
+# policy: {config.policy.name}
+
+# How long batches take, which Tidegate else learns while it serves. `tidegate profile` measures all models:
+#   tidegate profile --triton {address} -o profiles.json
+# profiles: profiles.json
+
+# What serves there. Without an SLO nothing is refused, and requests run as soon as they can, as in Triton. With one a
+# request that cannot be answered in time is refused at once; `late: serve` has it answered all the same. The numbers
+# are examples, none of them is in force.
+{models}
+"""
+
+
+def _model_lines(facts: Facts) -> Iterator[str]:
+    if not facts.services:
+        yield "# No model is ready there."
+        return
+    doubts = {
+        name: verdict.reason
+        for name, verdict in facts.rows.items()
+        if not verdict.batches and facts.services[name].consent.batch == "merge"
+    }
+    if doubts:
+        yield "models:"
+        for name, reason in doubts.items():
+            doubt = "" if facts.rows[name].batches is False else "may "
+            why = f"merged, its requests {doubt}change each other's answers: {' '.join(reason.split())}"
+            yield f"  {_scalar(name)}: {{batch: alone}}  # {why}"
+    else:
+        yield "# models:"
+    entries = {name: _entry(service) for name, service in facts.services.items() if name not in doubts}
+    width = max(map(len, entries.values()), default=0)
+    for name, entry in entries.items():
+        yield f"#   {entry:<{width}}  # {_fate(facts.services[name])}"
+
+
+def _entry(service: Service) -> str:
+    said = f"{{slo_ms: {EXAMPLE_SLO_MS}}}" if service.model is not None else "{}"
+    return f"{_scalar(service.name)}: {said}"
+
+
+def _fate(service: Service) -> str:
+    """What happens to the requests of a model, in a line."""
+    model = service.model
+    words = _WORDS[service.consent.batch]
+    if model is not None and model.merges:
+        words += f" up to {model.merged_rows} rows"
+    slo = "" if service.slo_ms is None else f"; SLO of {service.slo_ms:g} ms in its config.pbtxt"
+    return f"{words}: {' '.join(service.consent.why.split())}{slo}"
+
+
+def _triton_line(triton: TritonAddress, silent: frozenset[str], folder: Path | None) -> str:
+    usual = TritonAddress(grpc=triton.grpc)
+    given: dict[str, str | None] = {
+        name: None if name in silent else address
+        for name, address in (("http", triton.http), ("metrics", triton.metrics))
+        if address is not None and (name in silent or address != getattr(usual, name))
+    }
+    others = [f"{name}: {'null' if address is None else _text(address)}" for name, address in given.items()]
+    if triton.tls is not None:
+        others.append(f"tls: {_tls(triton.tls, folder)}")
+    if not others:
+        return f"  - {_text(triton.grpc)}"
+    return f"  - {{grpc: {_text(triton.grpc)}, {', '.join(others)}}}"
+
+
+def _tls(tls: TritonTls, folder: Path | None) -> str:
+    given = {name: getattr(tls, name) for name in TritonTls.model_fields if getattr(tls, name) is not None}
+    return "{" + ", ".join(f"{name}: {_scalar(_from(value, folder))}" for name, value in given.items()) + "}"
+
+
+def _from(value: Path | str, folder: Path | None) -> str:
+    """A path as a file in this folder names it: relative where it lies beside or below it."""
+    if isinstance(value, Path) and folder is not None and value.is_relative_to(folder):
+        return str(value.relative_to(folder))
+    return str(value)
+
+
+def _listen(config: ServeConfig) -> str:
+    listen = config.listen
+    return f"{{grpc: {listen.grpc}, http: {listen.http}, metrics: {listen.metrics}}}"
+
+
+def _scalar(text: str) -> str:
+    """A string as YAML writes it, in quotes where it could be taken for something else."""
+    return text if _PLAIN.fullmatch(text) and text.lower() not in _WORDS_OF_YAML else json.dumps(text)
+
+
+def _text(address: str) -> str:
+    return json.dumps(address) if "[" in address else address

@@ -1,0 +1,89 @@
+"""What of the configuration may change while requests are under way: one value, which is swapped as a whole."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import grpc
+
+from tidegate_proxy.configuration.config import BatchVerification, Ejection, ServeConfig
+from tidegate_proxy.configuration.queue_limits import QueueLimits
+
+LEG_FACTOR: Final = 10
+LEG_FLOOR_S: Final = 30.0
+UNLIMITED: Final = 1 << 63
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How Tidegate behaves, beside what its Tritons serve (the catalog) and who may call (the gate)."""
+
+    queue: QueueLimits = field(default_factory=QueueLimits)
+    shed_status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
+    """What a client is told whose request is shed or dropped. Some clients try UNAVAILABLE again by themselves."""
+    max_tries: int = 2
+    """How often a request is tried whose Tritons are lost."""
+    retry_share: float = 1.0
+    """Requests that are tried again because another spoiled their batch, at most, per request that comes."""
+    leg_s: float | None = None
+    """How long a batch may run before it counts as hung, though its Triton answers probes. None: ten times as long as
+    planned, and `LEG_FLOOR_S` at least."""
+    ejection: Ejection = field(default_factory=Ejection)
+    """Which Tritons are given nothing for a while."""
+    batch_verification: BatchVerification = field(default_factory=BatchVerification)
+    """Whether answers in a batch are compared with those that a request has alone."""
+    health_timeout_s: float = 4.0
+    """After which a Triton counts as hung that answers neither inferences nor health probes."""
+    silence_s: float = 4.0
+    """How long a part of Tidegate may give no sign of life."""
+    max_shared_bytes: int = UNLIMITED
+    """Shared memory with Tritons on this machine, in all."""
+    max_in_flight_bytes: int = UNLIMITED
+    """Requests that are read or not answered yet, in all."""
+    max_unread_bytes: int = UNLIMITED
+    """Answers that their clients have not taken, in all."""
+    max_unread_bytes_per_connection: int = UNLIMITED
+    """The same of one connection, where it is more than one answer."""
+    refuses_shared_memory: bool = False
+    """Whether tensors in shared memory are refused rather than left to a Triton."""
+    shadow: bool = False
+    """Whether every request passes as it is, and is only looked at."""
+    canary: float | None = None
+    """For which share of the time requests are scheduled, and else pass as they are; None: always."""
+
+    def leg_ns(self, planned_ns: int) -> int:
+        """How long a leg may take that is planned to take `planned_ns`."""
+        if self.leg_s is not None:
+            return round(self.leg_s * 1e9)
+        return max(LEG_FACTOR * planned_ns, round(LEG_FLOOR_S * 1e9))
+
+
+def settings_of(config: ServeConfig) -> Settings:
+    """What a configuration says of it."""
+    limits = config.limits
+    return Settings(
+        queue=QueueLimits(limits.max_queue, int(limits.max_queue_bytes), limits.client_share, limits.model_share),
+        shed_status=grpc.StatusCode[config.shedding.status],
+        max_tries=config.retries.max + 1,
+        retry_share=config.retries.budget,
+        leg_s=limits.leg_timeout_s,
+        ejection=config.ejection,
+        batch_verification=config.batch_verification,
+        health_timeout_s=limits.health_timeout_s,
+        silence_s=limits.silence_s,
+        max_shared_bytes=int(limits.max_shared_bytes),
+        max_in_flight_bytes=int(limits.max_bytes_in_flight),
+        max_unread_bytes=int(limits.max_unread_bytes),
+        max_unread_bytes_per_connection=int(limits.max_unread_bytes_per_connection),
+        refuses_shared_memory=config.shared_memory == "refuse",
+        shadow=config.shadow,
+        canary=config.canary,
+    )
+
+
+class InForce:
+    """Holds the settings that are in force: whoever uses them looks here, once per request."""
+
+    __slots__ = ("settings",)
+
+    def __init__(self, settings: Settings = Settings()) -> None:
+        self.settings = settings

@@ -1,0 +1,229 @@
+"""What fronts and their home say to each other: frames, each a head of nine bytes and what it carries.
+
+The head is the frame's kind, the number of the call or exchange that it is about, and the size of what follows. A front
+gives the numbers; 0 is about none.
+"""
+
+from collections.abc import Callable
+from enum import IntEnum
+from struct import Struct
+from typing import Any, Final
+
+import msgspec
+
+from tidegate_proxy.transport.interface import Metadata
+from tidegate_proxy.tritons.backend import SERVICE
+
+HEAD: Final = Struct("<BII")
+"""Kind, number, bytes of what it carries."""
+_CALL: Final = Struct("<BdI")
+"""Whether a message follows at once, seconds until the deadline (negative: none), bytes of the opening."""
+_STATUS: Final = Struct("<IB")
+PROTOCOL: Final = 1
+"""What is said over links; fronts and homes of different ones do not understand each other."""
+STREAM: Final = SERVICE + "ModelStreamInfer"
+"""The method whose messages are passed on as they are asked for; of all others the first comes with the call."""
+INLINE: Final = 1 << 14
+"""Messages up to so many bytes come with the frame that announces them: copying them once more costs nothing."""
+
+
+class Kind(IntEnum):
+    """What a frame is about.
+
+    A gRPC call begins with CALL and ends with ANSWER, END or GONE; an HTTP exchange with ASK and LAST or GONE.
+    """
+
+    # from a front
+    LISTENS = 1
+    """Clients come in."""
+    CALL = 2
+    """A call began; with its first message, if that is known and short."""
+    MESSAGE = 3
+    """Its next message."""
+    CLOSED = 4
+    """There is no further message."""
+    TAKEN = 5
+    """What was sent last, by SEND or PART, is on its way: the next one may come."""
+    GONE = 6
+    """The client gave up."""
+    ASK = 7
+    """An HTTP request began: an `Ask`."""
+    BODY = 8
+    """The next part of its body."""
+    BODY_END = 9
+    """The last part of its body."""
+    COUNTS = 10
+    """How the front's connections are: `Counts`."""
+    RETIRED = 11
+    """Clients had time to hear that they are to go elsewhere."""
+    FIND = 12
+    """Has the home a model of this name, of which it has not said so? Answered with ANSWER: a byte, 0 or 1."""
+    LEFT = 13
+    """Nothing is asked any more of models that the home was to part with: their names."""
+    PROOF = 14
+    """That the front knows the secret: a number, and the home's answered."""
+    # from a home
+    CHALLENGE = 17
+    """A number that is to be answered, before anything else is said."""
+    PROVEN = 18
+    """That the home knows the secret."""
+    HELLO = 19
+    """Calls may come: a `Hello`."""
+    WANT = 20
+    """The next message, or the next part of a body, may come."""
+    RELEASE = 21
+    """So many bytes of what came are not held any more: a number as of `size_of`."""
+    SEND = 22
+    """A message of a stream."""
+    ANSWER = 23
+    """The only message of a unary call, which ends well with it."""
+    END = 24
+    """A call's status: as of `status`."""
+    START = 25
+    """A response's status and headers, as of ASGI."""
+    PART = 26
+    """A part of a response's body; more is to come."""
+    LAST = 27
+    """The last part of a response's body."""
+    RETIRE = 28
+    """gRPC's clients are to be told to go elsewhere: a `Retire`."""
+    RETIRE_HTTP = 29
+    """The same for those over HTTP."""
+    STOP = 30
+    """The front is to end."""
+    SERVES = 31
+    """What is asked of this home: a `Serves`."""
+    AWAY = 32
+    """The home ends and comes back: so many milliseconds, as of `size_of`, what is asked of it is to wait."""
+    RELOAD = 33
+    """The configuration was taken up: so it is to be by the front."""
+
+
+class Hello(msgspec.Struct):
+    """What a home serves."""
+
+    serves_http: bool
+    """Whether clients come in over HTTP, too."""
+    protocol: int = 0
+    """`PROTOCOL`, where it runs."""
+
+
+class Serves(msgspec.Struct):
+    """Which models a home has."""
+
+    models: frozenset[str]
+    """Models that it is asked for."""
+    leaving: frozenset[str]
+    """Models that it answers for until another home does, and then parts with."""
+
+
+class Counts(msgspec.Struct):
+    """What a front says of itself, twice a second."""
+
+    connections: dict[str, int]
+    """How many are open, by protocol."""
+    ended: list[tuple[str, str, int]]
+    """Protocol, limit by its name in the configuration, and how often it ended or refused something since the last."""
+    unread_bytes: int
+    """Bytes of answers that clients have not taken."""
+
+
+class Retire(msgspec.Struct):
+    """How long clients are served that were told to go elsewhere."""
+
+    cut_s: float
+    """In so many seconds whatever is under way is cut off."""
+    serve_s: float
+    """For so many seconds new requests are taken."""
+
+
+class Opening(msgspec.Struct, array_like=True):
+    """What a gRPC call begins with."""
+
+    method: str
+    peer: str
+    metadata: tuple[tuple[str, Any], ...]
+    """Values are text or bytes."""
+
+
+class Ask(msgspec.Struct, array_like=True):
+    """What an HTTP exchange begins with."""
+
+    scope: dict[str, Any]
+    """ASGI's, as far as it is text, numbers and bytes."""
+    body: bytes | None
+    """The whole body where it is short; None: it comes by and by."""
+    is_page: bool = False
+    """Whether it is for the home's metrics page, not for the server of models."""
+
+
+class Start(msgspec.Struct, array_like=True):
+    """A response's head."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+
+
+encode: Final[Callable[[object], bytes]] = msgspec.msgpack.Encoder().encode
+hello_of: Final = msgspec.msgpack.Decoder(Hello).decode
+counts_of: Final = msgspec.msgpack.Decoder(Counts).decode
+serves_of: Final = msgspec.msgpack.Decoder(Serves).decode
+names_of: Final = msgspec.msgpack.Decoder(list[str]).decode
+retire_of: Final = msgspec.msgpack.Decoder(Retire).decode
+ask_of: Final = msgspec.msgpack.Decoder(Ask).decode
+start_of: Final = msgspec.msgpack.Decoder(Start).decode
+_opening_of: Final = msgspec.msgpack.Decoder(Opening).decode
+
+
+def call(method: str, peer: str, metadata: Metadata, remaining_s: float | None, message: bytes | None) -> bytes:
+    """What CALL carries; `message` None: it follows, or nobody knows yet."""
+    opening = encode((method, peer, metadata))
+    head = _CALL.pack(message is not None, -1.0 if remaining_s is None else remaining_s, len(opening))
+    return head + opening + (message or b"")
+
+
+class Openings:
+    """Reads what CALL carries. Most calls open as others did, so openings are kept and compared, not read."""
+
+    _MOST: Final = 1000
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Opening] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def read(self, payload: bytes) -> tuple[Opening, float | None, bytes | None]:
+        """The opening, seconds until the deadline, and the message if it came along."""
+        has_message, remaining_s, size = _CALL.unpack_from(payload)
+        begin, end = _CALL.size, _CALL.size + size
+        written = payload[begin:end]
+        opening = self._known.get(written)
+        if opening is None:
+            if len(self._known) >= self._MOST:
+                self._known.clear()
+            opening = self._known[written] = _opening_of(written)
+        return opening, None if remaining_s < 0 else remaining_s, payload[end:] if has_message else None
+
+
+def status(code: int, details: str, reason: str = "") -> bytes:
+    """What END carries; `reason`: one word for the client's program."""
+    word = reason.encode()
+    return _STATUS.pack(code, len(word)) + word + details.encode("utf-8", "surrogatepass")
+
+
+def status_of(payload: bytes) -> tuple[int, str, str]:
+    """The number of a gRPC status, its details, and the word for the client's program."""
+    code, length = _STATUS.unpack_from(payload)
+    words = payload[_STATUS.size :]
+    return code, words[length:].decode("utf-8", "surrogatepass"), words[:length].decode()
+
+
+def size(amount: int) -> bytes:
+    """What RELEASE carries."""
+    return amount.to_bytes(8, "little")
+
+
+def size_of(payload: bytes) -> int:
+    """The amount."""
+    return int.from_bytes(payload, "little")

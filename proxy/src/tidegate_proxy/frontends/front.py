@@ -1,0 +1,403 @@
+"""A front: a process that clients are connected to, which passes what they ask on to the home that it concerns."""
+
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import signal
+import socket
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+from weakref import WeakSet
+
+from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.base import refusal
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.outcome import RequestFailed, own_fault
+from tidegate_proxy.base.watchdog import Watchdog
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.descriptors import within_descriptors
+from tidegate_proxy.configuration.reload import diff
+from tidegate_proxy.configuration.settings import InForce, settings_of
+from tidegate_proxy.frontends import frames
+from tidegate_proxy.frontends.address import HomeAddress, RemoteAddress
+from tidegate_proxy.frontends.frames import Kind
+from tidegate_proxy.frontends.home_line import HomeLine, no_home, shutting_down
+from tidegate_proxy.frontends.relayed_call import RelayedCall
+from tidegate_proxy.frontends.relayed_exchange import HomeLost, RelayedExchange, scope_of
+from tidegate_proxy.frontends.relayed_stream import RelayedStream
+from tidegate_proxy.frontends.routes import Routes
+from tidegate_proxy.frontends.together import OF_ONE_MODEL, Together
+from tidegate_proxy.frontends.together_http import TogetherHttp
+from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.interface import Receive, Scope, Send
+from tidegate_proxy.servers.http.routes import match
+from tidegate_proxy.servers.http.server import HttpServer, start_server
+from tidegate_proxy.servers.http.service import http_limits
+from tidegate_proxy.transport.client_bounds import Bounds, Served
+from tidegate_proxy.transport.file_watcher import WatchedFiles, credential_files
+from tidegate_proxy.transport.hot_restart import prefer_newest
+from tidegate_proxy.transport.http2 import Server
+from tidegate_proxy.transport.interface import Call
+from tidegate_proxy.transport.tls import server_context
+
+log = logging.getLogger(__name__)
+
+_COUNT_EVERY_S: Final = 0.5
+_LOOK_EVERY_S: Final = 1.0
+_ALL_WITHIN_S: Final = 5.0
+"""Clients are let in when every home is there, or so long after the first of them."""
+_HEARD_S: Final = 1.0
+"""Clients that hear that they are to go elsewhere have heard it by then."""
+_POLL_S: Final = 0.01
+_LAST_WORDS_S: Final = 1.0
+"""How long it may take to tell clients how their calls ended before their connections are cut."""
+
+
+_NO_COUNTS: Final = frames.encode(frames.Counts({}, [], 0))
+
+
+class Front:
+    """The servers that clients are connected to, and the links to the homes. Lives in one event loop."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        homes: Sequence[HomeAddress],
+        grpc_port: socket.socket,
+        http_port: socket.socket | None,
+        metrics_port: socket.socket | None = None,
+    ) -> None:
+        """`homes`: where they are found, in their order; the ports are bound, and listened on once there is a home.
+
+        `metrics_port`: where the homes' metrics are shown; None: the home does that itself.
+
+        Raises CredentialFileError and RestrictionError for files that cannot be used.
+        """
+        self._config = config = within_descriptors(config)
+        self.homes = [HomeLine(number, address, self) for number, address in enumerate(homes)]
+        self.are_several = bool(config.homes)
+        """Whether homes say what they have; else there is one, which has everything."""
+        self._routes = Routes(len(self.homes))
+        self._together = Together(self.homes, self._home_of)
+        self._together_http = TogetherHttp(self.homes, self._home_of)
+        self._grpc_port, self._http_port, self._metrics_port = grpc_port, http_port, metrics_port
+        self.in_force = InForce(settings_of(config))
+        self.bounds = Bounds(self.in_force)
+        """What its own clients hold."""
+        self._gate = Gate(config)
+        self._grpc = Server(self._accept, config.limits, self.bounds)
+        self._http: HttpServer | None = None
+        self._streams: WeakSet[RelayedStream] = WeakSet()
+        self._retiring: asyncio.Future[None] | None = None
+        """Has clients over gRPC go elsewhere, since all ends."""
+        self._read_again: Callable[[], ServeConfig] | None = None
+        self._metrics: HttpServer | None = None
+        self.on_listening: Callable[[], None] | None = None
+        """Called when clients come in."""
+        self.on_taken_up: Callable[[ServeConfig], None] | None = None
+        """Called with another configuration when it is in force."""
+        self._serves_http = False
+        self._opening: asyncio.TimerHandle | None = None
+        self._counted: Counter[tuple[Served, str]] = Counter()
+        self._stop = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run_as_process(self, read_again: Callable[[], ServeConfig]) -> None:
+        """Serve as `run` does; SIGTERM ends it, too, and SIGHUP has the configuration read again."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, lambda: self._spawn(self._leave()))
+        self._read_again = read_again
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        watchdog = Watchdog(lambda: self.in_force.settings.silence_s)
+        gc.collect()
+        gc.freeze()  # what is here stays: looked through for garbage again and again, it would hold everybody
+        await self.run()
+        watchdog.close()
+
+    async def run(self) -> None:
+        """Serve until the home says to stop."""
+        for work in (*(home.keep_linked() for home in self.homes), self._tell_counts(), self._look_at_files()):
+            self._spawn(work)
+        await self._stop.wait()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for stream in list(self._streams):
+            stream.fail(shutting_down())
+        await self._grpc.stop(_LAST_WORDS_S)
+        for server in (self._http, self._metrics):
+            if server:
+                await server.stop()
+        for home in self.homes:
+            home.close()
+
+    def stop(self) -> None:
+        """Have it end."""
+        self._stop.set()
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether clients come in."""
+        return self._grpc.is_listening
+
+    # For what is relayed -----------------------------------------------------------------------------------------
+
+    def find(self, model: str, then: Callable[[HomeLine], None], refuse: Callable[[RequestFailed], None]) -> None:
+        """Call `then` with the home that is asked for a model, at once or later, or `refuse` with why not."""
+        if not self.are_several:
+            then(self.homes[0])
+        elif home := self._home_of(model):
+            then(home)
+        elif self._routes.knows_all:
+            self._spawn(self._look_for(model, then, refuse))
+        else:  # it may be that of one that was never there
+            refuse(no_home())
+
+    def any_home(self) -> HomeLine | None:
+        """The first that may be asked."""
+        return next((home for home in self.homes if home.alive), None)
+
+    def _home_of(self, model: str) -> HomeLine | None:
+        number = self._routes.home_of(model)
+        return None if number is None else self.homes[number]
+
+    async def _look_for(
+        self, model: str, then: Callable[[HomeLine], None], refuse: Callable[[RequestFailed], None]
+    ) -> None:
+        """One that may just have been loaded; if it was not, a home says so as Triton does."""
+        alive = [home for home in self.homes if home.alive] or self.homes[:1]
+        found = await asyncio.gather(*(home.has(model) for home in alive)) if model and len(alive) > 1 else ()
+        try:
+            then(next((home for home, has in zip(alive, found, strict=False) if has), alive[0]))
+        except Exception as error:  # one call's fault must not end the front
+            faults.report("a call", error)
+            refuse(own_fault())
+
+    # For its homes -----------------------------------------------------------------------------------------------
+
+    def home_said(self, home: HomeLine, kind: int, payload: bytes) -> None:
+        """A frame of a home's that is about no call."""
+        if kind == Kind.SERVES:
+            self._routes.said(home.number, frames.serves_of(payload))
+            self._tell_news()
+        elif kind == Kind.HELLO:
+            self._welcome(home, frames.hello_of(payload))
+        elif kind == Kind.AWAY:
+            home.is_away(frames.size_of(payload) / 1e3)
+            home.send(Kind.RETIRED)
+        elif kind == Kind.RETIRE:
+            self._spawn(self._retire(home, frames.retire_of(payload)))
+        elif kind == Kind.RETIRE_HTTP:
+            self._spawn(self._retire_http(frames.retire_of(payload)))
+        elif kind == Kind.RELOAD:
+            self._reload()
+        elif kind == Kind.STOP:
+            home.has_stopped = True
+            if all(each.has_stopped or not each.is_linked for each in self.homes):
+                self.stop()
+
+    def home_lost(self, home: HomeLine) -> None:
+        """A home ended."""
+        self._routes.lost(home.number)
+        self._tell_news()
+
+    def _tell_news(self) -> None:
+        for number, models in self._routes.news():
+            self.homes[number].send(Kind.LEFT, payload=frames.encode(models))
+
+    def _welcome(self, home: HomeLine, hello: frames.Hello) -> None:
+        if hello.protocol != frames.PROTOCOL:
+            words = "home %d is of another release, whose links are others (%d, not %d): it is asked for nothing"
+            log.error(words, home.number, hello.protocol, frames.PROTOCOL)
+            return
+        home.said_hello()
+        self._serves_http |= hello.serves_http
+        if self.is_listening:
+            home.send(Kind.LISTENS)
+        elif all(each.alive for each in self.homes):
+            self._open()
+        elif self._opening is None:
+            self._opening = asyncio.get_running_loop().call_later(_ALL_WITHIN_S, self._open)
+
+    def _open(self) -> None:
+        if self._opening:
+            self._opening.cancel()
+        if not self.is_listening:
+            self._spawn(self._listen())
+
+    # What clients ask --------------------------------------------------------------------------------------------
+
+    def _accept(self, call: Call) -> None:
+        try:
+            if refused := self._gate.refusal(call.method, call.metadata):
+                call.end(refused.code, refused.details)
+                return
+            call.owner = self._gate.owner(call.metadata, call.peer)
+            body_timeout_s = self._config.limits.body_timeout_s
+            if not self.are_several or call.method in OF_ONE_MODEL:
+                RelayedCall(self, call, body_timeout_s)
+            elif call.method == frames.STREAM:
+                self._streams.add(RelayedStream(self, call))
+            else:
+                call.receive(lambda message: self._together.respond(call, message, self._spawn), body_timeout_s)
+        except Exception as error:
+            faults.report("a call", error)
+            failed = own_fault()
+            call.end(failed.code, failed.details, failed.refusal)
+
+    async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The HTTP application."""
+        route = match(scope["raw_path"]) if self.are_several else None
+        if route and self._together_http.answers(scope["method"], route):
+            limit = int(self._config.limits.max_message_bytes)
+            await self._together_http.respond(route, scope, receive, send, limit, self.bounds)
+            return
+        await self._relay(RelayedExchange(self, route.model if route else "", scope, receive, send), send)
+
+    async def _relay(self, exchange: RelayedExchange, send: Send) -> None:
+        """Have a home answer a request, and say so where it is lost."""
+        try:
+            await exchange.run()
+        except HomeLost as lost:
+            if exchange.has_answer:
+                log.warning("%s: its answer is broken off", lost)
+                return
+            body = json.dumps({"error": str(lost)}).encode()
+            length = (b"content-length", str(len(body)).encode())
+            why = (refusal.HEADER.encode(), lost.reason.encode())
+            headers = [(b"content-type", b"application/json"), length, why]
+            await send({"type": "http.response.start", "status": 503, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+    async def _ask_for_page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application of the metrics page."""
+        if len(self.homes) < 2:
+            await self._relay(RelayedExchange(self, "", scope, receive, send, is_page=True), send)
+            return
+        exchange = Exchange(scope, receive, send)
+        await exchange.reply(await self._together_http.page(scope_of(scope)))
+
+    # What it does by itself --------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        """Let clients in."""
+        if self._metrics is None and self._metrics_port is not None:
+            self._metrics = await start_server(
+                self._ask_for_page,
+                self._metrics_port,
+                limits=http_limits(self._config),
+                bounds=self.bounds,
+                served="metrics",
+            )
+            self._prefer_newest(self._metrics_port)
+        if self._http is None and self._http_port is not None and self._serves_http:
+            tls = self._config.tls
+            self._http = await start_server(
+                self._ask,
+                self._http_port,
+                limits=http_limits(self._config),
+                tls=server_context(tls) if tls else None,
+                bounds=self.bounds,
+            )
+            self._prefer_newest(self._http_port)
+        if not self.is_listening:
+            await self._grpc.listen_on(self._grpc_port, self._config.tls)
+            self._prefer_newest(self._grpc_port)
+        for home in self.homes:
+            home.send(Kind.LISTENS)
+        if self.on_listening:
+            self.on_listening()
+
+    def _prefer_newest(self, port: socket.socket) -> None:
+        if self._config.listen.reuse_port:
+            prefer_newest(port.getsockname()[1])
+
+    async def _tell_counts(self) -> None:
+        """For ever: have the home know how the connections are."""
+        while True:
+            await asyncio.sleep(_COUNT_EVERY_S)
+            new = Counter(self.bounds.ended)
+            new.subtract(self._counted)
+            self._counted.update(new)
+            counts = frames.Counts(
+                connections={str(protocol): count for protocol, count in self.bounds.connections.items()},
+                ended=[(protocol, limit, amount) for (protocol, limit), amount in new.items() if amount],
+                unread_bytes=self.bounds.unread_bytes,
+            )
+            counting = self.any_home()
+            if counting:  # one of them: they are to be counted once
+                counting.send(Kind.COUNTS, payload=frames.encode(counts))
+                for other in self.homes:
+                    if other is not counting:
+                        other.send(Kind.COUNTS, payload=_NO_COUNTS)
+
+    async def _look_at_files(self) -> None:
+        """For ever: take up tokens and keys that have changed in their files."""
+        watched = WatchedFiles(credential_files(self._config))
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            try:
+                if watched.changed():
+                    watched = WatchedFiles(credential_files(self._config))
+                    self._gate.replace(self._config)
+            except Exception as error:  # the rules that were in force stay
+                log.error("credentials were not read again: %s", error)
+
+    def _reload(self) -> None:
+        """Take up what concerns clients' connections."""
+        if self._read_again is None:
+            return
+        try:
+            config = diff(self._config, self._read_again()).effective
+            self._gate.follow(Gate(config))
+            if len(config.homes) == len(self.homes):  # how many there are only a restart changes
+                for line, home in zip(self.homes, config.homes, strict=True):
+                    if home.address:
+                        line.move(RemoteAddress(home, config.links))
+            self._config = config
+            self.in_force.settings = settings_of(config)
+            logging.getLogger().setLevel(config.log.level.upper())
+            if self.on_taken_up:
+                self.on_taken_up(config)
+        except Exception as error:  # the next one may be better
+            log.error("the configuration was not taken up by a front: %s", error)
+
+    async def _retire(self, home: HomeLine, retire: frames.Retire) -> None:
+        if self._retiring is None:  # every home says so
+            self._retiring = asyncio.ensure_future(self._grpc.retire(retire.cut_s))
+        await asyncio.wait([self._retiring], timeout=_HEARD_S)
+        home.send(Kind.RETIRED)
+
+    async def _retire_http(self, retire: frames.Retire) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._http:
+            await self._http.drain(now + retire.cut_s, now + retire.serve_s)
+
+    async def _leave(self) -> None:
+        """End alone: have the clients connect to other fronts, and what is under way be answered."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._config.drain_s
+        self._grpc.close_port()
+        http = self._spawn(self._retire_http(frames.Retire(self._config.drain_s, 0.0)))
+        await self._grpc.retire(self._config.drain_s)
+        while not all(home.is_idle for home in self.homes) and loop.time() < until:
+            await asyncio.sleep(_POLL_S)
+        await asyncio.wait([http], timeout=max(0.0, until - loop.time()))
+        self._stop.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            faults.report("a front", error)
+            with contextlib.suppress(RuntimeError):
+                self._stop.set()

@@ -1,0 +1,343 @@
+"""The home's side: its clients are connected to fronts, and what they ask comes over the fronts' links."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, cast
+
+import grpc
+
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.outcome import SHUTTING_DOWN
+from tidegate_proxy.frontends import frames
+from tidegate_proxy.frontends.address import HomeAddress
+from tidegate_proxy.frontends.frames import STREAM, Kind
+from tidegate_proxy.frontends.link import Link
+from tidegate_proxy.frontends.remote_call import RemoteCall
+from tidegate_proxy.frontends.remote_exchange import RemoteExchange
+from tidegate_proxy.transport.client_bounds import Bounds, Served
+
+if TYPE_CHECKING:
+    from tidegate_proxy.servers.http.interface import Application
+    from tidegate_proxy.transport.interface import Call
+
+_POLL_S: Final = 0.01
+SERVED: Final[tuple[Served, ...]] = ("grpc", "http")
+"""What fronts serve."""
+_LAST_WORDS_S: Final = 1.0
+"""How long it may take to tell clients that they will not be answered."""
+_HEARD_S: Final = 1.5
+"""Fronts answer within a second; who has not by then does not."""
+
+
+class Home:
+    """Takes links of fronts, and gives what comes over them to a gRPC server and an HTTP application."""
+
+    def __init__(
+        self,
+        address: HomeAddress,
+        grpc_port: int,
+        http_port: int | None,
+        fronts: int,
+        metrics_port: int | None = None,
+        hold_s: float | None = None,
+        number: int | None = None,
+    ) -> None:
+        """`address`: where fronts come in; ports: where they listen.
+
+        `fronts`: how many have to let clients in before it is open. `metrics_port`: where they show its metrics; None:
+        it does so itself. `hold_s`: fronts go on when it ends, and hold for so long what comes for it; None: they end
+        with it. `number`: which of several homes it is, each of which has a part of the models; None: it has all.
+        """
+        self.grpc_port = grpc_port
+        self.http_port = http_port
+        self.metrics_port = metrics_port
+        self.number = number
+        self._has: Callable[[str], Awaitable[bool]] | None = None
+        self.page: Application | None = None
+        """Its metrics page."""
+        self.accept: Callable[[Call], None] | None = None
+        self.application: Application | None = None
+        self.on_taken_up: Callable[[], None] | None = None
+        """Called when it has taken up another configuration."""
+        self.bounds = Bounds()
+        self._address = address
+        self._fronts = fronts
+        self._hold_s = hold_s
+        self._serves: frames.Serves | None = None
+        self._listener: asyncio.AbstractServer | None = None
+        self._closed = False
+        self._links: set[FrontLink] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, has: Callable[[str], Awaitable[bool]] | None = None) -> None:
+        """Let fronts in; return when all of them have let clients in. Raises OSError, TlsError.
+
+        `has`: whether its Tritons have a model, of which the catalog may not know yet; fronts of several homes ask.
+        """
+        self._has = has
+        self._listener = await self._address.listen(lambda link: FrontLink(self, link))
+        while sum(link.listens for link in self._links) < self._fronts:
+            await asyncio.sleep(_POLL_S)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its fronts are on other machines."""
+        return self._address.is_elsewhere
+
+    def tell(self, serves: frames.Serves) -> None:
+        """Have the fronts know what this home has."""
+        self._serves = serves
+        for link in self._links:
+            link.left_of = {name: calls for name, calls in link.left_of.items() if name in serves.leaving}
+            link.send(Kind.SERVES, payload=frames.encode(serves))
+
+    def greet(self, link: "FrontLink") -> None:
+        """Say what is here to a front that came."""
+        if self._serves:
+            link.send(Kind.SERVES, payload=frames.encode(self._serves))
+        hello = frames.Hello(serves_http=self.application is not None, protocol=frames.PROTOCOL)
+        link.send(Kind.HELLO, payload=frames.encode(hello))
+
+    def was_left(self, model: str) -> bool:
+        """Whether every front asks another home for a model, and what came here for it before has ended."""
+        return bool(self._links) and all(link.was_left(model) for link in self._links)
+
+    def ends_all(self) -> None:
+        """The fronts are to end with it, whatever else they would do."""
+        if not self.is_elsewhere:
+            self._hold_s = None
+
+    def took_up(self) -> None:
+        """It has taken up another configuration: have the fronts of this machine do so, too."""
+        for link in self._links if not self.is_elsewhere else ():
+            link.send(Kind.RELOAD)
+        if self.on_taken_up:
+            self.on_taken_up()
+
+    async def close(self) -> None:
+        """Have the fronts end, unless they go on without it, and let nobody in."""
+        await self.cut_off_exchanges()
+        self._closed = True
+        if self._listener:
+            self._listener.close()
+        for link in list(self._links):
+            if self._hold_s is None:
+                link.send(Kind.STOP)
+            link.close()
+
+    async def retire(self, within_s: float) -> None:
+        """Have clients over gRPC told to go elsewhere; return when they had time to hear it.
+
+        Fronts that go on hold what comes instead, and their clients stay.
+        """
+        loop = asyncio.get_running_loop()
+        told = list(self._links)
+        for link in told:
+            link.is_retired = False
+            if self._hold_s is None:
+                link.send(Kind.RETIRE, payload=frames.encode(frames.Retire(within_s, within_s)))
+            else:
+                link.send(Kind.AWAY, payload=frames.size(round((within_s + self._hold_s) * 1e3)))
+        give_up = loop.time() + min(within_s, _HEARD_S)
+        while any(link in self._links and not link.is_retired for link in told) and loop.time() < give_up:
+            await asyncio.sleep(_POLL_S)
+
+    def retire_http(self, cut_s: float, serve_s: float) -> None:
+        """Have clients over HTTP told to go elsewhere, unless the fronts go on."""
+        if self._hold_s is not None:
+            return
+        for link in self._links:
+            link.send(Kind.RETIRE_HTTP, payload=frames.encode(frames.Retire(cut_s, serve_s)))
+
+    @property
+    def open_calls(self) -> int:
+        """gRPC calls that have not ended."""
+        return sum(len(link.calls) for link in self._links)
+
+    @property
+    def open_exchanges(self) -> int:
+        """HTTP requests that have not ended."""
+        return len(self._tasks)
+
+    def cut_off(self) -> int:
+        """End all gRPC calls that have not ended; how many."""
+        calls = [call for link in self._links for call in link.calls.values()]
+        for call in calls:
+            call.cut_off(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
+        return len(calls)
+
+    async def cut_off_exchanges(self) -> None:
+        """End all HTTP requests that have not ended."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
+
+    # For its links -----------------------------------------------------------------------------------------------
+
+    def joined(self, link: "FrontLink") -> None:
+        """A front is there, maybe too late."""
+        self._links.add(link)
+        if self._closed:
+            link.close()
+
+    def left(self, link: "FrontLink") -> None:
+        """A front is no more."""
+        self._links.discard(link)
+        self.count()
+
+    def count(self) -> None:
+        """Bring together what the fronts say of their connections."""
+        totals: Counter[str] = Counter()
+        for link in self._links:
+            totals.update(link.connections)
+        for protocol in SERVED:
+            self.bounds.connections[protocol] = totals[protocol]
+
+    def begin(self, exchange: RemoteExchange, *, is_page: bool) -> None:
+        """Have an HTTP request answered."""
+        application = self.page if is_page else self.application
+        assert application is not None, "no front listens for it otherwise"
+        task = asyncio.get_running_loop().create_task(exchange.run(application))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def find(self, link: "FrontLink", number: int, model: str) -> None:
+        """Answer whether it has a model."""
+        has = self._has
+        assert has is not None, "it was given before links were let in"
+
+        async def answer() -> None:
+            link.send(Kind.ANSWER, number, b"\x01" if await has(model) else b"\x00")
+
+        task = asyncio.get_running_loop().create_task(answer())
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            faults.report("answering an HTTP request", error)
+
+
+class FrontLink:
+    """One front: its calls and exchanges, by the numbers that it gave them."""
+
+    def __init__(self, home: Home, link: Link) -> None:
+        self.calls: dict[int, RemoteCall] = {}
+        self.connections: dict[str, int] = {}
+        """How many clients it has, by protocol."""
+        self.listens = False
+        """Whether clients come in there."""
+        self.is_retired = False
+        """Whether its clients have heard that they are to go elsewhere."""
+        self.bounds = home.bounds
+        self.now_s = asyncio.get_running_loop().time
+        self.left_of: dict[str, set[RemoteCall | RemoteExchange]] = {}
+        """Models that this front asks another home for, with what it had asked here before that may not have ended."""
+        self._exchanges: dict[int, RemoteExchange] = {}
+        self._openings = frames.Openings()
+        self._home = home
+        self._link = link
+        self._unread = 0
+        home.joined(self)
+        home.greet(self)
+
+    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
+        """Send a frame."""
+        self._link.send(kind, number, payload)
+
+    def close(self) -> None:
+        """End it."""
+        self._link.close()
+
+    def was_left(self, model: str) -> bool:
+        """Whether this front asks another home for a model, and what it had asked here before has ended."""
+        before = self.left_of.get(model)
+        if before is None:
+            return False
+        before &= {*self.calls.values(), *self._exchanges.values()}
+        return not before
+
+    def over(self, number: int) -> None:
+        """A call or exchange has ended."""
+        self.calls.pop(number, None)
+        self._exchanges.pop(number, None)
+
+    def take(self, kind: int, number: int, payload: bytes) -> None:
+        """One frame of the front's."""
+        if kind == Kind.CALL:
+            self._call(number, payload)
+        elif kind == Kind.ASK:
+            ask = frames.ask_of(payload)
+            exchange = self._exchanges[number] = RemoteExchange(self, number, ask)
+            self._home.begin(exchange, is_page=ask.is_page)
+        elif kind == Kind.COUNTS:
+            self._count(frames.counts_of(payload))
+        elif kind == Kind.LISTENS:
+            self.listens = True
+        elif kind == Kind.RETIRED:
+            self.is_retired = True
+        elif kind == Kind.FIND:
+            self._home.find(self, number, payload.decode("utf-8", "surrogatepass"))
+        elif kind == Kind.LEFT:
+            under_way = {call for call in self.calls.values() if call.method != STREAM} | set(self._exchanges.values())
+            self.left_of |= {name: set(under_way) for name in frames.names_of(payload)}
+        elif call := self.calls.get(number):
+            self._of_call(kind, number, call, payload)
+        elif asked := self._exchanges.get(number):
+            self._of_exchange(kind, number, asked, payload)
+
+    def lost(self) -> None:
+        """The front ended, and its clients are gone."""
+        self._home.left(self)
+        self.bounds.unread(-self._unread)
+        under_way: list[RemoteCall | RemoteExchange] = [*self.calls.values(), *self._exchanges.values()]
+        for one in under_way:
+            _let_leave(one)
+
+    def _call(self, number: int, payload: bytes) -> None:
+        opening, remaining_s, message = self._openings.read(payload)
+        call = RemoteCall(self, number, opening, remaining_s, comes=opening.method != STREAM)
+        self.calls[number] = call
+        assert self._home.accept is not None, "it was given before links were let in"
+        self._home.accept(call)
+        if message is not None:
+            call.came(message)
+
+    def _of_call(self, kind: int, number: int, call: RemoteCall, payload: bytes) -> None:
+        if kind == Kind.MESSAGE:
+            call.came(payload)
+        elif kind == Kind.CLOSED:
+            call.closed()
+        elif kind == Kind.TAKEN:
+            call.taken()
+        elif kind == Kind.GONE:
+            self.calls.pop(number, None)
+            _let_leave(call)
+
+    def _of_exchange(self, kind: int, number: int, exchange: RemoteExchange, payload: bytes) -> None:
+        if kind in (Kind.BODY, Kind.BODY_END):
+            exchange.came(payload, is_last=kind == Kind.BODY_END)
+        elif kind == Kind.TAKEN:
+            exchange.taken()
+        elif kind == Kind.GONE:
+            self._exchanges.pop(number, None)
+            _let_leave(exchange)
+
+    def _count(self, counts: frames.Counts) -> None:
+        self.connections = counts.connections
+        self.bounds.unread(counts.unread_bytes - self._unread)
+        self._unread = counts.unread_bytes
+        for protocol, limit, amount in counts.ended:
+            self.bounds.ended[cast("Served", protocol), limit] += amount
+        self._home.count()
+
+
+def _let_leave(one: RemoteCall | RemoteExchange) -> None:
+    """A client does not wait any more; a fault over that is no other client's."""
+    try:
+        one.leave()
+    except Exception as error:
+        faults.report("a client that left", error)

@@ -1,0 +1,332 @@
+"""One home as a front knows it: the link to it, and what is under way there."""
+
+import asyncio
+import logging
+from itertools import count
+from typing import Any, Final, Protocol
+
+import grpc
+
+from tidegate_proxy.base import refusal
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed
+from tidegate_proxy.frontends import frames
+from tidegate_proxy.frontends.address import HomeAddress
+from tidegate_proxy.frontends.frames import INLINE, Kind
+from tidegate_proxy.frontends.link import Link
+from tidegate_proxy.servers.http.interface import Answer
+from tidegate_proxy.service.fan_out import ControlCall
+from tidegate_proxy.transport.http2.status import CODES
+
+log = logging.getLogger(__name__)
+
+NO_HOME: Final = "Tidegate's scheduler is not there: it is being started again"
+HOME_LOST: Final = "Tidegate's scheduler ended while the request was under way"
+_CONNECT_EVERY_S: Final = (0.02, 0.5)
+"""How soon a home is looked for again that was not there: at first, and at last."""
+_NUMBERS: Final = (1 << 32) - 1
+_UNAVAILABLE: Final = grpc.StatusCode.UNAVAILABLE
+
+
+def no_home() -> RequestFailed:
+    """What a client is told whose home is not there."""
+    return RequestFailed(_UNAVAILABLE, NO_HOME, refusal=refusal.NO_HOME)
+
+
+def home_lost() -> RequestFailed:
+    """What a client is told whose home has ended meanwhile."""
+    return RequestFailed(_UNAVAILABLE, HOME_LOST, refusal=refusal.NO_HOME)
+
+
+def shutting_down() -> RequestFailed:
+    """What a client is told where all ends."""
+    return RequestFailed(_UNAVAILABLE, SHUTTING_DOWN, refusal=refusal.SHUTTING_DOWN)
+
+
+def failure_in(payload: bytes) -> RequestFailed:
+    """What END says; its code may be OK."""
+    code, details, reason = frames.status_of(payload)
+    return RequestFailed(CODES[code], details, refusal=reason)
+
+
+class Relayed(Protocol):
+    """A call or an exchange that is passed on."""
+
+    def take(self, kind: int, payload: bytes) -> None:
+        """What the home says of it."""
+
+    def fail(self, failure: RequestFailed) -> None:
+        """End it."""
+
+    def again(self) -> None:
+        """It could not begin, as its home was away: now it may."""
+
+
+class Told(Protocol):
+    """Who hears what a home says of itself."""
+
+    def home_said(self, home: "HomeLine", kind: int, payload: bytes) -> None:
+        """A frame that is about no call."""
+
+    def home_lost(self, home: "HomeLine") -> None:
+        """It is not linked any more."""
+
+
+class HomeLine:
+    """Lives in the event loop of a front."""
+
+    def __init__(self, number: int, address: HomeAddress, told: Told) -> None:
+        self.number = number
+        self._address = address
+        self._told = told
+        self.has_stopped = False
+        """Whether it has ended because all do."""
+        self._link: Link | None = None
+        self._is_refused = False
+        self._has_said_hello = False
+        self._under_way: dict[int, Relayed] = {}
+        self._numbers = count(1)
+        self._lost = asyncio.Event()
+        self._connecting: asyncio.Task[None] | None = None
+        self._away: asyncio.TimerHandle | None = None
+        """Runs while the home is about to end and come back."""
+        self._waiting: list[Relayed] = []
+        """What has come meanwhile."""
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether there is a link, over which it may still answer."""
+        return self._link is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it may be asked."""
+        return self._has_said_hello and self._away is None
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is about to end, or has, and comes back."""
+        return self._away is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way, or waits."""
+        return not self._under_way and not self._waiting
+
+    # For what is relayed -----------------------------------------------------------------------------------------
+
+    def begin(self, relayed: Relayed) -> int:
+        """Something begins: its number; 0 where the home is not there: it is ended then, or told when it may begin."""
+        if self._away:
+            self._waiting.append(relayed)
+            return 0
+        if not self._has_said_hello:
+            relayed.fail(shutting_down() if self.has_stopped else no_home())
+            return 0
+        number = next(self._numbers) & _NUMBERS
+        while not number or number in self._under_way:
+            number = next(self._numbers) & _NUMBERS
+        self._under_way[number] = relayed
+        return number
+
+    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
+        """Send a frame; where the home is lost, what it is about was ended or will be."""
+        if self._link:
+            self._link.send(kind, number, payload)
+
+    def over(self, number: int) -> None:
+        """The call or exchange of this number has ended."""
+        self._under_way.pop(number, None)
+
+    def forget(self, relayed: Relayed) -> None:
+        """Its client has left before it could begin."""
+        if relayed in self._waiting:
+            self._waiting.remove(relayed)
+
+    # Questions ---------------------------------------------------------------------------------------------------
+
+    async def ask(self, call: ControlCall) -> Outcome:
+        """What it says to a call; a failure, too, is an answer."""
+        asked = _Asked(self)
+        inline = call.message if len(call.message) <= INLINE else None
+        opening = frames.call(call.method, "", call.metadata, call.remaining_s, inline)
+        try:
+            answer = await asked.of(Kind.CALL, opening, call.message if inline is None else None)
+        except RequestFailed as failure:
+            return failure
+        return answer.body
+
+    async def ask_over_http(self, scope: dict[str, Any], body: bytes, *, is_page: bool = False) -> Answer:
+        """What it says to an HTTP request. Raises RequestFailed where it is lost. `is_page`: one for its metrics."""
+        asked = _Asked(self)
+        inline = body if len(body) <= INLINE else None
+        return await asked.of(Kind.ASK, frames.encode((scope, inline, is_page)), body if inline is None else None)
+
+    async def has(self, model: str) -> bool:
+        """Whether it has a model of this name after all."""
+        try:
+            return (await _Asked(self).of(Kind.FIND, model.encode("utf-8", "surrogatepass"), None)).body == b"\x01"
+        except RequestFailed:
+            return False
+
+    # For the front -----------------------------------------------------------------------------------------------
+
+    async def keep_linked(self) -> None:
+        """For ever: be linked to the home, or look for it."""
+        wait_s, longest_s = _CONNECT_EVERY_S
+        said = ""
+        while True:
+            self._lost.clear()
+            self._connecting = asyncio.ensure_future(self._address.connect(self._linked, self._refused))
+            try:
+                await self._connecting
+            except asyncio.CancelledError:
+                this = asyncio.current_task()
+                if this is None or this.cancelling():
+                    raise
+                continue  # it has moved meanwhile
+            except OSError as error:
+                if self._address.is_elsewhere and str(error) != said and wait_s == longest_s:
+                    said = str(error)
+                    log.warning("home %d at %s cannot be reached: %s", self.number, self._address, said)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, longest_s)
+                continue
+            began_s = asyncio.get_running_loop().time()
+            await self._lost.wait()
+            if asyncio.get_running_loop().time() - began_s > longest_s:
+                wait_s, said = _CONNECT_EVERY_S[0], ""
+            else:  # it closes the link at once, and may do so again
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, longest_s)
+
+    def move(self, address: HomeAddress) -> None:
+        """It is found at another address from now on; what is under way at the old one fails."""
+        if str(address) == str(self._address):
+            return
+        log.info("home %d is at %s now", self.number, address)
+        self._address = address
+        if self._link:
+            self._link.abort()
+        elif self._connecting:
+            self._connecting.cancel()  # nobody may answer there for seconds
+
+    def said_hello(self) -> None:
+        """It may be asked from now on."""
+        self._has_said_hello = True
+        self._end_wait()
+
+    def is_away(self, for_s: float) -> None:
+        """It ends and comes back: what comes for it waits so long."""
+        self._end_wait()
+        self._away = asyncio.get_running_loop().call_later(for_s, self._end_wait)
+
+    def close(self) -> None:
+        """End the link, and what waits for one."""
+        if self._link:
+            self._link.close()
+        self._end_wait()
+
+    def _end_wait(self) -> None:
+        if self._away:
+            self._away.cancel()
+        self._away = None
+        waiting, self._waiting = self._waiting, []
+        for relayed in waiting:
+            relayed.again()
+
+    # For its link ------------------------------------------------------------------------------------------------
+
+    def _linked(self, link: Link) -> "HomeLine":
+        self._link, self._is_refused = link, False
+        return self
+
+    def _refused(self) -> None:
+        if not self._is_refused:
+            log.error("home %d at %s lets nobody in: is links.secret_file the same there?", self.number, self._address)
+        self._is_refused = True
+        self._lost.set()
+
+    def take(self, kind: int, number: int, payload: bytes) -> None:
+        """One frame of the home's."""
+        if relayed := self._under_way.get(number):
+            relayed.take(kind, payload)
+        elif not number:
+            self._told.home_said(self, kind, payload)
+
+    def lost(self) -> None:
+        """The home ended."""
+        self._link, self._has_said_hello = None, False
+        relayed, self._under_way = list(self._under_way.values()), {}
+        for one in relayed:
+            try:
+                one.fail(shutting_down() if self.has_stopped else home_lost())
+            except Exception as error:  # one that breaks keeps no other from hearing of it
+                faults.report("ending a call whose home is lost", error)
+        self._told.home_lost(self)
+        self._lost.set()
+
+
+class _Asked:
+    """One question, whose whole answer is awaited: a body, and over HTTP its head."""
+
+    def __init__(self, home: HomeLine) -> None:
+        self._home = home
+        self._number = 0
+        self._rest: bytes | None = None
+        """What of the question is sent once it is wanted."""
+        self._status, self._headers = 200, list[tuple[bytes, bytes]]()
+        self._parts: list[bytes] = []
+        self._answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._kind, self._opening = Kind.CALL, b""
+
+    async def of(self, kind: Kind, opening: bytes, rest: bytes | None) -> Answer:
+        """The answer. Raises RequestFailed. `rest`: what follows the opening."""
+        self._kind, self._opening, self._rest = kind, opening, rest
+        self.again()
+        try:
+            return await self._answered
+        except asyncio.CancelledError:
+            self._home.forget(self)
+            if self._number:
+                self._home.over(self._number)
+                self._home.send(Kind.GONE, self._number)
+            raise
+
+    def again(self) -> None:
+        """Begin."""
+        self._number = self._home.begin(self)
+        if not self._number:
+            return
+        self._home.send(self._kind, self._number, self._opening)
+        if self._rest is not None and self._kind == Kind.CALL:
+            self._home.send(Kind.MESSAGE, self._number, self._rest)
+
+    def take(self, kind: int, payload: bytes) -> None:
+        """What the home says."""
+        if kind == Kind.START:
+            start = frames.start_of(payload)
+            self._status, self._headers = start.status, start.headers
+        elif kind == Kind.PART:
+            self._parts.append(payload)
+            self._home.send(Kind.TAKEN, self._number)
+        elif kind in (Kind.ANSWER, Kind.LAST):
+            self._end(Answer(self._status, self._headers, b"".join((*self._parts, payload))))
+        elif kind == Kind.END:
+            self.fail(failure_in(payload))
+        elif kind == Kind.GONE:
+            self.fail(RequestFailed(_UNAVAILABLE, "the home broke the answer off", refusal=refusal.FAULT))
+        elif kind == Kind.WANT and self._rest is not None and self._kind == Kind.ASK:
+            self._home.send(Kind.BODY_END, self._number, self._rest)
+            self._rest = None
+
+    def fail(self, failure: RequestFailed) -> None:
+        """It is not answered."""
+        self._home.over(self._number)
+        if not self._answered.done():
+            self._answered.set_exception(failure)
+
+    def _end(self, answer: Answer) -> None:
+        self._home.over(self._number)
+        if not self._answered.done():
+            self._answered.set_result(answer)

@@ -1,0 +1,137 @@
+"""One connection between a front and its home: frames, in order, either way."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.frontends.frames import HEAD, INLINE, Kind
+
+_LARGE: Final = 1 << 16
+"""From so many bytes on, parts of a frame are collected before they are joined."""
+
+
+class LinkEnd(Protocol):
+    """Who is told what comes over a link."""
+
+    def take(self, kind: int, number: int, payload: bytes) -> None:
+        """One frame."""
+
+    def lost(self) -> None:
+        """The link is no more; nothing comes any more. Called once."""
+
+
+class Link(asyncio.Protocol):
+    """Frames over a stream socket. All in the event loop's thread.
+
+    What is sent within one turn of the loop leaves in one write: that is what uvloop does with a socket's writes.
+    """
+
+    def __init__(self, make_end: Callable[["Link"], LinkEnd]) -> None:
+        self._make_end = make_end
+        self.largest: int | None = None
+        """Frames may carry no more bytes; None: no limit."""
+        self._end: LinkEnd | None = None
+        self._transport: asyncio.Transport | None = None
+        self._rest = b""
+        """The beginning of a frame whose end has not come."""
+        self._large = (0, 0)
+        """Kind and number of a large one that has not come whole."""
+        self._parts: list[bytes] = []
+        """What has come of what it carries."""
+        self._missing = 0
+        """Bytes of it that have not come; 0: there is no such frame."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames may be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
+        """Send a frame; on a link that is lost it is lost, too: its end was told, or will be."""
+        if not self.is_open:
+            return
+        assert self._transport is not None, "is_open"
+        head = HEAD.pack(kind, number, len(payload))
+        if len(payload) <= INLINE:
+            self._transport.write(head + payload)
+        else:
+            self._transport.writelines((head, payload))
+
+    @property
+    def connection(self) -> socket.socket | None:
+        """What it goes over."""
+        found: socket.socket | None = self._transport.get_extra_info("socket") if self._transport else None
+        return found
+
+    def hand_over(self, make_end: Callable[["Link"], LinkEnd]) -> None:
+        """From the next frame on it has another end."""
+        self._end = make_end(self)
+
+    def abort(self) -> None:
+        """End at once, whatever was sent."""
+        if self._transport:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Send what was said, and end."""
+        if self._transport:
+            self._transport.close()
+
+    # For the event loop ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is there."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by name
+        self._end = self._make_end(self)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """It is no more."""
+        if self._end:
+            self._end.lost()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        try:
+            if self._missing:
+                data = self._add(data)
+            if data:
+                self._read(self._rest + data if self._rest else data)
+        except Exception as error:
+            faults.report("a link between a front and its home", error)
+            self.abort()
+
+    def _read(self, data: bytes) -> None:
+        """Take the frames that are whole, and keep what is left."""
+        assert self._end is not None, "it was made with the connection"
+        at, size, self._rest = 0, len(data), b""
+        while size - at >= HEAD.size:
+            kind, number, length = HEAD.unpack_from(data, at)
+            if self.largest is not None and length > self.largest:
+                self.abort()
+                return
+            begin = at + HEAD.size
+            end = begin + length
+            if end > size:
+                if length >= _LARGE:
+                    self._large, self._missing = (kind, number), end - size
+                    self._parts.append(data[begin:])
+                    return
+                break
+            self._end.take(kind, number, data[begin:end])
+            at = end
+        self._rest = data[at:] if at else data
+
+    def _add(self, data: bytes) -> bytes:
+        """More of a large frame; what is behind it. What it carries is put together once."""
+        assert self._end is not None, "it was made with the connection"
+        missing = self._missing
+        self._missing = max(0, missing - len(data))
+        self._parts.append(data if len(data) <= missing else data[:missing])
+        if self._missing:
+            return b""
+        payload = b"".join(self._parts)
+        self._parts.clear()
+        self._end.take(*self._large, payload)
+        return data[missing:]

@@ -1,0 +1,210 @@
+"""Starts homes and fronts, each a process, and starts anew those that end.
+
+It is forked off before anything runs, holds the ports, and does nothing but wait: it has no event loop and no threads,
+so that it may fork whenever one of its processes is lost.
+"""
+
+import ctypes
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NoReturn
+
+from tidegate_proxy.tritons.embedded.revival import RestartPauses
+
+log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+HOME, FRONT = "tidegate-home", "tidegate-front"
+"""What `ps` and `top` call the processes."""
+ALL_END: Final = signal.SIGINT
+"""What the homes are sent when all is to end. SIGTERM, from anybody else, is meant for one process alone."""
+_SIGNALS: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_LOOK_S: Final = 60.0
+"""How often it wakes where nothing happens."""
+_LAST_WORDS_S: Final = 3.0
+"""How long fronts have to end when their home has."""
+
+
+class _Child:
+    """One process that is kept alive."""
+
+    def __init__(self, name: str, title: str, run: Callable[[], int], folder: Path) -> None:
+        """`title`: what `ps` calls it; `run`: what it does; its exit status. `folder`: of all sockets."""
+        self.name = name
+        self.title = title
+        self.run = run
+        self.folder = folder
+        self.pid = 0
+        """0: it does not run."""
+        self.start_at = 0.0
+        """When it is to be started."""
+        self._pauses = RestartPauses()
+        self._started_at = 0.0
+
+    def start(self) -> None:
+        """Fork it off."""
+        self._started_at = time.monotonic()
+        supervisor = os.getpid()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if not self.pid:
+            _run(self, supervisor)
+
+    def ended(self) -> float:
+        """It ended: in how many seconds it is to be started."""
+        self.pid = 0
+        now = time.monotonic()
+        wait_s = self._pauses.after(now - self._started_at)
+        self.start_at = now + wait_s
+        return wait_s
+
+
+Run = Callable[[Path], int]
+"""What a process does, given a path; its exit status."""
+
+
+RunFront = Callable[[Path, Sequence[Path]], int]
+"""What a front does, given the folder of all, and the sockets of the homes; its exit status."""
+
+
+def supervise(run_homes: Sequence[Run], run_front: RunFront, fronts: int) -> int:
+    """Keep homes and so many fronts alive until a signal says to stop, or a home cannot serve; the exit status.
+
+    SIGTERM and SIGINT have the homes end, and these the fronts; SIGHUP has the homes read the configuration again, and
+    these the fronts. Where there are no homes, the fronts are told.
+
+    Args:
+        run_homes: each serves, given the socket where fronts find it, which is there when it is ready.
+        run_front: has clients, given the folder of all sockets, where something may be kept for who comes after it,
+            and the sockets of all homes.
+        fronts: how many.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tidegate-fronts-"))
+    try:
+        return _Supervisor(folder, run_homes, run_front, fronts).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Supervisor:
+    def __init__(self, folder: Path, run_homes: Sequence[Run], run_front: RunFront, fronts: int) -> None:
+        sockets = [folder / f"home{number}" for number in range(len(run_homes))]
+        names = ["the home"] if len(sockets) == 1 else [f"home {number}" for number in range(len(sockets))]
+        titles = [HOME] if len(sockets) == 1 else [f"{HOME}-{number}" for number in range(len(sockets))]
+        homes = [
+            _Child(name, title, partial(run, socket), folder)
+            for name, title, run, socket in zip(names, titles, run_homes, sockets, strict=True)
+        ]
+        self._fronts = [
+            _Child(f"front {number}", FRONT, partial(run_front, folder, sockets), folder)
+            for number in range(1, fronts + 1)
+        ]
+        self._socket_of = dict(zip(homes, sockets, strict=True))
+        self._children = [*homes, *self._fronts]
+        self._told = homes or self._fronts
+        """Whoever is told what all are to do."""
+        self._stopping = False
+        self._status = 0
+        """With which all ends, where it was asked to."""
+
+    def run(self) -> int:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        for child in self._children:
+            child.start()
+        while True:
+            missing = [] if self._stopping else [child for child in self._children if not child.pid]
+            wait_s = min((child.start_at - time.monotonic() for child in missing), default=_LOOK_S)
+            received = signal.sigtimedwait(_SIGNALS, max(0.0, wait_s))
+            number = received.si_signo if received else None
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self._stopping = True
+                for child in self._told:
+                    _send(child, ALL_END)
+            elif number == signal.SIGHUP:
+                for child in self._told:
+                    _send(child, signal.SIGHUP)
+            status = self._reap()
+            if status is not None:
+                return self._finish(status)
+            if self._stopping and not any(child.pid for child in self._told):
+                return self._finish(self._status)
+            for child in missing:
+                if child.start_at <= time.monotonic() and not self._stopping:
+                    child.start()
+
+    def _reap(self) -> int | None:
+        """See who ended; the exit status where that is the end of all."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return None
+            if not pid:
+                return None
+            child = next((one for one in self._children if one.pid == pid), None)
+            if child is None:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            wait_s = child.ended()
+            own_status = code if code >= 0 else 1
+            if self._stopping:
+                self._status = self._status or own_status * (child in self._told)
+            elif child in self._socket_of and not self._socket_of[child].exists():
+                return own_status  # it never served, and has said why
+            if not self._stopping:
+                how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
+                log.error("%s ended %s: it is started again in %.2g s", child.name, how, wait_s)
+
+    def _finish(self, status: int) -> int:
+        """End what still runs."""
+        running = [child for child in self._children if child.pid]
+        if not self._stopping:  # a home has never served
+            for child in running:
+                _send(child, signal.SIGTERM)
+        give_up = time.monotonic() + _LAST_WORDS_S
+        for child in running:
+            while os.waitpid(child.pid, os.WNOHANG)[0] != child.pid:
+                if time.monotonic() > give_up:
+                    _send(child, signal.SIGKILL)
+                    os.waitpid(child.pid, 0)
+                    break
+                signal.sigtimedwait(_SIGNALS, 0.05)
+        return status
+
+
+def _send(child: _Child, number: int) -> None:
+    if child.pid:
+        os.kill(child.pid, number)  # not reaped yet, so nobody else has its number
+
+
+def _run(child: _Child, supervisor: int) -> NoReturn:
+    """In the child: it gets its signals from the supervisor, not from a terminal, and does not outlive it."""
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        libc.prctl(_PR_SET_NAME, child.title.encode())
+        if os.getppid() == supervisor:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            status = child.run()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        log.exception("a process of Tidegate's broke")
+    finally:
+        if os.getppid() != supervisor:  # which was killed, and could not do it
+            shutil.rmtree(child.folder, ignore_errors=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

@@ -1,0 +1,117 @@
+"""Metadata and headers of clients that go on to a Triton, and those that a model may see as parameters."""
+
+import re
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tritonclient.grpc import model_config_pb2
+
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.transport import Metadata
+
+_OF_A_CONNECTION: Final = frozenset({"content-type", "te"})
+"""Keys of what concerns the client's own connection."""
+_OF_GRPC: Final = ("grpc-", ":")
+"""How the other keys begin that do."""
+OF_AN_EXCHANGE: Final = frozenset(
+    {
+        b"accept", b"accept-encoding", b"connection", b"content-encoding", b"content-length", b"content-type",
+        b"expect", b"host", b"inference-header-content-length", b"keep-alive", b"te", b"transfer-encoding",
+        b"upgrade", b"user-agent",
+    }
+)  # fmt: skip
+"""HTTP headers that concern only how one request and its answer are transferred."""
+LONGEST_VALUE: Final = 8000
+"""Bytes. Over a longer one Triton's HTTP server closes the connection: nobody can count on it."""
+_MOST_BYTES: Final = 7 << 10
+"""The most bytes of metadata: with half a KiB of its own, Triton's gRPC server refuses some beyond 8 KiB, all of 16."""
+_BYTES_OF_A_PAIR: Final = 32
+"""What HTTP/2 counts for a header beside its name and value (RFC 9113, section 6.5.2)."""
+_IN_KEYS: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-.")
+_IN_VALUES: Final = frozenset(range(0x20, 0x7F))
+
+
+def forwarded(metadata: Metadata, hidden: Container[str]) -> list[tuple[str, str | bytes]]:
+    """The client's metadata without what belongs to its own connection. `hidden`: names that no Triton is to see."""
+    return [
+        (key, value)
+        for key, value in metadata
+        if key not in _OF_A_CONNECTION and not key.startswith(_OF_GRPC) and key not in hidden
+    ]
+
+
+def forwarded_with_all(several: Sequence[Metadata], hidden: Container[str]) -> list[tuple[str, str | bytes]]:
+    """What goes on with a batch of several requests: what all of them say alike."""
+    common = forwarded(several[0], hidden)
+    for metadata in several[1:]:
+        if not common:
+            break
+        common = [pair for pair in common if pair in metadata]
+    return common
+
+
+def fits(metadata: Metadata) -> bool:
+    """Whether a Triton's gRPC server takes so much, as its HTTP server does."""
+    return sum(len(key) + len(value) + _BYTES_OF_A_PAIR for key, value in metadata) <= _MOST_BYTES
+
+
+def metadata_of(headers: Iterable[tuple[bytes, bytes]]) -> Metadata:
+    """HTTP headers, names in lower case, as metadata; without those that concern the exchange or are none to gRPC."""
+    return tuple(
+        (name.decode(), value.decode() or " ")  # as Triton reads an empty value
+        for name, value in headers
+        if name not in OF_AN_EXCHANGE
+        and not name.startswith(b"grpc-")
+        and not name.endswith(b"-bin")
+        and len(value) <= LONGEST_VALUE
+        and _IN_KEYS.issuperset(name)
+        and _IN_VALUES.issuperset(value)
+    )
+
+
+DEAF_BACKENDS: Final = frozenset({"fil", "onnxruntime", "openvino", "pytorch", "tensorflow", "tensorrt"})
+"""Backends that read no parameter of a request that a client is free to name."""
+_TRACES: Final = frozenset({"traceparent", "tracestate"})
+
+
+def may_read_headers(config: model_config_pb2.ModelConfig) -> bool:
+    """Whether a model may see the parameters of its requests."""
+    return config.backend not in DEAF_BACKENDS or config.runtime.endswith(".py")
+
+
+def own_headers(config: ServeConfig) -> frozenset[str]:
+    """Headers that the configuration has Tidegate read, by their lower-case names."""
+    named = {config.app.header, config.clients.key}
+    named |= {entry.header.name for entry in config.restricted if entry.header}
+    named |= {name for triton in config.tritons for name in triton.headers}
+    return frozenset(name for name in named if name) | (_TRACES if config.tracing else frozenset())
+
+
+def keys_of(metadata: Metadata, patterns: Iterable[str]) -> str:
+    """What a Triton with one of these patterns forwards of metadata: requests that differ in it share no batch."""
+    pairs = [pair for pair in metadata if any(re.search(pattern, pair[0], re.IGNORECASE) for pattern in patterns)]
+    return repr(sorted(pairs, key=repr)) if pairs else ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderForwarding:
+    """What is known of how the Tritons of a model forward headers of HTTP requests."""
+
+    patterns: tuple[str | None, ...]
+    """Their patterns, which match letters of either case; None: not known, empty: there is none."""
+    own: frozenset[str] = frozenset()
+    """Headers that Tidegate itself reads: they do not count where a pattern is not known."""
+
+    def may_forward(self, name: str) -> bool:
+        """Whether one of them may forward a header, named as the client wrote it.
+
+        Where a pattern is not known, the headers that every client sends are taken not to be meant for models.
+        """
+        return any(
+            self._is_unknown(name) if pattern is None else bool(pattern and re.search(pattern, name, re.IGNORECASE))
+            for pattern in self.patterns
+        )
+
+    def _is_unknown(self, name: str) -> bool:
+        return name.lower() not in self.own and name.lower().encode("latin1") not in OF_AN_EXCHANGE

@@ -1,0 +1,128 @@
+"""What a model's config says about its requests: what a well-formed one looks like, and how many run at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from struct import Struct
+from struct import error as struct_error
+from typing import Final
+
+import numpy as np
+from tritonclient.grpc import model_config_pb2
+
+from tidegate_proxy.messages.forwarded_metadata import may_read_headers
+from tidegate_proxy.messages.padding import PaddedAxis
+from tidegate_proxy.messages.wire import Buffer
+
+ELEMENT_BYTES = {
+    "BOOL": 1, "UINT8": 1, "INT8": 1, "UINT16": 2, "INT16": 2, "FP16": 2, "BF16": 2,
+    "UINT32": 4, "INT32": 4, "FP32": 4, "UINT64": 8, "INT64": 8, "FP64": 8,
+}  # fmt: skip
+"""Size of an element by datatype; BYTES elements carry their own length."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor of a model, without the batch dimension; -1 stands for any size."""
+
+    datatype: str
+    dims: tuple[int, ...]
+    optional: bool = False
+
+    def accepts(self, datatype: str, shape: Sequence[int]) -> bool:
+        """Whether a tensor of this type and full shape (rows first) fits."""
+        return (
+            datatype == self.datatype
+            and len(shape) == len(self.dims) + 1
+            and all(have >= 0 and want in (-1, have) for want, have in zip(self.dims, shape[1:], strict=True))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The inputs and outputs of a model that is scheduled."""
+
+    model: str
+    inputs: dict[str, TensorSpec]
+    outputs: frozenset[str]
+    max_rows: int
+    padding: tuple[PaddedAxis, ...] = ()
+    """The sizes of inputs that are padded to common ones, so that requests share batches."""
+    reads_headers: bool = False
+    """Whether the model may see headers of clients, which its Triton may make parameters of their requests."""
+    heeds_timeout: bool = False
+    """Whether its Triton drops requests whose parameter `timeout` is over: it does so where a model says so."""
+
+    @property
+    def tensors(self) -> "Signature":
+        """The same, but for what does not concern the tensors of requests."""
+        return replace(self, max_rows=0, reads_headers=False, heeds_timeout=False)
+
+    @property
+    def has_strings(self) -> bool:
+        """Whether there is an input whose elements carry their own lengths."""
+        return any(spec.datatype == "BYTES" for spec in self.inputs.values())
+
+
+def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
+    """The signature of a model with a batch dimension."""
+    return Signature(
+        model=config.name,
+        inputs={
+            tensor.name: TensorSpec(datatype_of(tensor.data_type), tuple(tensor.dims), tensor.optional)
+            for tensor in config.input
+        },
+        outputs=frozenset(tensor.name for tensor in config.output),
+        max_rows=config.max_batch_size,
+        reads_headers=may_read_headers(config),
+        heeds_timeout=config.dynamic_batching.default_queue_policy.allow_timeout_override,
+    )
+
+
+def instances_of(config: model_config_pb2.ModelConfig) -> int:
+    """How many batches of a model its Triton runs at a time."""
+    groups = [int(group.count) * max(1, len(group.gpus)) for group in config.instance_group if not group.passive]
+    return max(1, sum(groups))
+
+
+STRINGS_ASIDE_FROM: Final = 1 << 18
+"""Size in bytes of a message, or an answer, whose strings may take so long to count that others should not wait for
+it: about 10 ms, where a thread costs a tenth of one."""
+_WORTH_A_GLANCE: Final = 64
+_unpack_length: Final = Struct("<I").unpack_from
+
+
+def split_elements(tensor: Buffer, count: int) -> list[int]:
+    """Where each of the `count` elements of a BYTES tensor ends, in bytes.
+
+    Raises ValueError when the tensor does not hold exactly that many.
+    """
+    ends = _ends_of_equals(tensor, count)
+    if ends:
+        return ends
+    position = 0
+    try:
+        for _ in range(count):
+            (length,) = _unpack_length(tensor, position)
+            position += 4 + length
+            ends.append(position)
+    except struct_error as error:
+        raise ValueError("a BYTES tensor ends before its last element") from error
+    if position != len(tensor):
+        raise ValueError("a BYTES tensor holds something else than its elements")
+    return ends
+
+
+def _ends_of_equals(tensor: Buffer, count: int) -> list[int]:
+    """The ends where all elements are of one size, which is seen at a glance; empty where they are not."""
+    if count < _WORTH_A_GLANCE or len(tensor) % count or len(tensor) < 4 * count:
+        return []
+    step = len(tensor) // count
+    lengths = np.frombuffer(tensor, np.uint8).reshape(count, step)[:, :4]
+    expected = np.frombuffer((step - 4).to_bytes(4, "little"), np.uint8)
+    return list(range(step, len(tensor) + 1, step)) if (lengths == expected).all() else []
+
+
+def datatype_of(data_type: int) -> str:
+    """The name that requests have for a datatype of configs."""
+    name = str(model_config_pb2.DataType.Name(data_type)).removeprefix("TYPE_")
+    return "BYTES" if name == "STRING" else name

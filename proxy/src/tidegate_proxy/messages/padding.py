@@ -1,0 +1,188 @@
+"""Pad a model's requests to common sizes, in the one copy that goes into the message, and cut outputs back."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from tidegate_proxy.messages import wire
+from tidegate_proxy.messages.wire import Buffer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """What happens to a tensor: along every axis its beginning is kept, as much as there is in both shapes."""
+
+    element_bytes: int
+    shape: tuple[int, ...]
+    to: tuple[int, ...]
+    fill: int = 0
+    """The bytes of an element that is added, as an integer of that size."""
+
+    @property
+    def size(self) -> int:
+        """What it is afterwards, in bytes."""
+        return prod(self.to) * self.element_bytes
+
+    def of(self, tensor: memoryview) -> "Piece":
+        """A tensor after it; not copied now, and not at all where what is kept lies in one piece."""
+        if self._keeps_a_beginning:
+            return tensor[: self.size]
+        return Resized(tensor, self)
+
+    @property
+    def _keeps_a_beginning(self) -> bool:
+        """Whether what is kept is all that it becomes, and lies before all that is not."""
+        changed = next((axis for axis, (had, has) in enumerate(zip(self.shape, self.to, strict=True)) if had != has), 0)
+        return (
+            self.to[changed] <= self.shape[changed]
+            and self.to[changed + 1 :] == self.shape[changed + 1 :]
+            and prod(self.to[:changed]) == 1
+        )
+
+    def copy(self, tensor: memoryview, into: memoryview) -> None:
+        """Write it, resized, to memory of its new size."""
+        source, target = self._array(tensor, self.shape), self._array(into, self.to)
+        common = tuple(slice(min(had, has)) for had, has in zip(self.shape, self.to, strict=True))
+        target[common] = source[common]
+        for axis, (had, has) in enumerate(zip(self.shape, self.to, strict=True)):
+            if had < has:
+                target[(*common[:axis], slice(had, None))] = self.fill
+
+    def _array(self, memory: memoryview, shape: Sequence[int]) -> "NDArray[np.unsignedinteger[Any]]":
+        return np.frombuffer(memory, f"u{self.element_bytes}").reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """A tensor, as it is, that is to be in another shape where it goes."""
+
+    tensor: memoryview
+    resize: Resize
+
+    def __len__(self) -> int:
+        return self.resize.size
+
+
+Piece: TypeAlias = Buffer | Resized
+"""A part of a tensor that a message, or a region of shared memory, is made of."""
+
+
+def write(pieces: Iterable[Piece], into: memoryview, at: int = 0) -> int:
+    """Copy the pieces there, one after the other; where they end."""
+    for piece in pieces:
+        end = at + len(piece)
+        if isinstance(piece, Resized):
+            piece.resize.copy(piece.tensor, into[at:end])
+        else:
+            into[at:end] = piece
+        at = end
+    return at
+
+
+def join(header: bytes, tensors: Iterable[Iterable[Piece]], raw_field: int) -> bytes:
+    """A message from a header and tensors, as `wire.join` makes it."""
+    pieces = wire.pieces_of(header, tensors, raw_field)
+    as_they_are = [piece for piece in pieces if not isinstance(piece, Resized)]
+    if len(as_they_are) == len(pieces):
+        return b"".join(as_they_are)
+    # Bytes that nobody else has are written in place: any other way to make them copies all of them once more.
+    message = BytesIO(bytes(sum(map(len, pieces))))
+    with message.getbuffer() as memory:
+        write(pieces, memory)
+    return message.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A size of an output that follows a size of an input."""
+
+    output: str
+    axis: int
+    """As in the shape of the whole tensor: 0 are the rows."""
+    times: int
+    plus: int
+    per: int
+
+    def size(self, of_input: int) -> int:
+        """What it is where the input's is that."""
+        return -(-(self.times * of_input + self.plus) // self.per)
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedAxis:
+    """A size of an input that is brought to common ones."""
+
+    input: str
+    axis: int
+    """As in the shape of the whole tensor: 0 are the rows."""
+    sizes: tuple[int, ...]
+    fill: int
+    """An added element, its bytes as an integer."""
+    followers: tuple[Follower, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A size of an output of a request that was padded."""
+
+    output: str
+    axis: int
+    padded: int
+    """What it is in the answer to the padded request."""
+    size: int
+    """What it is to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """What happens to requests of some shapes."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    """The shapes of all of their inputs, as they run."""
+    resizes: Mapping[str, Resize]
+    """How the inputs are padded that are not of such a shape already."""
+    cuts: tuple[Cut, ...]
+    sent: int
+    """How many elements the inputs have that are padded, as they came."""
+    added: int
+    """How many more they have as they run."""
+
+
+def padded(
+    axes: Sequence[PaddedAxis], shapes: Mapping[str, tuple[int, ...]], element_bytes: Mapping[str, int]
+) -> Padded | None:
+    """What happens to a request with inputs of these shapes, rows first, and elements.
+
+    None: nothing, as its sizes are common ones already, or one is larger than all of those, or so small that the model
+    alone could answer nothing.
+    """
+    grown = {name: list(shape) for name, shape in shapes.items()}
+    cuts, fills = [], {}
+    for each in axes:
+        if each.input not in shapes:
+            continue
+        size = shapes[each.input][each.axis]
+        position = bisect_left(each.sizes, size)
+        if position == len(each.sizes) or size < 1:
+            return None
+        common = grown[each.input][each.axis] = each.sizes[position]
+        fills[each.input] = each.fill
+        cuts += [Cut(one.output, one.axis, one.size(common), one.size(size)) for one in each.followers]
+    to = {name: tuple(shape) for name, shape in grown.items()}
+    if to == shapes or any(cut.size < 1 for cut in cuts):
+        return None
+    resizes = {
+        name: Resize(element_bytes[name], shapes[name], to[name], fills[name])
+        for name in shapes
+        if to[name] != shapes[name]
+    }
+    sent, run = (sum(prod(shape[name]) for name in resizes) for shape in (shapes, to))
+    return Padded(to, resizes, tuple(cuts), sent, run - sent)

@@ -1,0 +1,631 @@
+"""Open one inference request: what scheduling needs to know of it, and its tensors as they came.
+
+Its heading, all beside the id and the tensors, is read once for all requests that say the same; a request that is
+written as another was is taken apart by comparing. Its deadline, application and shape come from the heading.
+"""
+
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from tidegate.api import NEVER, Model, ms_to_ns
+from tidegate.documents import shape_text
+from tidegate_proxy.base.labels import FrequentLabels, digest, label, may_be_secret
+from tidegate_proxy.base.reserved_names import REGION_PARAMETER, RESERVED
+from tidegate_proxy.configuration.clients import AppConfig
+from tidegate_proxy.messages import wire
+from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, Signature, split_elements
+from tidegate_proxy.messages.padding import Padded, padded
+from tidegate_proxy.messages.wire import Buffer
+from tidegate_proxy.transport import Metadata
+
+_ENDLESS: Final = 1e15
+"""A number of milli- or microseconds from which on it limits nothing."""
+
+
+class Times(NamedTuple):
+    """What a request says about when it wants its answer."""
+
+    slo_ns: int | None
+    timeout_ns: int | None
+
+
+def times_in(header: service_pb2.ModelInferRequest) -> Times:
+    """The parameters `slo_ms` and `timeout`; None for one that is not there or limits nothing."""
+    parameters = header.parameters
+    slo_ms = _number(parameters["slo_ms"]) if "slo_ms" in parameters else None
+    timeout_us = (_number(parameters["timeout"]) or 0) if "timeout" in parameters else 0
+    return Times(
+        None if slo_ms is None else ms_to_ns(slo_ms),
+        round(timeout_us * 1_000) if timeout_us > 0 else None,
+    )
+
+
+class Due(NamedTuple):
+    """When the answer to a request is wanted."""
+
+    deadline_ns: int
+    """The instant by which it must be answered, not before it arrives; NEVER when nothing limits it."""
+    late_until_ns: int
+    """The instant up to which an answer is wanted that is late; 0: it is not."""
+
+
+def due(
+    now_ns: int, model: Model | None, times: Times, grpc_remaining_s: float | None, *, heeds_timeout: bool = False
+) -> Due:
+    """When the answer to a request is wanted that arrives now. `model`: None where there is none any more.
+
+    `heeds_timeout`: its Triton heeds the parameter `timeout`. Where that ignores it, an SLO of the model or the request
+    has Tidegate heed it.
+    """
+    slo_ns = times.slo_ns if times.slo_ns is not None or model is None else model.slo_ns
+    limit_ns = NEVER
+    if times.timeout_ns is not None and (heeds_timeout or slo_ns is not None):
+        limit_ns = now_ns + times.timeout_ns
+    limit_ns = min(limit_ns, end_of_call_ns(now_ns, grpc_remaining_s))
+    if slo_ns is None:
+        return Due(limit_ns, 0)
+    deadline_ns = min(limit_ns, now_ns + max(0, slo_ns))
+    served_late = model is not None and model.late == "serve" and deadline_ns < limit_ns
+    return Due(deadline_ns, limit_ns if served_late else 0)
+
+
+def end_of_call_ns(now_ns: int, grpc_remaining_s: float | None) -> int:
+    """The instant at which a client's call ends by its own deadline; NEVER when it has none."""
+    if grpc_remaining_s is None or grpc_remaining_s >= 1e9:  # so much is grpc's way to say "none"
+        return NEVER
+    return now_ns + round(grpc_remaining_s * 1e9)
+
+
+def _number(parameter: service_pb2.InferParameter) -> float | None:
+    """The value of a parameter of any numeric sort, also one given as text; None for what is none, or endless."""
+    kind = parameter.WhichOneof("parameter_choice")
+    value = getattr(parameter, kind) if kind else None
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if abs(number) < _ENDLESS else None
+
+
+def shape_of(inputs: Iterable[tuple[str, Sequence[int]]], signature: Signature) -> str:
+    """The inputs whose sizes the model's config leaves open, with their sizes, as `shape_text` writes them.
+
+    Empty where it leaves none open. A long text is cut, and told apart by its digest.
+
+    Args:
+        inputs: names and full shapes (rows first) that fit the signature.
+        signature: what the config says.
+    """
+    return label(shape_text({name: shape[1:] for name, shape in inputs if -1 in signature.inputs[name].dims}))
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What messages have in common that differ only in their ids and in the contents of tensors of equal sizes."""
+
+    before: bytes
+    """The fields before the id; those before the tensors where there is none."""
+    after: bytes
+    """The fields between the id and the tensors."""
+    tensors: tuple[tuple[bytes, int], ...]
+    """The tag and the length of each tensor, as they are written, and that length."""
+
+    def take(self, message: bytes) -> tuple[bytes, list[memoryview]] | None:
+        """The id, as a field, and the tensors of a message, as `wire.split` has them; None: it is written otherwise."""
+        position, id_field, tensors = len(self.before), b"", []
+        if not message.startswith(self.before):
+            return None
+        if message.startswith(_ID, position):
+            length = message[position + 1] if position + 1 < len(message) else 0x80
+            if length >= 0x80:  # of more than a byte: read it
+                return None
+            id_field = message[position : position + 2 + length]
+            position += 2 + length
+        if not message.startswith(self.after, position):
+            return None
+        position += len(self.after)
+        view = memoryview(message)
+        for lead, size in self.tensors:
+            if not message.startswith(lead, position):
+                return None
+            position += len(lead) + size
+            tensors.append(view[position - size : position])
+        return (id_field, tensors) if position == len(message) else None
+
+
+def form_of(message: bytes, raw_field: int) -> Form | None:
+    """The form of a message, which `wire.split` has found to be one; None: it is not written as messages usually are.
+
+    Those that are have one id at most, and their tensors last.
+    """
+    raw_tag = raw_field << 3 | 2
+    ids: list[tuple[int, int]] = []
+    tensors: list[tuple[bytes, int]] = []
+    header_end = len(message)
+    for start, value, end, tag in wire.fields_of(message, 0, len(message)):
+        if tag == raw_tag:
+            header_end = min(header_end, start)
+            tensors.append((message[start:value], end - value))
+        elif tensors:
+            return None
+        elif tag == wire.ID_TAG:
+            ids.append((start, end))
+    if len(ids) > 1:
+        return None
+    id_start, id_end = ids[0] if ids else (header_end, header_end)
+    return Form(message[:id_start], message[id_end:header_end], tuple(tensors))
+
+
+_ID = bytes((wire.ID_TAG,))
+
+
+MOST_BYTES: Final = 1 << 20
+"""Larger messages stay as they are: to write them again would take the event loop from everybody else."""
+_FIELDS: Final = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+"""Where Triton reads the elements of a datatype; of others it takes raw contents only."""
+_DTYPES: Final = {"BOOL": np.dtype("?"), "FP32": np.dtype("<f4"), "FP64": np.dtype("<f8")} | {
+    f"{sign}INT{bits}": np.dtype(f"<{kind}{bits // 8}")
+    for sign, kind in (("", "i"), ("U", "u"))
+    for bits in (8, 16, 32, 64)
+}
+
+
+def with_raw_contents(message: bytes) -> bytes | None:
+    """A serialized ModelInferRequest without raw contents, written with them.
+
+    None where Triton has to see it as it is: tensors in shared memory, or contents that do not fit shape or datatype.
+    """
+    if len(message) > MOST_BYTES:
+        return None
+    try:
+        request = service_pb2.ModelInferRequest.FromString(message)
+    except DecodeError:
+        return None
+    if request.raw_input_contents or not request.inputs:
+        return None
+    for tensor in request.inputs:
+        raw = _raw(tensor)
+        if raw is None:
+            return None
+        request.raw_input_contents.append(raw)
+        tensor.ClearField("contents")
+    written: bytes = request.SerializeToString()
+    return written
+
+
+def _raw(tensor: service_pb2.ModelInferRequest.InferInputTensor) -> bytes | None:
+    field = _FIELDS.get(tensor.datatype)
+    if field is None or [descriptor.name for descriptor, _ in tensor.contents.ListFields()] != [field]:
+        return None
+    elements: Any = getattr(tensor.contents, field)
+    if len(elements) != prod(tensor.shape):
+        return None
+    if field == "bytes_contents":
+        return b"".join(len(element).to_bytes(4, "little") + element for element in elements)
+    dtype = _DTYPES[tensor.datatype]
+    given = np.array(elements, dtype if dtype.kind in "fb" else f"{dtype.kind}8")
+    written = given.astype(dtype)
+    if dtype.kind != "f" and not np.array_equal(written, given):
+        return None  # Triton casts what its datatype cannot hold
+    return written.tobytes()
+
+
+MOST: Final = 100
+"""Applications that are kept apart at a time."""
+
+
+class Applications:
+    """Names the application of every request."""
+
+    def __init__(self, config: AppConfig) -> None:
+        self.parameter = config.parameter or ""
+        """The parameter that tells it; "": none does."""
+        self._header = config.header or ""
+        self._is_secret = may_be_secret(self._header)
+        self._labels = FrequentLabels(MOST)
+
+    def of(self, heading: "Heading", metadata: Metadata) -> str:
+        """The application of a request with this heading and metadata, or headers; "": it does not say.
+
+        Beyond `MOST`, those that come least often are one, called `other`.
+        """
+        said = heading.app if self.parameter else self._in(metadata) if self._header else ""
+        return self._labels.of(said, time.monotonic()) if said else ""
+
+    def _in(self, metadata: Metadata) -> str:
+        for name, value in metadata:
+            if name == self._header:
+                text = value.decode("latin1") if isinstance(value, bytes) else value
+                return digest(text) if self._is_secret else label(text)
+        return ""
+
+
+PRIVATE_PARAMETERS = frozenset({"timeout", "priority", "slo_ms", "triton_enable_empty_final_response"})
+"""Parameters that concern one request only: they neither hinder a merge nor go to Triton with a merged batch."""
+MOST_HEADER_BYTES = 1 << 20
+"""What a request says of its tensors, at most: what takes a client a moment to send must not take everybody seconds."""
+REMEMBERED_BYTES: Final = 1 << 12
+"""The most bytes of a header that is remembered."""
+MOST_REMEMBERED: Final = 512
+"""Headers of one model. What they say is the clients' choice: it must not pile up."""
+_INTEGERS = {"timeout": ("int64_param",), "priority": ("int64_param", "uint64_param")}
+"""Parameters that Triton refuses in any other form, and below zero the priority."""
+_SMALL_HEADER_BYTES = 1 << 16
+_NOT_MERGEABLE = ("sequence_id", "sequence_start", "sequence_end")
+
+
+class NotSchedulable(Exception):
+    """A request that Triton has to see as it is: it cannot be merged, or is wrong and Triton knows the words for it."""
+
+
+class Overgrown(NotSchedulable):
+    """A request that says so much beside its tensors that nobody can look at it in reasonable time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What requests of a batchable model have in common that say the same of themselves. Nobody changes it."""
+
+    header: service_pb2.ModelInferRequest
+    """The message without its id and its tensors."""
+    model: str
+    version: str
+    """"": the latest."""
+    rows: int
+    merge_key: str
+    """Equal for requests that can share a batch."""
+    shape: str
+    """What varies in its tensors beyond the batch, as they run, in words (`shape_of`)."""
+    padded: Padded | None
+    """How its tensors are padded, and its outputs cut back; None: it runs as it came."""
+    app: str
+    """Its application, if it has the parameter that tells it; else empty."""
+    private: frozenset[str]
+    """Parameters that concern such a request only, if it has them."""
+    sizes: tuple[int, ...]
+    """The sizes of the inputs in bytes, in the header's order; for BYTES the number of elements."""
+    has_bytes: bool
+    """Whether there is an input whose elements carry their own lengths."""
+    order: tuple[int, ...]
+    """Positions of the inputs, sorted by name: clients may list them in any order."""
+    wanted: tuple[str, ...]
+    """The outputs that are asked for; none: all of them."""
+    times: Times
+    """When its client wants an answer."""
+    merged: dict[tuple[int, tuple[str, ...]], bytes] = field(default_factory=dict, compare=False, repr=False)
+    """What headers of batches that begin with such a request were made: by their rows and the outputs they ask for."""
+
+    def shape_run(self, name: str, shape: Sequence[int]) -> Sequence[int]:
+        """The shape in which an input runs that came in another, perhaps."""
+        return self.padded.shapes[name] if self.padded else shape
+
+    def check_sizes(self, tensors: Sequence[Buffer]) -> None:
+        """Raises NotSchedulable unless these are the contents of its inputs."""
+        if len(tensors) != len(self.sizes):
+            raise NotSchedulable("typed contents or shared memory")
+        if not self.has_bytes:
+            for tensor, size in zip(tensors, self.sizes, strict=True):
+                if len(tensor) != size:
+                    raise NotSchedulable("a tensor's size is not that of its shape")
+            return
+        for declared, tensor, size in zip(self.header.inputs, tensors, self.sizes, strict=True):
+            if declared.datatype == "BYTES":
+                try:
+                    split_elements(tensor, size)
+                except ValueError as error:
+                    raise NotSchedulable(str(error)) from error
+            elif len(tensor) != size:
+                raise NotSchedulable("a tensor's size is not that of its shape")
+
+
+class Headings:
+    """The headings of the requests to a batchable model, each read once. Several threads may use it."""
+
+    def __init__(self, signature: Signature, app_parameter: str = "") -> None:
+        """`app_parameter`: the parameter that tells a request's application; "": none does."""
+        self.signature = signature
+        self._app_parameter = app_parameter
+        self._known: dict[bytes, Heading] = {}
+        self._forms: dict[int, tuple[Form, Heading]] = {}
+        """How requests were written that came again, by their size in bytes."""
+
+    def take(self, message: bytes) -> tuple[Heading, bytes, list[memoryview]] | None:
+        """A request's heading, its id as a field and its tensors; None where it is not written as one before was."""
+        form, heading = self._forms.get(len(message), (None, None))
+        taken = form.take(message) if form else None
+        return (heading, *taken) if heading and taken else None
+
+    def read(self, message: bytes, header: bytes, tensors: Sequence[Buffer]) -> Heading:
+        """The heading of a request that was divided into these. Raises NotSchedulable, as `of`, or for its tensors."""
+        is_known = header in self._known
+        heading = self.of(header, len(tensors))
+        heading.check_sizes(tensors)
+        if is_known and not heading.has_bytes and (form := form_of(message, wire.REQUEST_RAW_FIELD)):
+            if len(self._forms) >= MOST_REMEMBERED:
+                self._forms.clear()
+            self._forms[len(message)] = form, heading
+        return heading
+
+    def of(self, header: bytes, tensors: int) -> Heading:
+        """What a serialized ModelInferRequest without its id and its tensors says, which are that many.
+
+        Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification)
+        or is not well-formed: a batch must never fail because of one request in it.
+        """
+        if heading := self._known.get(header):
+            return heading
+        heading = _read(parsed(header), tensors, self.signature, self._app_parameter)
+        if len(header) <= REMEMBERED_BYTES:
+            if len(self._known) >= MOST_REMEMBERED:
+                self._known.clear()
+            self._known[header] = heading
+        return heading
+
+
+def parsed(header: bytes) -> service_pb2.ModelInferRequest:
+    """A serialized ModelInferRequest without its tensors. Raises NotSchedulable."""
+    try:
+        if len(header) > _SMALL_HEADER_BYTES:
+            header = wire.without_contents(header)
+        if len(header) > MOST_HEADER_BYTES:
+            raise Overgrown(f"the request says more than {MOST_HEADER_BYTES} bytes beside its tensors")
+        return service_pb2.ModelInferRequest.FromString(header)
+    except wire.TooManyFields as error:
+        raise Overgrown(str(error)) from error
+    except (wire.WireError, DecodeError) as error:
+        raise NotSchedulable("it is no ModelInferRequest") from error
+
+
+def _read(header: service_pb2.ModelInferRequest, tensors: int, signature: Signature, app_parameter: str) -> Heading:
+    if header.model_name != signature.model:
+        raise NotSchedulable("it names its model twice, and the last one counts")
+    _check_parameters(header)
+    if any(output.parameters or output.name not in signature.outputs for output in header.outputs):
+        raise NotSchedulable("an output goes to shared memory, is classified, or is unknown")
+    rows, sizes = _check_inputs(header, tensors, signature)
+    shapes = {declared.name: tuple(declared.shape) for declared in header.inputs}
+    element_bytes = {declared.name: ELEMENT_BYTES.get(declared.datatype, 0) for declared in header.inputs}
+    as_padded = padded(signature.padding, shapes, element_bytes) if signature.padding else None
+    run_shapes = as_padded.shapes if as_padded else shapes
+    names = [*shapes]
+    private = PRIVATE_PARAMETERS | {app_parameter} if app_parameter else PRIVATE_PARAMETERS
+    return Heading(
+        header,
+        header.model_name,
+        header.model_version,
+        rows,
+        _merge_key(header, run_shapes, private),
+        shape_of(run_shapes.items(), signature),
+        as_padded,
+        _text_of(header.parameters[app_parameter]) if app_parameter in header.parameters else "",
+        private,
+        sizes,
+        any(declared.datatype == "BYTES" for declared in header.inputs),
+        tuple(sorted(range(len(names)), key=names.__getitem__)),
+        tuple(output.name for output in header.outputs),
+        times_in(header),
+    )
+
+
+def _check_parameters(header: service_pb2.ModelInferRequest) -> None:
+    for name, value in header.parameters.items():
+        if name in _NOT_MERGEABLE:
+            raise NotSchedulable("it belongs to a sequence or a stream")
+        if name in _INTEGERS and value.WhichOneof("parameter_choice") not in _INTEGERS[name]:
+            raise NotSchedulable(f"{name} is no integer")
+        if name == "priority" and value.int64_param < 0:
+            raise NotSchedulable("priority is negative")
+
+
+def _check_inputs(
+    header: service_pb2.ModelInferRequest, tensors: int, signature: Signature
+) -> tuple[int, tuple[int, ...]]:
+    """The request's rows and its inputs' sizes, once everything about them is as the model's config says."""
+    if tensors != len(header.inputs):
+        raise NotSchedulable("typed contents or shared memory")
+    rows = 0
+    sizes = []
+    names = set()
+    for declared in header.inputs:
+        spec = signature.inputs.get(declared.name)
+        shape = tuple(declared.shape)
+        if spec is None or declared.parameters or not spec.accepts(declared.datatype, shape):
+            raise NotSchedulable(f"input {declared.name!r} is not as the model's config says")
+        if declared.HasField("contents"):
+            raise NotSchedulable("typed contents beside raw ones")
+        rows = rows or shape[0]
+        if shape[0] != rows or not 1 <= rows <= signature.max_rows:
+            raise NotSchedulable(f"its rows differ, are none, or exceed max_batch_size, {signature.max_rows}")
+        sizes.append(prod(shape) * ELEMENT_BYTES.get(declared.datatype, 1))
+        names.add(declared.name)
+    if not rows:
+        raise NotSchedulable("it has no inputs, so that nothing says how many rows it has")
+    missing = any(name not in names and not spec.optional for name, spec in signature.inputs.items())
+    if missing or len(names) != tensors:
+        raise NotSchedulable("an input is missing or given twice")
+    return rows, tuple(sizes)
+
+
+def _text_of(parameter: service_pb2.InferParameter) -> str:
+    """What a parameter says, of whichever type it is, as a label."""
+    kind = parameter.WhichOneof("parameter_choice")
+    return label(str(getattr(parameter, kind))) if kind else ""
+
+
+def _merge_key(
+    header: service_pb2.ModelInferRequest, shapes: Mapping[str, Sequence[int]], private: Container[str]
+) -> str:
+    """Equal for requests that can share a batch, and only for them: all that Triton sees but rows, tensors and outputs.
+
+    The version, names, datatypes and shapes beyond the rows of the inputs, and the parameters that are not private. As
+    Python writes tuples: what is in a name stays between its quotes. `shapes`: those in which the inputs run.
+    """
+    inputs = sorted([(declared.name, declared.datatype, *shapes[declared.name][1:]) for declared in header.inputs])
+    parameters = sorted(
+        [(name, value.SerializeToString()) for name, value in header.parameters.items() if name not in private]
+    )
+    return repr((header.model_version, inputs, parameters))
+
+
+MOST_ROWS = 2**31 - 1
+"""What shapes say of requests without contents is believed so far: they are counted in 64 bits."""
+
+
+@dataclass(slots=True)
+class Envelope:
+    """A well-formed request of a batchable model. Nobody changes it."""
+
+    message: bytes
+    """As the client sent it: a batch of one request is forwarded as it is."""
+    heading: Heading
+    """What it says of itself beside its id and its tensors."""
+    id_field: bytes
+    """Its id as a field of a message, a request's or an answer's; empty where it has none."""
+    id: str
+    tensors: list[memoryview]
+    """Raw contents of the inputs, in the header's order; slices of `message`."""
+    signature: Signature
+    """What it was found to fit; its model may have become another since."""
+    model: str
+    """The model's name."""
+    rows: int
+    """Its size along the batch dimension."""
+    merge_key: str
+    """Equal for requests that can share a batch."""
+
+    def fits(self, signature: Signature) -> bool:
+        """Whether it can be scheduled where its model is such a one."""
+        if signature is self.signature:
+            return True
+        if replace(signature, max_rows=self.signature.max_rows) == self.signature:
+            return self.rows <= signature.max_rows
+        try:
+            open_envelope(self.message, signature)
+        except NotSchedulable:
+            return False
+        return True
+
+
+def open_envelope(message: bytes, signature: Signature) -> Envelope:
+    """Look into a request of a batchable model, as `open_known`."""
+    return open_known(message, Headings(signature))
+
+
+def open_known(message: bytes, headings: Headings) -> Envelope:
+    """Look into a request of a batchable model.
+
+    Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification) or is not
+    well-formed: a batch must never fail because of one request in it. Typed contents are written as raw ones.
+    """
+    if taken := headings.take(message):
+        heading, id_field, tensors = taken
+        name = _id_in(id_field)
+    else:
+        header, id_field, name, tensors = _split(message)
+        if not tensors and (raw := with_raw_contents(message)):
+            message = raw
+            header, id_field, name, tensors = _split(message)
+        heading = headings.read(message, header, tensors)
+    return Envelope(
+        message, heading, id_field, name, tensors, headings.signature, heading.model, heading.rows, heading.merge_key
+    )
+
+
+def _split(message: bytes) -> tuple[bytes, bytes, str, list[memoryview]]:
+    """The header, the id as a field and as text, the tensors."""
+    try:
+        header, id_field, tensors = wire.split(message, wire.REQUEST_RAW_FIELD)
+    except wire.TooManyFields as error:
+        raise Overgrown(str(error)) from error
+    except wire.WireError as error:
+        raise NotSchedulable("it is no ModelInferRequest") from error
+    return header, id_field, _id_in(id_field), tensors
+
+
+def _id_in(field: bytes) -> str:
+    try:
+        return wire.string_in(field) if field else ""
+    except wire.WireError as error:
+        raise NotSchedulable("it is no ModelInferRequest") from error
+
+
+@dataclass(frozen=True, slots=True)
+class PassedThrough:
+    """What has to be known of a request that goes to a Triton as it is."""
+
+    model: str
+    version: str = ""
+    rows: int = 1
+    """As far as its shapes say; 1 for a model without rows as well."""
+    sequence: str = ""
+    """The id of its sequence, if it is of one."""
+    regions: tuple[str, ...] = ()
+    """The regions of shared memory in which some of its tensors are, or are to go."""
+    id: str = ""
+    header: service_pb2.ModelInferRequest | None = None
+    """The message without its id and its tensors."""
+    refusal: str = ""
+    """Why no Triton is given it, in words; "": one may be."""
+
+    @property
+    def is_no_message(self) -> bool:
+        """Whether it cannot be read."""
+        return self.header is None and not self.refusal
+
+    @classmethod
+    def of(cls, message: bytes) -> "PassedThrough":
+        """Look at a serialized ModelInferRequest; what is none is of no model."""
+        try:
+            header_bytes, _, name, _ = _split(message)
+            header = parsed(header_bytes)
+        except Overgrown as error:
+            return cls("", refusal=str(error))
+        except NotSchedulable:
+            return cls("", regions=_regions_in(message))
+        sequence: str | int = ""
+        if "sequence_id" in header.parameters:
+            given = header.parameters["sequence_id"]
+            sequence = given.string_param or given.uint64_param or given.int64_param
+        tensors = (*header.inputs, *header.outputs)
+        return cls(
+            header.model_name,
+            header.model_version,
+            min(max(1, header.inputs[0].shape[0]), MOST_ROWS) if header.inputs and header.inputs[0].shape else 1,
+            str(sequence or ""),
+            tuple(
+                tensor.parameters[REGION_PARAMETER].string_param
+                for tensor in tensors
+                if REGION_PARAMETER in tensor.parameters
+            ),
+            name,
+            header,
+        )
+
+
+def _regions_in(message: bytes) -> tuple[str, ...]:
+    """How the names of regions may begin in a message that cannot be read here, and perhaps by a Triton."""
+    if REGION_PARAMETER.encode() not in message:
+        return ()
+    return tuple(prefix for prefix in RESERVED if prefix.encode() in message) or ("",)

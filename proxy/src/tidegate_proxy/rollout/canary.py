@@ -1,0 +1,212 @@
+"""A canary: for a share of the time all that could be scheduled is, else it passes as it is, and both are compared.
+
+A switchback experiment: what is scheduled and what passes would be in each other's way on the same GPUs, so they take
+turns, by blocks of time that are drawn. What could not be scheduled passes as ever and is not compared.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any, Final
+
+import msgspec
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tidegate.api import Batch, Request
+from tidegate.observation import Reader
+from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
+from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.messages.request import Envelope
+from tidegate_proxy.rollout import comparison
+from tidegate_proxy.rollout.comparison import Compared, Comparison, Side
+from tidegate_proxy.tritons.catalog import Directory
+
+log = logging.getLogger(__name__)
+
+FOLD_EVERY_S: Final = 1.0
+SAY_EVERY: Final = 60
+"""Every so many folds a line is logged."""
+MOST_DRAWN: Final = 200_000
+"""Between two folds: what comes beyond that is served as it was drawn, and not compared."""
+
+
+class Canary(Reader, Collector):
+    """Lives in the event loop; only `schedules` may be called in other threads, and `collect`."""
+
+    def __init__(
+        self, config: ServeConfig, in_force: InForce, directory: Directory, decides: Callable[[], str]
+    ) -> None:
+        """`decides`: says who schedules, in words."""
+        self._policy = config.policy
+        self._decides = decides
+        self._decided = decides()
+        """Who scheduled when the comparison began."""
+        self._in_force = in_force
+        self._directory = directory
+        self._seed = config.seed
+        self._draw = -1, 0.0, False
+        """The present block of time, its share, and whether it is scheduled: one value, since threads may change it."""
+        self._comparison = Comparison()
+        self._share: float | None = config.canary
+        """The share that was in force when the comparison began."""
+        self._drawn: list[tuple[int, str, bool]] = []
+        self._compared: list[Compared] = []
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests are scheduled for a share of the time only."""
+        return self.share is not None
+
+    @property
+    def share(self) -> float | None:
+        """The share of the time in which all is scheduled; None: there is no canary."""
+        return self._in_force.settings.canary
+
+    @property
+    def policy(self) -> str:
+        """Who schedules: the policy by its name, or what goes on in its stead where it broke."""
+        return self._decides()
+
+    @property
+    def compared(self) -> Sequence[Compared]:
+        """What is said of each model."""
+        return self._compared
+
+    def schedules(self, envelope: Envelope) -> bool:
+        """Whether a request that could be scheduled is; true for all while there is no canary."""
+        share = self.share
+        if share is None:
+            return True
+        now_ns = time.monotonic_ns()
+        block = now_ns // comparison.BLOCK_NS
+        drawn_for, drawn_share, scheduled = self._draw
+        if (drawn_for, drawn_share) != (block, share):
+            scheduled = Random(f"{self._seed}/{block}").random() < share
+            self._draw = block, share, scheduled
+        if len(self._drawn) < MOST_DRAWN:
+            self._drawn.append((now_ns, envelope.model, scheduled))
+        return scheduled
+
+    def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
+        """Requests that were scheduled have their answers."""
+        if self.is_on:
+            slo_ns = self._slo_ns(batch.model)
+            for request in requests:
+                came_ns, model = request.arrival_ns, request.model
+                self._comparison.answered(came_ns, model, ended_ns - came_ns, slo_ns, scheduled=True)
+
+    def passed(self, model: str, sent_ns: int, took_ns: int, ok: bool) -> None:
+        """A request that was not scheduled has its answer."""
+        if self.is_on and ok:
+            self._comparison.answered(sent_ns, model, took_ns, self._slo_ns(model), scheduled=False)
+
+    def document(self) -> dict[str, Any]:
+        """What is known, for machines: GET /canary."""
+        return {
+            "share": self.share,
+            "policy": self.policy,
+            "compared": msgspec.to_builtins(self._compared),
+        }
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The same for Prometheus."""
+        return gauges(self._compared if self.is_on else ())
+
+    def change_policy(self, policy: PolicyChoice) -> None:
+        """Begin anew where another policy schedules from now on."""
+        if policy != self._policy:
+            self._policy = policy
+            self._begin_anew()
+
+    async def run(self) -> None:
+        """For ever: count what was drawn, and say now and then how the shares compare."""
+        folds = 0
+        while True:
+            await asyncio.sleep(FOLD_EVERY_S)
+            if self.fold(time.monotonic_ns()):
+                await self._compare()
+            folds += 1
+            if self.is_on and folds % SAY_EVERY == 0:
+                for compared in self._compared:
+                    log.info("canary: %s", in_words(self.policy, compared))
+
+    def fold(self, now_ns: int) -> bool:
+        """Count what was drawn since the last time; whether anything else than before is to be compared."""
+        drawn, self._drawn = self._drawn, []
+        if (self._share, self._decided) != (self.share, self.policy):
+            self._begin_anew()
+            return False  # what was drawn meanwhile may be of either
+        for at_ns, model, scheduled in drawn:
+            self._comparison.drew(at_ns, model, scheduled=scheduled)
+        return self.is_on and self._comparison.settle(now_ns)
+
+    async def _compare(self) -> None:
+        """Compare model by model; between two of them requests have their turn."""
+        begun, compared = self._comparison, []
+        share = 0.5 if self.share is None else self.share
+        for name in begun.models:
+            if model := self._directory.catalog.models.get(name):
+                compared.append(begun.of(name, has_slo=model.slo_ns is not None, share=share))
+            await asyncio.sleep(0)
+        if begun is self._comparison:  # it did not begin anew meanwhile
+            self._compared = compared
+
+    def _begin_anew(self) -> None:
+        """From the next block of time on: answers of this one may be of requests that were not drawn for it."""
+        self._share, self._decided = self.share, self.policy
+        self._comparison, self._compared = Comparison(time.monotonic_ns()), []
+
+    def _slo_ns(self, name: str) -> int | None:
+        model = self._directory.catalog.models.get(name)
+        return model.slo_ns if model else None
+
+
+def gauges(compared: Sequence[Compared]) -> Iterator[GaugeMetricFamily]:
+    """A comparison as metrics."""
+    attainment = GaugeMetricFamily(
+        "tidegate_canary_attainment",
+        "Share of the requests in time, of the latest ten minutes: while all was scheduled, and while all passed.",
+        labels=["model", "share"],
+    )
+    gain = GaugeMetricFamily(
+        "tidegate_canary_gain",
+        "What scheduling adds to the attainment: the bounds of the 95 % interval. Absent where nothing is said.",
+        labels=["model", "bound"],
+    )
+    latency = GaugeMetricFamily(
+        "tidegate_canary_latency_seconds",
+        "Quantiles of the latency while all was scheduled, and while all passed.",
+        labels=["model", "share", "quantile"],
+    )
+    for each in compared:
+        for share, side in (("scheduled", each.scheduled), ("passed", each.passed)):
+            if side.attainment is not None:
+                attainment.add_metric([each.model, share], side.attainment)
+            for quantile, value_ms in (("0.5", side.p50_ms), ("0.99", side.p99_ms)):
+                if value_ms is not None:
+                    latency.add_metric([each.model, share, quantile], value_ms / 1000)
+        for bound, value in zip(("low", "high"), each.gain or (), strict=False):
+            gain.add_metric([each.model, bound], value)
+    yield from (attainment, gain, latency)
+
+
+def in_words(policy: str, compared: Compared) -> str:
+    """A comparison as a line for people."""
+    scheduled, passed = _words_of(compared.scheduled), _words_of(compared.passed)
+    both = f"{compared.model}: by {policy} {scheduled}; passed as they are {passed}"
+    if compared.gain is None:
+        return f"{both}; what {policy} gains is not said: {compared.why}"
+    low, high = (100 * bound for bound in compared.gain)
+    return f"{both}; gained {low:+.1f} to {high:+.1f} points"
+
+
+def _words_of(side: Side) -> str:
+    said = f"{side.requests} requests"
+    if side.attainment is not None:
+        said += f", {100 * side.attainment:.1f} % in time"
+    if side.p50_ms is not None:
+        said += f", p50 {side.p50_ms:.1f} and p99 {side.p99_ms:.1f} ms"
+    return said

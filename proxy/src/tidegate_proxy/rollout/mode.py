@@ -1,0 +1,61 @@
+"""What passes as it is though it could be scheduled: in shadow mode, or with a canary."""
+
+import asyncio
+from collections.abc import Callable
+
+from tidegate.documents import ProfileFile
+from tidegate.engine import Engine
+from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
+from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.messages.request import Envelope
+from tidegate_proxy.rollout.canary import Canary
+from tidegate_proxy.rollout.shadow import Shadow
+from tidegate_proxy.tritons.catalog import Directory
+
+
+class Trial:
+    """Shadow and canary, of which one is on at most."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        in_force: InForce,
+        directory: Directory,
+        measured: ProfileFile,
+        engine: Engine,
+    ) -> None:
+        """`measured`: what the simulator of the shadow expects; `engine`: schedules what does not pass."""
+        self.shadow = Shadow(config, in_force, directory, measured)
+        self.canary = Canary(config, in_force, directory, lambda: engine.decides)
+        engine.reducer.tell(self.canary)
+
+    def bypasses(self) -> tuple[Callable[[Envelope], bool], ...]:
+        """Give what decides at present whether a request that could be scheduled passes; nothing while both are off."""
+        if self.shadow.is_on:
+            return (self._shadowed,)
+        return (self._passed_for_now,) if self.canary.is_on else ()
+
+    def _shadowed(self, envelope: Envelope) -> bool:
+        self.shadow.seen(envelope)
+        return True
+
+    def _passed_for_now(self, envelope: Envelope) -> bool:
+        return not self.canary.schedules(envelope)
+
+    def passed(self, model: str, sent_ns: int, took_ns: int, ok: bool) -> None:
+        """A request that was not scheduled has its answer."""
+        self.shadow.ended(model, sent_ns, took_ns, ok)
+        self.canary.passed(model, sent_ns, took_ns, ok)
+
+    def change_policy(self, policy: PolicyChoice) -> None:
+        """Speak of another policy from now on."""
+        self.shadow.change_policy(policy)
+        self.canary.change_policy(policy)
+
+    async def run(self) -> None:
+        """For ever: what either has to do beside requests."""
+        await asyncio.gather(self.shadow.run(), self.canary.run())
+
+    async def close(self) -> None:
+        """End what runs beside."""
+        await self.shadow.close()

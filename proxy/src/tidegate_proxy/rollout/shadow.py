@@ -1,0 +1,411 @@
+"""Shadow mode: what passes untouched is shown to a process beside this one, which says what a policy would have gained.
+
+That process runs at the lowest priority and simulates (`tidegate.sim.shadow`). Nobody waits for it: what it does not
+take in time is left out and counted, and where it ends another is started a while later.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+from google.protobuf.json_format import MessageToDict
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from tritonclient.grpc import service_pb2
+from tritonclient.grpc.model_config_pb2 import ModelDynamicBatching
+
+from tidegate.documents import ProfileFile, options_of
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.labels import label
+from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
+from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.messages.request import Envelope
+from tidegate_proxy.transport import CallFailed
+from tidegate_proxy.tritons.backend import SERVICE, Backend
+from tidegate_proxy.tritons.catalog import Catalog, Directory
+from tidegate_proxy.tritons.starting_profiles import hosted, starting_profiles
+
+log = logging.getLogger(__name__)
+
+COMMAND: Final = ("-m", "tidegate.sim.shadow_process")
+TELL_EVERY_S: Final = 1.0
+REPORT_EVERY: Final = 10
+"""Every so many messages a report is asked for."""
+MOST_REQUESTS: Final = 20_000
+"""Between two messages; more are counted, and left out."""
+MOST_UNREAD_BYTES: Final = 16 << 20
+"""What the process has not read yet; what comes while it is more is left out."""
+LONGEST_REPORT: Final = 4 << 20
+START_AGAIN_S: Final = 60.0
+OVERDUE_S: Final = 60.0
+"""A report that was asked for so long ago is one to be told of."""
+GIVE_UP_S: Final = 300.0
+"""A report that was asked for so long ago would be about what is long past: who owes it is stopped, or stuck."""
+LAST_WORDS_WITHIN_S: Final = 5.0
+STATISTICS: Final = SERVICE + "ModelStatistics"
+LAST_WORDS: Final = 20
+"""So many of the latest lines that the process wrote to its standard error are kept."""
+
+
+Executed = tuple[str, str, int, int, list[tuple[int, int, int]]]
+"""What a Triton says of a model (`tidegate.sim.shadow_messages.Executed`)."""
+
+
+class Shadow(Collector):
+    """Lives in the event loop; only `seen` may be called in other threads, and `collect`."""
+
+    def __init__(self, config: ServeConfig, in_force: InForce, directory: Directory, measured: ProfileFile) -> None:
+        self._policy = config.policy
+        self._seed = config.seed
+        self._in_force = in_force
+        self._directory = directory
+        self._measured = measured
+        self._seen: list[tuple[int, str, int, str, str]] = []
+        self._ended: list[tuple[int, str, int, bool]] = []
+        self._counts = Counter[str]()
+        self._starting: asyncio.Task[asyncio.subprocess.Process] | None = None
+        """What starts the process: whoever waits for it may be cut off, it itself is not."""
+        self._process: asyncio.subprocess.Process | None = None
+        self._told: Catalog | None = None
+        self._report: dict[str, Any] | None = None
+        self._messages = 0
+        self._asked_s: float | None = None
+        """Since when a report is awaited, by the monotonic clock; None: none is."""
+        self._asked_of = config.policy
+        """The policy of which a report was asked for last."""
+        self._ended_why = ""
+        """Why the process ended that was there last; empty while one runs."""
+        self._said_nothing = ""
+        """Why nothing was said, as the log has it already."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests are to pass as they are."""
+        return self._in_force.settings.shadow
+
+    @property
+    def policy(self) -> str:
+        """The name of the policy that is spoken of."""
+        return self._policy.name
+
+    @property
+    def process_id(self) -> int | None:
+        """The id of the process that simulates; None: there is none."""
+        return self._process.pid if self._process else None
+
+    @property
+    def why(self) -> str:
+        """Why nothing is said, or nothing new; empty: there is no reason that is known."""
+        if not self.is_on:
+            return ""
+        if self._ended_why:
+            return f"the simulator {self._ended_why} (requests do not notice); it is started again after a minute"
+        if (late_s := self._late_s) > OVERDUE_S:
+            return f"the simulator has not answered for {late_s:.0f} s: it has the lowest priority on this machine"
+        if all(model.slo_ns is None for model in self._directory.catalog.models.values()):
+            return "no model has an SLO to be in time for: --slo MODEL=MS, or models.MODEL.slo_ms"
+        if self._report and not self._report["estimates"]:
+            return "nothing has come that could have been scheduled, of models that have an SLO, in the latest minute"
+        return ""
+
+    @property
+    def _late_s(self) -> float:
+        """For how long a report is awaited."""
+        return 0.0 if self._asked_s is None else time.monotonic() - self._asked_s
+
+    def seen(self, envelope: Envelope) -> None:
+        """A request passes that could have been scheduled."""
+        if len(self._seen) < MOST_REQUESTS:
+            heading = envelope.heading
+            merge_key = label(heading.merge_key)  # clients choose how long it is
+            self._seen.append((time.monotonic_ns(), heading.model, heading.rows, merge_key, heading.shape))
+        else:
+            self._counts["left_out"] += 1
+
+    def ended(self, model: str, sent_ns: int, took_ns: int, ok: bool) -> None:
+        """A request that was not scheduled has its answer; of a model that cannot be, that says nothing."""
+        if self.is_on and len(self._ended) < MOST_REQUESTS and model in self._directory.catalog.models:
+            self._ended.append((sent_ns, model, took_ns, ok))
+
+    def document(self) -> dict[str, Any]:
+        """What is known, for machines: GET /shadow."""
+        return {
+            "shadow": self.is_on,
+            "seen": self._counts["seen"],
+            "left_out": self._counts["left_out"],
+            "simulator": "runs" if self._process else "does not run",
+            "why": self.why,
+            "report": self._report,
+        }
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The same for Prometheus."""
+        return gauges((self._report or {}).get("estimates", ()) if self.is_on else ())
+
+    def change_policy(self, policy: PolicyChoice) -> None:
+        """Speak of another policy from now on."""
+        if policy != self._policy:
+            self._policy, self._told, self._report = policy, None, None
+
+    async def run(self) -> None:
+        """For ever: show the process what passed, while that is wanted."""
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            if not self.is_on:
+                await self._end()
+                continue
+            why = ""
+            try:
+                why = await self._run_process()
+            except Exception as error:
+                faults.report("the simulator of shadow mode", error)
+                why = f"could not be run: {type(error).__name__}: {error}"
+            await self._end()
+            if self.is_on:
+                self._ended_why = why
+                log.warning(
+                    "shadow: the simulator %s (requests do not notice); it is started again in %g s", why, START_AGAIN_S
+                )
+                await asyncio.sleep(START_AGAIN_S)
+                self._ended_why = ""
+                self._counts["left_out"] += len(self._seen)  # there would be gaps in it
+                self._seen, self._ended = [], []
+
+    async def close(self) -> None:
+        """End the process."""
+        await self._end()
+
+    async def _run_process(self) -> str:
+        """Until it ends, or shadow mode does: why it ended, in words that follow "the simulator"."""
+        pipe = asyncio.subprocess.PIPE
+        self._starting = asyncio.create_task(
+            asyncio.create_subprocess_exec(
+                sys.executable,
+                *COMMAND,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                limit=LONGEST_REPORT,
+                start_new_session=True,  # Ctrl-C is for this process, which ends it when it has drained
+            )
+        )
+        self._process = process = await asyncio.shield(self._starting)
+        self._told = self._asked_s = None
+        last_words = deque[str](maxlen=LAST_WORDS)
+        reading = asyncio.create_task(self._read(process))
+        hearing = asyncio.create_task(_hear(process, last_words))
+        try:
+            while self.is_on and process.returncode is None and not reading.done():
+                executed = await self._executed() if self._messages % REPORT_EVERY in (0, REPORT_EVERY - 1) else []
+                self._tell(process, executed)
+                await asyncio.sleep(TELL_EVERY_S)
+                if self._late_s > GIVE_UP_S:
+                    return f"had not answered for {GIVE_UP_S:g} s, and was ended"
+            if reading.done() and (error := reading.exception()):
+                return f"said what cannot be read: {type(error).__name__}: {error}"
+            if self.is_on:
+                await asyncio.wait_for(asyncio.gather(process.wait(), hearing), LAST_WORDS_WITHIN_S)
+            return _end_in_words(process.returncode, last_words)
+        finally:
+            for task in (reading, hearing):
+                task.cancel()
+            await asyncio.gather(reading, hearing, return_exceptions=True)
+
+    async def _executed(self) -> list[Executed]:
+        """What the Tritons that answer have executed of the models that are scheduled."""
+        catalog = self._directory.catalog
+        asked = [backend for backend in catalog.loaded if backend.alive]
+        answers = zip(asked, await asyncio.gather(*map(statistics_of, asked)), strict=True)
+        of_each = (
+            executed(backend.address, answer, catalog.models) for backend, answer in answers if answer is not None
+        )
+        return list(chain.from_iterable(of_each))
+
+    def _tell(self, process: asyncio.subprocess.Process, executed: Sequence[Executed]) -> None:
+        seen, self._seen = self._seen, []
+        ended, self._ended = self._ended, []
+        stdin = process.stdin
+        if stdin is None or stdin.transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
+            self._counts["left_out"] += len(seen)
+            return
+        self._counts["seen"] += len(seen)
+        catalog = self._directory.catalog
+        if self._told is None or not catalog.same_plan(self._told):
+            self._told = catalog
+            stdin.write(msgspec.json.encode(self._begin(catalog)) + b"\n")
+        self._messages += 1
+        is_wanted = self._messages % REPORT_EVERY == 0 and self._asked_s is None  # or they would pile up
+        if is_wanted:
+            self._asked_s, self._asked_of = time.monotonic(), self._policy
+        passed = {
+            "type": "passed",
+            "now_ns": time.monotonic_ns(),
+            "seen": seen,
+            "ended": ended,
+            "report": is_wanted,
+            "executed": executed,
+        }
+        stdin.write(msgspec.json.encode(passed) + b"\n")
+
+    def _begin(self, catalog: Catalog) -> dict[str, Any]:
+        guessed = {
+            name
+            for name, kind in hosted(catalog)
+            if not self._measured.profiles_of(name, kind, catalog.models[name].max_rows)
+        }
+        setup = {
+            "models": tuple(catalog.models.values()),
+            "workers": tuple(catalog.workers),
+            "profiles": starting_profiles(catalog, self._measured),
+            "seed": self._seed,
+        }
+        policy = self._policy
+        return {
+            "type": "begin",
+            "setup": setup,
+            "policy": policy.name,
+            "options": policy.options,
+            "batcher": own_batching(catalog),
+            "guessed": sorted(guessed),
+        }
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout, "it was asked for"
+        while line := await process.stdout.readline():
+            report, self._asked_s = msgspec.json.decode(line, type=dict[str, Any]), None
+            if self._asked_of != self._policy:
+                continue  # another is spoken of by now
+            self._report = report
+            for estimate in report["estimates"]:
+                if not estimate["model"]:
+                    log.info("shadow: %s", _in_words(report["policy"], report["tuned"], estimate))
+            if (why := self.why) != self._said_nothing:
+                self._said_nothing = why
+                if why:
+                    log.info("shadow: nothing is said: %s", why)
+
+    async def _end(self) -> None:
+        if self._starting is not None:  # where whoever starts it is cut off, it is there nevertheless
+            await asyncio.wait([self._starting])
+            self._process = None if self._starting.exception() else self._starting.result()
+            self._starting = None
+        process = self._process
+        self._seen, self._ended = [], []
+        if process is None:
+            return
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        self._process = None  # not before: where this is cut off, whoever closes goes on with it
+        # Pipes with what nobody reads would stay open, and asyncio has no public way to close them.
+        process._transport.close()  # type: ignore[attr-defined]
+
+
+async def _hear(process: asyncio.subprocess.Process, last_words: deque[str]) -> None:
+    """Keep what it says of its own end, and of nothing else: it has no log."""
+    assert process.stderr, "it was asked for"
+    while line := await process.stderr.readline():
+        if text := line.decode(errors="replace").strip():
+            last_words.append(text)
+
+
+def _end_in_words(status: int | None, last_words: Sequence[str]) -> str:
+    """How a process ended, to follow "the simulator"."""
+    if status is not None and status < 0:
+        return f"was ended by signal {signal.Signals(-status).name}"
+    said = f": {last_words[-1]}" if last_words else ""
+    return f"ended with {status}{said}"
+
+
+def gauges(estimates: Iterable[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
+    """Estimates as metrics."""
+    attainment = GaugeMetricFamily(
+        "tidegate_shadow_attainment",
+        "Share of the requests in time, of the latest minute in shadow mode: as measured, and as simulated under "
+        "Triton's own batcher, as it is and tuned, and under the policy.",
+        labels=["model", "side"],
+    )
+    gain = GaugeMetricFamily(
+        "tidegate_shadow_gain",
+        "What the policy would add to the attainment: the bounds of the 95 % interval. Absent where nothing is "
+        "promised.",
+        labels=["model", "bound"],
+    )
+    for estimate in estimates:
+        for side in ("measured", "batcher", "tuned", "policy"):
+            attainment.add_metric([estimate["model"], side], estimate[side])
+        for bound, value in zip(("low", "high"), estimate["gain"] or (), strict=False):
+            gain.add_metric([estimate["model"], bound], value)
+    yield attainment
+    yield gain
+
+
+async def statistics_of(backend: Backend) -> service_pb2.ModelStatisticsResponse | None:
+    """What a Triton has executed; None where it does not say."""
+    try:
+        message = service_pb2.ModelStatisticsRequest().SerializeToString()
+        answer = await backend.ask(STATISTICS, message, timeout_s=TELL_EVERY_S)
+    except CallFailed:
+        return None
+    return service_pb2.ModelStatisticsResponse.FromString(answer)
+
+
+def executed(address: str, answer: service_pb2.ModelStatisticsResponse, models: Container[str]) -> list[Executed]:
+    """What the Triton at this address has executed of these models, each version for itself."""
+    return [
+        (
+            model.name,
+            f"{address} {model.version}",
+            model.inference_stats.success.count,
+            model.inference_stats.success.ns,
+            [
+                (
+                    batch.batch_size,
+                    batch.compute_infer.count,
+                    batch.compute_input.ns + batch.compute_infer.ns + batch.compute_output.ns,
+                )
+                for batch in model.batch_stats
+            ],
+        )
+        for model in answer.model_stats
+        if model.name in models
+    ]
+
+
+def own_batching(catalog: Catalog) -> dict[str, Any]:
+    """How the Tritons' own batchers are configured, in options of the policy `triton`.
+
+    Where the Tritons batch one model in different ways, it is as most of them do. Models that share a worker do so by
+    Triton's rate limiter, which lets those have turns that have had the fewest.
+    """
+    ways: dict[str, Counter[bytes]] = {}
+    for models in catalog.loaded.values():
+        for model in models:
+            if model.config.name in catalog.models:
+                way = model.config.dynamic_batching.SerializeToString(deterministic=True)
+                ways.setdefault(model.config.name, Counter())[way] += 1
+    batching = {name: _batching(found.most_common(1)[0][0]) for name, found in sorted(ways.items())}
+    return {"turns": "fewest", "models": batching}
+
+
+def _batching(way: bytes) -> dict[str, Any]:
+    return options_of(MessageToDict(ModelDynamicBatching.FromString(way), preserving_proto_field_name=True))
+
+
+def _in_words(policy: str, tuned: str, estimate: dict[str, Any]) -> str:
+    said = f"{100 * estimate['measured']:.1f} % in time of {estimate['requests']} requests"
+    if estimate["gain"] is None:
+        return f"{said}; what {policy} would gain is not said: {estimate['why']}"
+    low, high = (100 * bound for bound in estimate["gain"])
+    tuned_low, tuned_high = (100 * bound for bound in estimate["over_tuned"])
+    return (
+        f"{said}; with {policy} {low:+.1f} to {high:+.1f} points, {tuned_low:+.1f} to {tuned_high:+.1f} over Triton "
+        f"tuned ({tuned or 'its own settings'})"
+    )

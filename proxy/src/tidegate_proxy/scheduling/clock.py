@@ -1,0 +1,199 @@
+"""The engine under the monotonic clock: takes in one event after the other, carries out its effects, wakes it in time.
+
+Event loops wake in whole milliseconds, batches start in tenths.
+"""
+
+import asyncio
+import ctypes
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from tidegate.api import WorkerJoined
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged, PolicyChanged
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.observability.metrics import Metrics
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_CLOCK_MONOTONIC: Final = 1
+_ABSOLUTE: Final = 1
+_Spec: Final = ctypes.c_long * 4
+"""struct itimerspec: interval and instant, each in seconds and nanoseconds."""
+_SECOND_NS: Final = 1_000_000_000
+
+
+class Alarm:
+    """One instant at a time, set anew as often as one likes. It rings in the loop it was made in."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        """Raises OSError where the kernel has no timer left."""
+        self._ring = ring
+        self.at_ns: int | None = None
+        """When it rings; None: not at all."""
+        self._armed_ns: int | None = None
+        """When the kernel wakes the loop; None: not at all."""
+        self._loop = asyncio.get_running_loop()
+        self._timer = _libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._timer < 0:
+            raise OSError(ctypes.get_errno(), f"no timer: {os.strerror(ctypes.get_errno())}")
+        self._loop.add_reader(self._timer, self._woken)
+
+    def set(self, at_ns: int | None) -> None:
+        """Ring at this instant of the monotonic clock instead of the one set before; None: not at all."""
+        self.at_ns = at_ns
+        # A timer that wakes the loop too early is left alone: it looks at the clock and is armed again.
+        if at_ns is not None and (self._armed_ns is None or at_ns < self._armed_ns):
+            self._arm(at_ns)
+
+    def close(self) -> None:
+        """Stop; does not ring any more afterwards."""
+        timer, self._timer = self._timer, -1
+        self.at_ns = None
+        if timer >= 0:
+            self._loop.remove_reader(timer)
+            os.close(timer)
+
+    def _arm(self, at_ns: int) -> None:
+        if self._timer >= 0:
+            self._armed_ns = at_ns
+            seconds, nanoseconds = divmod(max(1, at_ns), _SECOND_NS)
+            spec = _Spec(0, 0, seconds, nanoseconds)
+            _libc.timerfd_settime(self._timer, _ABSOLUTE, ctypes.byref(spec), None)
+
+    def _woken(self) -> None:
+        try:
+            os.read(self._timer, 8)
+        except BlockingIOError:
+            return  # it was armed anew meanwhile
+        self._armed_ns = None
+        if self.at_ns is None:
+            return
+        if self.at_ns > time.monotonic_ns():
+            self._arm(self.at_ns)
+            return
+        self.at_ns = None
+        try:
+            self._ring()
+        except Exception as error:  # there is a next time
+            faults.report("the alarm", error)
+
+
+ASK_AGAIN_NS = 10_000_000
+"""After so long an engine that could not say when to wake it is asked again."""
+
+
+class LiveEngine:
+    """One engine that lives in the event loop it was made in."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        metrics: Metrics,
+        carry_out: Callable[[AnyEffect], None],
+        give_up: Callable[[AnyEffect], None],
+    ) -> None:
+        """`carry_out` performs one effect; should it raise, `give_up` ends whatever that effect concerned."""
+        self.engine = engine
+        self._metrics = metrics
+        self._carry_out = carry_out
+        self._give_up = give_up
+        self._effects: deque[AnyEffect] = deque()
+        """The effects that are to be carried out, in their order."""
+        self._performing = False
+        self._put_off: Callable[[], None] | None = None
+        self._alarm = Alarm(self._advance)
+
+    def seen_ns(self) -> int:
+        """The engine's last sign of life: now, unless it should have been woken earlier."""
+        now_ns = time.monotonic_ns()
+        return min(now_ns, self._alarm.at_ns or now_ns)
+
+    def put_off(self, telling: Callable[[], None]) -> None:
+        """Have the engine told by `telling` of what has happened, when there is time: before it is told anything else.
+
+        The caller has caught up before, and sees to it that `catch_up` is called soon.
+        """
+        self._put_off = telling
+
+    def catch_up(self) -> None:
+        """Tell the engine what was put off."""
+        telling, self._put_off = self._put_off, None
+        if telling is None:
+            return
+        try:
+            telling()
+        except Exception as error:  # whoever tells of something else has no part in it
+            faults.report("telling the engine", error)
+
+    def _catch_up_in_order(self) -> None:
+        """As `catch_up`; what follows is carried out behind the event that is about to be taken in, and is earlier."""
+        performing, self._performing = self._performing, True
+        try:
+            self.catch_up()
+        finally:
+            self._performing = performing
+
+    def close(self) -> None:
+        """The last event is past: time does not go on by itself any more, and observers close what they have open."""
+        self._alarm.close()
+        self._effects += self.engine.close()
+        self.perform()
+
+    def take_in(self, event: AnyStimulus) -> None:
+        """Let the engine take in what happened, and carry out what follows. As `handle`."""
+        self.handle(event)
+        self.perform()
+
+    def handle(self, event: AnyStimulus) -> None:
+        """Let the engine take in what happened; `perform` then carries out what follows.
+
+        Raises ValueError for a worker that joins, a plan or a policy that the engine refuses; nothing has changed then.
+        """
+        if self._put_off is not None:
+            self._catch_up_in_order()
+        try:
+            effects = self.engine.handle(event)
+        except Exception as error:
+            if isinstance(event, WorkerJoined | PlanChanged | PolicyChanged) and isinstance(error, ValueError):
+                raise
+            faults.report("the engine", error)
+            effects = self.engine.start_anew(event, error)
+        self._effects += effects
+        try:
+            self._metrics.handled(event, effects, time.monotonic_ns() - event.now_ns)
+        except Exception as error:  # who looks on disturbs nobody
+            faults.report("metrics", error)
+        try:
+            self._alarm.set(self.engine.next_wake_ns)
+        except Exception as error:  # the effects are to be carried out nevertheless
+            faults.report("what follows an event", error)
+            self._alarm.set(time.monotonic_ns() + ASK_AGAIN_NS)
+
+    def perform(self) -> None:
+        """Carry out what is to be carried out, unless that is going on: then it is done when this returns to there."""
+        if self._performing:
+            return
+        self._performing = True
+        try:
+            while self._effects:
+                self._perform_one(self._effects.popleft())
+        finally:
+            self._performing = False
+
+    def _perform_one(self, effect: AnyEffect) -> None:
+        try:
+            self._carry_out(effect)
+        except Exception as error:  # the other effects are those of other requests
+            faults.report(f"carrying out {type(effect).__name__}", error)
+            self._give_up_quietly(effect)
+
+    def _give_up_quietly(self, effect: AnyEffect) -> None:
+        try:
+            self._give_up(effect)
+        except Exception as error:
+            faults.report(f"giving up {type(effect).__name__}", error)
+
+    def _advance(self) -> None:
+        self.take_in(ClockAdvanced(time.monotonic_ns()))

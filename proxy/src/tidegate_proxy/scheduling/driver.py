@@ -1,0 +1,251 @@
+"""The live driver: the engine under the monotonic clock, its legs on real Tritons, its answers to real clients.
+
+It is put together of the engine, the clients that wait, the legs that run, and the Tritons that come and go; all in one
+thread, that of the event loop.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Container, Sequence
+
+import grpc
+
+from tidegate.api import Advise, BatchFailed, Drop, Request, RequestArrived, RequestCancelled
+from tidegate.engine import (
+    AnyEffect,
+    CancelLeg,
+    Engine,
+    EngineRestarted,
+    Fail,
+    Headroom,
+    ObserverRemoved,
+    PolicyChanged,
+    PolicyReplaced,
+    PolicyRestored,
+    StartLeg,
+    TriesChanged,
+)
+from tidegate.observation import ChangeProgressed
+from tidegate_proxy.base import refusal
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, Outcome, RequestFailed, own_fault
+from tidegate_proxy.configuration.config import PolicyChoice
+from tidegate_proxy.configuration.settings import InForce, Settings
+from tidegate_proxy.messages.client import Client
+from tidegate_proxy.messages.request import Due
+from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.scheduling.clock import LiveEngine
+from tidegate_proxy.scheduling.failures import Recovery, Spoilers
+from tidegate_proxy.scheduling.legs import Legs
+from tidegate_proxy.scheduling.membership import Membership, Outliers
+from tidegate_proxy.scheduling.running_legs import LegRun, RunningLegs
+from tidegate_proxy.scheduling.waiting_clients import WaitingClients
+from tidegate_proxy.transport.liveness import Liveness
+from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.tritons.shared_memory import Regions
+
+log = logging.getLogger(__name__)
+
+QUEUE_FULL = "Exceeds maximum queue size"
+"""Triton's own words for a request that is not even queued."""
+
+
+class Driver:
+    """Drives one engine. Lives in an event loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        directory: Directory,
+        in_force: InForce,
+        observability: Observability,
+        regions: Regions | None = None,
+        hidden: Callable[[], Container[str]] = frozenset,
+        on_batch: Callable[[LegRun, Sequence[Outcome]], None] | None = None,
+    ) -> None:
+        """`regions`: shared with the Tritons on this machine; None: everything is sent.
+
+        `hidden`: names of metadata that are not to go on to a Triton. `on_batch`: called when the clients of a batch of
+        several requests have their answers; must not raise.
+        """
+        self.engine = engine
+        self._in_force = in_force
+        self.regions = regions
+        self._directory = directory
+        self.observability = observability
+        self._spoilers = Spoilers()
+        self._headroom = Headroom()
+        self._engine = LiveEngine(engine, observability.metrics, self._carry_out, self._give_up_effect)
+        self.clients = WaitingClients(observability)
+        self.running = RunningLegs(self._engine)
+        self.outliers = Outliers(in_force)
+        self.membership = Membership(
+            self._engine, directory, self.clients, self.running, regions, self.outliers, in_force, self._pass_on
+        )
+        self.recovery = Recovery(directory, self.clients, self.membership, self._spoilers, in_force)
+        self.legs = Legs(
+            self._engine,
+            directory,
+            self.clients,
+            self.running,
+            self.recovery,
+            self.outliers,
+            self._headroom,
+            observability,
+            regions,
+            hidden,
+            on_batch,
+        )
+        self.on_stray: Callable[[Client], None] | None = None
+        """Has a request answered that cannot be scheduled any more, as its model has become another."""
+
+    # Clients -----------------------------------------------------------------------------------------------------
+
+    def submit(self, client: Client, arrival_ns: int, due: Due, app: str = "") -> None:
+        """Have a request of an application scheduled; the client is told its outcome, if it is refused at once."""
+        try:
+            self._submit(client, arrival_ns, due, app)
+        except Exception as error:
+            faults.report("taking in a request", error)
+            self._give_up_client(client)
+
+    def _submit(self, client: Client, arrival_ns: int, due: Due, app: str) -> None:
+        envelope, settings = client.envelope, self._in_force.settings
+        client.arrival_ns, client.due_ns, client.until_ns = arrival_ns, due.deadline_ns, max(due)
+        if self.observability.traces:
+            self.observability.arrived(client)
+        if client.until_ns <= arrival_ns:
+            self.clients.tell(client, _rejected(settings, TIMEOUT_EXPIRED, refusal.EXPIRED))
+            return
+        request_id = self.clients.number(client)
+        merge_key = envelope.merge_key
+        if self._spoilers and (company := self._spoilers.company((client.owner, envelope.model), request_id)):
+            client.runs_apart, merge_key = True, merge_key + company
+        request = Request(
+            request_id,
+            envelope.model,
+            envelope.rows,
+            arrival_ns,
+            self._headroom.before(due.deadline_ns, arrival_ns),
+            merge_key,
+            app,
+            envelope.heading.shape,
+            client=client.owner,
+            deferrable=not client.runs_apart,
+            late_until_ns=self._headroom.before(due.late_until_ns, arrival_ns),
+        )
+        catalog = self._directory.catalog
+        if not catalog.schedules(envelope) and envelope.model in catalog.hosts:
+            self._pass_on(client)
+        elif self.clients.admit(client, settings.queue):
+            self._engine.take_in(RequestArrived(time.monotonic_ns(), request))
+        else:
+            words = f"[request id: {envelope.id or '<id_unknown>'}] {QUEUE_FULL}"
+            self.clients.tell(client, _rejected(settings, words, refusal.QUEUE_FULL, queued=False))
+
+    def _give_up_client(self, client: Client) -> None:
+        """A fault met its request, wherever that is by now."""
+        known = self.clients.remove(client.request_id)
+        self.clients.tell(client, own_fault())  # who has been told already does not mind
+        if known:
+            self._engine.take_in(RequestCancelled(time.monotonic_ns(), client.request_id))
+
+    def leave(self, client: Client) -> bool:
+        """The client does not wait any more; whether it did. What nobody waits for is not run, or not to its end."""
+        if self.clients.remove(client.request_id) is None:
+            return False
+        self._engine.take_in(RequestCancelled(time.monotonic_ns(), client.request_id))
+        self.legs.left(client)
+        self.observability.failed(client, "CANCELED", "cancelled")
+        return True
+
+    def watch(self, liveness: Liveness) -> None:
+        """Have the signs of life of the engine looked at."""
+        liveness.watch("engine", self._engine.seen_ns)
+
+    def settings_changed(self) -> None:
+        """Have the engine learn what it has to know of the settings that are in force now."""
+        self._engine.take_in(TriesChanged(time.monotonic_ns(), self._in_force.settings.max_tries))
+
+    def change_policy(self, choice: PolicyChoice) -> None:
+        """Let another policy decide, over what waits. Raises ValueError, and changes nothing, where there is none."""
+        self._engine.take_in(PolicyChanged(time.monotonic_ns(), choice.name, dict(choice.options)))
+
+    def change_progressed(self, event: ChangeProgressed) -> None:
+        """Let the engine, and all who watch it, know how far a change of the layout is."""
+        self._engine.take_in(event)
+
+    @property
+    def waiting(self) -> int:
+        """Requests whose clients wait."""
+        return len(self.clients)
+
+    def dismiss(self) -> None:
+        """Tell every client that waits that there will be no answer."""
+        for client in self.clients:
+            if self.leave(client):
+                client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal=refusal.SHUTTING_DOWN))
+
+    async def close(self) -> None:
+        """Forget what is still under way: clients that wait are told."""
+        self.dismiss()
+        await self.legs.close()
+        self._engine.close()
+
+    def _carry_out(self, effect: AnyEffect) -> None:
+        match effect:
+            case StartLeg():
+                self.legs.start(effect)
+            case CancelLeg():
+                pass  # Triton finishes what it began; a cancelled call would only hide that its worker is busy
+            case Drop():
+                word, outcome = refusal.word_of(effect.reason), f"dropped: {effect.reason}"
+                dropped = _rejected(self._in_force.settings, TIMEOUT_EXPIRED, word, outcome=outcome)
+                self.clients.fail(effect.request_id, dropped)
+            case Fail():
+                failed = RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason, refusal=refusal.UNAVAILABLE)
+                self.clients.fail(effect.request_id, failed)
+            case PolicyReplaced():
+                log.error("%s", effect)
+            case PolicyRestored():
+                log.warning("policy %s decides again", effect.policy)
+            case EngineRestarted():
+                self._engine_restarted(effect)
+            case ObserverRemoved():
+                log.error("observer %s broke and sees nothing more: %s", effect.observer, effect.reason)
+            case Advise():
+                log.info("the policy asks for %+d workers: %s", effect.workers, effect.reason)
+
+    def _pass_on(self, client: Client) -> None:
+        if self.on_stray:
+            self.on_stray(client)
+        else:
+            words = "its model has just changed"
+            client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.UNAVAILABLE))
+
+    def _give_up_effect(self, effect: AnyEffect) -> None:
+        """It could not be carried out: the requests that it concerned end here."""
+        match effect:
+            case StartLeg():
+                self.legs.crash(effect)
+            case Drop() | Fail():
+                self.clients.fail(effect.request_id, own_fault())
+
+    def _engine_restarted(self, effect: EngineRestarted) -> None:
+        """End the requests that the engine's fault concerned; legs go on that both know of."""
+        words = "the engine broke and restarted, first come, first served: %s (%d requests failed, %d batches go on)"
+        log.critical(words, effect.reason, len(effect.failed), len(effect.batches))
+        for request_id in effect.failed:
+            self.clients.fail(request_id, own_fault("Tidegate's engine failed on this request; its log says more"))
+        self.legs.stop_soon(self.running.forget_stranded())
+        for batch_id in effect.batches:
+            flight = self.engine.flight(batch_id)
+            if flight and not self.running.is_running(batch_id):
+                leg, now_ns = flight.batch.legs[flight.leg], time.monotonic_ns()
+                self._engine.handle(
+                    BatchFailed(now_ns, batch_id, flight.leg, leg.worker_id, "it never ran", retry=True)
+                )
+
+
+def _rejected(settings: Settings, details: str, why: str, *, queued: bool = True, outcome: str = "") -> RequestFailed:
+    return RequestFailed(settings.shed_status, details, queued=queued, reason="REJECTED", outcome=outcome, refusal=why)

@@ -1,0 +1,193 @@
+"""Decide what becomes of the requests of a batch that failed, and whose request makes a Triton refuse whole batches."""
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from tidegate_proxy.base.outcome import RequestFailed
+from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.messages.client import BatchRefusal, Client, Sender
+from tidegate_proxy.scheduling.membership import Membership
+from tidegate_proxy.scheduling.running_legs import LegRun
+from tidegate_proxy.scheduling.waiting_clients import WaitingClients
+from tidegate_proxy.tritons.backend import GOING, Backend
+from tidegate_proxy.tritons.catalog import Directory
+
+FIRST_ALONE: Final = 8
+MOST_ALONE: Final = 256
+"""Requests of a sender that run alone after one that spoiled a batch."""
+MOST_SENDERS: Final = 1024
+"""How many are remembered of either sort: those longest ago are forgotten first."""
+
+
+class Spoilers:
+    """The owners who spoiled batches lately, and those who may have."""
+
+    def __init__(self) -> None:
+        self._alone: OrderedDict[Sender, tuple[int, int]] = OrderedDict()
+        """How many more requests run alone, and how many there were to be."""
+        self._suspects: OrderedDict[Sender, tuple[int, BatchRefusal]] = OrderedDict()
+        """The number of the half, and the refusal that it is suspected for."""
+        self._halves = itertools.count()
+
+    def __bool__(self) -> bool:
+        return bool(self._alone) or bool(self._suspects)
+
+    def company(self, sender: Sender, request_id: int) -> str:
+        """Whom a request that has come shares a batch with, as a part of its merge key; empty: with anybody."""
+        left, alone = self._alone.get(sender, (0, 0))
+        if left > 1:
+            self._alone[sender] = (left - 1, alone)
+        elif left:
+            del self._alone[sender]
+        if left:
+            return f"/alone {request_id}"
+        half, _ = self._suspects.get(sender, (None, None))
+        return "" if half is None else f"/suspects {half}"
+
+    def suspect(self, senders: Iterable[Sender], refusal: BatchRefusal) -> None:
+        """A batch with requests of these was refused."""
+        known = list(dict.fromkeys(sender for sender in senders if sender[0]))
+        middle = len(known) // 2
+        for part in (known[:middle], known[middle:]):
+            half = next(self._halves)
+            for sender in part:
+                self._suspects.pop(sender, None)
+                self._suspects[sender] = half, refusal
+        while len(self._suspects) > MOST_SENDERS:
+            self._suspects.popitem(last=False)
+
+    def answered(self, sender: Sender) -> None:
+        """A request was answered whose batch not everybody could share: its sender is not suspected any more."""
+        _, refusal = self._suspects.pop(sender, (None, None))
+        if refusal:
+            refusal.somebody_answered = True
+
+    def failed_alone(self, sender: Sender) -> None:
+        """A request failed, not for the first time, in whose batch there were no others."""
+        _, refusal = self._suspects.get(sender, (None, None))
+        if refusal is None or refusal.somebody_answered:
+            self.spoiled(sender)
+        else:  # as long as nobody is answered it may be the Triton
+            self.suspect([sender], refusal)
+
+    def spoiled(self, sender: Sender) -> None:
+        """A request spoiled a batch, or failed alone as others of its sender had spoiled theirs."""
+        if not sender[0]:
+            return
+        self._suspects.pop(sender, None)
+        _, before = self._alone.pop(sender, (0, FIRST_ALONE // 2))
+        alone = min(MOST_ALONE, 2 * before)
+        self._alone[sender] = (alone, alone)
+        if len(self._alone) > MOST_SENDERS:
+            self._alone.popitem(last=False)
+
+
+class RetryBudget:
+    """How many requests of refused batches may be tried again: a share of all requests, and some to begin with."""
+
+    FLOOR: Final = 100
+    CEILING: Final = 1000
+    """What may be spent at once after a long time without refusals."""
+
+    def __init__(self) -> None:
+        self._spent = 0.0
+
+    def spend(self, requests: int, share: float, total: int) -> bool:
+        """Whether so many may be tried again, `total` requests having come so far; then they are counted."""
+        earned = self.FLOOR + share * total
+        self._spent = max(self._spent, earned - self.CEILING)
+        if self._spent + requests > earned:
+            return False
+        self._spent += requests
+        return True
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is done with the requests of a leg that failed: tried again, as they were or in halves, or answered so."""
+
+    retry: bool = False
+    halved: bool = False
+    outcome: RequestFailed | None = None
+
+
+class Recovery:
+    """Finds out whether the Triton or a request was at fault. Lives in the event loop.
+
+    What a Triton refused as a whole is halved: either half is a batch like any other, which the policy orders and
+    places, and none of it shares a batch with others, until a request is refused alone.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        clients: WaitingClients,
+        membership: Membership,
+        spoilers: Spoilers,
+        in_force: InForce,
+    ) -> None:
+        self._directory = directory
+        self._clients = clients
+        self._membership = membership
+        self._spoilers = spoilers
+        self._in_force = in_force
+        self._budget = RetryBudget()
+        self.look_again: Callable[[Backend], Awaitable[None]] | None = None
+        """Asks a Triton anew what it serves."""
+
+    async def verdict(self, run: LegRun, code: grpc.StatusCode, details: str) -> Verdict | None:
+        """What is done about a leg whose call has failed; None: its Triton is lost, and all that is done."""
+        if code in GOING and await self._membership.lost(run.backend, details):
+            return None
+        if code is grpc.StatusCode.UNAVAILABLE or (code is grpc.StatusCode.NOT_FOUND and await self._is_unloaded(run)):
+            return Verdict(retry=True)
+        self._suspect(run.clients)
+        if len(run.clients) > 1 and self._may_try_again(len(run.clients)):
+            return Verdict(halved=True)
+        return Verdict(outcome=RequestFailed(code, details, reason="BACKEND"))
+
+    def failed(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
+        """A leg was ended as its verdict said: unless any one of several clients may be at fault, it speaks against its
+        Triton."""
+        owners = {client.owner for client in run.clients}
+        if len(owners) == 1 or code is grpc.StatusCode.UNAVAILABLE:
+            self._membership.failed(run.backend, owners, code, details)
+
+    def answered(self, clients: Iterable[Client]) -> None:
+        """A batch that not everybody could share was answered: what its clients were suspected of was not theirs."""
+        for client in clients:
+            if client.refusal:
+                client.refusal.answered()
+            self._spoilers.answered((client.owner, client.envelope.model))
+
+    def _may_try_again(self, requests: int) -> bool:
+        """Whether so many may be tried again because one of them spoiled their batch; then they are counted."""
+        return self._budget.spend(requests, self._in_force.settings.retry_share, self._clients.numbered)
+
+    async def _is_unloaded(self, run: LegRun) -> bool:
+        """Whether what the leg runs, a version that was there, has gone from its Triton; if so that is taken up."""
+        catalog, heading = self._directory.catalog, run.clients[0].envelope.heading
+        versions = catalog.versions.get(heading.model, ())
+        if self.look_again is None or (heading.version and heading.version not in versions):
+            return False
+        await self.look_again(run.backend)
+        return self._directory.catalog is not catalog
+
+    def _suspect(self, clients: Sequence[Client]) -> None:
+        """Requests were refused together, or one was alone."""
+        senders = [(client.owner, client.envelope.model) for client in clients]
+        first = clients[0]
+        if len(clients) > 1:
+            refusal = first.refusal or BatchRefusal(self._spoilers.spoiled)
+            for client in clients:
+                client.refusal, client.runs_apart = refusal, True
+            self._spoilers.suspect(senders, refusal)
+        elif first.refusal:
+            first.refusal.failed(senders[0])
+        elif first.runs_apart:
+            self._spoilers.failed_alone(senders[0])

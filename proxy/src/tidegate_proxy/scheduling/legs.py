@@ -1,0 +1,313 @@
+"""The legs that run on Tritons: started, ended, failed."""
+
+import asyncio
+import time
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
+
+import grpc
+
+from tidegate.api import BatchFailed, LegFinished
+from tidegate.engine import Headroom, StartLeg
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.outcome import Outcome, RequestFailed, own_fault
+from tidegate_proxy.messages.client import Client
+from tidegate_proxy.messages.forwarded_metadata import forwarded_with_all
+from tidegate_proxy.messages.merging import ScatterError, has_strings
+from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM
+from tidegate_proxy.messages.request import Envelope
+from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.scheduling.clock import LiveEngine
+from tidegate_proxy.scheduling.dispatch_pacing import Spacing
+from tidegate_proxy.scheduling.failures import Recovery, Verdict
+from tidegate_proxy.scheduling.membership import Outliers
+from tidegate_proxy.scheduling.payload import OutputSizes, Payload, Stage
+from tidegate_proxy.scheduling.running_legs import LegRun, RunningLegs
+from tidegate_proxy.scheduling.waiting_clients import WaitingClients
+from tidegate_proxy.transport import PendingCall
+from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER
+from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.tritons.shared_memory import Regions
+
+BROKEN_SHARING = "shared memory"
+"""In all that Triton says of it: of a region that it does not know, of an answer larger than expected."""
+EVERY_CLIENT_LEFT = "every client left"
+
+
+class Legs:
+    """Every leg that runs. Lives in an event loop."""
+
+    def __init__(
+        self,
+        engine: LiveEngine,
+        directory: Directory,
+        clients: WaitingClients,
+        running: RunningLegs,
+        recovery: Recovery,
+        outliers: Outliers,
+        headroom: Headroom,
+        observability: Observability,
+        regions: Regions | None,
+        hidden: Callable[[], Container[str]],
+        on_batch: Callable[[LegRun, Sequence[Outcome]], None] | None,
+    ) -> None:
+        """`regions`, `hidden`, `on_batch`: as the driver's."""
+        self._engine = engine
+        self._directory = directory
+        self._clients = clients
+        self._running = running
+        self._recovery = recovery
+        self._outliers = outliers
+        self._headroom = headroom
+        self._observability = observability
+        self._regions = regions
+        self._hidden = hidden
+        self._on_batch = on_batch
+        self._sizes = OutputSizes()
+        self._spacing = Spacing(engine, directory, running)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        """Forget those that run: how they end concerns nobody any more."""
+        self._engine.catch_up()
+        self._spacing.close()
+        self._running.forget_all()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def left(self, client: Client) -> None:
+        """A client does not wait any more: a leg that nobody waits for is not run to its end."""
+        if run := self._running.run_of(client):
+            run.waiting -= 1
+            if run.abandoned and run.call:
+                self._cancel_later(run.call)
+
+    def stop_soon(self, runs: Iterable[LegRun]) -> None:
+        """Nobody wants to know how these end."""
+        for run in runs:
+            self._loop.call_soon(run.stop)
+
+    def crash(self, effect: StartLeg) -> None:
+        """A fault of our own met a leg: its clients are told so, its worker is free."""
+        batch = effect.batch
+        worker_id = batch.legs[effect.leg].worker_id
+        runs = self._running.forget_batch(batch.id)
+        clients = [client for number in batch.request_ids if (client := self._clients.remove(number))]
+        failed = BatchFailed(time.monotonic_ns(), batch.id, effect.leg, worker_id, "a fault of Tidegate's own")
+        self._engine.handle(failed)
+        for client in clients:
+            self._clients.tell(client, own_fault())
+        self._engine.perform()
+        self.stop_soon(runs)
+
+    def start(self, effect: StartLeg) -> None:
+        """Run a leg on its Triton, unless nobody waits for it any more."""
+        batch = effect.batch
+        worker_id = batch.legs[effect.leg].worker_id
+        stage = self.stage_of(effect)
+        before = self._running.take_last(batch.id)
+        clients = self._clients.of(batch.request_ids)
+        if not stage.backend.alive or not clients:
+            if before:
+                before.stop()
+            if stage.backend.alive:  # else the engine has been told since, or is about to be
+                now_ns = time.monotonic_ns()
+                self._engine.take_in(BatchFailed(now_ns, batch.id, effect.leg, worker_id, EVERY_CLIENT_LEFT))
+            return
+        waiting = len(clients)
+        if before:
+            clients, payload = before.clients, before.payload
+        else:
+            payload = self.payload_of([client.envelope for client in clients], self._regions)
+        run = LegRun(effect, worker_id, stage, payload, clients, time.monotonic_ns(), waiting)
+        self._running.begin(run)
+        for client in clients:
+            client.batch_id = batch.id
+        run.execution = self._observability.batch_started(clients, effect, stage.backend.address, run.started_ns)
+        message = payload.request(stage)
+        self._spacing.send(run, partial(self._send, run, message))
+
+    def payload_of(self, envelopes: Sequence[Envelope], regions: Regions | None) -> Payload:
+        """The tensors of a batch that begins; `regions`: None where nothing is to be shared."""
+        split = self._directory.catalog.split.get(envelopes[0].model) if envelopes else None
+        return Payload(envelopes, self._sizes, regions, split.outputs if split else ())
+
+    def stage_of(self, effect: StartLeg) -> Stage:
+        """Where a leg runs."""
+        catalog, legs = self._directory.catalog, effect.batch.legs
+        leg = legs[effect.leg]
+        return Stage(
+            leg.partition,
+            catalog.partitions.get(leg.partition),
+            [catalog.backend_of[leg.worker_id] for leg in legs[effect.leg :]],
+            alone=len(legs) == 1 and leg.partition == effect.batch.model,
+        )
+
+    def _send(self, run: LegRun, message: bytes) -> None:
+        """A leg goes to its Triton, which may have been held back until now."""
+        if run not in self._running:
+            return  # its worker was given up meanwhile, and its requests with it
+        if run.abandoned:
+            self._fail(run, EVERY_CLIENT_LEFT, Verdict())
+            return
+        self._call(run, message)
+
+    def _call(self, run: LegRun, message: bytes) -> None:
+        metadata = forwarded_with_all([client.forwarded_metadata for client in run.clients], self._hidden())
+        if run.execution and (trace := run.execution.metadata):
+            names = {name for name, _ in trace}
+            metadata = [*trace, *(pair for pair in metadata if pair[0] not in names)]
+        run.call = run.backend.channel.unary(
+            INFER,
+            message,
+            lambda answer, code, details: self._over(run, answer, code, details),
+            tuple(run.backend.opened(metadata)),
+        )
+        run.backend.channel.push()  # before the answers of the batch before it are divided
+        if run.abandoned:  # and it is sent a second time
+            self._cancel_later(run.call)
+
+    def _cancel_later(self, call: PendingCall) -> None:
+        self._loop.call_later(CANCEL_AFTER_S, call.cancel)
+
+    def _over(self, run: LegRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
+        try:
+            self._spacing.over(run)
+            self._ended(run, answer, code, details)
+        except Exception as error:
+            faults.report("the end of a leg", error)
+            self.crash(run.effect)
+
+    def _ended(self, run: LegRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
+        """A leg's call is over."""
+        self._engine.catch_up()
+        if answer is not None:
+            run.backend.heard_ns = time.monotonic_ns()
+        if run not in self._running:
+            return  # its worker was given up, and its requests with it
+        if answer is None:
+            if run.payload.is_shared and BROKEN_SHARING in details:
+                run.payload.sharing_broke(run.stage)
+                self._call(run, run.payload.request(run.stage, share=False))
+            else:
+                self._failed(run, code, details)
+        elif not run.is_last:
+            try:
+                run.payload.answered(answer)
+            except ScatterError as error:
+                self._failed(run, grpc.StatusCode.INTERNAL, str(error))
+            else:
+                self._finish(run)
+        elif len(answer) >= STRINGS_ASIDE_FROM and len(run.clients) > 1 and has_strings(answer):
+            self._finish(run)
+            dividing = self._loop.create_task(self._divide_aside(run, answer))
+            self._tasks.add(dividing)
+            dividing.add_done_callback(self._tasks.discard)
+        elif self._engine.engine.is_awaited(run.worker_id):
+            self._finish(run)  # first: the next batch is on its way before this one's answers are divided
+            self._divide(run, answer)
+        else:  # nothing could follow at once: the answers are on their way before the engine learns from the leg
+            self._engine.put_off(partial(self._tell_finished, run, self._over_at(run)))
+            self._divide(run, answer)
+            self._loop.call_soon(self._engine.catch_up)
+
+    def _divide(self, run: LegRun, answer: bytes) -> None:
+        divided_ns = time.monotonic_ns()
+        self._settle(run, _divided(answer, run), divided_ns)
+
+    def _settle(self, run: LegRun, outcomes: Sequence[Outcome], divided_ns: int) -> None:
+        """A batch's answer was divided, since that instant: clients are given their parts."""
+        run.payload.close(finished=True)
+        self._clients.settle(run, outcomes, time.monotonic_ns() - divided_ns)
+        if self._on_batch and len(outcomes) > 1:
+            self._on_batch(run, outcomes)
+        # Behind what the transports do now: when clients take their answers is theirs, and teaches nothing.
+        self._loop.call_soon(self._handed_over, run)
+
+    async def _divide_aside(self, run: LegRun, answer: bytes) -> None:
+        """Have an answer divided in a thread of its own."""
+        try:
+            divided_ns = time.monotonic_ns()
+            self._settle(run, await asyncio.to_thread(_divided, answer, run), divided_ns)
+        except Exception as error:
+            faults.report("the end of a leg", error)
+            self.crash(run.effect)
+
+    def _handed_over(self, run: LegRun) -> None:
+        self._headroom.observe(time.monotonic_ns() - run.clients[0].ended_ns)
+
+    def _finish(self, run: LegRun) -> None:
+        """A leg has ended: the engine is told now."""
+        self._tell_finished(run, self._over_at(run))
+
+    def _over_at(self, run: LegRun) -> int:
+        """A leg has ended: when that was, which is now."""
+        ended_ns = self._running.end(run, well=True)
+        if run.is_last:
+            for client in run.clients:
+                client.ended_ns = ended_ns
+        return ended_ns
+
+    def _tell_finished(self, run: LegRun, ended_ns: int) -> None:
+        batch_id, leg, worker_id = run.batch_id, run.effect.leg, run.worker_id
+        self._engine.handle(LegFinished(ended_ns, batch_id, leg, worker_id, run.started_ns, ended_ns))
+        try:
+            if self._engine.engine.flight(batch_id) is not None:
+                self._running.keep(run)
+            elif not run.is_last:  # a worker further on has been lost
+                run.payload.close(finished=True)
+            if run.is_last and run.clients[0].runs_apart:
+                self._recovery.answered(run.clients)
+        finally:  # they are of other requests, too
+            self._engine.perform()
+        self._outliers.did_well(run.backend, run.clients[0].owner)
+        self._observability.batch_ended(run.execution, ended_ns)
+
+    def _fail_as_planned(self, run: LegRun) -> None:
+        """Triton does not say when it stops what was cancelled: its worker counts as busy for as long as planned."""
+        left_ns = self._running.since_ns(run) + run.planned_ns - time.monotonic_ns()
+        self._loop.call_later(max(0, left_ns) / 1e9, self._fail, run, EVERY_CLIENT_LEFT, Verdict())
+
+    def _failed(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
+        """A leg's call did not end well."""
+        if code is grpc.StatusCode.CANCELLED and run.abandoned:
+            self._fail_as_planned(run)
+            return
+        run.recovery = self._loop.create_task(self._recovered(run, code, details))
+        self._tasks.add(run.recovery)
+        run.recovery.add_done_callback(self._tasks.discard)
+
+    async def _recovered(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
+        try:
+            if verdict := await self._recovery.verdict(run, code, details):
+                self._fail(run, details, verdict)
+                self._recovery.failed(run, code, details)
+        except Exception as error:
+            faults.report("the recovery of a leg", error)
+            self.crash(run.effect)
+
+    def _fail(self, run: LegRun, reason: str, verdict: Verdict) -> None:
+        """A leg has failed, and its requests are dealt with as it was decided."""
+        batch = run.effect.batch
+        if run not in self._running:
+            return  # its worker was given up, and its requests with it
+        waiting = [client.request_id for client in self._clients.of(batch.request_ids)]
+        middle = len(waiting) // 2
+        apart = tuple(tuple(half) for half in (waiting[:middle], waiting[middle:]) if half) if verdict.halved else ()
+        now_ns = self._running.end(run)
+        leg, worker_id = run.effect.leg, run.worker_id
+        self._engine.handle(BatchFailed(now_ns, batch.id, leg, worker_id, reason, retry=verdict.retry, apart=apart))
+        if verdict.outcome:
+            self._clients.settle(run, [verdict.outcome] * len(run.clients))
+        self._engine.perform()
+        self._observability.batch_ended(run.execution, now_ns, reason)
+        run.payload.close(finished=True)
+
+
+def _divided(answer: bytes, run: LegRun) -> Sequence[Outcome]:
+    try:
+        return run.payload.outcomes(answer)
+    except ScatterError as error:
+        return [RequestFailed(grpc.StatusCode.INTERNAL, str(error), reason="BACKEND")] * len(run.clients)

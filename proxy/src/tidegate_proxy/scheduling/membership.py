@@ -1,0 +1,388 @@
+"""Tritons that come, go, and fail: the engine is told of each.
+
+A Triton that answers probes and fails at its work is ejected for a while, as by Envoy's outlier detection.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+import grpc
+
+from tidegate.api import BatchFailed, Profile, RequestCancelled, WorkerJoined, WorkerLost
+from tidegate.engine import PlanChanged
+from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.messages.client import Client
+from tidegate_proxy.scheduling.clock import LiveEngine
+from tidegate_proxy.scheduling.running_legs import LegRun, RunningLegs
+from tidegate_proxy.scheduling.waiting_clients import WaitingClients
+from tidegate_proxy.tritons.backend import Backend
+from tidegate_proxy.tritons.catalog import Catalog, Directory
+from tidegate_proxy.tritons.shared_memory import Regions
+
+_OF_TRITON: Final = frozenset(
+    {
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.DATA_LOSS,
+        grpc.StatusCode.UNAVAILABLE,
+    }
+)
+"""What a Triton says that fails; other errors are of the request."""
+_QUEUE_FULL: Final = "maximum queue size"
+"""In what Triton says, with UNAVAILABLE, when its own queue is full: it has too much to do, and fails at nothing."""
+
+
+ENOUGH: Final = 2
+"""Clients for whom a Triton fails many times in a row, where there are so many."""
+MOST_OF_ONE: Final = 0.75
+"""The most of its failures that may be one client's, where there are others."""
+
+
+def is_failure(code: grpc.StatusCode, details: str) -> bool:
+    """Whether an error speaks against the Triton that gave it."""
+    return code in _OF_TRITON and _QUEUE_FULL not in details
+
+
+@dataclass(slots=True)
+class _Record:
+    """What one Triton did lately."""
+
+    in_row: int = 0
+    """Failures since it last did well."""
+    in_row_of: set[str] = field(default_factory=set)
+    """Whose requests those were."""
+    well: int = 0
+    failed: int = 0
+    """In the present window."""
+    failed_of: Counter[str] = field(default_factory=Counter)
+    """How many failed, by whose requests those were: of a batch all of theirs."""
+    began_ns: int = 0
+    """The beginning of the window."""
+    ejections: int = 0
+    """So many of late, which make the next one longer."""
+    total: int = 0
+    """All of its ejections."""
+    until_ns: int = 0
+    """When the last of them ends."""
+    out: bool = False
+
+    @property
+    def share(self) -> float:
+        """The share that failed of what it was given in the window."""
+        return self.failed / max(1, self.well + self.failed)
+
+    def fail(self, owners: Collection[str]) -> None:
+        """One more call of these failed."""
+        self.in_row += 1
+        self.in_row_of.update(owners)
+        self.failed += 1
+        self.failed_of.update(owners)
+
+    def forget(self) -> None:
+        """Begin to count anew."""
+        self.in_row = self.well = self.failed = 0
+        self.in_row_of.clear()
+        self.failed_of.clear()
+
+
+@dataclass
+class Outliers:
+    """Keeps count."""
+
+    in_force: InForce
+    """What counts."""
+    _records: dict[Backend, _Record] = field(default_factory=dict)
+    _owners: set[str] = field(default_factory=set)
+    """Some of those whose calls have ended in the present window."""
+    _owners_before: set[str] = field(default_factory=set)
+    """And in the one before."""
+
+    def did_well(self, backend: Backend, owner: str) -> None:
+        """It answered a call of a client, or a batch with one."""
+        record = self._record(backend)
+        record.well += 1
+        if record.in_row:
+            record.in_row = 0
+            record.in_row_of.clear()
+        if len(self._owners) < ENOUGH:
+            self._owners.add(owner)
+
+    def failed(
+        self, backend: Backend, owners: Collection[str], now_ns: int, catalog: Catalog, backends: Sequence[Backend]
+    ) -> str | None:
+        """It failed a call; if it is to be ejected for that, why: it counts as ejected from then on.
+
+        `owners`: whose requests were in it; `backends`: all Tritons.
+        """
+        record = self._record(backend)
+        limits = self.in_force.settings.ejection
+        if now_ns - record.began_ns > limits.window_s * 1e9:
+            self._owners_before, self._owners = self._owners, set()
+            for each in self._records.values():
+                each.well = each.failed = 0
+                each.failed_of.clear()
+                each.began_ns = now_ns
+        self._owners.update(islice(owners, ENOUGH))
+        record.fail(owners)
+        reason = self._why(backend, record, backends)
+        if reason is None or not backend.alive or not self._can_spare(backend, catalog, backends):
+            return None
+        if now_ns - record.until_ns > limits.max_s * 1e9:
+            record.ejections = 0
+        record.ejections += 1
+        record.total += 1
+        record.out = True
+        record.forget()
+        lasts_s = min(limits.max_s, limits.base_s * record.ejections)
+        record.until_ns = now_ns + round(lasts_s * 1e9)
+        return f"{reason}; it is ejected for {lasts_s:g} s"
+
+    def is_out(self, backend: Backend, now_ns: int, catalog: Catalog) -> bool:
+        """Whether it is ejected still. It is not where nobody else that lives has one of its models."""
+        record = self._record(backend)
+        record.out = record.out and now_ns < record.until_ns and _others_have_all(backend, catalog)
+        return record.out
+
+    def ejections(self, backends: Sequence[Backend]) -> dict[str, tuple[int, bool]]:
+        """How often each Triton was ejected, and whether it is, by address."""
+        return {
+            backend.address: (record.total, record.out) for backend in backends for record in [self._record(backend)]
+        }
+
+    def _record(self, backend: Backend) -> _Record:
+        return self._records.get(backend) or self._records.setdefault(backend, _Record())
+
+    def _why(self, backend: Backend, record: _Record, backends: Sequence[Backend]) -> str | None:
+        others = [self._record(other) for other in backends if other is not backend and other.alive]
+        limits = self.in_force.settings.ejection
+        is_alone = len(self._owners | self._owners_before) < ENOUGH
+        in_row = bool(limits.consecutive_errors) and record.in_row >= limits.consecutive_errors
+        if in_row and (is_alone or len(record.in_row_of) >= ENOUGH) and any(other.in_row == 0 for other in others):
+            return f"it failed {record.in_row} times in a row"
+        of_several = max(record.failed_of.values()) <= MOST_OF_ONE * record.failed
+        in_share = record.well + record.failed >= limits.min_requests and record.share >= limits.error_rate
+        if in_share and (is_alone or of_several):
+            well, failed = sum(other.well for other in others), sum(other.failed for other in others)
+            if failed <= record.share / 2 * (well + failed):
+                return f"it failed {record.failed} of {record.well + record.failed} calls"
+        return None
+
+    def _can_spare(self, backend: Backend, catalog: Catalog, backends: Sequence[Backend]) -> bool:
+        out = sum(self._record(other).out for other in backends)
+        most = int(self.in_force.settings.ejection.max_share * len(backends))
+        return out < most and _others_have_all(backend, catalog)
+
+
+def _others_have_all(backend: Backend, catalog: Catalog) -> bool:
+    """Whether what a Triton has is also had by others that live."""
+    if any(
+        backend in hosts and not any(other.alive for other in hosts if other is not backend)
+        for hosts in catalog.hosts.values()
+    ):
+        return False
+    mine, elsewhere = set[str](), set[str]()
+    for worker in catalog.workers:
+        other = catalog.backend_of[worker.id]
+        if other is backend:
+            mine.update(worker.hosts)
+        elif other.alive:
+            elsewhere.update(worker.hosts)
+    return mine <= elsewhere
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Aftermath:
+    """What is left to be done after a change of which Tritons take part, beside what the engine wants."""
+
+    strays: list[Client] = field(default_factory=list)
+    """Clients whose requests the engine has forgotten, to be passed on."""
+    runs: list[LegRun] = field(default_factory=list)
+    """Legs that nobody asks about any more, to be stopped."""
+
+
+class Membership:
+    """Which Tritons take part. Lives in the event loop."""
+
+    def __init__(
+        self,
+        engine: LiveEngine,
+        directory: Directory,
+        clients: WaitingClients,
+        running: RunningLegs,
+        regions: Regions | None,
+        outliers: Outliers,
+        in_force: InForce,
+        pass_on: Callable[[Client], None],
+    ) -> None:
+        """`pass_on`: has a request answered that cannot be scheduled any more, as its model has become another."""
+        self._engine = engine
+        self._directory = directory
+        self._clients = clients
+        self._running = running
+        self._regions = regions
+        self.outliers = outliers
+        """The Tritons that fail while others do well."""
+        self._in_force = in_force
+        self._pass_on = pass_on
+
+    async def lost(self, backend: Backend, details: str) -> bool:
+        """Whether a failed call means that the Triton is gone; if so the engine is told, once."""
+        if not backend.alive and not self.is_ejected(backend):
+            return True  # it was given up already: the call was cut off, or came in vain
+        if await backend.is_live():
+            return False
+        self.give_up(backend, details)
+        return True
+
+    def failed(self, backend: Backend, owners: Collection[str], code: grpc.StatusCode, details: str) -> None:
+        """A call of these clients to a Triton has failed: one that fails while others do well is given nothing more for
+        a while."""
+        if not is_failure(code, details):
+            return
+        catalog = self._directory.catalog
+        backends = list(catalog.loaded)
+        if (reason := self.outliers.failed(backend, owners, time.monotonic_ns(), catalog, backends)) is not None:
+            log.error("Triton at %s: %s: %s", backend.address, reason, details)
+            self._withdraw(backend)
+
+    def is_ejected(self, backend: Backend) -> bool:
+        """Whether a Triton is to be given nothing, though it may answer."""
+        return self.outliers.is_out(backend, time.monotonic_ns(), self._directory.catalog)
+
+    def give_up(self, backend: Backend, details: str) -> None:
+        """A Triton is gone: tell the engine, once."""
+        if not backend.alive:
+            return
+        log.error("Triton at %s is lost: %s", backend.address, details)
+        self._withdraw(backend)
+        backend.cut_off()
+
+    def _withdraw(self, backend: Backend) -> None:
+        """Give a Triton nothing more; what runs there is tried elsewhere.
+
+        Should this raise, the Triton counts as before, and is to be withdrawn once more: else those would wait for ever
+        whose requests the engine still believes to be there.
+        """
+        mine = {worker_id for worker_id, other in self._directory.catalog.backend_of.items() if other is backend}
+        with self._changing() as then:
+            backend.alive = False
+            try:
+                then.runs += self._running.forget(mine)
+                busy = {run.worker_id for run in then.runs}
+                self._part_with_strays((client for run in tuple(then.runs) for client in run.clients), then)
+                # The idle ones first: what ran on a busy one must not be tried again on another of the same Triton.
+                for worker_id in sorted(mine, key=busy.__contains__):
+                    self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
+                then.runs += self._running.forget_stranded()
+            except Exception:
+                backend.alive = True
+                raise
+        if self._regions:
+            self._regions.leave(backend)
+
+    def give_up_overdue(self, backend: Backend) -> None:
+        """End legs that take so long that they will never end, though their Triton answers probes."""
+        now_ns = time.monotonic_ns()
+        first: dict[int, LegRun] = {}  # what was sent behind it waits for it
+        for run in self._running:
+            first.setdefault(run.worker_id, run)
+        for run in first.values():
+            limit_ns = self._in_force.settings.leg_ns(run.planned_ns)
+            # Another leg may have been given up meanwhile, and this one with it.
+            if run.backend is backend and run in self._running and now_ns - self._running.since_ns(run) > limit_ns:
+                self._give_up_leg(run, limit_ns)
+
+    def _give_up_leg(self, run: LegRun, limit_ns: int) -> None:
+        """Elsewhere its requests may be answered; where there is no elsewhere, they have failed."""
+        catalog = self._directory.catalog
+        worker = next((worker for worker in catalog.workers if worker.id == run.worker_id), None)
+        reason = f"Triton at {run.backend.address} did not answer within {limit_ns / 1e9:g} s"
+        elsewhere: set[str] = set()
+        for other in catalog.workers:
+            if other is not worker and catalog.backend_of[other.id].alive:
+                elsewhere.update(other.hosts)
+        log.error("a batch is given up: %s", reason)
+        with self._changing() as then:
+            then.runs.append(run)
+            now_ns = self._running.end(run)
+            if worker and elsewhere.issuperset(worker.hosts):
+                self._engine.handle(WorkerLost(now_ns, worker.id))
+                self._engine.handle(WorkerJoined(now_ns, worker))
+                then.runs += self._running.forget({worker.id})
+            else:
+                failed = BatchFailed(now_ns, run.batch_id, run.effect.leg, run.worker_id, reason)
+                self._engine.handle(failed)
+            then.runs += self._running.forget_stranded()
+
+    def adopt(self, catalog: Catalog, profiles: Sequence[Profile], returning: Backend | None = None) -> None:
+        """From now on this is what the Tritons serve; `returning` is one that was given up and answers again.
+
+        Raises ValueError for a plan that the engine cannot follow. Nothing has changed then, whatever it raises.
+        """
+        with self._changing() as then:
+            before = self._directory.catalog
+            joined: list[int] = []
+            try:
+                self._directory.catalog = catalog
+                if returning:
+                    returning.alive = True
+                self._part_with_strays(
+                    (client for client in self._clients if not self._running.has_begun(client)), then
+                )
+                present = [worker for worker in catalog.workers if catalog.backend_of[worker.id].alive]
+                now_ns = time.monotonic_ns()
+                if not catalog.same_plan(before):
+                    models = tuple(catalog.models.values())
+                    plan = PlanChanged(now_ns, models, tuple(present), tuple(profiles), catalog.network)
+                    self._engine.handle(plan)
+                    return
+                for worker in present:
+                    former = before.backend_of.get(worker.id)
+                    is_replaced = former is not None and not former.alive  # by another process, at another address
+                    if is_replaced or catalog.backend_of[worker.id] is returning:
+                        self._engine.handle(WorkerJoined(now_ns, worker))
+                        joined.append(worker.id)
+            except Exception:
+                self._directory.catalog = before
+                if returning:
+                    returning.alive = False
+                for worker_id in joined:
+                    self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
+                raise
+
+    @contextmanager
+    def _changing(self) -> Iterator[_Aftermath]:
+        """What the block leaves to be done is done after it, whatever it raised."""
+        then = _Aftermath()
+        try:
+            yield then
+        finally:
+            self._engine.perform()
+            for client in then.strays:
+                self._pass_on(client)
+            for run in then.runs:
+                run.stop()
+
+    def _part_with_strays(self, clients: Iterable[Client], then: _Aftermath) -> None:
+        """The engine forgets requests that do not fit what their model has become since.
+
+        Where no Triton has the model, the engine says so.
+        """
+        catalog = self._directory.catalog
+        for client in clients:
+            envelope = client.envelope
+            if catalog.schedules(envelope) or envelope.model not in catalog.hosts:
+                continue
+            if self._clients.remove(client.request_id):
+                then.strays.append(client)
+                self._engine.handle(RequestCancelled(time.monotonic_ns(), client.request_id))

@@ -1,0 +1,194 @@
+"""The legs that run on Tritons: one of them, and the book of all."""
+
+import asyncio
+import time
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+
+from tidegate.engine import StartLeg
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.messages.client import Client
+from tidegate_proxy.observability.tracing import Execution
+from tidegate_proxy.scheduling.clock import LiveEngine
+from tidegate_proxy.scheduling.payload import Payload, Stage
+from tidegate_proxy.transport import PendingCall
+from tidegate_proxy.tritons.backend import Backend
+
+
+@dataclass(slots=True, eq=False)
+class LegRun:
+    """A leg on its Triton."""
+
+    effect: StartLeg
+    worker_id: int
+    stage: Stage
+    payload: Payload
+    clients: list[Client]
+    """The clients of the whole batch: its rows stay where they are when one leaves."""
+    started_ns: int
+    waiting: int
+    """Clients that have not left."""
+    execution: Execution | None = None
+    """For those who look on."""
+    call: PendingCall | None = None
+    recovery: asyncio.Task[None] | None = None
+    """What is done about its failure."""
+
+    @property
+    def batch_id(self) -> int:
+        """Its batch."""
+        return self.effect.batch.id
+
+    @property
+    def backend(self) -> Backend:
+        """Where it runs."""
+        return self.stage.backend
+
+    @property
+    def planned_ns(self) -> int:
+        """How long it is planned to take."""
+        return self.effect.batch.legs[self.effect.leg].duration_ns
+
+    @property
+    def is_last(self) -> bool:
+        """Whether its batch is answered after it."""
+        return self.effect.leg + 1 == len(self.effect.batch.legs)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.waiting == 0
+
+    def stop(self) -> None:
+        """Nobody wants to know how it ends."""
+        if self.call:
+            self.call.cancel()
+        if self.recovery:
+            self.recovery.cancel()
+        self.payload.close(finished=False)
+
+
+class RunningLegs:
+    """The legs that run, or have run and are followed by another, by batch: at most one of each."""
+
+    def __init__(self, engine: LiveEngine) -> None:
+        self._engine = engine
+        self._running: dict[int, LegRun] = {}
+        self._between: dict[int, LegRun] = {}
+        """The leg that ended last of those that have more of them."""
+        self._freed_ns: dict[int, int] = {}
+        """When the latest leg of a worker ended, by its id: what was sent behind that has run since."""
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __iter__(self) -> Iterator[LegRun]:
+        """The legs that run, in the order in which they were sent."""
+        return iter(list(self._running.values()))
+
+    def __contains__(self, run: LegRun) -> bool:
+        """Whether it runs: it does not where its worker was given up, and its requests with it."""
+        return self._running.get(run.batch_id) is run
+
+    def is_running(self, batch_id: int) -> bool:
+        """Whether a leg of a batch runs."""
+        return batch_id in self._running
+
+    def begin(self, run: LegRun) -> None:
+        """A leg is sent to its Triton."""
+        self._running[run.batch_id] = run
+        if turns := run.backend.turns:
+            effect = run.effect
+            key = effect.batch.model, effect.rows, effect.shape
+            try:
+                turns.slowdown.sent(run.started_ns, run.worker_id, run.batch_id, key)
+            except Exception as error:
+                _end_turns(run, error)
+
+    def end(self, run: LegRun, *, well: bool = False) -> int:
+        """A leg that ran does not any more; when that was, which is now. `well`: it was answered."""
+        del self._running[run.batch_id]
+        ended_ns = self.free(run.worker_id)
+        _over(run, ended_ns, teaches=well)
+        return ended_ns
+
+    def free(self, worker_id: int) -> int:
+        """A worker is at the end of a leg; when that was, which is now."""
+        now_ns = self._freed_ns[worker_id] = time.monotonic_ns()
+        return now_ns
+
+    def keep(self, run: LegRun) -> None:
+        """A leg has ended, and its batch goes on."""
+        self._between[run.batch_id] = run
+
+    def take_last(self, batch_id: int) -> LegRun | None:
+        """The leg that ended last of a batch that goes on now; None for its first leg."""
+        return self._between.pop(batch_id, None)
+
+    def run_of(self, client: Client) -> LegRun | None:
+        """The leg that runs for a client."""
+        return None if client.batch_id is None else self._running.get(client.batch_id)
+
+    def has_begun(self, client: Client) -> bool:
+        """Whether a client's batch is under way, with a leg that runs or is over."""
+        return client.batch_id in self._running or client.batch_id in self._between
+
+    def is_behind(self, run: LegRun) -> bool:
+        """Whether another leg runs on the worker of this one."""
+        return any(other.worker_id == run.worker_id and other is not run for other in self._running.values())
+
+    def since_ns(self, run: LegRun) -> int:
+        """Since when a leg runs: it was sent, and if it had to wait for another on its worker, that has ended."""
+        return max(run.started_ns, self._freed_ns.get(run.worker_id, 0))
+
+    def forget(self, workers: Container[int]) -> list[LegRun]:
+        """The legs that run on lost workers, no longer among those that run."""
+        runs = [run for run in self._running.values() if run.worker_id in workers]
+        now_ns = time.monotonic_ns()
+        for run in runs:
+            del self._running[run.batch_id]
+            _over(run, now_ns, teaches=False)
+        return runs
+
+    def forget_batch(self, batch_id: int) -> list[LegRun]:
+        """The leg of a batch that runs, or that ended last; it has none any more."""
+        runs = []
+        if run := self._running.pop(batch_id, None):
+            _over(run, time.monotonic_ns(), teaches=False)
+            runs.append(run)
+        if run := self._between.pop(batch_id, None):
+            runs.append(run)
+        return runs
+
+    def forget_stranded(self) -> list[LegRun]:
+        """Forget the legs that run, or ended last, of batches that the engine does not know. Returns them."""
+        now_ns, flight = time.monotonic_ns(), self._engine.engine.flight
+        running = [run for batch_id, run in self._running.items() if flight(batch_id) is None]
+        between = [run for batch_id, run in self._between.items() if flight(batch_id) is None]
+        for run in running:
+            del self._running[run.batch_id]
+            _over(run, now_ns, teaches=False)
+        for run in between:
+            del self._between[run.batch_id]
+        return [*running, *between]
+
+    def forget_all(self) -> None:
+        """Forget every leg."""
+        now_ns = time.monotonic_ns()
+        for run in self._running.values():
+            _over(run, now_ns, teaches=False)
+        self._running, self._between = {}, {}
+
+
+def _over(run: LegRun, now_ns: int, *, teaches: bool) -> None:
+    if turns := run.backend.turns:
+        try:
+            turns.slowdown.over(now_ns, run.worker_id, run.batch_id, teaches=teaches)
+        except Exception as error:
+            _end_turns(run, error)
+
+
+def _end_turns(run: LegRun, error: Exception) -> None:
+    """What is learned of neighbours is not worth a request: from now on nothing is, at that Triton."""
+    faults.report("learning how models slow each other down", error)
+    run.backend.turns = None

@@ -1,0 +1,234 @@
+"""The gRPC server that clients see: inference is scheduled, every other call is answered by a task of its own."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+from weakref import WeakSet
+
+import grpc
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.base import refusal
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
+from tidegate_proxy.configuration.config import ServeConfig, ServerTls
+from tidegate_proxy.messages.client import Client
+from tidegate_proxy.messages.request import Envelope
+from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.servers.streams import InferStream
+from tidegate_proxy.service import control
+from tidegate_proxy.service.control import Control
+from tidegate_proxy.service.fan_out import ControlCall
+from tidegate_proxy.service.inference import Inference
+from tidegate_proxy.service.passthrough import Passage, Passages, Routing
+from tidegate_proxy.transport import Call, Metadata, Server
+from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER, SERVICE
+
+NewServer = Callable[[Callable[[Call], None]], Server]
+STREAM_INFER = SERVICE + "ModelStreamInfer"
+METHODS: Final = frozenset(
+    {control.HEALTH}
+    | {SERVICE + name for name in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name}
+)
+"""The methods that Triton serves, by their full names."""
+LAST_WORDS_S: Final = 1.0
+"""How long it may take to tell clients that they will not be answered before their connections are cut."""
+POLL_S: Final = 0.01
+LINGER_S: Final = 0.2
+"""Where others were under way, so long is what still arrives refused in words, rather than cut off."""
+
+
+class Front:
+    """Answers every method of Triton's service, parsing no more than scheduling needs."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        driver: Driver,
+        control: Control,
+        routing: Routing,
+        passages: Passages,
+        gate: Gate,
+        config: ServeConfig,
+        new_server: NewServer,
+    ) -> None:
+        """`new_server`: makes what listens, here or at fronts, and gives every call to a function."""
+        self._inference = inference
+        self._driver = driver
+        self._control = control
+        self._routing = routing
+        self._passages = passages
+        self._gate = gate
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._streams: WeakSet[InferStream] = WeakSet()
+        self._draining = False
+        self._body_timeout_s = config.limits.body_timeout_s
+        self._server = new_server(self._accept)
+
+    async def listen(self, address: str, tls: ServerTls | None = None) -> int:
+        """Bind and serve; the port. Raises OSError when the address cannot be bound, and TlsError."""
+        return await self._server.listen(address, tls)
+
+    async def drain(self, until: float, serve_until: float) -> None:
+        """Let what is under way be answered, until an instant of the loop's clock; refuse what comes.
+
+        Clients are told to go elsewhere first. Nothing is refused before they had time to hear it, and not until
+        `serve_until`.
+        """
+        await self._server.retire(until - self._loop.time())
+        while self._loop.time() < min(serve_until, until):
+            await asyncio.sleep(POLL_S)
+        self._draining = True
+        for stream in list(self._streams):
+            stream.drain()
+        under_load = self._server.open_calls > 0
+        while self._server.open_calls and self._loop.time() < until:
+            await asyncio.sleep(POLL_S)
+        if under_load:
+            await asyncio.sleep(LINGER_S)
+
+    async def close(self) -> None:
+        """Stop. What arrives while it does is cut off, and its client learns no reason: drain first."""
+        self._draining = True
+        for task in self._tasks:
+            task.cancel()
+        self._passages.end_all()
+        await self._server.stop(LAST_WORDS_S)
+
+    def _accept(self, call: Call) -> None:
+        try:
+            self._begin(call)
+        except Exception as error:
+            _break(call, error)
+
+    def _begin(self, call: Call) -> None:
+        if refused := self._gate.refusal(call.method, call.metadata):
+            call.end(refused.code, refused.details)
+            return
+        if call.method not in METHODS:  # at once, as Triton does: its client may never send anything
+            call.end(grpc.StatusCode.UNIMPLEMENTED)
+            return
+        call.owner = self._gate.owner(call.metadata, call.peer)
+        if self._draining and call.method not in control.OF_OUR_OWN:
+            call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal.SHUTTING_DOWN)
+        elif call.method == INFER:
+            arrival_ns = time.monotonic_ns()
+            call.receive(lambda message: self._infer(call, message, arrival_ns), self._body_timeout_s)
+        elif call.method == STREAM_INFER:
+            stream = InferStream(call, call.owner, self._inference, self._driver, self._routing, self._spawn)
+            self._streams.add(stream)
+            stream.begin()
+        else:
+            call.receive(lambda message: self._forward(call, message), self._body_timeout_s)
+
+    def _infer(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
+        try:
+            if message is None:
+                self._forward(call, message)
+            elif self._inference.takes_long(message):
+                self._spawn(call, self._infer_aside(call, message, arrival_ns))
+            else:
+                self._schedule(call, message, self._inference.open(message, call.metadata), arrival_ns)
+        except Exception as error:
+            _break(call, error)
+
+    async def _infer_aside(self, call: Call, message: bytes, arrival_ns: int) -> None:
+        """Have a large message opened in a thread of its own."""
+        envelope = await asyncio.to_thread(self._inference.open, message, call.metadata)
+        self._schedule(call, message, envelope, arrival_ns)
+
+    def _schedule(self, call: Call, message: bytes, envelope: Envelope | None, arrival_ns: int) -> None:
+        """Have a request scheduled, or sent on as it is where it is none that can be."""
+        if envelope is None:
+            self._forward(call, message)
+            return
+        client = _UnaryClient(envelope, call, self._driver, call.owner)
+        call.on_gone = client.leave
+        self._inference.submit(client, arrival_ns, call.remaining_s())
+        if call.gone:  # it left before it could be told to whom
+            client.leave()
+
+    def _forward(self, call: Call, message: bytes | None) -> None:
+        """Have a call answered by a task, as Triton would or by Triton."""
+        if message is None:
+            call.end(grpc.StatusCode.INTERNAL, "no message was received")
+            return
+        work: Passage | asyncio.Task[None]
+        if call.method == INFER:
+            work = self._passages.begin(
+                message, call.metadata, call.remaining_s(), call.owner, lambda outcome: _answer(call, outcome)
+            )
+        else:
+            work = self._spawn(call, self._answer(call, message))
+
+        def cancel() -> None:
+            self._loop.call_later(CANCEL_AFTER_S, work.cancel)
+
+        call.on_gone = cancel
+        if call.gone:
+            cancel()
+
+    async def _answer(self, call: Call, message: bytes) -> None:
+        try:
+            answer = await self._control.unary(ControlCall(call.method, message, call.metadata, call.remaining_s()))
+        except RequestFailed as failure:
+            call.end(failure.code, failure.details, failure.refusal)
+        else:
+            call.answer(answer)
+
+    def _spawn(self, call: Call, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine for a call; if it fails, so does the call."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done(call))
+        return task
+
+    def _done(self, call: Call) -> Callable[[asyncio.Task[None]], None]:
+        def done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if task.cancelled():
+                # Or its client has left, who does not see it.
+                call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal.SHUTTING_DOWN)
+            elif error := task.exception():
+                faults.report(f"answering {call.method.rpartition('/')[2]}", error)
+                call.end(grpc.StatusCode.INTERNAL, own_fault().details, refusal.FAULT)
+
+        return done
+
+
+class _UnaryClient(Client):
+    """One that waits for the answer to a ModelInfer."""
+
+    __slots__ = ("_call", "_driver")
+
+    def __init__(self, envelope: Envelope, call: Call, driver: Driver, owner: str) -> None:
+        super().__init__(envelope, owner)
+        self._call = call
+        self._driver = driver
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._call.metadata
+
+    def resolve(self, outcome: Outcome) -> None:
+        _answer(self._call, outcome)
+
+    def leave(self) -> None:
+        self._driver.leave(self)
+
+
+def _break(call: Call, error: Exception) -> None:
+    """A fault of Tidegate's own ends the call that it met."""
+    faults.report("a call", error)
+    failed = own_fault()
+    call.end(failed.code, failed.details, failed.refusal)
+
+
+def _answer(call: Call, outcome: Outcome) -> None:
+    if isinstance(outcome, RequestFailed):
+        call.end(outcome.code, outcome.details, outcome.refusal)
+    else:
+        call.answer(outcome)

@@ -1,0 +1,339 @@
+"""The HTTP front as one ASGI application: inferences are scheduled, every other call goes to a Triton as it is."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Generic, Self
+
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.outcome import RequestFailed
+from tidegate_proxy.messages.model_signature import Signature
+from tidegate_proxy.messages.request import NotSchedulable
+from tidegate_proxy.servers.http import compression, infer_request, infer_response, routes
+from tidegate_proxy.servers.http.aside import Aside
+from tidegate_proxy.servers.http.body import ClientLeft, RequestBody
+from tidegate_proxy.servers.http.compression import TooLarge
+from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.forward import Forwarder, Unreachable, unreachable
+from tidegate_proxy.servers.http.interface import (
+    Answer,
+    AnyTriton,
+    Call,
+    Guard,
+    Handler,
+    HttpLimits,
+    Owner,
+    PassedThrough,
+    Receive,
+    Routing,
+    Scheduling,
+    Scope,
+    Send,
+)
+from tidegate_proxy.servers.http.json_data import Refused
+from tidegate_proxy.servers.http.screening import CHANGES, Screen, why_not_changed
+from tidegate_proxy.servers.http.several import merged_handlers
+from tidegate_proxy.service.fan_out import MODEL_CHANGES, Changing, unnoticed
+from tidegate_proxy.transport.client_bounds import Bounds, TooMuchInFlight
+
+_OK: Final = 200
+_STREAMED_FROM: Final = 1 << 20
+"""Bodies of this size are passed on while they come; smaller ones are read first."""
+_COMPRESSED_ASIDE: Final = 1 << 16
+"""Bodies of this size are compressed and decompressed in a thread, so that other clients do not wait."""
+_HEAR_OUT_S: Final = 1.0
+"""How long a client may go on sending a body that is refused, so that it comes to read why."""
+
+
+class HttpFront(Generic[AnyTriton]):
+    """Answers every route of Triton's HTTP service. A context manager: its connections live as long as it is entered.
+
+    `routing` chooses a Triton for what is not scheduled. `scheduled(model, exchange)` gives the signature of a
+    model whose request is scheduled, None for others. `overrides(method, route)` gives a handler that answers
+    in place of a Triton, if there is one; it wins over those of `several`, which are there when there are several
+    Tritons. `guard`
+    may refuse a request before its body is read; `hidden` names the headers that were meant for it.
+    `owner` says whose a request is.
+    `passed_through` is told of every inference that a Triton answered. `refuses_shared_memory`: whether tensors there
+    are refused rather than left to a Triton. `changing` surrounds what has a Triton load or unload a model.
+    """
+
+    def __init__(
+        self,
+        tritons: Sequence[AnyTriton],
+        routing: Routing[AnyTriton],
+        scheduling: Scheduling,
+        scheduled: Callable[[str, Exchange], Signature | None],
+        *,
+        overrides: Callable[[str, routes.Route], Handler | None] = lambda _method, _route: None,
+        guard: Guard | None = None,
+        hidden: Callable[[], frozenset[str]] = frozenset,
+        owner: Owner = lambda _header, _peer: "",
+        limits: HttpLimits | None = None,
+        passed_through: PassedThrough | None = None,
+        refuses_shared_memory: Callable[[], bool] = bool,
+        bounds: Bounds | None = None,
+        changing: Changing[Call, AnyTriton] = unnoticed,
+    ) -> None:
+        self._routing = routing
+        self._scheduling = scheduling
+        self._scheduled = scheduled
+        self._forwarder = Forwarder()
+        self._aside = Aside()
+        self._tritons = tritons
+        self._merged = merged_handlers(tritons, self._forwarder, changing)
+        self._overrides = overrides
+        self._guard = guard
+        self._hidden = hidden
+        self._owner = owner
+        self._passed_through = passed_through
+        self._refuses_shared_memory = refuses_shared_memory
+        self._limit = (limits or HttpLimits()).body_bytes
+        self._bounds = bounds or Bounds()
+
+    async def __aenter__(self) -> Self:
+        await self._forwarder.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._aside.close()
+        await self._forwarder.__aexit__(kind, raised, trace)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        assert scope["type"] == "http", "the server is configured to speak nothing else"
+        exchange = Exchange(scope, receive, send)
+        body = RequestBody(receive, exchange.content_length, self._limit, self._bounds)
+        exchange.hold = body.hold
+        try:
+            route = routes.match(exchange.path)
+            if refusal := self._guard and self._guard(route.api if route else None, exchange.first_headers()):
+                headers = [(name.encode(), value.encode()) for name, value in refusal.headers]
+                await exchange.reply(Answer(refusal.status, headers, refusal.body))
+            else:
+                exchange.owner = body.owner = self._owner(exchange.header, exchange.peer)
+                exchange.hide(self._hidden())
+                await self._answer(exchange, body, route)
+        except TooLarge:
+            words = f"the request's body exceeds the maximum of {self._limit} bytes"
+            await _refuse(exchange, body, 413, words)
+        except Refused as refused:
+            json_error = infer_response.error(refused.status, str(refused))
+            await exchange.reply(replace(json_error, headers=infer_response.JSON))
+        except TooMuchInFlight:
+            await _refuse(exchange, body, 429, "too many bytes of requests are in flight (limits.max_bytes_in_flight)")
+        except ClientLeft:
+            pass
+        except asyncio.CancelledError:
+            # The client left, or the server stops.
+            if not exchange.client_left and not exchange.started:
+                await exchange.reply(infer_response.error(503, "Tidegate is shutting down"))
+        except Exception as error:
+            faults.report("answering over HTTP", error)
+            if not exchange.started:  # otherwise the server library closes the connection
+                await exchange.reply(infer_response.error(500, "internal error of Tidegate; its log says more"))
+        finally:
+            exchange.end_watch()
+            body.close()
+
+    async def _answer(self, exchange: Exchange, body: RequestBody, route: routes.Route | None) -> None:
+        if route is None:
+            await self._forward(exchange, body, routes.NONE)
+        elif (
+            route.pattern == routes.INFER
+            and exchange.method == "POST"
+            and (known := self._scheduled(route.model, exchange))
+        ):
+            await self._infer(exchange, body, known, route)
+        elif route.pattern in CHANGES and exchange.method == "POST":
+            await self._change_regions(exchange, await body.whole(), route)
+        elif handler := self._handler(exchange.method, route):
+            call = exchange.call(await body.whole(), route)
+            exchange.watch()
+            await self._screened(exchange, call.body)
+            await exchange.reply(await handler(call))
+        else:
+            counted = exchange.method == "POST" and route.pattern in routes.INFERENCES
+            await self._forward(exchange, body, route, is_inference=counted)
+
+    async def _change_regions(self, exchange: Exchange, content: bytes, route: routes.Route) -> None:
+        exchange.watch()
+        await self._screened(exchange, content)
+        if words := why_not_changed(route, content):
+            await exchange.reply(replace(infer_response.error(400, words), headers=infer_response.JSON))
+        elif handler := self._handler(exchange.method, route):
+            await exchange.reply(await handler(exchange.call(content, route)))
+        else:
+            await self._pass_on(exchange, content, route, is_inference=False)
+
+    def _handler(self, method: str, route: routes.Route) -> Handler | None:
+        """What answers it here. Tritons come and go with the configuration: only several are merged."""
+        key = (method, route.pattern)
+        is_merged = len(self._tritons) > 1 or key in MODEL_CHANGES
+        return self._overrides(method, route) or (self._merged.get(key) if is_merged else None)
+
+    async def _infer(self, exchange: Exchange, body: RequestBody, signature: Signature, route: routes.Route) -> None:
+        content = await body.whole()
+        exchange.watch()
+        try:
+            message, form = await self._translate(exchange, content, signature, route.version)
+            answer = await self._scheduling.infer(message, None, exchange.metadata, exchange.owner)
+        except NotSchedulable:
+            await self._pass_on(exchange, content, route, is_inference=True)
+            return
+        except RequestFailed as failed:
+            await exchange.reply(infer_response.failure(failed))
+            return
+        await exchange.reply(await self._response(exchange, answer, form))
+
+    async def _translate(
+        self, exchange: Exchange, content: bytes, signature: Signature, version: str
+    ) -> tuple[bytes, infer_request.ResponseForm]:
+        if exchange.odd:
+            raise NotSchedulable("a header is repeated, or is no number")
+        content = await self._plain(exchange, content)
+        json_bytes = len(content) if exchange.json_length is None else exchange.json_length
+        if json_bytes > len(content):
+            raise NotSchedulable("less body than JSON")
+        return await self._aside.translate(signature, version, content, json_bytes, exchange.owner)
+
+    async def _response(self, exchange: Exchange, answer: bytes, form: infer_request.ResponseForm) -> Answer:
+        try:
+            rendered = await self._aside.render(answer, form, exchange.owner)
+        except Refused as refused:
+            return infer_response.error(refused.status, str(refused))
+        headers, pieces = rendered.headers(), rendered.pieces
+        if exchange.accept_encoding and (encoding := compression.response_encoding(exchange.accept_encoding)):
+            headers.append((b"content-encoding", encoding))
+            if sum(map(len, pieces)) < _COMPRESSED_ASIDE:
+                return Answer(200, headers, compression.compress(pieces, encoding))
+            return Answer(200, headers, await asyncio.to_thread(compression.compress, pieces, encoding))
+        return Answer(200, headers, b"".join(pieces))
+
+    async def _forward(
+        self, exchange: Exchange, body: RequestBody, route: routes.Route, *, is_inference: bool = False
+    ) -> None:
+        whole = is_inference and self._routing.looks_inside(route.model)  # a sequence's id may stand at the end
+        beginning = await (body.whole() if whole else body.beginning(_STREAMED_FROM))
+        if body.complete:
+            exchange.watch()
+            await self._pass_on(exchange, beginning, route, is_inference=is_inference)
+        else:
+            pieces = _then_watched(exchange, body.pieces(beginning))
+            await self._pass_on(exchange, pieces, route, is_inference=is_inference)
+
+    async def _pass_on(
+        self, exchange: Exchange, body: bytes | AsyncIterator[bytes], route: routes.Route, *, is_inference: bool
+    ) -> None:
+        """`is_inference`: it is counted."""
+        call, model, tries = exchange.call(b"", route), route.model, 0
+        inside: tuple[str, service_pb2.ModelInferRequest | None] = ("", None)
+        if is_inference:
+            inside = await self._inside(exchange, body, model)
+        body = await self._screened(exchange, body, is_inference=is_inference)
+        sent_ns = time.monotonic_ns()
+        while True:
+            routing = self._routing
+            if is_inference:
+                triton = routing.route_http_inference(model, *inside)
+            else:
+                triton = routing.route(model, "http", route.api)
+            triton.passes(model)
+            try:
+                await self._forwarder.stream(triton, call, body, exchange.send)
+                break
+            except Unreachable as failed:
+                if exchange.body_error is not None:
+                    raise exchange.body_error from failed
+                await routing.unreachable(triton, str(failed))
+                tries += 1
+                again = is_inference and isinstance(body, bytes) and routing.may_try_again(triton, model, tries)
+                if not again:
+                    await exchange.reply(unreachable(triton, failed))
+                    break
+            finally:
+                triton.passed(model)
+        if self._passed_through and is_inference:
+            self._passed_through(model, route.version, sent_ns=sent_ns, ok=exchange.status == _OK)
+
+    async def _inside(
+        self, exchange: Exchange, body: bytes | AsyncIterator[bytes], model: str
+    ) -> tuple[str, service_pb2.ModelInferRequest | None]:
+        """The id of the sequence that an inference is of, and what it says of its tensors, where either matters."""
+        if isinstance(body, bytes) and self._routing.looks_inside(model):
+            with suppress(NotSchedulable):  # Triton will say what is wrong with it
+                plain = await self._plain(exchange, body)
+                json_bytes = len(plain) if exchange.json_length is None else exchange.json_length
+                return await self._aside.outline(plain[:json_bytes], exchange.owner)
+        return "", None
+
+    async def _plain(self, exchange: Exchange, content: bytes) -> bytes:
+        """A body as it was before it was compressed. Raises NotSchedulable for an unknown encoding, TooLarge."""
+        if exchange.content_encoding in (b"gzip", b"deflate"):
+            if len(content) < _COMPRESSED_ASIDE:
+                return compression.decompress(content, self._limit, exchange.hold)
+            return await asyncio.to_thread(compression.decompress, content, self._limit, exchange.hold)
+        if exchange.content_encoding not in (b"", b"identity"):
+            raise NotSchedulable("an unknown encoding")
+        return content
+
+    async def _screened(
+        self, exchange: Exchange, body: bytes | AsyncIterator[bytes], *, is_inference: bool = False
+    ) -> bytes | AsyncIterator[bytes]:
+        """The body, of which nothing that a Triton would act on leaves before it was looked at. Raises Refused."""
+        screen = Screen(
+            is_inference=is_inference,
+            refuses=self._refuses_shared_memory(),
+            json_bytes=None if exchange.odd else exchange.json_length,
+            encodings=exchange.content_encodings,
+            limit=self._limit,
+        )
+        if isinstance(body, bytes):
+            await _look(screen, body)
+            return body
+        return _looked_at(screen, body, exchange)
+
+
+async def _look(screen: Screen, piece: bytes) -> None:
+    if screen.takes_time and len(piece) >= _COMPRESSED_ASIDE:
+        await asyncio.to_thread(screen.look, piece)
+    else:
+        screen.look(piece)
+
+
+async def _looked_at(screen: Screen, pieces: AsyncIterator[bytes], exchange: Exchange) -> AsyncIterator[bytes]:
+    async for piece in pieces:
+        try:
+            await _look(screen, piece)
+        except (Refused, TooLarge) as error:
+            exchange.body_error = error  # the HTTP client that asks for the pieces would hide it
+            raise
+        yield piece
+
+
+async def _then_watched(exchange: Exchange, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    try:
+        async for piece in pieces:
+            yield piece
+    except (TooLarge, TooMuchInFlight, ClientLeft) as error:
+        exchange.body_error = error  # the HTTP client that asks for the pieces would hide it
+        raise
+    exchange.watch()
+
+
+async def _refuse(exchange: Exchange, body: RequestBody, status: int, words: str) -> None:
+    """Answer before the body is there: its rest is thrown away, and for a while only."""
+    body.release()
+    if exchange.started:  # by a Triton that did not wait for the body either
+        return
+    answer = infer_response.error(status, words, (b"connection", b"close"))
+    with suppress(TimeoutError):
+        async with exchange.replying(answer), asyncio.timeout(_HEAR_OUT_S):
+            await body.discard()

@@ -1,0 +1,329 @@
+"""One connection of an HTTP client: uvicorn's protocol, with Triton's manners and with limits."""
+
+import asyncio
+import logging
+from collections import deque
+from typing import Final
+
+import httptools
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.servers.http.answer_transport import transport_of
+from tidegate_proxy.servers.http.connections import Connections
+from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.infer_response import error
+from tidegate_proxy.servers.http.interface import NAMES, Application, HttpLimits, Receive, Scope, Send
+from tidegate_proxy.servers.http.target import NoNormalForm, normal_form
+from tidegate_proxy.transport.client_bounds import TOO_MUCH
+
+log = logging.getLogger(__name__)
+
+_OFFERS: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
+_MAX_REPETITIONS: Final = 8
+"""Headers of one read that may repeat another: each has the rest of the read parsed again."""
+_REQUEST_BYTES: Final = 4096
+"""What a request takes while it is open beside headers and body: its objects, its task, its place in books."""
+_TIMED_OUT: Final = (
+    b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: 58\r\n\r\n"
+    b'{"error":"the request did not come within its time limit"}'
+)
+
+
+class HttpConnection(HttpToolsProtocol):
+    """Its heads have a limit, and what is no HTTP ends it without a word, as with Triton."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        state: ServerState,
+        connections: Connections,
+        limits: HttpLimits,
+        health_only: Application,
+    ) -> None:
+        """`health_only` answers in place of the application on connections that were let in for that alone."""
+        super().__init__(config, state, {})
+        self._connections = connections
+        self._limits = limits
+        self._health_only = health_only
+        self._unfinished_bytes = 0
+        """Bytes of a head, of a chunk's first line or of trailers that have no end yet."""
+        self._between_requests = False
+        """Whether the latest read began where a request may begin, and none has begun in it."""
+        self._head_lines: int | None = None
+        """Lines of an unfinished head that came with earlier reads; None: it began in the midst of a read."""
+        self._in_head = False
+        self._in_body = False
+        self._has_body = False
+        """Whether the latest read brought a part of a body."""
+        self._costs: deque[int] = deque()
+        """What each request that is not answered holds beside its body, in bytes."""
+        self._opened_at = 0.0
+        self._answered: RequestResponseCycle | None = None
+        """The request whose answer is next."""
+        self._half_closed = False
+        """Whether the client has shut down its side, or has left."""
+
+    # What the connections' books ask ------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> str:
+        """The address that it comes from, without the port."""
+        return self.client[0] if self.client else ""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is Tidegate that does not read at present."""
+        return self.flow.read_paused
+
+    @property
+    def unread_bytes(self) -> int:
+        """Written for the client, and not taken."""
+        return self.transport.get_write_buffer_size()
+
+    def turn_away(self) -> None:
+        """End it; a client that is in the middle of a request is told so."""
+        answering = self.cycle and not self.cycle.response_complete
+        awaited = not self.cycle.response_started and self.cycle.more_body if answering else self._in_head
+        if awaited and not self.transport.is_closing():
+            self.transport.write(_TIMED_OUT)
+        self.transport.close()
+
+    def abort(self) -> None:
+        """End it without a word, whatever it holds."""
+        self.transport.abort()
+
+    # The transport ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """It is open; a fault of ours ends it, or its client would wait for ever."""
+        try:
+            self._opened(transport)
+        except Exception as error:
+            faults.report("a new connection", error)
+            transport.abort()
+
+    def _opened(self, transport: asyncio.Transport) -> None:
+        self._take_both_lengths()
+        super().connection_made(transport)
+        self._opened_at = self.loop.time()
+        if not self._connections.opened(self):
+            self.app = self._health_only
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer a client that has shut down its side (`printf ... | nc`), as Triton does; whether it stays open.
+
+        A client that has left looks the same, until it is sent something.
+        """
+        answering = self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body)
+        if not answering or self._in_head or self.transport.get_extra_info("sslcontext"):
+            return False
+        self.cycle.keep_alive = False
+        self._half_closed = True
+        self._probe()
+        return True
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Application) -> None:  # type: ignore[override]
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]
+        if self._half_closed:
+            self._probe()
+
+    def _probe(self) -> None:
+        """Send a byte of the answer early, and more later: the one after a client has left meets a reset."""
+        cycle = self._answered
+        if cycle is None or cycle.response_complete or self.transport.is_closing():
+            return
+        if pause_s := transport_of(cycle).send_early():
+            self.loop.call_later(pause_s, self._probe)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is no more."""
+        self._connections.closed(self)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """More was written than the client takes at once."""
+        super().pause_writing()
+        self._connections.has_unread(self)
+
+    def resume_writing(self) -> None:
+        """The client has taken most of it."""
+        super().resume_writing()
+        self._connections.all_read(self)
+
+    def data_received(self, data: bytes) -> None:
+        """The client has sent something."""
+        size = len(data)
+        self._has_body = False
+        self._between_requests = not (self._in_head or self._in_body)
+        repetitions = 0
+        while data and not self.transport.is_closing():
+            try:
+                self.parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as offer:
+                data = self._declined() + data[offer.args[0] :]
+            except httptools.HttpParserError:
+                repetitions += 1
+                data = self._without_repeated_length(data) if repetitions <= _MAX_REPETITIONS else b""
+                if not data:
+                    self.transport.close()
+                    return
+        # The parser collects what is unfinished, so that is bounded by the limit and one read.
+        if self._in_head or (self._in_body and not self._has_body):
+            if self._in_head and self._head_lines is not None:
+                self._head_lines += data.count(b"\n")
+            self._unfinished_bytes += size
+            if self._unfinished_bytes > self._limits.head_bytes:
+                log.warning("a client sent more than %d bytes of headers", self._limits.head_bytes)
+                self.transport.close()
+            elif not self._connections.take(self, size):
+                self.turn_away()
+        elif self._unfinished_bytes:
+            self._connections.give_back(self, self._unfinished_bytes)
+            self._unfinished_bytes = 0
+
+    def retire(self) -> None:
+        """End it with the answer that is under way; one to a later request knows by itself."""
+        if self.cycle and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+
+    # The parser ---------------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._in_head, self._in_body = True, False
+        self._head_lines = 0 if self._between_requests else None
+        self._between_requests = False
+        self._connections.awaits_head(self)
+        super().on_message_begin()
+        self._names: list[bytes] = []
+        self.scope[NAMES] = self._names  # type: ignore[typeddict-unknown-key]
+
+    def on_headers_complete(self) -> None:
+        """Its head is there: it is on its way to the application."""
+        self._in_head, self._in_body = False, True
+        self._connections.awaits_body(self)
+        if self.parser.should_upgrade():
+            return
+        if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
+            self.transport.close()
+            return
+        application = self.app
+        try:
+            target = normal_form(self.url)
+        except NoNormalForm as refused:
+            target = b"/"
+            self.app = _refusing(str(refused))
+        cost = _REQUEST_BYTES + sum(len(name) + len(value) for name, value in self.headers)
+        if not self._connections.take(self, cost):
+            cost = 0
+            if not target.startswith(b"/v2/health/"):
+                self.app = _refusing(TOO_MUCH, 429)
+        self._costs.append(cost)
+        self.url = b"/"  # the library would parse it once more, otherwise than we do
+        super().on_headers_complete()
+        self.app = application
+        raw_path, _, self.scope["query_string"] = target.partition(b"?")
+        self.scope["raw_path"], self.scope["path"] = raw_path, raw_path.decode()
+        if self.scope["http_version"] == "1.0":
+            self.cycle.keep_alive = self.parser.should_keep_alive()
+            self.cycle.waiting_for_100_continue = False
+            transport_of(self.cycle)
+        if self._connections.retiring or self._is_old() or self._has_both_lengths():
+            self.cycle.keep_alive = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; behind the body it is a trailer, which reaches neither rules nor Tritons."""
+        if self._in_head:
+            super().on_header(name, value)
+            self._names.append(name)
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._has_body = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """All of it is there."""
+        self._in_body = False
+        self._connections.owes_nothing(self)
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+            if self.cycle.response_complete:
+                self._connections.is_idle(self)
+
+    def on_response_complete(self) -> None:
+        """It is answered."""
+        self._connections.give_back(self, self._costs.popleft())
+        super().on_response_complete()
+        self._unset_keepalive_if_required()  # the connections' books know how long it may be idle
+        if not self.pipeline:
+            self._connections.is_idle(self)
+
+    def _is_old(self) -> bool:
+        age_s = self._limits.age_s
+        return age_s is not None and self.loop.time() - self._opened_at > age_s
+
+    def _has_both_lengths(self) -> bool:
+        """RFC 9112, section 6.1: whoever took the length at its word is cut off."""
+        return {b"content-length", b"transfer-encoding"} <= {name for name, _ in self.headers}
+
+    def _take_both_lengths(self) -> None:
+        """Triton takes a request with Content-Length and chunks: the chunks count, and it is the last one here."""
+        self.parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_data_after_close=True)
+
+    def _without_repeated_length(self, data: bytes) -> bytes:
+        """The head so far, and what follows it, without a Content-Length that says what the one before it does.
+
+        Two equal ones are one (RFC 9110, section 8.6), and Triton takes them. b"" where the parser refused another
+        line, or where it is not certain which line that was.
+        """
+        if not self._in_head or self._head_lines is None:
+            return b""
+        number = 1 + len(self.headers) - self._head_lines  # no line of a head that the parser takes is folded
+        lines = data.split(b"\r\n", number + 1)
+        if number < 0 or len(lines) < number + 2:
+            return b""
+        name, _, value = lines[number].partition(b":")
+        if (name.lower(), value.strip(b" \t")) != (b"content-length", dict(self.headers).get(b"content-length")):
+            return b""
+        self._between_requests = True
+        return self._begin_again(self._written()) + lines[-1]
+
+    def _written(self) -> list[tuple[bytes, bytes]]:
+        """The headers so far with their names as the client wrote them."""
+        return [(name, value) for name, (_, value) in zip(self._names, self.headers, strict=True)]
+
+    def _declined(self) -> bytes:
+        """The head of a request that offers another protocol, without the offer; the parser starts again with it.
+
+        Some clients offer HTTP/2 with every first request. The parser would take the request's body for the
+        beginning of the other protocol. A tunnel is refused as Triton does it, by closing.
+        """
+        if self.parser.get_method() == b"CONNECT":
+            self.transport.close()
+            return b""
+        kept = [header for header in self._written() if header[0].lower() not in _OFFERS]
+        if any(name == b"connection" and b"close" in value.lower() for name, value in self.headers):
+            kept.append((b"connection", b"close"))
+        return self._begin_again(kept) + b"\r\n"
+
+    def _begin_again(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        """The request's line and these headers; another parser starts with them."""
+        line = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        self.parser = httptools.HttpRequestParser(self)
+        self._take_both_lengths()
+        return b"\r\n".join([line, *(b"%b: %b" % header for header in headers), b""])
+
+
+def _refusing(words: str, status: int = 400) -> Application:
+    """An application that refuses one request. The server library reads its body and throws it away."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await Exchange(scope, receive, send).reply(error(status, words))
+
+    return answer

@@ -1,0 +1,183 @@
+"""Calls passed on to a Triton's own HTTP port, and its responses passed back, both as they are."""
+
+import asyncio
+import io
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Final, Self
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from tidegate_proxy.messages.forwarded_metadata import LONGEST_VALUE
+from tidegate_proxy.servers.http.infer_response import error
+from tidegate_proxy.servers.http.interface import Answer, Call, Headers, Send, Triton
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 5.0
+_HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
+        b"trailer", b"transfer-encoding", b"upgrade", b"expect",
+    }
+)  # fmt: skip
+"""Headers that concern one connection only. Tidegate itself answers `Expect`."""
+_OF_THE_BODY: Final = frozenset({b"content-encoding", b"content-length", b"inference-header-content-length"})
+"""Headers without which a Triton reads another body than the one looked at: no client can have them dropped."""
+_ADDED_BY_AIOHTTP: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+
+
+class Unreachable(Exception):
+    """A Triton does not answer, or ended the connection without an answer."""
+
+
+class Forwarder:
+    """The HTTP client; lives in one event loop. Use it as a context manager."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+        self._urls: dict[str, URL] = {}
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, use_dns_cache=True),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_ADDED_BY_AIOHTTP,
+            # Answers of any size in headers are Triton's affair; a model's name may be long.
+            max_line_size=1 << 20,
+            max_field_size=1 << 20,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def whole(self, triton: Triton, call: Call) -> Answer:
+        """A call whose answer is wanted whole; 503 where the Triton cannot be reached."""
+        try:
+            async with _until_given_up(triton), self._request(triton, call, call.body) as response:
+                headers = [header for header in _passed_back(response) if header[0] != b"content-length"]
+                return Answer(response.status, headers, await response.read())
+        except (aiohttp.ClientError, TimeoutError) as failed:
+            return unreachable(triton, failed)
+
+    async def stream(self, triton: Triton, call: Call, body: bytes | AsyncIterator[bytes], send: Send) -> None:
+        """A call whose answer goes to the client piece by piece, as it comes.
+
+        Raises Unreachable while nothing has been sent yet. An answer that breaks off leaves the client's response
+        incomplete, which the server library shows it by closing the connection. A Triton that is given up meanwhile
+        does not answer any more, or breaks off.
+        """
+        begun = False
+        try:
+            async with _until_given_up(triton), self._request(triton, call, body) as response:
+                begun = True
+                head = {"type": "http.response.start", "status": response.status, "headers": _passed_back(response)}
+                await send(head)
+                if call.method != "HEAD":
+                    async for piece, _ in response.content.iter_chunks():
+                        if piece:
+                            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except (aiohttp.ClientError, TimeoutError) as failed:
+            if not begun:
+                raise Unreachable(str(failed)) from failed
+            log.warning("Triton at %s broke off an answer: %s", triton.http_url, failed)
+            return
+        await send({"type": "http.response.body", "body": b""})
+
+    def _request(
+        self, triton: Triton, call: Call, body: bytes | AsyncIterator[bytes]
+    ) -> "aiohttp.client._RequestContextManager":
+        assert self._session is not None, "use the forwarder as a context manager"
+        return self._session.request(
+            # To Triton HEAD is a method like any that it does not serve, but it answers with a body, which would be
+            # taken for the beginning of the next answer. PUT is another such method.
+            "PUT" if call.method == "HEAD" else call.method,
+            self._url(triton, call),
+            headers=_passed_on(call, triton),
+            # As a file, large bodies are written piece by piece.
+            data=io.BytesIO(body) if isinstance(body, bytes) and body else body or None,
+            allow_redirects=False,
+        )
+
+    def _url(self, triton: Triton, call: Call) -> URL:
+        base = self._urls.get(triton.http_url)
+        if base is None:
+            base = self._urls[triton.http_url] = URL(triton.http_url)
+        # Neither path nor query is decoded, normalized or quoted on its way.
+        return URL.build(
+            scheme=base.scheme,
+            host=base.host or "",
+            port=base.port,
+            path=_text(call.path),
+            query_string=_text(call.query),
+            encoded=True,
+        )
+
+
+class _Cut:
+    """Ends a call whose Triton is given up, as a gRPC call is cancelled."""
+
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self._limit = limit
+
+    def cancel(self) -> None:
+        """Have the block of the time limit end now, with TimeoutError."""
+        if not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+
+@asynccontextmanager
+async def _until_given_up(triton: Triton) -> AsyncIterator[None]:
+    """While a call is under way. Raises TimeoutError in it when its Triton is given up."""
+    try:
+        async with asyncio.timeout(None) as limit:
+            cut = _Cut(limit)
+            triton.forwarded.add(cut)
+            try:
+                yield
+            finally:
+                triton.forwarded.discard(cut)
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or "it does not answer") from error
+
+
+def unreachable(triton: Triton, reason: object) -> Answer:
+    """What a client gets when a Triton does not answer."""
+    return error(503, f"Triton at {triton.http_url} cannot be reached: {reason}")
+
+
+def _passed_on(call: Call, triton: Triton) -> CIMultiDict[str]:
+    values = [value for name, value in call.headers if name.lower() == b"connection"]
+    named = {name.strip().lower() for value in values for name in value.split(b",")}
+    dropped = (_HOP_BY_HOP | named) - _OF_THE_BODY
+    passed_on = CIMultiDict(
+        [
+            (_text(name), _text(value.strip() if name.lower() == b"content-length" else value))
+            for name, value in call.headers
+            if name.lower() not in dropped and len(value) <= LONGEST_VALUE
+        ]
+    )
+    passed_on.update(triton.http_headers(call.route.api))
+    return passed_on
+
+
+def _passed_back(response: aiohttp.ClientResponse) -> Headers:
+    # aiohttp gives the bytes as they came.
+    return [(name.lower(), value) for name, value in response.raw_headers if name.lower() not in _HOP_BY_HOP]
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin1")

@@ -1,0 +1,90 @@
+"""Triton's routes, matched as Triton matches them: on the path in its normal form, of which nothing more is decoded.
+
+Each route has the API that it belongs to: what restricts that API restricts the route.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate_proxy.configuration.apis import Api
+
+INFER: Final = "/v2/models/{model}/infer"
+INFERENCES: Final = frozenset({INFER, "/v2/models/{model}/generate", "/v2/models/{model}/generate_stream"})
+
+_OF_MODEL: Final[Mapping[bytes, Api]] = {
+    b"": "metadata",
+    b"infer": "inference",
+    b"generate": "inference",
+    b"generate_stream": "inference",
+    b"ready": "health",
+    b"config": "model-config",
+    b"stats": "statistics",
+    b"trace/setting": "trace",
+}
+"""The last part of `/v2/models/{model}[/versions/{version}]/...`."""
+_PLAIN: Final[Mapping[str, Api]] = {
+    "/v2": "metadata",
+    "/v2/health/live": "health",
+    "/v2/health/ready": "health",
+    "/v2/models/stats": "statistics",
+    "/v2/logging": "logging",
+    "/v2/trace/setting": "trace",
+}
+"""Looked up before models: `/v2/models/stats` is no model's metadata."""
+
+_INFER = re.compile(rb"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
+_MODEL = re.compile(
+    rb"/v2/models/([^/]+)(?:/versions/([0-9]+))?(?:/(%b))?" % b"|".join(action for action in _OF_MODEL if action)
+)
+_REPOSITORY = re.compile(rb"/v2/repository(?:/([^/]+))?/(?:(index)|models/([^/]+)/(load|unload))")
+_SHARED_MEMORY = re.compile(rb"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A path of Triton's."""
+
+    pattern: str
+    """The route's name: what varies in the path stands in braces, what is optional is left out (versions, `/region/R`,
+    the repository's name)."""
+    api: Api
+    model: str = ""
+    version: str = ""
+    region: str = ""
+    repository: str = ""
+
+
+NONE: Final = Route("", "metadata")
+"""Where the route does not matter."""
+
+
+def match(path: bytes) -> Route | None:
+    """The route of a path in its normal form; None where Triton knows none."""
+    if found := _INFER.fullmatch(path):
+        return Route(INFER, _OF_MODEL[b"infer"], _text(found[1]), _text(found[2]))
+    if api := _PLAIN.get(plain := _text(path)):
+        return Route(plain, api)
+    return _match_parts(path)
+
+
+def _match_parts(path: bytes) -> Route | None:
+    if found := _MODEL.fullmatch(path):
+        model, version, action = found.groups()
+        if action == b"trace/setting" and version:
+            return None
+        suffix = f"/{_text(action)}" if action else ""
+        return Route("/v2/models/{model}" + suffix, _OF_MODEL[action or b""], _text(model), _text(version))
+    if found := _SHARED_MEMORY.fullmatch(path):
+        kind, region, action = found.groups()
+        return Route(f"/v2/{_text(kind)}sharedmemory/{_text(action)}", "shared-memory", region=_text(region))
+    if found := _REPOSITORY.fullmatch(path):
+        repository, index, model, action = found.groups()
+        pattern = "/v2/repository/index" if index else f"/v2/repository/models/{{model}}/{_text(action)}"
+        return Route(pattern, "model-repository", model=_text(model), repository=_text(repository))
+    return None
+
+
+def _text(part: bytes | None) -> str:
+    return part.decode() if part else ""

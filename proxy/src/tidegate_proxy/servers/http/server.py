@@ -1,0 +1,137 @@
+"""The HTTP server in front of the application: uvicorn's protocol under listeners of our own."""
+
+import asyncio
+import json
+import socket
+import ssl
+from typing import Final, Protocol
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from tidegate_proxy.servers.http.connection import HttpConnection
+from tidegate_proxy.servers.http.connections import Connections
+from tidegate_proxy.servers.http.interface import Application, HttpLimits, Receive, Scope, Send
+from tidegate_proxy.transport.client_bounds import Bounds, Served
+
+_BACKLOG: Final = 1024
+_POLL_S: Final = 0.01
+_HEALTH: Final = b"/v2/health/"
+_LAST_WORDS_S: Final = 1.0
+"""How long it may take to tell clients that they will not be answered before their connections are cut."""
+
+
+class HttpListener(Protocol):
+    """Serves an application: the connections are this process's, or fronts have them."""
+
+    port: int
+    """Where it listens."""
+
+    async def drain(self, until: float, serve_until: float = 0.0) -> None:
+        """Let what is under way be answered, until an instant of the loop's clock; new requests until another."""
+        ...
+
+    async def stop(self) -> None:
+        """Take no more requests, and tell those under way that they will not be answered."""
+        ...
+
+
+class HttpServer:
+    """A listening server; lives in one event loop."""
+
+    def __init__(self, listener: asyncio.Server, state: ServerState, connections: Connections) -> None:
+        self._listener = listener
+        self._state = state
+        self._connections = connections
+        self.port = int(listener.sockets[0].getsockname()[1])
+        """Where it listens."""
+
+    async def drain(self, until: float, serve_until: float = 0.0) -> None:
+        """Let what is under way be answered, until an instant of the loop's clock.
+
+        Every answer from now on ends its connection. Until `serve_until` connections that are open may ask for more,
+        and new ones come in; then no more are let in, and those that are idle are closed.
+        """
+        loop = asyncio.get_running_loop()
+        self._connections.retiring = True
+        for connection in self._connections:
+            connection.retire()
+        while len(self._connections) and loop.time() < min(serve_until, until):
+            await asyncio.sleep(_POLL_S)
+        self._listener.close()
+        for connection in self._connections:
+            connection.shutdown()
+        while (len(self._connections) or self._state.tasks) and loop.time() < until:
+            await asyncio.sleep(_POLL_S)
+
+    async def stop(self) -> None:
+        """Take no more requests, tell those under way that they will not be answered, and close."""
+        self._listener.close()
+        for connection in self._connections:
+            connection.shutdown()
+        for task in self._state.tasks:
+            task.cancel()
+        give_up = asyncio.get_running_loop().time() + _LAST_WORDS_S
+        while (len(self._connections) or self._state.tasks) and asyncio.get_running_loop().time() < give_up:
+            await asyncio.sleep(_POLL_S)
+        self._connections.close()
+        for connection in self._connections:
+            connection.abort()
+
+
+async def start_server(
+    application: Application,
+    listener: socket.socket,
+    *,
+    limits: HttpLimits | None = None,
+    tls: ssl.SSLContext | None = None,
+    bounds: Bounds | None = None,
+    served: Served = "http",
+) -> HttpServer:
+    """Listen on a socket that is bound. `served`: as what its connections are counted in `bounds`."""
+    limits = limits or HttpLimits()
+    connections = Connections(limits, bounds or Bounds(), served)
+    config = uvicorn.Config(
+        application,
+        http=HttpConnection,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        loop="none",  # the one that runs
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+    )
+    config.load()
+    state = ServerState()
+    health_only = _health_only(application)
+    listener.setblocking(False)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: HttpConnection(config, state, connections, limits, health_only),
+        sock=listener,
+        ssl=tls,
+        ssl_handshake_timeout=limits.head_s if tls else None,
+        backlog=_BACKLOG,
+    )
+    return HttpServer(server, state, connections)
+
+
+def _health_only(application: Application) -> Application:
+    """The application for connections beyond the limit: how Tidegate is, can be asked even then."""
+    body = json.dumps({"error": "too many connections (limits.max_connections)"}).encode()
+    headers = [
+        (b"content-type", b"text/plain"),
+        (b"connection", b"close"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["raw_path"].startswith(_HEALTH):
+            await application(scope, receive, send)
+        else:
+            await send({"type": "http.response.start", "status": 503, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+    return answer

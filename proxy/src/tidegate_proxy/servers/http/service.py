@@ -1,0 +1,191 @@
+"""The HTTP service as a part of the proxy: the same gate, the same scheduler, the same answers for all Tritons."""
+
+import json
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.base.outcome import RequestFailed
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.messages.forwarded_metadata import HeaderForwarding, own_headers
+from tidegate_proxy.messages.model_signature import Signature
+from tidegate_proxy.observability.merged_statistics import statistics_json
+from tidegate_proxy.servers.http.application import HttpFront
+from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.infer_response import JSON, error, failure
+from tidegate_proxy.servers.http.interface import Answer, Application, Call, Handler, HttpLimits
+from tidegate_proxy.servers.http.routes import Route
+from tidegate_proxy.servers.http.server import HttpListener
+from tidegate_proxy.servers.http.split import split_handlers
+from tidegate_proxy.service.control import Control
+from tidegate_proxy.service.discovery import Discovery
+from tidegate_proxy.service.fan_out import Verb
+from tidegate_proxy.service.inference import Inference
+from tidegate_proxy.service.passthrough import Routing
+from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.tritons.backend import Backend
+from tidegate_proxy.tritons.catalog import Directory
+
+log = logging.getLogger(__name__)
+
+_NOT_READY = 400
+"""What Triton's health routes answer where the answer is no."""
+
+
+StartServer = Callable[[Application, str], Awaitable[HttpListener]]
+
+
+class HttpService:
+    """Lives in the event loop."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        inference: Inference,
+        directory: Directory,
+        discovery: Discovery,
+        control: Control,
+        routing: Routing,
+        gate: Gate,
+        bounds: Bounds,
+        in_force: InForce,
+        start: StartServer,
+    ) -> None:
+        """`start`: has an application served at an address, by this process or by fronts."""
+        self._config = config
+        self._start = start
+        self._bounds = bounds
+        self._limits = http_limits(config)
+        self._directory = directory
+        self._inference = inference
+        self._own_headers = own_headers(config)
+        self._noted: set[str] = set()
+        """Models of which it was said that some requests pass."""
+        self._control = control
+        self._discovery = discovery
+        self._front = HttpFront(
+            discovery.backends,
+            routing,
+            inference,
+            self._signature,
+            guard=gate.http_refusal,
+            hidden=lambda: gate.credential_headers,
+            owner=gate.http_owner,
+            overrides=self._override,
+            limits=self._limits,
+            passed_through=routing.passed_through_http,
+            refuses_shared_memory=lambda: in_force.settings.refuses_shared_memory,
+            bounds=bounds,
+            changing=self._changing,
+        )
+        self._own: dict[tuple[str, str], Handler] = {
+            ("GET", "/v2/health/live"): self._live,
+            ("GET", "/v2/health/ready"): self._ready,
+            ("GET", "/v2/models/stats"): self._statistics,
+            ("GET", "/v2/models/{model}/stats"): self._statistics,
+            ("GET", "/v2/systemsharedmemory/status"): self._shared_memory_status,
+            ("POST", "/v2/systemsharedmemory/unregister"): self._unregister_shared_memory,
+        }
+        self._with_a_layout = split_handlers(directory, control)
+        self._server: HttpListener | None = None
+
+    def _override(self, method: str, route: Route) -> Handler | None:
+        """What answers here rather than by a Triton; a layout may come and go with the configuration."""
+        key = (method, route.pattern)
+        if handler := self._own.get(key):
+            return None if self._control.leaves("http", route.api) else handler
+        return self._with_a_layout.get(key) if self._directory.catalog.layout else None
+
+    def _signature(self, model: str, exchange: Exchange) -> Signature | None:
+        catalog = self._directory.catalog
+        if catalog.guarded and not self._inference.lets_in(model, "http", exchange.metadata):
+            return None
+        signature = catalog.signatures.get(model)
+        if signature and signature.reads_headers:
+            patterns = tuple(backend.http_forward_pattern for backend in catalog.hosts[model])
+            if exchange.may_reach_model(HeaderForwarding(patterns, self._own_headers)):
+                self._note(model)
+                return None
+        return signature
+
+    def _note(self, model: str) -> None:
+        if model not in self._noted:
+            self._noted.add(model)
+            log.info(
+                "%s: requests over HTTP with headers that its Triton may forward pass; "
+                "tritons.N.http_header_forward_pattern says which those are",
+                model,
+            )
+
+    def _changing(self, verb: Verb, call: Call, triton: Backend) -> AbstractAsyncContextManager[None]:
+        """Where the Triton decides who may change models, nothing is drained for a client that it may refuse."""
+        limit_s = 0.0 if ("http", call.route.api) in triton.apis.left else math.inf
+        return self._discovery.changing(verb, call.route.model, triton, limit_s)
+
+    async def listen(self, address: str) -> int:
+        """Bind and serve, or have the fronts do it; the port. Raises OSError when it cannot be bound, TlsError."""
+        await self._front.__aenter__()
+        self._server = await self._start(self._front, address)
+        return self._server.port
+
+    async def drain(self, until: float, serve_until: float) -> None:
+        """Let what is under way be answered, as `HttpServer.drain`."""
+        if self._server:
+            await self._server.drain(until, serve_until)
+
+    async def close(self) -> None:
+        """Take no more requests, and end those under way."""
+        if self._server:
+            await self._server.stop()
+        await self._front.__aexit__(None, None, None)
+
+    async def _live(self, _call: Call) -> Answer:
+        complaint = self._control.liveness.complaint()
+        return error(503, complaint) if complaint else Answer(200, [], b"")
+
+    async def _ready(self, _call: Call) -> Answer:
+        return Answer(200 if await self._control.is_ready() else _NOT_READY, [], b"")
+
+    async def _unregister_shared_memory(self, call: Call) -> Answer:
+        """One region, or all but those that Tidegate and the Tritons share."""
+        try:
+            await self._control.shared_memory.unregister(call.route.region)
+        except RequestFailed as failed:
+            return failure(failed)
+        return Answer(200, [*JSON], b"")
+
+    async def _shared_memory_status(self, call: Call) -> Answer:
+        """The status of one region, or of all but those that Tidegate and that Triton share."""
+        try:
+            regions = await self._control.shared_memory.registered(call.route.region)
+        except RequestFailed as failed:
+            return failure(failed)
+        rows = [
+            {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
+            for region in regions
+        ]
+        return Answer(200, [*JSON], json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode())
+
+    async def _statistics(self, call: Call) -> Answer:
+        try:
+            response = await self._control.statistics(call.route.model, call.route.version)
+        except RequestFailed as failed:
+            return failure(failed)
+        return Answer(200, [*JSON], statistics_json(response))
+
+
+def http_limits(config: ServeConfig) -> HttpLimits:
+    """What clients over HTTP are held to."""
+    limits = config.limits
+    return HttpLimits(
+        body_bytes=int(limits.max_message_bytes),
+        connections=limits.max_connections,
+        head_s=limits.head_timeout_s,
+        body_s=limits.body_timeout_s,
+        idle_s=limits.idle_timeout_s,
+        send_s=limits.send_timeout_s,
+        age_s=limits.max_connection_age_s,
+    )

@@ -1,0 +1,423 @@
+"""ModelStreamInfer: a stream's requests are scheduled one by one; what cannot be goes on to its Triton, as a stream.
+
+Answers leave in the order of the requests, as from Triton, wherever each comes from: a request of a model that is
+scheduled has one answer, whether it is scheduled or passes. Those of other models (decoupled ones, sequences) leave as
+they come: any number of them may belong to one request.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final
+
+import grpc
+from tritonclient.grpc import service_pb2
+
+from tidegate.api import NEVER
+from tidegate_proxy.base import refusal
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
+from tidegate_proxy.messages import guards
+from tidegate_proxy.messages.client import Client
+from tidegate_proxy.messages.request import Envelope, PassedThrough, end_of_call_ns
+from tidegate_proxy.messages.wire import encode_varint, first_string
+from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.service.inference import Inference
+from tidegate_proxy.service.passthrough import Routing
+from tidegate_proxy.service.stream_passthrough import Passing, Relay, forwarded_stream
+from tidegate_proxy.transport import Call, Metadata
+from tidegate_proxy.tritons.backend import Backend
+
+MAX_UNDER_WAY: Final = 1000
+"""Requests and answers of one stream that wait; beyond it nothing more is read, from the client or from a Triton."""
+_SEVERAL_RESPONSES: Final = "expected a single response, got "
+"""Triton's words for a ModelInfer whose model has sent more than one."""
+_LATE: Final = frozenset({refusal.DEADLINE, refusal.EXPIRED, "early", "timeout"})
+"""Why requests are given up that have too little time; the last two are words of policies."""
+_EMPTY_BYTES: Final = 256
+"""Answers of more bytes have outputs."""
+_ERROR_MESSAGE_TAG: Final = b"\x0a"
+"""ModelStreamInferResponse.error_message, which comes first."""
+_INFER_RESPONSE_TAG: Final = b"\x12"
+"""ModelStreamInferResponse.infer_response"""
+
+
+def _final() -> bytes:
+    response = service_pb2.ModelInferResponse()
+    response.parameters["triton_final_response"].bool_param = True
+    serialized: bytes = response.SerializeToString()
+    return serialized
+
+
+_FINAL: Final = _final()
+"""Appended to a serialized response, it adds the parameter with which Triton marks the last one of a request."""
+
+
+class InferStream:
+    """One client's stream."""
+
+    def __init__(
+        self,
+        call: Call,
+        owner: str,
+        inference: Inference,
+        driver: Driver,
+        routing: Routing,
+        spawn: Callable[[Call, Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self.driver = driver
+        self._call = call
+        self._owner = owner
+        self._inference = inference
+        self._routing = routing
+        self._spawn = spawn
+        self._due: deque[_StreamClient | Passing] = deque()
+        """Whose answers are due, in their order."""
+        self._outbox: deque[bytes] = deque()
+        self._sending = False
+        self._reading = False
+        self._client_done = False
+        """The client sends no more."""
+        self._over = False
+        """Nothing is read, scheduled or forwarded any more."""
+        self._error: RequestFailed | None = None
+        """With what the stream ends, once what was sent before is on its way."""
+        self._end: RequestFailed | None = None
+        """With what it ends when all is answered; None: well."""
+        self._relays: dict[tuple[Backend, str], Relay] = {}
+        """The relays, by Triton and model."""
+        self._strict = guards.asks_for_status(call.metadata)
+
+    def begin(self) -> None:
+        """Read the first request."""
+        self._call.on_gone = self._leave
+        self._read()
+
+    def drain(self) -> None:
+        """Take no more requests; end when those under way are answered."""
+        if self._client_done:
+            return
+        self._client_done = True
+        self._end = RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal=refusal.SHUTTING_DOWN)
+        for relay in self._relays.values():
+            relay.put(None)
+        self._send()
+
+    # Requests ----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        if self._reading or self._client_done or self._over or self._is_full():
+            return
+        self._reading = True
+        self._call.receive(self._received)
+
+    def _is_full(self) -> bool:
+        waiting = len(self._due) + len(self._outbox) + sum(relay.waiting for relay in self._relays.values())
+        return waiting >= MAX_UNDER_WAY
+
+    def _received(self, message: bytes | None) -> None:
+        try:
+            self._take(message)
+        except Exception as error:
+            self._break(error)
+
+    def _take(self, message: bytes | None) -> None:
+        arrival_ns = time.monotonic_ns()
+        self._reading = False
+        if message is None:
+            self._end_of_requests()
+            return
+        if self._inference.is_left_to_streams(message):
+            self._forward(message)
+        elif self._inference.takes_long(message):
+            self._reading = True
+            self._spawn(self._call, self._take_aside(message, arrival_ns))
+        else:
+            self._schedule(message, self._inference.open(message, self._call.metadata), arrival_ns)
+
+    def _end_of_requests(self) -> None:
+        """The client sends no more; the stream ends when all is answered."""
+        self._client_done = True
+        for relay in self._relays.values():
+            relay.put(None)
+        self._send()
+
+    async def _take_aside(self, message: bytes, arrival_ns: int) -> None:
+        """Have a large request opened in a thread of its own; what follows it is read afterwards."""
+        envelope = await asyncio.to_thread(self._inference.open, message, self._call.metadata)
+        self._reading = False
+        self._schedule(message, envelope, arrival_ns)
+
+    def _schedule(self, message: bytes, envelope: Envelope | None, arrival_ns: int) -> None:
+        """Have a request scheduled, or sent on as it is where it is none that can be."""
+        if envelope is None:
+            self._forward(message)
+            return
+        if self._over or self._client_done:
+            return
+        remaining_s = self._call.remaining_s()
+        client = _StreamClient(envelope, self, self._call, self._owner, end_of_call_ns(arrival_ns, remaining_s))
+        self._due.append(client)
+        self._inference.submit(client, arrival_ns, remaining_s)
+        if self._over:  # it ended before it was known whose request this is
+            self.driver.leave(client)
+        self._read()
+
+    def pass_again(self, client: "_StreamClient") -> bool:
+        """Have a request answered by a Triton's stream that its Triton could not answer otherwise; whether it will be.
+
+        Its model is none that gives one response to a request, whatever its config says.
+        """
+        model = client.envelope.model
+        if self._over or client not in self._due or not self._inference.is_served(model):
+            return False
+        self._inference.leave_to_streams(model)
+        self._forward(client.envelope.message, client)
+        return True
+
+    def _forward(self, message: bytes, client: "_StreamClient | None" = None) -> None:
+        """Have a request passed on. `client`: in whose place, where it was scheduled first."""
+        request = PassedThrough.of(message)
+        if request.is_no_message:
+            # Triton takes it for the end of the requests, and may die of it while it answers others (seen with 2.51).
+            self._end_of_requests()
+            return
+        try:
+            backend = self._routing.route_inference(message, request)
+        except RequestFailed as failure:
+            # In its turn, behind those that wait for their answers.
+            refused = Passing(replace(request, header=None), self.settled)
+            self._put_in_order(refused, client)
+            refused.resolve(failure)
+            self._call.release(len(message))
+            self._read()
+            return
+        model = first_string(message)
+        # A stream per model: Triton 2.51 may abort on one that mixes decoupled models with others.
+        key = (backend, model if self._inference.is_served(model) else "")
+        if self._over or (self._client_done and client is None):
+            return
+        if self._client_done and client:  # the other relays were told that there are no more
+            key = (backend, f"{model} {client.request_id}")
+        relay = self._relays.get(key)
+        is_new = relay is None
+        if relay is None:
+            relay = self._relays[key] = Relay(self._taken, backend, model)
+        request, passing = replace(request, header=None), None
+        if self._inference.is_scheduled(model):
+            passing = Passing(request, self.settled)
+            self._put_in_order(passing, client)
+        relay.put((message, request, passing))
+        if self._client_done:
+            relay.put(None)
+        if is_new:
+            self._spawn(self._call, self._run_relay(key, relay))
+        self._read()
+
+    def _put_in_order(self, passing: Passing, client: "_StreamClient | None") -> None:
+        if client:
+            self._due[self._due.index(client)] = passing
+        else:
+            self._due.append(passing)
+
+    def _taken(self, size: int) -> None:
+        """A request is on its way to a Triton."""
+        self._call.release(size)
+        self._read()
+
+    async def _run_relay(self, key: tuple[Backend, str], relay: Relay) -> None:
+        error = None
+        try:
+            relay.enter()
+            call = self._call
+            answers = forwarded_stream(self._routing, key[0], call.method, relay.messages(), call.metadata, call.owner)
+            async with aclosing(answers):
+                async for answer in answers:
+                    if not self._pass_back(relay, answer):
+                        break
+                    while len(self._outbox) >= MAX_UNDER_WAY:
+                        await relay.wait_for_room(lambda: len(self._outbox) < MAX_UNDER_WAY)
+            if not self._over:
+                await self._refuse_unanswered(key[0], relay)
+        except RequestFailed as failure:
+            error = failure
+        except asyncio.CancelledError:
+            if not self._over:
+                raise
+        finally:
+            relay.close()
+        del self._relays[key]
+        self._error = self._error or error
+        self._client_done = True
+        if error:
+            self._abandon()
+        for other in self._relays.values():
+            other.put(None)
+        self.settled()
+
+    def _pass_back(self, relay: Relay, answer: bytes) -> bool:
+        """Give a Triton's answer to the client. False where it ends the stream."""
+        is_error = answer.startswith(_ERROR_MESSAGE_TAG)
+        passing = relay.answered(self._routing, ok=not is_error)
+        failed = guards.failed_answer(answer) if is_error and self._strict else None
+        if passing:
+            passing.resolve(RequestFailed(*failed) if failed else answer)
+        elif failed:
+            self._error = self._error or RequestFailed(*failed)
+            self._abandon()
+            self._send()
+            return False
+        else:
+            self._outbox.append(answer)
+            self._send()
+        return True
+
+    async def _refuse_unanswered(self, backend: Backend, relay: Relay) -> None:
+        """A Triton has ended its stream, and well: what it has not answered by now it never will."""
+        if self._client_done and not relay.unanswered and not relay.is_cut_short:
+            self._routing.did_well(backend, self._call.owner)
+            return
+        words = f"Triton at {backend.address} ended the stream early"
+        failure = await self._routing.failure(backend, grpc.StatusCode.UNAVAILABLE, words, self._call.owner)
+        if self._over:
+            return
+        if self._strict or relay.is_cut_short or not self._client_done:  # which may have sent more than was read
+            self._end = self._end or failure
+        for request, passing in relay.unanswered:
+            if passing:
+                passing.resolve(failure)
+            elif not self._strict:
+                self._outbox.append(_refused(request, failure))
+
+    # Answers -----------------------------------------------------------------------------------------------------
+
+    def settled(self) -> None:
+        """One that is due has its outcome."""
+        try:
+            self._answer()
+        except Exception as error:
+            self._break(error)
+
+    def _answer(self) -> None:
+        """Send the outcomes that are there, in the order of their requests."""
+        while not self._error and self._due and (outcome := self._due[0].outcome) is not None:
+            client = self._due.popleft()
+            asked = client.request if isinstance(client, Passing) else client.envelope
+            if isinstance(outcome, RequestFailed) and outcome.queued and self._strict:
+                self._error = outcome
+            elif isinstance(outcome, RequestFailed):
+                self._outbox.append(_refused(asked, outcome))
+            else:
+                self._outbox.append(outcome if isinstance(client, Passing) else _wrapped(outcome))
+            if isinstance(client, _StreamClient):
+                self._call.release(len(client.envelope.message))
+        if self._error:
+            self._abandon()
+        self._send()
+        self._read()
+
+    def _sent(self, _event: object) -> None:
+        try:
+            self._go_on()
+        except Exception as error:
+            self._break(error)
+
+    def _go_on(self) -> None:
+        self._sending = False
+        for relay in self._relays.values():
+            relay.make_room()
+        self._send()
+        self._read()
+
+    def _send(self) -> None:
+        """Send the next message, or end the stream when there will be none."""
+        if self._sending:
+            return
+        if self._outbox:
+            self._sending = True
+            self._call.send(self._outbox.popleft(), self._sent)
+        elif self._error:
+            self._call.end(self._error.code, self._error.details, self._error.refusal)
+        elif self._client_done and not self._due and not self._relays:
+            self._call.end(*(self._end.code, self._end.details, self._end.refusal) if self._end else ())
+
+    def _break(self, error: Exception) -> None:
+        """A fault of Tidegate's own ends the stream."""
+        faults.report("a stream", error)
+        self._error = self._error or own_fault()
+        self._outbox.clear()
+        self._abandon()
+        self._call.end(self._error.code, self._error.details, self._error.refusal)
+
+    def _leave(self) -> None:
+        """The client is gone."""
+        self._client_done = True
+        self._outbox.clear()
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Nobody waits for what has not been answered."""
+        self._over = True
+        due, self._due = self._due, deque()
+        for client in due:
+            if isinstance(client, _StreamClient):
+                self.driver.leave(client)
+        for relay in list(self._relays.values()):
+            relay.end()
+
+
+class _StreamClient(Client):
+    """One request of a stream."""
+
+    __slots__ = ("_call", "_end_ns", "_stream", "outcome")
+
+    def __init__(self, envelope: Envelope, stream: InferStream, call: Call, owner: str, end_ns: int) -> None:
+        """`end_ns`: when the stream ends by its own deadline."""
+        super().__init__(envelope, owner)
+        self.outcome: Outcome | None = None
+        self._end_ns = end_ns
+        self._stream = stream
+        self._call = call
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._call.metadata
+
+    def resolve(self, outcome: Outcome) -> None:
+        if self.until_ns == self._end_ns < NEVER and _is_late(outcome):
+            return  # the stream itself ends by then, and says so, as at Triton
+        if _is_for_streams(outcome) and self._stream.pass_again(self):
+            return
+        self.outcome = outcome
+        self._stream.settled()
+
+
+def _is_for_streams(outcome: Outcome) -> bool:
+    """Whether a model has sent no response, or more than one: Triton gives the first one in streams only."""
+    if isinstance(outcome, RequestFailed):
+        return outcome.details.startswith(_SEVERAL_RESPONSES)
+    return len(outcome) < _EMPTY_BYTES and not service_pb2.ModelInferResponse.FromString(outcome).outputs
+
+
+def _is_late(outcome: Outcome) -> bool:
+    """Whether a request was given up as it cannot be answered in time, not as too many wait."""
+    return isinstance(outcome, RequestFailed) and outcome.refusal in _LATE
+
+
+def _refused(asked: Envelope | PassedThrough, failure: RequestFailed) -> bytes:
+    """A serialized ModelStreamInferResponse: why a request is not answered."""
+    failed = service_pb2.ModelStreamInferResponse(error_message=failure.details)
+    failed.infer_response.id = asked.id
+    if failure.queued:
+        failed.infer_response.model_name = asked.model
+        failed.infer_response.parameters["triton_final_response"].bool_param = True
+    serialized: bytes = failed.SerializeToString()
+    return serialized
+
+
+def _wrapped(answer: bytes) -> bytes:
+    """A serialized ModelStreamInferResponse of a serialized ModelInferResponse."""
+    return b"".join((_INFER_RESPONSE_TAG, encode_varint(len(answer) + len(_FINAL)), answer, _FINAL))

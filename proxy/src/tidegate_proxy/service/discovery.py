@@ -1,0 +1,322 @@
+"""Keeps the catalog true: asks the Tritons again when what they serve may have changed."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+from tidegate.control import Roster
+from tidegate.documents import Layout, ProfileFile
+from tidegate_proxy.access.restrictions import RestrictionError
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.observability.statistics import Statistics
+from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.service.fan_out import Verb
+from tidegate_proxy.tritons import restrictions as of_tritons
+from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
+from tidegate_proxy.tritons.batching_mode import lines_of
+from tidegate_proxy.tritons.catalog import Catalog, Directory, discover, followed
+from tidegate_proxy.tritons.queue_delay import drop_delays
+from tidegate_proxy.tritons.serialization import Ended
+from tidegate_proxy.tritons.starting_profiles import starting_profiles
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 5.0
+"""How often the Tritons are asked for what was loaded or unloaded without Tidegate."""
+LOOKS = 5
+"""How often meanwhile other models may come to take turns, and some models' configs are compared."""
+DRAIN_S = 30.0
+"""How long an unload waits for the model's requests; less, where its client has less time."""
+DRAIN_POLL_S = 0.01
+CONFIGS_PER_LOOK = 50
+"""Models of one Triton that are asked for their configs at a time: all of them within `LOOK_EVERY_S`, unless they are
+more than 250."""
+
+
+class Discovery:
+    """Lives in the event loop."""
+
+    def __init__(
+        self,
+        backends: list[Backend],
+        directory: Directory,
+        driver: Driver,
+        statistics: Statistics,
+        measured: ProfileFile,
+        config: ServeConfig,
+        layout: Layout | None = None,
+    ) -> None:
+        self.backends = backends
+        """All Tritons; changes in place."""
+        self.told = config.models
+        """What the configuration says of models, in place of their configs."""
+        self._config = config
+        self._over_http = config.listen.http is not None
+        self._refused: dict[Backend, tuple[float, str]] = {}
+        """Tritons that are not taken back, until when they are not asked again, and why."""
+        self.layout = layout
+        """What the Tritons follow."""
+        self._turns_changed = False
+        """Whether other models take turns than the catalog says."""
+        self._suspects: set[str] = set()
+        """Models whose configs may have changed since they were asked for."""
+        self._refreshes_asked = self._refreshes_done = 0
+        """How often a refresh was asked for, and how many of these one that began later has served."""
+        self._configs_asked: WeakKeyDictionary[Backend, int] = WeakKeyDictionary()
+        """Where among its models the next look asks for configs."""
+        self._directory = directory
+        self._driver = driver
+        self._statistics = statistics
+        self._measured = measured
+        self.one_at_a_time = asyncio.Lock()
+        """Held by whoever changes what the Tritons serve, or finds out whether it has changed."""
+        self.on_change: Callable[[], None] | None = None
+        """Called when another catalog is in force."""
+        driver.recovery.look_again = self._look_at
+        declare(statistics, directory.catalog)
+        tell(directory.catalog)
+
+    async def refresh(self, suspects: Iterable[str] = ()) -> None:
+        """Ask every living Triton for its models, and for the configs of those that are new, or `suspects`.
+
+        A catalog that does not add up changes nothing, and that is logged. Callers that wait share one refresh.
+        """
+        self._suspects.update(suspects)
+        self._refreshes_asked += 1
+        mine = self._refreshes_asked
+        async with self.one_at_a_time:
+            if self._refreshes_done < mine:
+                await self._refresh(None)
+
+    @asynccontextmanager
+    async def changing(
+        self, verb: Verb, model: str, backend: Backend, limit_s: float = math.inf
+    ) -> AsyncIterator[None]:
+        """Around a client's call that has a Triton load or unload a model: what it then serves is taken up.
+
+        Before an unload, scheduled requests end, as at Triton; for `limit_s` at most, and `DRAIN_S`; 0: they fail.
+        """
+        try:
+            if limit_s and verb.method == "RepositoryModelUnload":
+                await self._drain(model, backend, min(limit_s, DRAIN_S))
+            yield
+        finally:
+            await self.refresh((model,))
+
+    async def _drain(self, model: str, backend: Backend, limit_s: float) -> None:
+        """Let the scheduled requests of a model end before a Triton unloads it.
+
+        Requests that come meanwhile pass as they are, to another Triton that has the model, if there is one. The next
+        refresh ends that.
+        """
+        catalog = self._directory.catalog
+        signatures = {name: signature for name, signature in catalog.signatures.items() if name != model}
+        others = [host for host in catalog.hosts.get(model, ()) if host is not backend]
+        hosts = {**catalog.hosts, model: others} if any(host.alive for host in others) else catalog.hosts
+        self._directory.catalog = replace(catalog, signatures=signatures, hosts=hosts)
+        clients, give_up = self._driver.clients, time.monotonic() + limit_s
+        while time.monotonic() < give_up and any(client.envelope.model == model for client in clients):
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    async def change(self, backends: list[Backend], config: ServeConfig, layout: Layout | None) -> None:
+        """Other Tritons, words on them, on models or layout from now on; one that was given up joins when it is back.
+
+        Raises BackendError, RestrictionError or ValueError, and changes nothing, for what does not add up.
+        """
+        async with self.one_at_a_time:
+            before, told = self._directory.catalog, config.models
+            living = [backend for backend in backends if backend.alive]
+            await of_tritons.take_note(living, config, over_http=self._over_http)
+            await drop_delays(living, told)
+            catalog = await discover(backends, told, before, layout=layout, unbatched=self._directory.unbatched)
+            catalog.check_padding()
+            self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured))
+            self.backends[:] = backends
+            self.told, self.layout, self._config = told, layout, config
+            self._refused.clear()
+            declare(self._statistics, catalog)
+            tell(catalog, before)
+            self._changed()
+
+    def switch(self, backends: list[Backend], joining: Mapping[Backend, list[LoadedModel]], roster: Roster) -> None:
+        """The Tritons follow another layout from this instant on; whoever calls this holds `one_at_a_time`.
+
+        `joining`: what the new ones have loaded. Raises BackendError or ValueError, and changes nothing, for what does
+        not add up.
+        """
+        before = self._directory.catalog
+        loaded = {backend: joining.get(backend) or before.loaded[backend] for backend in backends}
+        ids = {worker.name: worker_id for worker_id, worker in roster.workers.items()}
+        catalog = followed(before, loaded, self.told, roster.layout, ids)
+        catalog.check_padding()
+        self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured))
+        self.backends[:] = backends
+        self.layout = roster.layout
+        declare(self._statistics, catalog)
+        tell(catalog, before)
+
+    async def take_back(self, backend: Backend) -> None:
+        """A Triton that was given up answers again: once it lists its models, what it serves now counts.
+
+        It may be another process, and restrict other APIs than before. One that Tidegate is to open, and has no key of,
+        is not taken, and that is said.
+        """
+        now_s = asyncio.get_running_loop().time()
+        until_s, said = self._refused.get(backend, (now_s, ""))
+        if now_s < until_s:
+            return
+        try:
+            if not await backend.serves():
+                return
+            await of_tritons.take_note([backend], self._config, over_http=self._over_http, returning=True)
+        except RestrictionError as error:
+            if str(error) != said:
+                log.error("%s; it is not taken back", error)
+            self._refused[backend] = (now_s + LOOK_EVERY_S, str(error))
+            return
+        self._refused.pop(backend, None)
+        async with self.one_at_a_time:
+            is_taken = await self._refresh(backend)
+        if is_taken:
+            log.warning("Triton at %s is back", backend.address)
+            if self._driver.regions:
+                await self._driver.regions.share_with(backend)
+
+    async def look_at_keys(self) -> None:
+        """The headers that open what Tritons restrict have changed: what is left to the Tritons may be another."""
+        living = [backend for backend in self.backends if backend.alive]
+        await of_tritons.take_note(living, self._config, over_http=self._over_http, returning=True)
+        await self.refresh(
+            [model.config.name for backend in living for model in self._directory.catalog.loaded[backend]]
+        )
+
+    async def look_around(self) -> None:
+        """For ever: notice what was loaded or unloaded without us."""
+        while True:
+            for _ in range(LOOKS):
+                await asyncio.sleep(LOOK_EVERY_S / LOOKS)
+                try:
+                    await self._take_turns()
+                except Exception as error:  # there is a next time
+                    faults.report("looking for models that should take turns", error)
+                living = [backend for backend in self.backends if backend.alive]
+                await asyncio.gather(*(self._guarded(self._compare_configs, backend) for backend in living))
+            for backend in [backend for backend in self.backends if backend.alive]:
+                await self._look_at(backend)
+
+    async def _take_turns(self) -> None:
+        """Have models take turns, or not any more, where it was learned that they should."""
+        now_ns, models = time.monotonic_ns(), self._directory.catalog.models
+        ended = {name: Ended(*counts) for name, counts in self._driver.observability.metrics.in_time().items()}
+        for backend in self.backends:
+            turns = backend.turns
+            if turns and backend.learns_turns and backend.alive and turns.decide(now_ns, models, ended):
+                self._turns_changed = True
+                how = "take turns" if turns.group else "side by side"
+                log.info("models of the Triton at %s: %s: %s", backend.address, how, turns.why)
+        if not self._turns_changed:
+            return
+        async with self.one_at_a_time:
+            self._turns_changed = not await self._refresh(None)
+        if self._turns_changed:  # of models that different parts of `by-model` decide about, say
+            for backend in self.backends:
+                if backend.turns and backend.turns.group:
+                    backend.turns.rest(now_ns, ended, "the policy does not take it")
+
+    async def _look_at(self, backend: Backend) -> None:
+        """Take up what one of the Tritons has loaded or unloaded, if it has; a fault only delays that."""
+        await self._guarded(self._compare, backend)
+
+    async def _guarded(self, compare: Callable[[Backend], Awaitable[None]], backend: Backend) -> None:
+        try:
+            await compare(backend)
+        except BackendError as error:
+            log.debug("%s", error)
+        except Exception as error:  # there is a next time
+            faults.report("looking for changes of what the Tritons serve", error)
+
+    async def _compare_configs(self, backend: Backend) -> None:
+        """Take up configs that have changed while the versions stayed, of the next `CONFIGS_PER_LOOK` models."""
+        loaded = self._directory.catalog.loaded.get(backend, []) if "model-config" not in backend.apis.closed else []
+        number = min(CONFIGS_PER_LOOK, -(-len(loaded) // LOOKS))
+        first = self._configs_asked.get(backend, 0)
+        self._configs_asked[backend] = first + number if first + number < len(loaded) else 0
+        known = [model.config for model in loaded[first : first + number]]
+        changed = [config.name for config in known if await backend.config(config.name) != config]
+        if changed:
+            await self.refresh(changed)
+
+    async def _compare(self, backend: Backend) -> None:
+        if await backend.ready_versions() != _known(self._directory.catalog, backend):
+            await self.refresh()
+
+    async def _refresh(self, returning: Backend | None) -> bool:
+        """Whether what the Tritons serve now is taken up. The caller holds `one_at_a_time`."""
+        asked, suspects = self._refreshes_asked, frozenset(self._suspects)
+        before = self._directory.catalog
+        try:
+            await drop_delays([each for each in self.backends if each.alive or each is returning], self.told)
+            catalog = await discover(
+                self.backends,
+                self.told,
+                before,
+                returning,
+                self.layout,
+                unbatched=self._directory.unbatched,
+                suspects=suspects,
+            )
+            self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured), returning)
+        except (BackendError, ValueError) as error:
+            log.error("what the Tritons serve has changed and cannot be taken up: %s", error)
+            self._refreshes_done = asked
+            return False
+        self._refreshes_done = asked
+        self._suspects -= suspects
+        declare(self._statistics, catalog)
+        if catalog.disagreements != before.disagreements:
+            for words in catalog.disagreements or ["all Tritons have the same models again"]:
+                log.warning("%s", words)
+        tell(catalog, before)
+        self._changed()
+        return True
+
+    def _changed(self) -> None:
+        if self.on_change:
+            self.on_change()
+
+
+def declare(statistics: Statistics, catalog: Catalog) -> None:
+    """Say which models are counted here: those that are scheduled, and ensembles with one of them among their steps."""
+    ensembles = {
+        name for name, steps in catalog.ensembles.items() if any(model in catalog.models for model, _ in steps)
+    }
+    counted = {*catalog.models, *ensembles}
+    for model, versions in catalog.versions.items():
+        statistics.declare(model, versions if model in counted else ())
+    for ensemble in ensembles:
+        statistics.declare_ensemble(ensemble, catalog.ensembles[ensemble])
+
+
+def tell(catalog: Catalog, before: Catalog | None = None) -> None:
+    """Log what happens to the requests of every model, and why, where that is not as before."""
+    if before is None or catalog.places != before.places:
+        for backend, place in catalog.places.items():
+            if place.kind and (before is None or before.places.get(backend) != place):
+                log.info("Triton at %s: its workers are of the kind %s", backend.address, place.kind)
+    known = before.consents if before else {}
+    changed = {name: consent for name, consent in sorted(catalog.consents.items()) if known.get(name) != consent}
+    for line in lines_of(changed):
+        log.info("%s", line)
+    for name, consent in changed.items():
+        if consent.warning:
+            log.warning("%s: %s", name, consent.warning)
+
+
+def _known(catalog: Catalog, backend: Backend) -> dict[str, tuple[str, ...]]:
+    return {model.config.name: model.versions for model in catalog.loaded.get(backend, ())}

@@ -1,0 +1,249 @@
+"""Calls that concern every Triton: asked of all that live, answered as if they were one, over gRPC and HTTP."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.base.outcome import Outcome, RequestFailed, answer_in
+from tidegate_proxy.service.passthrough import Routing
+from tidegate_proxy.transport import Metadata
+from tidegate_proxy.tritons.backend import Backend
+from tidegate_proxy.tritons.split_models import VERSION
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+
+
+class IndexRow(NamedTuple):
+    """A version of a model, and its state, as a repository's index has it."""
+
+    name: str
+    version: str = ""
+    state: str = ""
+    reason: str = ""
+
+
+class Rule(Enum):
+    """Which of the Tritons' answers a client is given."""
+
+    ANY = auto()
+    """The first that says yes, else the first."""
+    EVERY = auto()
+    """What is done has to be done by all: the first that failed, else the first."""
+    INDEX = auto()
+    """One index made of all that were given; where none was, the first failure."""
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One thing that clients ask of a server."""
+
+    rule: Rule
+    method: str
+    """The method of the gRPC service."""
+    routes: tuple[tuple[str, str], ...]
+    """The routes of the HTTP service: methods and patterns."""
+    changes_models: bool = False
+    """Whether what is served may be another afterwards."""
+
+
+VERBS: Final = (
+    Verb(Rule.ANY, "ServerLive", (("GET", "/v2/health/live"),)),
+    Verb(Rule.ANY, "ServerReady", (("GET", "/v2/health/ready"),)),
+    Verb(Rule.ANY, "ModelReady", (("GET", "/v2/models/{model}/ready"),)),
+    Verb(Rule.INDEX, "RepositoryIndex", (("POST", "/v2/repository/index"),)),
+    Verb(Rule.EVERY, "RepositoryModelLoad", (("POST", "/v2/repository/models/{model}/load"),), changes_models=True),
+    Verb(Rule.EVERY, "RepositoryModelUnload", (("POST", "/v2/repository/models/{model}/unload"),), changes_models=True),
+    Verb(Rule.EVERY, "SystemSharedMemoryRegister", (("POST", "/v2/systemsharedmemory/register"),)),
+    Verb(Rule.EVERY, "SystemSharedMemoryUnregister", (("POST", "/v2/systemsharedmemory/unregister"),)),
+    Verb(Rule.EVERY, "CudaSharedMemoryRegister", (("POST", "/v2/cudasharedmemory/register"),)),
+    Verb(Rule.EVERY, "CudaSharedMemoryUnregister", (("POST", "/v2/cudasharedmemory/unregister"),)),
+    Verb(Rule.EVERY, "TraceSetting", (("POST", "/v2/trace/setting"),)),
+    Verb(Rule.EVERY, "LogSettings", (("POST", "/v2/logging"),)),
+)
+
+
+class Asked(Protocol):
+    """A Triton, as a codec knows it."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it answers, as far as is known."""
+
+
+AnyTriton = TypeVar("AnyTriton", bound=Asked)
+
+
+class Codec(ABC, Generic[AnyTriton, Question, Answer]):
+    """One protocol's way to ask a Triton, and to read and write what is said."""
+
+    @abstractmethod
+    async def ask(self, triton: AnyTriton, question: Question) -> Answer:
+        """What it says; a failure, too, is an answer."""
+
+    @abstractmethod
+    def succeeded(self, answer: Answer) -> bool:
+        """Whether the Triton has done what it was asked."""
+
+    @abstractmethod
+    def says_yes(self, answer: Answer) -> bool:
+        """Whether it is ready, or lives."""
+
+    @abstractmethod
+    def index_in(self, answer: Answer) -> Iterable[IndexRow]:
+        """The index that it has given."""
+
+    @abstractmethod
+    def index_as(self, index: Sequence[IndexRow], like: Answer) -> Answer:
+        """An index as an answer, beside which all is as in another one."""
+
+
+MODEL_CHANGES: Final = frozenset(route for verb in VERBS if verb.changes_models for route in verb.routes)
+"""Routes after which what is served may be another."""
+
+Changing = Callable[[Verb, Question, AnyTriton], AbstractAsyncContextManager[None]]
+"""What surrounds the question to one Triton that changes its models."""
+
+
+def unnoticed(_verb: Verb, _question: object, _triton: object) -> AbstractAsyncContextManager[None]:
+    """Nothing surrounds it."""
+    return nullcontext()
+
+
+class FanOut(Generic[AnyTriton, Question, Answer]):
+    """Asks all Tritons that live, over one protocol."""
+
+    def __init__(
+        self,
+        tritons: Sequence[AnyTriton],
+        codec: Codec[AnyTriton, Question, Answer],
+        whole: Callable[[Iterable[Iterable[IndexRow]]], list[IndexRow]] | None = None,
+        changing: Changing[Question, AnyTriton] = unnoticed,
+    ) -> None:
+        """`whole`: one index of several, if not simply `whole_index`."""
+        self._changing = changing
+        self._tritons = tritons
+        self._codec = codec
+        self._whole = whole or whole_index
+
+    async def all_of(
+        self, question: Question, ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None = None
+    ) -> list[Answer]:
+        """What each says, in their order; the first, where none is known to live. `ask`: how, if not simply."""
+        ask = ask or self._codec.ask
+        return await asyncio.gather(*(ask(triton, question) for triton in self._asked()))
+
+    async def answer(
+        self,
+        verb: Verb,
+        question: Question,
+        ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None = None,
+    ) -> Answer:
+        """What they say together."""
+        if verb.changes_models:  # of one after the other, so that the others serve
+            answers = [await self._change(verb, question, triton, ask) for triton in self._asked()]
+        else:
+            answers = await self.all_of(question, ask)
+        codec, first = self._codec, answers[0]
+        if verb.rule is Rule.ANY:
+            return next((answer for answer in answers if codec.says_yes(answer)), first)
+        if verb.rule is Rule.EVERY:
+            return next((answer for answer in answers if not codec.succeeded(answer)), first)
+        given = [answer for answer in answers if codec.succeeded(answer)]
+        return codec.index_as(self._whole(map(codec.index_in, given)), given[0]) if given else first
+
+    def _asked(self) -> Sequence[AnyTriton]:
+        return [triton for triton in self._tritons if triton.alive] or self._tritons[:1]
+
+    async def _change(
+        self,
+        verb: Verb,
+        question: Question,
+        triton: AnyTriton,
+        ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None,
+    ) -> Answer:
+        async with self._changing(verb, question, triton):
+            return await (ask or self._codec.ask)(triton, question)
+
+
+def whole_index(
+    indexes: Iterable[Iterable[IndexRow]], hidden: Collection[str] = (), split: Collection[str] = ()
+) -> list[IndexRow]:
+    """Every model and version once, in the order of names as Triton has it; ready where it is ready somewhere.
+
+    A Triton lists what it could load without a version: that is said of what is loaded nowhere. `hidden` models of
+    Tritons are left out; `split` ones are there though no Triton has them by that name.
+    """
+    models = {(name, VERSION): IndexRow(name, VERSION, "READY") for name in split}
+    for index in indexes:
+        for model in index:
+            key = (model.name, model.version)
+            if model.name not in hidden and (key not in models or model.state == "READY"):
+                models[key] = model
+    known = {name for name, version in models if version}
+    return [models[name, version] for name, version in sorted(models) if version or name not in known]
+
+
+class ControlCall(NamedTuple):
+    """A call of a client that is no inference."""
+
+    method: str
+    """Its full name."""
+    message: bytes = b""
+    metadata: Metadata = ()
+    remaining_s: float | None = None
+    """Until the client's deadline, if it has one."""
+
+
+Responder = Callable[[ControlCall], Awaitable[bytes]]
+"""Answers the calls of one method. Raises RequestFailed with what a client is to be told."""
+
+
+class GrpcAnswers(Codec[AnyTriton, ControlCall, Outcome]):
+    """Reads what is said over gRPC: a serialized answer, or a failure."""
+
+    def succeeded(self, answer: Outcome) -> bool:
+        """Whether it has done what it was asked."""
+        return not isinstance(answer, RequestFailed)
+
+    def says_yes(self, answer: Outcome) -> bool:
+        """Whether it says so of itself, or of a model: the answers to all of these have one field, of one number."""
+        return isinstance(answer, bytes) and bool(service_pb2.ModelReadyResponse.FromString(answer).ready)
+
+    def index_in(self, answer: Outcome) -> Iterable[IndexRow]:
+        """The index that it has given."""
+        return index_of(answer_in(answer))
+
+    def index_as(self, index: Sequence[IndexRow], like: Outcome) -> Outcome:
+        """An index as an answer."""
+        response = service_pb2.RepositoryIndexResponse()
+        for row in index:
+            response.models.add(**row._asdict())
+        serialized: bytes = response.SerializeToString()
+        return serialized
+
+
+class GrpcCodec(GrpcAnswers[Backend]):
+    """Asks a Triton on its gRPC port."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+
+    async def ask(self, triton: Backend, question: ControlCall) -> Outcome:
+        """What it says."""
+        try:
+            return await self._routing.ask(triton, *question)
+        except RequestFailed as failure:
+            return failure
+
+
+def index_of(answer: bytes) -> list[IndexRow]:
+    """What a serialized RepositoryIndexResponse says."""
+    response = service_pb2.RepositoryIndexResponse.FromString(answer)
+    return [IndexRow(model.name, model.version, model.state, model.reason) for model in response.models]

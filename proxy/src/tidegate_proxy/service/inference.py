@@ -1,0 +1,130 @@
+"""What becomes of an inference request, whichever way it came in: scheduled, or sent on to a Triton as it is."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from tidegate_proxy.configuration.apis import Protocol
+from tidegate_proxy.messages.client import AwaitingClient, Client
+from tidegate_proxy.messages.forwarded_metadata import fits, keys_of
+from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM, Signature
+from tidegate_proxy.messages.request import Applications, Envelope, Headings, NotSchedulable, due, open_known
+from tidegate_proxy.messages.wire import first_string
+from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.transport import Metadata
+from tidegate_proxy.tritons.catalog import Directory
+
+Bypass = Callable[[Envelope], bool]
+"""Whether a request passes as it is though it could be scheduled; may be called in any thread."""
+
+
+class Inference:
+    """Opens requests, which may be done in any thread, and hands those that can be scheduled to the driver."""
+
+    def __init__(
+        self, directory: Directory, driver: Driver, applications: Applications, bypasses: Sequence[Bypass]
+    ) -> None:
+        self._bypasses = tuple(bypasses)
+        self._directory = directory
+        self._driver = driver
+        self._applications = applications
+        self._left_to_streams: dict[str, Signature] = {}
+        """Models whose requests are not scheduled where they come in streams, as they were when that was found."""
+        self._headings: dict[str, Headings] = {}
+        """What is known of the headings of a model's requests, by model."""
+
+    def leave_to_streams(self, model: str) -> None:
+        """Schedule no more requests of streams to a model as it is now: only a Triton's stream answers them."""
+        if signature := self._directory.catalog.signatures.get(model):
+            self._left_to_streams[model] = signature
+
+    def is_left_to_streams(self, message: bytes) -> bool:
+        """Whether a request of a stream is to such a model."""
+        if not self._left_to_streams:
+            return False
+        model = first_string(message)
+        signature = self._left_to_streams.get(model)
+        return signature is not None and signature is self._directory.catalog.signatures.get(model)
+
+    def replace_bypasses(self, bypasses: Sequence[Bypass]) -> None:
+        """Ask others from now on what passes as it is though it could be scheduled."""
+        self._bypasses = tuple(bypasses)
+
+    def is_served(self, model: str) -> bool:
+        """Whether any Triton has this model, scheduled or not."""
+        return model in self._directory.catalog.hosts
+
+    def is_scheduled(self, model: str) -> bool:
+        """Whether requests of a model are scheduled, but for those that cannot be: each has one answer."""
+        return model in self._directory.catalog.signatures
+
+    def takes_long(self, message: bytes) -> bool:
+        """Whether to open a message in a thread of its own."""
+        if len(message) < STRINGS_ASIDE_FROM:
+            return False
+        signature = self._directory.catalog.signatures.get(first_string(message))
+        return signature is not None and signature.has_strings
+
+    def lets_in(self, model: str, protocol: Protocol, metadata: Metadata) -> bool:
+        """Whether a client's requests for a model may be scheduled: its Tritons leave that to Tidegate, or it has their
+        keys."""
+        guards = self._directory.catalog.guarded.get(model, ())
+        return all(backend.shows_key(protocol, metadata) for backend in guards)
+
+    def open(self, message: bytes, metadata: Metadata, protocol: Protocol = "grpc") -> Envelope | None:
+        """A serialized ModelInferRequest as an envelope; None where a Triton has to see it as it is.
+
+        `metadata`: of the client's call over this protocol.
+        """
+        model = first_string(message)
+        if self._directory.catalog.guarded and not self.lets_in(model, protocol, metadata):
+            return None
+        signature = self._directory.catalog.signatures.get(model)
+        if signature is None:
+            self._headings.pop(model, None)
+            return None
+        headings = self._headings.get(model)
+        if headings is None or headings.signature is not signature:
+            headings = self._headings[model] = Headings(signature, self._applications.parameter)
+        try:
+            envelope = open_known(message, headings)
+        except NotSchedulable:
+            return None
+        if protocol == "grpc" and (patterns := self._directory.catalog.key_patterns.get(model)):
+            envelope.merge_key += keys_of(metadata, patterns)
+        for lets_pass in self._bypasses:
+            if lets_pass(envelope):
+                return None
+        return envelope
+
+    def submit(self, client: Client, arrival_ns: int, remaining_s: float | None) -> None:
+        """Have it scheduled. `remaining_s`: until the client's own deadline, if it has one."""
+        envelope = client.envelope
+        model = self._directory.catalog.models.get(envelope.model)  # None: gone since it was opened; the engine says so
+        heading = envelope.heading
+        wanted = due(arrival_ns, model, heading.times, remaining_s, heeds_timeout=envelope.signature.heeds_timeout)
+        self._driver.submit(client, arrival_ns, wanted, self._applications.of(heading, client.metadata))
+
+    async def infer(self, message: bytes, remaining_s: float | None, metadata: Metadata = (), owner: str = "") -> bytes:
+        """Have an owner's request over HTTP scheduled and await its answer, a serialized ModelInferResponse.
+
+        Raises NotSchedulable and RequestFailed. Cancelling it is how a client leaves.
+        """
+        arrival_ns = time.monotonic_ns()
+        if self.takes_long(message):
+            envelope = await asyncio.to_thread(self.open, message, metadata, "http")
+        else:
+            envelope = self.open(message, metadata, "http")
+        if envelope is None:
+            raise NotSchedulable("a Triton has to see it as it is")
+        if not fits(metadata):
+            if envelope.model not in self._directory.catalog.split:
+                raise NotSchedulable("its headers are more than gRPC takes")
+            metadata = ()  # no Triton has the model: what else could be done with them?
+        client = AwaitingClient(envelope, metadata, owner)
+        self.submit(client, arrival_ns, remaining_s)
+        try:
+            return await client.answer
+        except asyncio.CancelledError:
+            self._driver.leave(client)
+            raise

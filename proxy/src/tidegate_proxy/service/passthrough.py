@@ -1,0 +1,364 @@
+"""Inference that is not scheduled, on its way to a Triton as it is, and back.
+
+A Triton is chosen by what it has in flight; sequences stay with one Triton each.
+"""
+
+import asyncio
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.base import refusal, reserved_names
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
+from tidegate_proxy.configuration.apis import Api, Protocol
+from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.messages import guards
+from tidegate_proxy.messages.client import Client
+from tidegate_proxy.messages.forwarded_metadata import forwarded
+from tidegate_proxy.messages.request import NotSchedulable, PassedThrough, open_envelope
+from tidegate_proxy.messages.wire import first_string
+from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.transport import CallFailed, Metadata, PendingCall
+from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, GOING, INFER, Backend, is_restricted
+from tidegate_proxy.tritons.catalog import Directory
+
+_SEQUENCE_ID = re.compile(rb'"sequence_id"\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(\d+))')
+
+
+def keeper(sequence: str, backends: Sequence[Backend]) -> Backend:
+    """The Triton, of at least one, that a sequence stays with. `sequence`: its model and id, in one text."""
+
+    def rank(backend: Backend) -> bytes:
+        return blake2b(f"{backend.address} {sequence}".encode(), digest_size=8).digest()
+
+    return max(backends, key=rank)
+
+
+def sequence_in_json(body: bytes) -> str:
+    """The id of the sequence that an HTTP inference belongs to, "" for none, from the beginning of its body.
+
+    A quotation mark within a JSON string is escaped: what looks like the key is the key. Whether the rest is
+    well-formed is Triton's to say.
+    """
+    found = _SEQUENCE_ID.search(body)
+    if found is None:
+        return ""
+    text, number = found.groups()
+    if text is not None:
+        return str(text.decode(errors="replace"))
+    return str(int(number) or "") if len(number) <= 20 else ""
+
+
+class Routing:
+    """Lives in the event loop."""
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        directory: Directory,
+        driver: Driver,
+        observability: Observability,
+        gate: Gate,
+        in_force: InForce,
+    ) -> None:
+        self._backends = backends
+        self._directory = directory
+        self._driver = driver
+        self._observability = observability
+        self._gate = gate
+        self._in_force = in_force
+        self._passed = Counter[str]()
+        """Inferences that were sent on, by model."""
+
+    def route(self, model: str, protocol: Protocol = "grpc", api: Api | None = None) -> Backend:
+        """The first living Triton that has the model; failing that, the first living one; failing that, the first.
+
+        One that does not decide itself who may use the API goes before others that have the model, and one of which
+        Tidegate does not know the models before those that do not have it.
+        """
+        hosts = self._directory.catalog.hosts.get(model, ())
+        unseen = [backend for backend in self._backends if not backend.apis.lists_models]
+        candidates = (*_open_first(hosts, protocol, api), *unseen, *_open_first(self._backends, protocol, api))
+        return next((backend for backend in candidates if backend.alive), self._backends[0])
+
+    def route_inference(self, message: bytes, request: PassedThrough) -> Backend:
+        """A Triton for an inference that cannot be scheduled: a sequence keeps its own, others take the least busy one.
+
+        `request`: what has to be known of the message. Raises RequestFailed for tensors in shared memory that is not
+        for clients, and for what cannot be looked at.
+        """
+        model = first_string(message)
+        if model in self._directory.catalog.split:
+            words = f"model '{model}' is split over several Tritons, and this request cannot go through them: "
+            why = self._why_not_scheduled(model, message)
+            raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words + why, queued=False)
+        if request.refusal:
+            raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, request.refusal, queued=False)
+        for region in request.regions:
+            if words := reserved_names.why_not_used(region, refuses=self._in_force.settings.refuses_shared_memory):
+                raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words, queued=False)
+        inputs = request.header.inputs if request.header else ()
+        if words := guards.shape_problem((tensor.name, tensor.shape) for tensor in inputs):
+            raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words, queued=False)
+        return self._one_of_several(model, request.sequence, request.header, "grpc")
+
+    def looks_inside(self, model: str) -> bool:
+        """Whether it matters what is in an inference of this model that cannot be scheduled."""
+        catalog = self._directory.catalog
+        return len(catalog.hosts.get(model, ())) > 1 and (model in catalog.sequential or model in catalog.variants)
+
+    def route_http_inference(self, model: str, sequence: str, header: service_pb2.ModelInferRequest | None) -> Backend:
+        """As `route_inference`, for one that came over HTTP: the id of its sequence, what it says of its tensors."""
+        return self._one_of_several(model, sequence, header, "http")
+
+    def _one_of_several(
+        self, model: str, sequence: str, header: service_pb2.ModelInferRequest | None, protocol: Protocol
+    ) -> Backend:
+        living = [backend for backend in self._directory.catalog.takers(model, header) if backend.alive]
+        if not living:
+            living = [backend for backend in self._backends if backend.alive and not backend.apis.lists_models]
+        if not living:
+            return self.route(model)
+        living = [backend for backend in living if (protocol, "inference") not in backend.apis.left] or living
+        if sequence:
+            return keeper(f"{model} {sequence}", living)
+        first = self._passed[model] % len(living)
+        self._passed[model] += 1
+        return min(
+            living[first:] + living[:first],
+            key=lambda backend: (backend.in_flight_by_model.get(model, 0), backend.in_flight),
+        )
+
+    def _why_not_scheduled(self, model: str, message: bytes) -> str:
+        try:
+            open_envelope(message, self._directory.catalog.signatures[model])
+        except NotSchedulable as error:
+            return str(error)
+        return "ask again: the model has just changed"
+
+    async def ask(
+        self, backend: Backend, method: str, message: bytes, metadata: Metadata, remaining_s: float | None
+    ) -> bytes:
+        """What one of them answers a client. Raises RequestFailed."""
+        try:
+            return await backend.ask(method, message, self.forwarded(metadata), remaining_s, for_client=True)
+        except CallFailed as error:
+            raise await self.failure(backend, error.code, error.details, None) from error
+
+    async def failure(self, backend: Backend, code: grpc.StatusCode, details: str, owner: str | None) -> RequestFailed:
+        """What the client is told of a call to a Triton that has failed; if that is gone, the next goes to another.
+
+        `owner`: whose inference it was, which speaks against the Triton; None for any other call: to those any client
+        can have Triton answer INTERNAL, and with five of them it would have a Triton ejected that does well.
+        """
+        if code is grpc.StatusCode.CANCELLED and not backend.alive:  # it was given up, and the call with it
+            words = f"Triton at {backend.address} does not answer"
+            return RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.NO_TRITON)
+        if is_restricted(details):  # which speaks neither against the Triton nor of its end
+            return RequestFailed(code, details)
+        gone = code in GOING and await self._driver.membership.lost(backend, details)
+        if owner is not None and not gone:
+            self._driver.membership.failed(backend, (owner,), code, details)
+        return RequestFailed(code, details)
+
+    def did_well(self, backend: Backend, owner: str) -> None:
+        """A Triton has answered a client's inference that was passed on."""
+        self._driver.outliers.did_well(backend, owner)
+
+    async def unreachable(self, triton: Backend, details: str) -> None:
+        """A call over HTTP did not reach its Triton: if that is gone, the next call goes to another."""
+        await self._driver.membership.lost(triton, details)
+
+    def may_try_again(self, lost: Backend, model: str, tries: int) -> bool:
+        """Whether an inference that was tried so often has failed with its Triton, and another has its model.
+
+        Not for models with sequences: what a Triton knows of one is lost with it.
+        """
+        catalog = self._directory.catalog
+        others = any(backend.alive for backend in catalog.hosts.get(model, ()))
+        return not lost.alive and others and model not in catalog.sequential and tries < self._driver.engine.max_tries
+
+    def passed_through(self, request: PassedThrough, sent_ns: int, *, ok: bool) -> None:
+        """Count an inference that went to a Triton as it was, at this instant, and has its answer."""
+        if request.model in self._directory.catalog.versions:
+            self._observability.passed_through(
+                request.model, request.version, rows=request.rows, sent_ns=sent_ns, ok=ok
+            )
+
+    def passed_through_http(self, model: str, version: str, *, sent_ns: int, ok: bool) -> None:
+        """Count an inference that went to a Triton over HTTP. Its rows are not known: it counts as one."""
+        self._observability.passed_through(model, version, rows=1, sent_ns=sent_ns, ok=ok)
+
+    def forwarded(self, metadata: Metadata) -> list[tuple[str, str | bytes]]:
+        """What of a client's metadata goes on to a Triton."""
+        return forwarded(metadata, self._gate.credential_headers)
+
+
+def _open_first(backends: Iterable[Backend], protocol: Protocol, api: Api | None) -> list[Backend]:
+    return sorted(backends, key=lambda backend: (protocol, api) in backend.apis.left)
+
+
+class Passage:
+    """One inference. Lives in the event loop."""
+
+    __slots__ = (
+        *("_backend", "_call", "_is_over", "_message", "_metadata", "_passages"),
+        *("_owner", "_request", "_routing", "_sent_ns", "_then", "_tries", "_until_ns"),
+    )
+
+    def __init__(
+        self,
+        passages: "Passages",
+        routing: Routing,
+        message: bytes,
+        metadata: Metadata,
+        remaining_s: float | None,
+        owner: str,
+        then: Callable[[Outcome], None],
+    ) -> None:
+        """`metadata`: what goes on to the Triton; `remaining_s`: until the client's deadline, if it has one.
+
+        `owner`: whose it is.
+
+        `then` is called with the outcome, once, unless the passage is cancelled.
+        """
+        self._passages = passages
+        self._routing = routing
+        self._message = message
+        self._metadata = metadata
+        self._sent_ns = time.monotonic_ns()
+        self._until_ns = None if remaining_s is None else self._sent_ns + round(remaining_s * 1e9)
+        self._owner = owner
+        self._then = then
+        self._request = PassedThrough.of(message)
+        self._backend: Backend | None = None
+        self._call: PendingCall | None = None
+        self._tries = 0
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Send it, perhaps once more than once: see `Routing.may_try_again`."""
+        try:
+            backend = self._routing.route_inference(self._message, self._request)
+        except RequestFailed as failure:
+            self.end(failure)
+            return
+        limit_s = None
+        if self._until_ns is not None:
+            # A Triton that is told of a deadline may die of it: it is told a little later, if at all.
+            limit_s = max(0.0, (self._until_ns - time.monotonic_ns()) / 1e9) + CANCEL_AFTER_S
+        self._backend = backend
+        backend.passes(self._request.model)
+        metadata = backend.opened_for_client(INFER, self._metadata)
+        self._call = backend.channel.unary(INFER, self._message, self._over, metadata, limit_s)
+        backend.forwarded.add(self._call)
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        self._is_over = True
+        self._passages.over(self)
+        if self._call:
+            self._call.cancel()
+
+    def end(self, outcome: Outcome) -> None:
+        """Hand the outcome over. Only the first counts."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._passages.over(self)
+        self._then(outcome)
+        self._routing.passed_through(self._request, self._sent_ns, ok=isinstance(outcome, bytes))
+
+    def _over(self, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
+        """The call to a Triton has ended."""
+        try:
+            self._judge(answer, code, details)
+        except Exception as error:
+            self._break(error)
+
+    def _judge(self, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
+        backend, call = self._backend, self._call
+        assert backend
+        backend.forwarded.discard(call)
+        backend.passed(self._request.model)
+        if answer is None:
+            if not self._is_over:
+                self._passages.spawn(self._recovered(backend, code, details))
+            return
+        if self._request.header is not None:
+            self._routing.did_well(backend, self._owner)
+        self.end(answer)
+
+    async def _recovered(self, backend: Backend, code: grpc.StatusCode, details: str) -> None:
+        try:
+            await self._recover(backend, code, details)
+        except Exception as error:
+            self._break(error)
+
+    async def _recover(self, backend: Backend, code: grpc.StatusCode, details: str) -> None:
+        readable = self._request.header is not None
+        failure = await self._routing.failure(backend, code, details, self._owner if readable else None)
+        self._tries += 1
+        if self._routing.may_try_again(backend, self._request.model, self._tries):
+            self.begin()
+        else:
+            self.end(failure)
+
+    def _break(self, error: Exception) -> None:
+        faults.report("an inference that was passed on", error)
+        self.end(own_fault())
+
+
+class Passages:
+    """The passages under way. Lives in the event loop."""
+
+    def __init__(self, routing: Routing, observability: Observability) -> None:
+        self._routing = routing
+        self._observability = observability
+        self._under_way: set[Passage] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(
+        self, message: bytes, metadata: Metadata, remaining_s: float | None, owner: str, then: Callable[[Outcome], None]
+    ) -> Passage:
+        """Have a Triton answer a client's inference that cannot be scheduled; `then` is called with the outcome."""
+        forwarded = self._routing.forwarded(metadata)
+        passage = Passage(self, self._routing, message, forwarded, remaining_s, owner, then)
+        self._under_way.add(passage)
+        passage.begin()
+        return passage
+
+    def take_over(self, client: Client) -> None:
+        """Have a request answered, as it is, that cannot be scheduled any more."""
+
+        def answered(outcome: Outcome) -> None:
+            client.resolve(outcome)
+            self._observability.passed_on(client)
+
+        self.begin(client.envelope.message, client.forwarded_metadata, None, client.owner, answered)
+
+    def over(self, passage: Passage) -> None:
+        """One has ended."""
+        self._under_way.discard(passage)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have the failure of one looked at."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def end_all(self) -> None:
+        """Tell the clients of those that are under way that there will be no answer."""
+        for task in self._tasks:
+            task.cancel()
+        for passage in list(self._under_way):
+            passage.end(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal=refusal.SHUTTING_DOWN))

@@ -1,0 +1,191 @@
+"""What of a client's stream goes on to one Triton as it is."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import suppress
+from typing import Final
+
+from tidegate_proxy.base.outcome import RequestFailed
+from tidegate_proxy.messages import guards
+from tidegate_proxy.messages.request import PassedThrough
+from tidegate_proxy.service.passthrough import Routing
+from tidegate_proxy.transport import CallFailed, Metadata, Stream
+from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, Backend
+
+DRAIN_S: Final = 2.0
+"""How long a Triton may go on answering a stream whose client has left before the stream is cancelled."""
+MOST_UNANSWERED: Final = 1000
+"""Requests of one stream to a Triton that are remembered for its statistics: a decoupled model may never answer."""
+
+
+class Passing:
+    """A request that goes on as it is, or to no Triton, and has one answer, which leaves when it is due."""
+
+    __slots__ = ("_settled", "outcome", "request")
+
+    def __init__(self, request: PassedThrough, settled: Callable[[], None]) -> None:
+        self.request = request
+        self.outcome: bytes | RequestFailed | None = None
+        """What a Triton has answered, as it stands in the stream, or why none has; None: nothing yet."""
+        self._settled = settled
+
+    def resolve(self, outcome: bytes | RequestFailed) -> None:
+        """It is answered, or will never be."""
+        self.outcome = outcome
+        self._settled()
+
+
+class Relay:
+    """The messages of one stream that go on to one Triton, and what is counted of their answers."""
+
+    def __init__(self, taken: Callable[[int], None], backend: Backend, model: str) -> None:
+        """`taken` is called when a message is on its way, with its size."""
+        self._taken = taken
+        self._backend = backend
+        self._model = model
+        self._in_flight = 0
+        """Requests that count as in flight at the Triton, from the choice of it."""
+        self._messages: deque[tuple[bytes, PassedThrough, Passing | None] | None] = deque()
+        self._more = asyncio.Event()
+        self._room = asyncio.Event()
+        self._unanswered: deque[tuple[PassedThrough, int, Passing | None]] = deque(maxlen=MOST_UNANSWERED)
+        """The latest requests on their way, each with when it left."""
+        self._ended = False
+        self._said_all = False
+        """Whether the Triton was told that there are no more."""
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are not on their way yet."""
+        return len(self._messages)
+
+    def enter(self) -> None:
+        """In the task that sends them."""
+        self._task = asyncio.current_task()
+        if self._ended and self._task:
+            self._task.cancel()
+
+    @property
+    def unanswered(self) -> list[tuple[PassedThrough, Passing | None]]:
+        """What has no answer, in order: requests on their way that have one each, and all that have not left yet."""
+        on_their_way = [(request, passing) for request, _, passing in self._unanswered if passing is not None]
+        waiting = [(message[1], message[2]) for message in self._messages if message is not None]
+        return [*on_their_way, *waiting]
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether a Triton that says no more may owe answers to requests that can have any number of them.
+
+        Once it was told that there are no more, its end means that all is answered.
+        """
+        return not self._said_all and any(passing is None for _, _, passing in self._unanswered)
+
+    def put(self, message: tuple[bytes, PassedThrough, Passing | None] | None) -> None:
+        """Add a message, what has to be known of it, and who waits for its one answer; None: that was the last."""
+        if message is not None:
+            self._in_flight += 1
+            self._backend.passes(self._model)
+        self._messages.append(message)
+        self._more.set()
+
+    def end(self) -> None:
+        """Send no more, and cancel its task a moment later, whatever it waits for then (`CANCEL_AFTER_S`)."""
+        self._ended = True
+        self._messages.clear()
+        self.put(None)
+        if self._task:
+            asyncio.get_running_loop().call_later(CANCEL_AFTER_S, self._task.cancel)
+
+    def close(self) -> None:
+        """What has no answer by now will have none."""
+        self._over(self._in_flight)
+
+    def _over(self, count: int) -> None:
+        self._in_flight -= count
+        self._backend.passed(self._model, count)
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        """The messages, as they come."""
+        while True:
+            self._more.clear()
+            while self._messages:
+                following = self._messages.popleft()
+                if following is None:
+                    self._said_all = True
+                    return
+                message, request, passing = following
+                if len(self._unanswered) == MOST_UNANSWERED:
+                    self._over(1)
+                self._unanswered.append((request, time.monotonic_ns(), passing))
+                yield message
+                self._taken(len(message))
+            await self._more.wait()
+
+    def answered(self, routing: Routing, *, ok: bool) -> Passing | None:
+        """An answer came: for models that give one each, and only those are counted here, to the oldest request.
+
+        Who waits for it; None: it leaves as it comes.
+        """
+        if not self._unanswered:
+            return None
+        request, sent_ns, passing = self._unanswered.popleft()
+        self._over(1)
+        routing.passed_through(request, sent_ns, ok=ok)
+        return passing
+
+    async def wait_for_room(self, there_is: Callable[[], bool]) -> None:
+        """Wait until answers were taken, unless `there_is` room by now."""
+        self._room.clear()
+        if not there_is():
+            await self._room.wait()
+
+    def make_room(self) -> None:
+        """An answer was taken."""
+        self._room.set()
+
+
+async def forwarded_stream(
+    routing: Routing,
+    backend: Backend,
+    method: str,
+    messages: AsyncIterator[bytes],
+    metadata: Metadata,
+    owner: str,
+) -> AsyncGenerator[bytes, None]:
+    """The answers of one Triton to a client's stream, until it says that there are no more. Raises RequestFailed."""
+    # A Triton that is told of a deadline may die of it. The client's own call ends then, and this stream with it.
+    stream = backend.stream(method, guards.for_streams(routing.forwarded(metadata)), for_client=True)
+    backend.forwarded.add(stream)
+    writing = asyncio.create_task(_write(stream, messages))
+    try:
+        while (answer := await stream.read()) is not None:
+            yield answer
+    except CallFailed as error:
+        raise await routing.failure(backend, error.code, error.details, owner) from error
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        try:
+            await _drained(stream)
+        finally:
+            stream.cancel()
+            backend.forwarded.discard(stream)
+
+
+async def _drained(stream: Stream) -> None:
+    """Let a stream that nobody reads end by itself: a Triton may die of one that is cancelled as it answers."""
+    stream.half_close()
+    with suppress(TimeoutError, CallFailed):
+        async with asyncio.timeout(DRAIN_S):
+            while await stream.read() is not None:
+                pass
+
+
+async def _write(stream: Stream, messages: AsyncIterator[bytes]) -> None:
+    """Send the messages of a stream, and that there are no more; how it ends, its reader learns."""
+    async for message in messages:
+        await stream.write(message)
+    stream.half_close()

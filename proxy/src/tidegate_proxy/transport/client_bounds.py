@@ -1,0 +1,114 @@
+"""What clients may hold of Tidegate's memory in all, and how often a limit ended or refused something of theirs."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Literal, Protocol, TypeVar
+
+from tidegate_proxy.configuration.settings import InForce
+
+Served = Literal["grpc", "http", "metrics"]
+"""What connections are counted by."""
+TOO_MUCH: Final = "too many bytes of requests are in flight (limits.max_bytes_in_flight)"
+
+
+class TooMuchInFlight(Exception):
+    """What clients have sent and Tidegate still holds has reached its limit: this one has to wait for another time."""
+
+
+class Bounds:
+    """Counts bytes that clients have handed over and bytes that they have not taken.
+
+    May be called from any thread: large bodies are inflated in threads of their own.
+    """
+
+    def __init__(self, in_force: InForce | None = None) -> None:
+        """`in_force`: how much they may; None: as much as they like."""
+        self._in_force = in_force or InForce()
+        self.in_flight_bytes = 0
+        self._in_flight_of: dict[str, int] = {}
+        """The same by whose they are."""
+        self.unread_bytes = 0
+        self.ended: Counter[tuple[Served, str]] = Counter()
+        """How often a limit was exceeded, by protocol and the limit's name in the configuration."""
+        self.connections: dict[Served, int] = {}
+        """How many are open, for the protocols whose connections are known."""
+        self._lock = threading.Lock()
+
+    @property
+    def max_unread_bytes(self) -> int:
+        """The bytes of answers that clients may leave, in all."""
+        return self._in_force.settings.max_unread_bytes
+
+    @property
+    def max_unread_bytes_per_connection(self) -> int:
+        """The same of one connection, where it is more than one answer."""
+        return self._in_force.settings.max_unread_bytes_per_connection
+
+    def take(self, size: int, owner: str) -> bool:
+        """So many bytes of a request have come; False, and nothing is counted, where they are too many.
+
+        An owner has at most as many as it leaves to others: half of all where it is the only one, an equal part of
+        that and what is left free where there are others (the dynamic threshold of Choudhury and Hahne, 1998).
+        """
+        if not size:
+            return True
+        with self._lock:
+            before = self._in_flight_of.get(owner, 0)
+            if before + size > self._in_force.settings.max_in_flight_bytes - self.in_flight_bytes:
+                return False
+            self._in_flight_of[owner] = before + size
+            self.in_flight_bytes += size
+        return True
+
+    def give_back(self, size: int, owner: str) -> None:
+        """So many bytes that were taken are not held any more."""
+        if not size:
+            return
+        with self._lock:
+            self.in_flight_bytes -= size
+            left = self._in_flight_of.pop(owner, 0) - size
+            if left > 0:  # connections come and go
+                self._in_flight_of[owner] = left
+
+    def unread(self, size: int) -> None:
+        """So many more bytes of answers wait for their readers; negative: so many fewer."""
+        with self._lock:
+            self.unread_bytes += size
+
+    def count(self, protocol: Served, limit: str) -> None:
+        """A limit, by its name in the configuration, has ended or refused something."""
+        with self._lock:
+            self.ended[protocol, limit] += 1
+
+
+class _Connection(Protocol):
+    """A connection."""
+
+    @property
+    def host(self) -> str:
+        """Where it comes from."""
+
+
+AnyConnection = TypeVar("AnyConnection", bound=_Connection)
+
+
+def makes_room(
+    candidates: Callable[[], Iterable[AnyConnection]], hosts: Mapping[str, int], newcomer: str
+) -> Iterator[AnyConnection]:
+    """Which connections may be ended to make room for another, so that whoever floods loses connections of its own.
+
+    Those of the host from which most come; where none of them is among the candidates, those of hosts from which no
+    fewer come than from the newcomer's would.
+
+    Args:
+        candidates: gives those that can be ended, in whichever order is wanted of the result.
+        hosts: how many connections come from each host.
+        newcomer: the host of the one that wants in.
+    """
+    for least in (max(hosts.values()), hosts.get(newcomer, 0) + 1):
+        found = (connection for connection in candidates() if hosts[connection.host] >= least)
+        if (first := next(found, None)) is not None:
+            yield first
+            yield from found
+            return

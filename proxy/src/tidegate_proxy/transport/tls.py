@@ -1,0 +1,155 @@
+"""TLS: what gRPC and HTTP servers show to clients, and what channels to Tritons need. Errors name the file."""
+
+import logging
+import re
+import ssl
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from tidegate_proxy.configuration.config import ServerTls
+from tidegate_proxy.configuration.tritons import TritonTls
+from tidegate_proxy.transport.file_watcher import WatchedFiles
+
+log = logging.getLogger(__name__)
+_OPENSSL_NAME: Final = re.compile(r"\[[^\]]*\] (.*?)(?: \(_ssl\.c:\d+\))?")
+
+
+class TlsError(Exception):
+    """A certificate or key that cannot be used; the message names the file and says why."""
+
+
+def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
+    """The credentials of a gRPC server. Connections that come after files changed take them up. Raises TlsError."""
+    files = _ServerFiles(tls)
+
+    def newer_certificates() -> Any:  # noqa: ANN401 - grpc is untyped
+        return _certificates(tls) if files.renewed() else None
+
+    return grpc.dynamic_ssl_server_credentials(
+        _certificates(tls), newer_certificates, require_client_authentication=tls.client_ca is not None
+    )
+
+
+def server_context(tls: ServerTls, protocols: Sequence[str] = ()) -> ssl.SSLContext:
+    """The TLS context of a server in the event loop. `protocols`: what it speaks, as agreed on in the handshake.
+
+    Files that change are taken up by the connections that come after. Raises TlsError.
+    """
+    files = _ServerFiles(tls, protocols)
+    context = files.context
+
+    def use_the_newest(connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
+        files.renewed()
+        connection.context = files.context
+
+    # Called in every handshake, also where the client names no server.
+    context.sni_callback = use_the_newest
+    return context
+
+
+def channel_credentials(tls: TritonTls) -> grpc.ChannelCredentials:
+    """The credentials of a gRPC channel to a Triton; `channel_options` belong to it. Raises TlsError."""
+    if tls.ca is not None:
+        _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), tls.ca)
+    if tls.cert is not None and tls.key is not None:
+        _load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), tls.cert, tls.key)
+    ca, key, cert = (None if path is None else _read(path) for path in (tls.ca, tls.key, tls.cert))
+    return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
+
+
+def channel_context(tls: TritonTls, protocols: Sequence[str]) -> ssl.SSLContext:
+    """The TLS context of a connection to a Triton; `protocols` are agreed on in the handshake. Raises TlsError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(protocols)
+    if tls.ca is None:
+        context.load_default_certs()
+    else:
+        _trust(context, tls.ca)
+    if tls.cert is not None and tls.key is not None:
+        _load_pair(context, tls.cert, tls.key)
+    return context
+
+
+def channel_options(tls: TritonTls) -> list[tuple[str, Any]]:
+    """Options of a gRPC channel to a Triton."""
+    return [] if tls.server_name is None else [("grpc.ssl_target_name_override", tls.server_name)]
+
+
+class _ServerFiles:
+    """A server's files, read again when they have changed; what cannot be used is left aside."""
+
+    def __init__(self, tls: ServerTls, protocols: Sequence[str] = ()) -> None:
+        self._tls = tls
+        self._protocols = protocols
+        self._watched = WatchedFiles((tls.cert, tls.key, tls.client_ca))
+        self._lock = threading.Lock()
+        self.context = _server_context(tls, protocols)
+        """Made of the newest files that could be used."""
+
+    def renewed(self) -> bool:
+        """Whether there were newer files, and they can be used. Called before every handshake."""
+        with self._lock:
+            if not self._watched.changed():
+                return False
+            try:
+                self.context = _server_context(self._tls, self._protocols)
+            except TlsError as error:
+                # Half-written, or key and certificate not replaced together: the next change will tell.
+                log.warning("TLS goes on with what it had: %s", error)
+                return False
+            log.info("TLS: took up %s", self._tls.cert)
+            return True
+
+
+def _server_context(tls: ServerTls, protocols: Sequence[str]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    _load_pair(context, tls.cert, tls.key)
+    if tls.client_ca is not None:
+        _trust(context, tls.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _certificates(tls: ServerTls) -> Any:  # noqa: ANN401 - grpc is untyped
+    ca = None if tls.client_ca is None else _read(tls.client_ca)
+    return grpc.ssl_server_certificate_configuration([(_read(tls.key), _read(tls.cert))], root_certificates=ca)
+
+
+def _load_pair(context: ssl.SSLContext, cert: Path, key: Path) -> None:
+    def no_password() -> str:
+        raise TlsError(f"{key}: it is encrypted; store it without a password, readable to Tidegate only")
+
+    _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), cert)  # says whether there are certificates in it
+    _read(key)
+    try:
+        context.load_cert_chain(cert, key, password=no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise TlsError(f"{key}: it is not the key of {cert}") from error
+        raise TlsError(f"{key}: there is no private key in PEM form in it ({_why(error)})") from error
+
+
+def _trust(context: ssl.SSLContext, ca: Path) -> None:
+    _read(ca)
+    try:
+        context.load_verify_locations(ca)
+    except ssl.SSLError as error:
+        raise TlsError(f"{ca}: there are no certificates in PEM form in it ({_why(error)})") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TlsError(f"{path}: {error.strerror}") from error
+
+
+def _why(error: ssl.SSLError) -> str:
+    found = _OPENSSL_NAME.fullmatch(str(error.args[-1]))
+    return found[1] if found else str(error.args[-1])

@@ -1,0 +1,182 @@
+"""What happens to a model's requests, and why: merged into batches, run alone, or passed straight to its Triton.
+
+Nothing is merged that Triton would not merge. `dynamic_batching` in config.pbtxt is the consent of a model whose
+backend runs what Triton merges as one batch; the operator may say otherwise in a word (docs/reference/config.md).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tritonclient.grpc import model_config_pb2
+
+from tidegate.api import NEVER
+from tidegate_proxy.configuration.section import BatchWord
+from tidegate_proxy.tritons.backend import BackendError
+
+BATCH_PARAMETER: Final = "tidegate_batch"
+"""The parameter of a config.pbtxt that holds the operator's word. A model may well have a `batch` of its own."""
+WORDS: Final[dict[str, BatchWord]] = {"merge": "merge", "alone": "alone", "pass": "pass"}
+RUN_BATCHES: Final = frozenset({"fil", "onnxruntime", "openvino", "pytorch", "tensorflow", "tensorrt"})
+"""Backends that concatenate what Triton's batcher gives them: to them a batch is its rows, whoever asked for them.
+
+To others, the Python backend first, the unit is the request: Triton hands over several at a time, and what a model
+makes of them is its own affair.
+"""
+CUSTOM_BATCHING: Final = "TRITON_BATCH_STRATEGY_PATH"
+"""The parameter by which a model brings a batching strategy of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """The answer for one model."""
+
+    batch: BatchWord
+    """`merge` and `alone` are scheduled by the policy; `pass` goes to a Triton as it comes."""
+    why: str
+    merge_limit: int | None = None
+    """The most rows of a batch of several requests; None: `max_batch_size`. 1 where they run alone."""
+    warning: str = ""
+    """What the operator should know: a word that cannot be followed, a delay that every batch pays."""
+
+
+def consent_of(
+    config: model_config_pb2.ModelConfig, told: BatchWord | None = None, *, has_slo: bool = False
+) -> Consent:
+    """What to do with the requests of a model.
+
+    `told`: the operator's word in the proxy's configuration; it goes before the parameter `tidegate_batch` of the
+    model's config, that before what else the config says. `has_slo`: what the model asks of Triton's batcher is
+    Triton's to keep, unless an SLO says that it is Tidegate's to serve.
+    Raises BackendError for a parameter that is none of the words.
+    """
+    word, source = told, "the configuration says so"
+    if word is None and BATCH_PARAMETER in config.parameters:
+        text = config.parameters[BATCH_PARAMETER].string_value
+        if text not in WORDS:
+            where = f"model {config.name!r}: its config's parameter {BATCH_PARAMETER!r}"
+            raise BackendError(f"{where} is {text!r}: say merge, alone or pass")
+        word, source = WORDS[text], f"{BATCH_PARAMETER} of its config says so"
+    if obstacle := next(_obstacles(config), None):
+        warning = f"cannot be scheduled (batch: {word}): {obstacle}" if word not in (None, "pass") else ""
+        return Consent("pass", obstacle, warning=warning)
+    if word == "pass":
+        return Consent("pass", source)
+    if word is not None:
+        return Consent(word, source, None if word == "merge" else 1, _delay_warning(config))
+    return _by_config(config, has_slo=has_slo)
+
+
+def most_careful(consents: Iterable[Consent]) -> Consent:
+    """What all of several Tritons, or of a model's partitions, consent to."""
+    return min(consents, key=lambda consent: NEVER if consent.merge_limit is None else consent.merge_limit)
+
+
+def lines_of(consents: Mapping[str, Consent]) -> list[str]:
+    """What happens to which models, and why: a line for each reason."""
+    words = {"merge": "merged", "alone": "alone", "pass": "passed through"}
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for name, consent in consents.items():
+        limit = consent.merge_limit if consent.batch == "merge" else None
+        why = consent.why if limit is None else f"{consent.why}; up to {limit} rows, its largest preferred size"
+        by_reason.setdefault((words[consent.batch], why), []).append(name)
+    return [f"{word}: {', '.join(names)} ({why})" for (word, why), names in sorted(by_reason.items())]
+
+
+def delay_us(config: model_config_pb2.ModelConfig) -> int:
+    """How long Triton's batcher keeps a batch that is not full, whoever formed it, in microseconds."""
+    return int(config.dynamic_batching.max_queue_delay_microseconds)
+
+
+def asked_of_tritons_batcher(config: model_config_pb2.ModelConfig) -> list[str]:
+    """What a model asks of the batcher of its Triton beyond batches, by the names of its config."""
+    batching = config.dynamic_batching
+    queue = batching.default_queue_policy
+    asked = {
+        "priority_levels": batching.priority_levels,
+        "preserve_ordering": batching.preserve_ordering,
+        "max_queue_size": queue.max_queue_size,
+        "default_timeout_microseconds": queue.default_timeout_microseconds,
+        "allow_timeout_override": queue.allow_timeout_override,
+    }
+    return [name for name, value in asked.items() if value]
+
+
+def _obstacles(config: model_config_pb2.ModelConfig) -> Iterator[str]:
+    """Why requests cannot be scheduled, whatever anybody says."""
+    if config.max_batch_size < 1:
+        yield "max_batch_size is 0: the model has no batch dimension"
+    if config.HasField("sequence_batching"):
+        yield "sequence_batching: requests of one sequence belong to one instance, in order"
+    if config.model_transaction_policy.decoupled:
+        yield "decoupled: a request may have any number of responses"
+    if config.HasField("ensemble_scheduling"):
+        yield "ensemble: its steps are scheduled by Triton"
+    if any(tensor.is_shape_tensor for tensor in (*config.input, *config.output)):
+        yield "shape tensors have no rows"
+    if config.batch_input or config.batch_output:
+        yield "batch_input or batch_output: Triton itself must form the batch"
+
+
+def _by_config(config: model_config_pb2.ModelConfig, *, has_slo: bool) -> Consent:
+    """What the config alone says. Where Triton does more for a model than Tidegate may, it is left to Triton."""
+    if config.response_cache.enable and not has_slo:
+        return Consent("pass", "response_cache: Triton answers what it knows before anything is scheduled")
+    if not config.HasField("dynamic_batching"):
+        return Consent(
+            "alone", "no dynamic_batching: Triton merges nothing either; batch: merge says that it may be", 1
+        )
+    if delay := delay_us(config):
+        remedy = "drop it from dynamic_batching in its config.pbtxt, or say batch: merge"
+        if reason := next(_by_request(config), None):
+            remedy = f"drop it from dynamic_batching in its config.pbtxt, and say batch: merge or alone ({reason})"
+        paid = f"max_queue_delay_microseconds: {delay}, which every batch would pay again that is sent to its Triton"
+        return Consent("pass", f"{paid}; {remedy}")
+    if has_slo:
+        return _scheduled(config)
+    return _left_to_triton(config) or Consent(
+        "merge", "dynamic_batching", max(config.dynamic_batching.preferred_batch_size, default=None)
+    )
+
+
+def _scheduled(config: model_config_pb2.ModelConfig) -> Consent:
+    """With dynamic_batching, and an SLO, which says that a policy is to decide."""
+    if reason := next(_by_request(config), None):
+        return Consent("alone", f"{reason}; batch: merge says that they may be merged", 1)
+    return Consent("merge", "dynamic_batching, and an SLO")
+
+
+def _left_to_triton(config: model_config_pb2.ModelConfig) -> Consent | None:
+    """With dynamic_batching of a sort that only Triton's batcher does; None: of no such sort."""
+    if reason := next(_by_request(config), None):
+        return Consent("pass", f"{reason}: its Triton batches them; batch: merge or alone has them scheduled")
+    if asked := asked_of_tritons_batcher(config):
+        return Consent(
+            "pass",
+            f"dynamic_batching asks for {', '.join(asked)}, which Triton's batcher keeps: an SLO for this model, or "
+            "batch: merge, has Tidegate schedule it in its own way",
+        )
+    return None
+
+
+def _by_request(config: model_config_pb2.ModelConfig) -> Iterator[str]:
+    """Why requests that Triton would put into one batch are not to become one request."""
+    if config.backend not in RUN_BATCHES or config.runtime.endswith(".py"):
+        yield f"backend {config.runtime or config.backend or 'unknown'}: its unit is the request"
+    if any(tensor.allow_ragged_batch for tensor in config.input):
+        yield "allow_ragged_batch: requests of unlike shapes share batches, each known by its own"
+    if CUSTOM_BATCHING in config.parameters:
+        yield "a batching strategy of its own says which requests go together"
+    if config.response_cache.enable:
+        yield "response_cache: answers are kept by request"
+
+
+def _delay_warning(config: model_config_pb2.ModelConfig) -> str:
+    delay = delay_us(config)
+    if not delay:
+        return ""
+    return (
+        f"every batch that is not full waits in its Triton, too: drop `max_queue_delay_microseconds: {delay}` from "
+        f"dynamic_batching in {config.name}/config.pbtxt, or let Tidegate load it without, where the Triton runs with "
+        f"--model-control-mode=explicit (models.{config.name}.load_without_delay: true)"
+    )

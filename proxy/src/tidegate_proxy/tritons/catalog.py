@@ -1,0 +1,459 @@
+"""What the Tritons serve: which models are scheduled, on which workers, and which pass straight through."""
+
+import asyncio
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast, get_args
+
+from msgspec.structs import replace
+from tritonclient.grpc import model_config_pb2, service_pb2
+
+from tidegate.api import Model, Network, Worker, ms_to_ns
+from tidegate.api.model import LateWord
+from tidegate.documents import Layout, did_you_mean
+from tidegate_proxy.configuration.config import ModelConfig
+from tidegate_proxy.messages.model_signature import Signature
+from tidegate_proxy.messages.padding import PaddedAxis
+from tidegate_proxy.messages.request import Envelope
+from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
+from tidegate_proxy.tritons.batching_mode import Consent, consent_of
+from tidegate_proxy.tritons.declared_padding import PaddingError, padding_of
+from tidegate_proxy.tritons.execution_slots import IN_TURN, lanes_of
+from tidegate_proxy.tritons.gpus import Gpu
+from tidegate_proxy.tritons.kinds import Place, places_of
+from tidegate_proxy.tritons.split_models import VERSION, SplitModel, WorkerKey, find_layout
+from tidegate_proxy.tritons.variants import Agreement, Form, Variant, agree
+
+SLO_PARAMETER = "slo_ms"
+"""The parameter of a config.pbtxt that holds a model's SLO, in milliseconds."""
+LATE_PARAMETER = "tidegate_late"
+"""The one that says what becomes of requests that cannot be in time."""
+
+
+@dataclass
+class Catalog:
+    """The models and workers of all Tritons together. Complete once it is made: what changes is another catalog."""
+
+    models: dict[str, Model] = field(default_factory=dict)
+    """The models that are scheduled."""
+    signatures: dict[str, Signature] = field(default_factory=dict)
+    partitions: dict[str, Signature] = field(default_factory=dict)
+    """What batches run through, by its name; a model that is not split is one partition of its own name."""
+    consents: dict[str, Consent] = field(default_factory=dict)
+    """What happens to the requests of every model, scheduled or not, and why."""
+    unpadded: dict[str, str] = field(default_factory=dict)
+    """Models that the configuration would have padded, and cannot; with the reason."""
+    versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The versions of every model that some Triton has ready."""
+    ensembles: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    """The steps of each ensemble: model and version, "" for the latest."""
+    sequential: set[str] = field(default_factory=set)
+    """Models whose requests may belong to sequences."""
+    key_patterns: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The patterns of metadata that Tritons forward to scheduled models which may read it."""
+    guarded: dict[str, tuple[Backend, ...]] = field(default_factory=dict)
+    """The Tritons of scheduled models that decide who may ask for inferences: a client shows their keys, or passes."""
+    workers: list[Worker] = field(default_factory=list)
+    backend_of: dict[int, Backend] = field(default_factory=dict)
+    """The Triton of each worker, by worker id; also of workers that are no more."""
+    hosts: dict[str, list[Backend]] = field(default_factory=dict)
+    """The Tritons on which a model, of either sort, is loaded."""
+    loaded: dict[Backend, list[LoadedModel]] = field(default_factory=dict)
+    """What each Triton said it has; those where that changed last come last."""
+    variants: dict[str, tuple[Variant, ...]] = field(default_factory=dict)
+    """The variants of the models of which Tritons have different forms."""
+    layout: Layout | None = None
+    """The plan that the Tritons follow, if they follow one."""
+    gpus: Sequence[Gpu] = ()
+    """The GPUs of this machine, as they were when Tidegate began."""
+    places: dict[Backend, Place] = field(default_factory=dict)
+    """What is known of where the workers of each Triton run; empty with a layout, which says that."""
+    split: dict[str, SplitModel] = field(default_factory=dict)
+    """Models of the layout, which no Triton has by that name."""
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """Models of Tritons that clients do not see: the partitions of others."""
+        return frozenset(self.partitions).difference(self.models) if self.split else frozenset()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every model that clients may ask for, scheduled or not."""
+        return (frozenset(self.consents) | frozenset(self.split)) - self.hidden
+
+    @property
+    def network(self) -> Network | None:
+        """Between the nodes of the layout."""
+        return self.layout.contract()[3] if self.layout else None
+
+    def same_plan(self, other: "Catalog") -> bool:
+        """Whether a scheduler need not notice the difference."""
+        return (self.models, self.workers, self.network) == (other.models, other.workers, other.network)
+
+    def schedules(self, envelope: Envelope) -> bool:
+        """Whether a request that could be scheduled when it came still can."""
+        signature = self.signatures.get(envelope.model)
+        return signature is not None and envelope.fits(signature)
+
+    def takers(self, model: str, header: service_pb2.ModelInferRequest | None) -> Sequence[Backend]:
+        """The Tritons to which a request can go that says this of its tensors; None: it cannot be told what it says.
+
+        Where Tritons have different forms of its model and none of those that live takes it, the leading one decides.
+        """
+        variants = self.variants.get(model)
+        if not variants:
+            return self.hosts.get(model, ())
+        takers = [
+            backend
+            for variant in variants
+            if header is not None and variant.takes(header)
+            for backend in variant.backends
+            if backend.alive
+        ]
+        return takers or variants[0].backends
+
+    def check_padding(self) -> None:
+        """Raises BackendError where a model cannot be padded as the configuration says."""
+        if self.unpadded:
+            raise BackendError("; ".join(words for _, words in sorted(self.unpadded.items())))
+
+    @property
+    def disagreements(self) -> list[str]:
+        """A line for each model that is not the same everywhere."""
+        return [
+            f"model {name!r} is not the same at "
+            + " and ".join(variant.backends[0].address for variant in variants)
+            + ": as while it is updated, what all of them take is scheduled, and the rest goes to those that take it"
+            for name, variants in self.variants.items()
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Unbatched:
+    """A model whose answers in batches were seen to be wrong: its requests run alone."""
+
+    why: str
+    loaded: tuple[LoadedModel, ...]
+    """Versions and configurations of which that is known."""
+
+
+class Directory:
+    """Holds the catalog that is in force: whoever uses it looks here, once per request."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.unbatched: dict[str, Unbatched] = {}
+        """Models that must not be batched, by name, whatever their configurations say."""
+
+
+async def discover(
+    backends: Sequence[Backend],
+    told: Mapping[str, ModelConfig],
+    before: Catalog | None = None,
+    returning: Backend | None = None,
+    layout: Layout | None = None,
+    gpus: Sequence[Gpu] = (),
+    *,
+    is_whole: bool = True,
+    unbatched: Mapping[str, Unbatched] | None = None,
+    suspects: Collection[str] | None = None,
+    broken: Collection[str] = (),
+) -> Catalog:
+    """Ask every Triton what it serves. With a `layout` each of them is one of its workers, and serves nothing else.
+
+    `told`: what the configuration says of models; it goes before their configs, or the layout. `before`: the catalog so
+    far, in which workers that are the same keep their ids, and what a Triton that is given up had loaded is taken to be
+    there still, unless it is `returning`. `gpus`: those of this machine; `before` has them, too. `is_whole`: False
+    where `told` names models of other Tritons, too. `suspects`: models whose configs may have changed, beside those of
+    which other versions are ready; None: all models. `broken`: models that Tritons could not load, which `told` may
+    name all the same.
+    Raises BackendError for a Triton that does not answer when it is new, or `returning`, for parameters of a
+    config that make no sense, (at first) for an SLO of a model that is not scheduled, and for a layout that the Tritons
+    do not have.
+    """
+    catalog = Catalog()
+    known = _known_workers(before)
+    if before:
+        catalog.backend_of.update(before.backend_of)
+    answers = await _ask(backends, before, returning, suspects)
+    loaded_before = before.loaded if before else {}
+    loaded = {backend: answers.get(backend, loaded_before.get(backend, [])) for backend in backends}
+    catalog.loaded = _latest_last(loaded, loaded_before)
+    catalog.gpus = before.gpus if before else gpus
+    if layout is None:
+        catalog.places = await _places(catalog, before, returning)
+        forms = _forms(catalog, told, unbatched or {})
+        catalog.versions = _versions(catalog)
+        agreements = {name: agree(_seen(forms[name]), answers) for name in sorted(forms)}
+        for name, agreement in agreements.items():
+            hosts = [backend for backend in backends if any(form.backend is backend for form in forms[name])]
+            catalog.hosts[name] = sorted(hosts, key=lambda backend: backend not in agreement.followers)
+            _add_model(catalog, name, agreement, told.get(name, ModelConfig()))
+            patterns = {each.grpc_forward_pattern for each in agreement.followers}
+            signature = catalog.signatures.get(name)
+            if any(patterns) and signature and signature.reads_headers:
+                catalog.key_patterns[name] = tuple(sorted(filter(None, patterns)))
+            guards = [each for each in agreement.followers if any(api == "inference" for _, api in each.apis.left)]
+            if guards and name in catalog.signatures:
+                catalog.guarded[name] = tuple(guards)
+        for backend in backends:
+            _add_workers(catalog, backend, agreements, known)
+    if layout is not None:
+        _follow(catalog, layout, told, known)
+    if before:
+        _keep_signatures(catalog, before)
+    else:
+        expected = catalog.names if not is_whole else catalog.names | (told.keys() - broken)
+        unseen = {name for name in told if _is_unseen(catalog, backends, name)}
+        _check_told(catalog, {name: said for name, said in told.items() if name in expected - unseen})
+    return catalog
+
+
+def followed(
+    before: Catalog,
+    loaded: Mapping[Backend, list[LoadedModel]],
+    told: Mapping[str, ModelConfig],
+    layout: Layout,
+    ids: Mapping[str, int],
+) -> Catalog:
+    """The catalog once these Tritons, of which it is known what they have loaded, follow another layout. Asks nobody.
+
+    `ids`: those of the layout's workers, by name. Raises BackendError for a layout that the Tritons do not have.
+    """
+    catalog = Catalog(backend_of=dict(before.backend_of), loaded=_latest_last(loaded, before.loaded), gpus=before.gpus)
+    known = {(worker.name, worker.hosts, worker.kind): ids[worker.name] for worker in layout.contract()[1]}
+    _follow(catalog, layout, told, known)
+    _keep_signatures(catalog, before)
+    return catalog
+
+
+def _keep_signatures(catalog: Catalog, before: Catalog) -> None:
+    """So that what has not changed is seen at a glance."""
+    for name, signature in catalog.signatures.items():
+        if before.signatures.get(name) == signature:
+            catalog.signatures[name] = before.signatures[name]
+
+
+def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
+    batched = {name for name, model in told.items() if model.batch or model.merge.pad}
+    if unknown := sorted(batched.difference(catalog.consents)):
+        served = did_you_mean(unknown[0], catalog.consents, "these models are")
+        raise BackendError(f"batch or merge is given for {', '.join(unknown)}, which no Triton has{served}")
+    catalog.check_padding()
+    for what, given in (("an SLO", "slo_ms"), ("late", "late")):
+        unscheduled = sorted(name for name in told if getattr(told[name], given) and name not in catalog.models)
+        if not unscheduled:
+            continue
+        scheduled = did_you_mean(unscheduled[0], catalog.models, "these models are")
+        reasons = [f"; {name}: {catalog.consents[name].why}" for name in unscheduled if name in catalog.consents]
+        raise BackendError(
+            f"{what} is given for {', '.join(unscheduled)}, which is not scheduled{scheduled}{''.join(reasons)}"
+        )
+
+
+async def _places(catalog: Catalog, before: Catalog | None, returning: Backend | None) -> dict[Backend, Place]:
+    """Where the workers of every Triton run: looked for anew where it, or what it serves, has changed."""
+    known = before.places if before else {}
+    changed = {
+        backend: models
+        for backend, models in catalog.loaded.items()
+        if before is None or backend is returning or backend not in known or before.loaded.get(backend) != models
+    }
+    found = await places_of(changed, catalog.gpus, known)
+    return {backend: found[backend] if backend in found else known[backend] for backend in catalog.loaded}
+
+
+async def _ask(
+    backends: Sequence[Backend],
+    before: Catalog | None,
+    returning: Backend | None,
+    suspects: Collection[str] | None,
+) -> dict[Backend, list[LoadedModel]]:
+    """What each Triton serves that answers. Raises BackendError for one that does not, and is new or `returning`."""
+    asked = [backend for backend in backends if before is None or backend.alive or backend is returning]
+    known = before.loaded if before else {}
+    answers: dict[Backend, list[LoadedModel]] = {}
+    # What returns may be another process: it is asked for everything.
+    trusted = {} if suspects is None else {backend: known[backend] for backend in known if backend is not returning}
+    asking = (backend.models(trusted.get(backend, ()), suspects or ()) for backend in asked)
+    outcomes = await asyncio.gather(*asking, return_exceptions=True)
+    for backend, outcome in zip(asked, outcomes, strict=True):
+        if not isinstance(outcome, BaseException):
+            answers[backend] = outcome
+        elif backend is returning or backend not in known or not isinstance(outcome, BackendError):
+            raise outcome
+    return answers
+
+
+def _known_workers(before: Catalog | None) -> dict[WorkerKey, int]:
+    return {(worker.name, worker.hosts, worker.kind): worker.id for worker in before.workers} if before else {}
+
+
+def _latest_last(
+    loaded: Mapping[Backend, list[LoadedModel]], before: Mapping[Backend, list[LoadedModel]]
+) -> dict[Backend, list[LoadedModel]]:
+    stayed = [backend for backend in before if loaded.get(backend) == before[backend]]
+    return {backend: loaded[backend] for backend in (*stayed, *(other for other in loaded if other not in stayed))}
+
+
+def _seen(forms: Sequence[Form]) -> Sequence[Form]:
+    """Forms of Tritons that Tidegate can schedule; all, where there are none."""
+    return [form for form in forms if form.backend.apis.schedules] or forms
+
+
+def _is_unseen(catalog: Catalog, backends: Sequence[Backend], name: str) -> bool:
+    """Whether a model may be one of a Triton of which Tidegate cannot find out, or cannot schedule it."""
+    if hosts := catalog.hosts.get(name):
+        return name not in catalog.models and any(not backend.apis.schedules for backend in hosts)
+    return any(not backend.apis.lists_models for backend in backends)
+
+
+def _forms(
+    catalog: Catalog, told: Mapping[str, ModelConfig], unbatched: Mapping[str, Unbatched]
+) -> dict[str, list[Form]]:
+    """What the Tritons have of each model, those that changed last at the end."""
+    forms: dict[str, list[Form]] = {}
+    for backend, models in catalog.loaded.items():
+        for model in models:
+            config = model.config
+            said = told.get(config.name, ModelConfig())
+            has_slo = said.slo_ms is not None or SLO_PARAMETER in config.parameters
+            if backend.apis.schedules:
+                consent = consent_of(config, said.batch, has_slo=has_slo)
+            else:
+                consent = Consent("pass", _why_unscheduled(backend))
+            known = unbatched.get(config.name)
+            if known and consent.batch == "merge" and model in known.loaded:
+                consent = Consent("alone", known.why, 1)
+            forms.setdefault(config.name, []).append(Form.of(backend, config, consent))
+    return forms
+
+
+def _why_unscheduled(backend: Backend) -> str:
+    apis = " and ".join(sorted(backend.apis.closed & {"inference", "model-config"}))
+    return f"Triton at {backend.address} restricts {apis} over gRPC; a header in tritons.N.headers has it scheduled"
+
+
+def _versions(catalog: Catalog) -> dict[str, tuple[str, ...]]:
+    """The versions of every model that some Triton has ready."""
+    versions: dict[str, set[str]] = {}
+    for models in catalog.loaded.values():
+        for model in models:
+            versions.setdefault(model.config.name, set()).update(model.versions)
+    return {name: tuple(sorted(versions[name])) for name in sorted(versions)}
+
+
+def _add_model(catalog: Catalog, name: str, agreement: Agreement, said: ModelConfig) -> None:
+    config, signature = agreement.leading.config, agreement.signature
+    if agreement.variants:
+        catalog.variants[name] = agreement.variants
+    is_unknown = "model-config" in agreement.leading.backend.apis.closed
+    if is_unknown or config.HasField("sequence_batching") or config.HasField("ensemble_scheduling"):
+        catalog.sequential.add(name)
+    if config.HasField("ensemble_scheduling"):
+        catalog.ensembles[name] = tuple(
+            (step.model_name, "" if step.model_version < 0 else str(step.model_version))
+            for step in config.ensemble_scheduling.step
+        )
+    catalog.consents[name] = agreement.consent
+    padding = _padding_of(catalog, name, config, said)
+    if signature is None:
+        return
+    signature = dataclasses.replace(signature, padding=padding)
+    catalog.signatures[name] = catalog.partitions[name] = signature
+    slo_ms = said.slo_ms or _slo_of(config, agreement.leading.backend)
+    slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
+    late = said.late or _late_of(config, agreement.leading.backend)
+    merge_limit = agreement.consent.merge_limit
+    catalog.models[name] = Model(name, signature.max_rows, slo_ns, merge_limit=merge_limit, late=late)
+
+
+def _padding_of(
+    catalog: Catalog, name: str, config: model_config_pb2.ModelConfig, said: ModelConfig
+) -> tuple[PaddedAxis, ...]:
+    """What is padded of a model; nothing, with a warning, where it is not such a one."""
+    consent = catalog.consents[name]
+    try:
+        return padding_of(config, consent, said.merge.pad)
+    except PaddingError as error:
+        catalog.unpadded[name] = str(error)
+        warning = f"nothing is padded: {error}"
+        catalog.consents[name] = dataclasses.replace(
+            consent, warning="; ".join(filter(None, (consent.warning, warning)))
+        )
+        return ()
+
+
+def _add_workers(
+    catalog: Catalog,
+    backend: Backend,
+    agreements: Mapping[str, Agreement],
+    known: Mapping[WorkerKey, int],
+) -> None:
+    """A worker for each batch that a Triton runs at a time of what is scheduled there."""
+    configs = {
+        model.config.name: model.config
+        for model in catalog.loaded[backend]
+        if model.config.name in catalog.models and backend in agreements[model.config.name].followers
+    }
+    place = catalog.places[backend]
+    new_id = max(catalog.backend_of, default=-1) + 1
+    for lane in lanes_of(configs, in_turn=backend.in_turn, turns=backend.turns.group if backend.turns else frozenset()):
+        name = f"{backend.address}/{lane.name}"
+        worker = Worker(new_id, name, lane.models, place.kind, place.device, place.slice)
+        if lane.takes_turns:
+            worker = replace(worker, kind=worker.kind + IN_TURN)
+        worker_id = known.get((name, lane.models, worker.kind), new_id)
+        catalog.workers.append(replace(worker, id=worker_id))
+        catalog.backend_of[worker_id] = backend
+        new_id += worker_id == new_id
+
+
+def _follow(catalog: Catalog, layout: Layout, told: Mapping[str, ModelConfig], known: Mapping[WorkerKey, int]) -> None:
+    found = find_layout(layout, catalog.loaded, told, known, max(catalog.backend_of, default=-1) + 1)
+    catalog.layout = layout
+    catalog.partitions = dict(found.partitions)
+    for worker, backend in found.workers:
+        catalog.workers.append(worker)
+        catalog.backend_of[worker.id] = backend
+    for name, split in found.models.items():
+        catalog.models[name] = split.model
+        catalog.consents[name] = split.consent
+        padding = _padding_of(catalog, name, split.config, told.get(name, ModelConfig()))
+        reads_headers = split.signature.reads_headers and not split.model.pipelines  # no client can ask for those
+        signature = dataclasses.replace(split.signature, padding=padding, reads_headers=reads_headers)
+        catalog.signatures[name] = signature
+        catalog.versions[name] = (VERSION,)
+        ends = {name for path in split.model.paths for name in (path.partitions[0], path.partitions[-1])}
+        catalog.hosts[name] = [backend for worker, backend in found.workers if ends.intersection(worker.hosts)]
+        if split.model.pipelines:
+            catalog.split[name] = split
+    catalog.workers.sort(key=lambda worker: worker.id)
+
+
+def _slo_of(config: model_config_pb2.ModelConfig, backend: Backend) -> float | None:
+    if SLO_PARAMETER not in config.parameters:
+        return None
+    text = config.parameters[SLO_PARAMETER].string_value
+    try:
+        slo_ms = float(text)
+    except ValueError:
+        slo_ms = -1.0
+    if not 0 < slo_ms < 1e12:
+        raise BackendError(
+            f"model {config.name!r} at {backend.address}: its config's parameter {SLO_PARAMETER!r} is {text!r}, "
+            "not a positive number of milliseconds"
+        )
+    return slo_ms
+
+
+def _late_of(config: model_config_pb2.ModelConfig, backend: Backend) -> LateWord:
+    text = config.parameters[LATE_PARAMETER].string_value if LATE_PARAMETER in config.parameters else "drop"
+    for word in get_args(LateWord):
+        if text == word:
+            return cast("LateWord", word)
+    raise BackendError(
+        f"model {config.name!r} at {backend.address}: its config's parameter {LATE_PARAMETER!r} is {text!r}, "
+        f"not one of {', '.join(get_args(LateWord))}"
+    )

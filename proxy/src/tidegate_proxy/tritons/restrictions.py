@@ -1,0 +1,245 @@
+"""What Tritons themselves restrict: found out by asking, so that Tidegate serves none of it more openly unawares.
+
+An API that a Triton keeps for those who know a header (`--grpc-restricted-protocol`, `--http-restricted-api`) would be
+open to everybody where Tidegate asks for it in its own name. Where `restricted` does not say who may use it, its calls
+pass with the client's own headers, and the Triton decides (docs/decisions/0087).
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+import aiohttp
+
+from tidegate_proxy.access.left_apis import GRPC_PREFIX, LeftApis
+from tidegate_proxy.access.restrictions import RestrictionError
+from tidegate_proxy.configuration.apis import Api, Protocol
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.transport import CallFailed
+from tidegate_proxy.tritons.backend import SERVICE, Backend, is_restricted
+
+log = logging.getLogger(__name__)
+
+_METHODS: Final[Mapping[Api, str]] = {
+    "health": "ServerLive",
+    "metadata": "ServerMetadata",
+    "shared-memory": "SystemSharedMemoryStatus",
+    "model-config": "ModelConfig",
+    "model-repository": "RepositoryIndex",
+    "statistics": "ModelStatistics",
+    "trace": "TraceSetting",
+    "logging": "LogSettings",
+}
+"""A method of each API that changes nothing; inferences are asked for by a stream that ends before it has begun."""
+_PATHS: Final[Mapping[Api, str]] = {
+    "health": "/v2/health/live",
+    "metadata": "/v2",
+    "inference": "/v2/models/-/infer",
+    "shared-memory": "/v2/systemsharedmemory/status",
+    "model-config": "/v2/models/-/config",
+    "model-repository": "/v2/repository/index",
+    "statistics": "/v2/models/-/stats",
+    "trace": "/v2/trace/setting",
+    "logging": "/v2/logging",
+}
+"""To be asked for with GET: some then say no in another way, but not before they have said that they are restricted."""
+_NEEDED: Final[tuple[Api, ...]] = ("model-repository", "model-config", "inference")
+"""What Tidegate asks for over gRPC in its own name, in order to schedule. Any answer will do for health."""
+_FLAGS: Final[Mapping[Protocol, str]] = {
+    "grpc": "gRPC (--grpc-restricted-protocol)",
+    "http": "HTTP (--http-restricted-api)",
+}
+_HEADER: Final = re.compile(r"expecting header '([^']+)'")
+"""How a Triton names the header that opens an API."""
+_TIMEOUT_S: Final = 5.0
+_HTTP_STARTS_S: Final = 2.0
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Restricted:
+    """What a Triton restricts over one protocol: its APIs, each with Triton's words."""
+
+    for_anybody: Mapping[Api, str]
+    for_us: Mapping[Api, str]
+    """The restricted APIs that our own headers do not open."""
+
+
+async def find_restrictions(backend: Backend, *, over_http: bool) -> dict[Protocol, Restricted]:
+    """Ask a Triton that is live. Over HTTP where that is served and the Triton can be asked."""
+    found: dict[Protocol, Restricted] = {"grpc": await _over_grpc(backend)}
+    if over_http and backend.http_url:
+        found["http"] = await _over_http(backend)
+    return found
+
+
+def left_apis(found: Mapping[Protocol, Restricted], config: ServeConfig) -> LeftApis:
+    """What is left to a Triton of which this was found."""
+    decided = {(protocol, api) for entry in config.restricted for protocol in entry.protocols for api in entry.apis}
+    left = {(protocol, api) for protocol, what in found.items() for api in what.for_anybody}
+    keys = {
+        protocol: _key_in(what.for_anybody["inference"])
+        for protocol, what in found.items()
+        if "inference" in what.for_anybody and "inference" not in what.for_us
+    }
+    return LeftApis(
+        frozenset(left - decided),
+        frozenset(found["grpc"].for_us),
+        answers_http_health=("http", "health") in decided,
+        inference_keys=keys,
+    )
+
+
+def problems(backend: Backend, found: Mapping[Protocol, Restricted], config: ServeConfig) -> Iterator[str]:
+    """What speaks against serving: what Tidegate is to decide about, and lacks the key of."""
+    decided = {
+        api for entry in config.restricted if "grpc" in entry.protocols and not entry.closed for api in entry.apis
+    }
+    for api in _NEEDED:
+        words = found["grpc"].for_us.get(api)
+        if words and (config.layout or api in decided):
+            yield _lacks_key(backend, api, words)
+    if config.layout and any(api == "inference" for _, api in left_apis(found, config).left):
+        yield (
+            f"Triton at {backend.address} restricts inference, and cannot be asked by clients for models of a layout: "
+            "say in `restricted` who may use it: those with a header, nobody (closed: true), or everybody (open: true)"
+        )
+
+
+def wrong_keys(backend: Backend, found: Mapping[Protocol, Restricted]) -> Iterator[str]:
+    """Headers of the configuration that have another value than the Triton wants."""
+    names = {name for name, _ in backend.headers}
+    for api, words in found["grpc"].for_us.items():
+        if _key_in(words) in names:
+            yield _lacks_key(backend, api, words)
+
+
+def _lacks_key(backend: Backend, api: Api, words: str) -> str:
+    given = "what tritons.N.headers gives does not open it" if backend.headers else "give it in tritons.N.headers"
+    return (
+        f"Triton at {backend.address} restricts {api} over {_FLAGS['grpc']}, which Tidegate needs: {given} "
+        f'(Triton says "{words}")'
+    )
+
+
+def consequences(backend: Backend) -> Iterator[tuple[str, str]]:
+    """What is left to a Triton, and what Tidegate cannot see of it, in sentences; each with the remedy."""
+    apis = backend.apis
+    for protocol, flag in _FLAGS.items():
+        if names := sorted(api for of, api in apis.left if of == protocol):
+            yield (
+                f"Triton at {backend.address} restricts {', '.join(names)} over {flag}: Tidegate passes such calls "
+                "with the client's headers, and this Triton decides",
+                "say who may use it in `restricted`, if Tidegate is to decide",
+            )
+    costs = [
+        words
+        for is_so, words in (
+            ("inference" in apis.closed, "schedules none of its inferences"),
+            ("model-config" in apis.closed, "does not know its models' configs, and schedules none of them"),
+            ("model-repository" in apis.closed and apis.lists_models, "knows its models from its statistics alone"),
+            (not apis.lists_models, "does not know which models it has"),
+            ("health" in apis.closed, "does not know whether it is ready"),
+        )
+        if is_so
+    ]
+    if costs:
+        yield (
+            f"Triton at {backend.address} refuses {', '.join(sorted(apis.closed))} to Tidegate: Tidegate "
+            + "; ".join(costs),
+            "give the header in tritons.N.headers",
+        )
+
+
+async def take_note(
+    backends: Sequence[Backend], config: ServeConfig, *, over_http: bool, returning: bool = False
+) -> None:
+    """Find out what these Tritons restrict, and leave to them what the configuration does not decide.
+
+    `over_http`: whether that is served. Raises RestrictionError for the first problem with one of them, and changes
+    nothing then. `returning`: the key of a Triton that comes back may be another, which is logged: clients know it.
+    """
+    found = await asyncio.gather(*(find_restrictions(backend, over_http=over_http) for backend in backends))
+    for backend, restrictions in zip(backends, found, strict=True):
+        for problem in problems(backend, restrictions, config):
+            raise RestrictionError(problem)
+        for problem in wrong_keys(backend, restrictions):
+            if not returning:
+                raise RestrictionError(problem)
+            log.error("%s", problem)
+    for backend, restrictions in zip(backends, found, strict=True):
+        before, backend.apis = backend.apis, left_apis(restrictions, config)
+        if backend.apis != before:
+            for what, remedy in consequences(backend):
+                log.warning("%s; %s", what, remedy)
+
+
+def _key_in(words: str) -> str:
+    """The header that opens an API, named as over HTTP, in a Triton's words."""
+    found = _HEADER.search(words)
+    return found[1].lower().removeprefix(GRPC_PREFIX) if found else ""
+
+
+async def _over_grpc(backend: Backend) -> Restricted:
+    anybody = await _all_refused(backend, ("inference", *_METHODS), opened=False)
+    return Restricted(anybody, await _all_refused(backend, anybody, opened=True) if backend.headers else anybody)
+
+
+async def _all_refused(backend: Backend, apis: Iterable[Api], *, opened: bool) -> dict[Api, str]:
+    asked = list(apis)
+    refusals = await asyncio.gather(*(_refusal(backend, api, opened=opened) for api in asked))
+    return {api: words for api, words in zip(asked, refusals, strict=True) if words}
+
+
+async def _refusal(backend: Backend, api: Api, *, opened: bool) -> str:
+    """Triton's words for it; "" where it is not restricted."""
+    try:
+        if api == "inference":
+            stream = backend.stream(SERVICE + "ModelStreamInfer", timeout_s=_TIMEOUT_S, opened=opened)
+            stream.half_close()
+            while await stream.read() is not None:
+                pass
+        else:
+            await backend.ask(SERVICE + _METHODS[api], b"", timeout_s=_TIMEOUT_S, opened=opened)
+    except CallFailed as error:
+        return error.details if is_restricted(error.details) else ""
+    return ""
+
+
+async def _over_http(backend: Backend) -> Restricted:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session:
+
+        async def refused(apis: Iterable[Api], headers: Mapping[str, str]) -> dict[Api, str]:
+            asked = list(apis)
+            answers = await asyncio.gather(*(_asked(session, backend.http_url + _PATHS[api], headers) for api in asked))
+            return {api: words for api, words in zip(asked, answers, strict=True) if is_restricted(words)}
+
+        if not await _is_there(session, backend.http_url):
+            log.warning("what Triton at %s restricts over HTTP is not known: it does not answer", backend.http_url)
+        anybody = await refused(_PATHS, {})
+        return Restricted(anybody, await refused(anybody, dict(backend.headers)) if backend.headers else anybody)
+
+
+async def _is_there(session: aiohttp.ClientSession, url: str) -> bool:
+    """A Triton that has just started answers over gRPC first."""
+    give_up = time.monotonic() + _HTTP_STARTS_S
+    while time.monotonic() < give_up:
+        try:
+            async with session.get(f"{url}/v2/health/live"):
+                return True
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            await asyncio.sleep(_POLL_S)
+    return False
+
+
+async def _asked(session: aiohttp.ClientSession, url: str, headers: Mapping[str, str]) -> str:
+    try:
+        async with session.get(url, headers=headers) as response:
+            return await response.text(errors="replace") if response.status == HTTPStatus.FORBIDDEN else ""
+    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return ""

@@ -1,0 +1,250 @@
+"""System shared memory with the Tritons on this machine: large tensors are handed over there instead of being sent.
+
+A lock on a file shows others whether the process that made a region has ended.
+"""
+
+import asyncio
+import fcntl
+import logging
+import mmap
+import os
+import secrets
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.base import reserved_names
+from tidegate_proxy.base.reserved_names import OWN
+from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.messages.padding import Piece, write
+from tidegate_proxy.transport import CallFailed
+from tidegate_proxy.tritons.backend import SERVICE, Backend
+
+_SUFFIX: Final = ".lock"
+
+
+class Lifeline:
+    """One process's, from when it is made until `close`, or until the process ends in whatever way."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: where the regions are. What is left there of others that have ended is removed. Raises OSError."""
+        for path in folder.glob(f"{OWN}*{_SUFFIX}"):
+            has_ended(folder, path.name.removeprefix(OWN).removesuffix(_SUFFIX))
+        self.name = secrets.token_hex(8)
+        """Goes into the names of the regions."""
+        self._path = _path(folder, self.name)
+        before = self._path.with_suffix(".new")  # whoever sees the file finds it locked
+        self._descriptor = os.open(before, os.O_CREAT | os.O_EXCL | os.O_RDONLY, 0o644)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        before.rename(self._path)
+
+    def close(self) -> None:
+        """No region is left."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def has_ended(folder: Path, name: str) -> bool:
+    """Whether the process that has, or had, the lifeline of that name has ended."""
+    path = _path(folder, name)
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # of somebody else, who is to see to it
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(PermissionError):
+            for region in folder.glob(f"{OWN}{name}-*"):  # that it was about to show to a Triton as it was killed
+                region.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f"{OWN}{name}{_SUFFIX}"
+
+
+log = logging.getLogger(__name__)
+
+FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is on Linux
+PREFIX: Final = reserved_names.OWN
+"""How the names of regions begin; that of the process's lifeline follows, then what nobody can guess."""
+SMALLEST: Final = 1 << 20
+
+
+class Region:
+    """A piece of shared memory that some Tritons have mapped."""
+
+    def __init__(self, size: int, lifeline: str) -> None:
+        """`lifeline`: the name of this process's. Raises OSError where there is not enough memory."""
+        self.name = f"{PREFIX}{lifeline}-{secrets.token_hex(16)}"
+        self.size = size
+        self.backends: set[Backend] = set()
+        """The Tritons that have mapped it."""
+        self.path = FOLDER / self.name
+        descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            # Memory that is promised and not there would end this process with SIGBUS.
+            os.posix_fallocate(descriptor, 0, size)
+            self.memory = memoryview(mmap.mmap(descriptor, size))
+        except OSError:
+            self.path.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+
+    def write(self, at: int, pieces: Iterable[Piece]) -> int:
+        """Copy the pieces there, one after the other; where they end."""
+        return write(pieces, self.memory, at)
+
+
+class Regions:
+    """The regions, by size in powers of two. Lives in an event loop."""
+
+    def __init__(self, in_force: InForce) -> None:
+        self._in_force = in_force
+        self._held_bytes = 0
+        self._backends: list[Backend] = []
+        self._free: dict[int, list[Region]] = {}
+        self._wanted: set[int] = set()
+        """Sizes of which one more is being made."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._lifeline: Lifeline | None = None
+
+    async def share_with(self, backend: Backend) -> None:
+        """A Triton, which from now on, if it is on this machine, maps the regions that are made."""
+        if not backend.shares_memory:
+            return
+        if self._lifeline is None:
+            try:
+                self._lifeline = Lifeline(FOLDER)
+            except OSError as error:
+                log.warning("large tensors are sent, not shared: %s: %s", FOLDER, error.strerror)
+                return
+        await _sweep(backend)
+        self._backends.append(backend)
+
+    def take(self, size: int, backends: Iterable[Backend]) -> Region | None:
+        """A region of at least this size that these Tritons have mapped; None where none is free: one more is made."""
+        rounded = max(SMALLEST, 1 << (size - 1).bit_length())
+        wanted = set(backends)
+        if not wanted.issubset(self._backends):
+            return None
+        free = self._free.get(rounded, [])
+        for position in range(len(free) - 1, -1, -1):
+            if wanted <= free[position].backends:
+                return free.pop(position)
+        if rounded in self._wanted or self._closed:
+            return None
+        self._wanted.add(rounded)
+        self._spawn(self._make(rounded))
+        return None
+
+    def give_back(self, region: Region) -> None:
+        """Nobody uses it any more."""
+        if not self._closed and region.backends.issuperset(self._backends):
+            self._free.setdefault(region.size, []).append(region)
+            return
+        self.discard(region)
+
+    def discard(self, region: Region) -> None:
+        """A Triton may still write to it, or has forgotten it: it is not used again."""
+        self._held_bytes -= region.size
+        self._wanted.clear()
+        self._spawn(_unregister(region))
+
+    def forget(self, backend: Backend) -> None:
+        """A Triton does not know its regions any more: it is gone, or a client had it drop them all."""
+        stale = [region for free in self._free.values() for region in free if backend in region.backends]
+        for free in self._free.values():
+            free[:] = [region for region in free if backend not in region.backends]
+        for region in stale:
+            self.discard(region)
+
+    def leave(self, backend: Backend) -> None:
+        """No more with this Triton, until `share_with`."""
+        self._backends = [other for other in self._backends if other is not backend]
+        self.forget(backend)
+
+    async def close(self) -> None:
+        """Have the Tritons forget the regions that are free."""
+        self._closed = True
+        regions = [region for free in self._free.values() for region in free]
+        self._free.clear()
+        await asyncio.gather(*self._tasks, *map(_unregister, regions), return_exceptions=True)
+        if self._lifeline:
+            self._lifeline.close()
+            self._lifeline = None
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _make(self, size: int) -> None:
+        try:
+            room = self._held_bytes + size <= self._in_force.settings.max_shared_bytes
+            self._held_bytes += size if room else 0
+            if not room:
+                return  # and it stays wanted, so that nobody asks again before another one is discarded
+            region = await self._registered(size)
+        except OSError as error:
+            log.warning("large tensors are sent, not shared: no shared memory of %d bytes: %s", size, error.strerror)
+            self._held_bytes -= size
+            return
+        self._wanted.discard(size)
+        self.give_back(region)
+
+    async def _registered(self, size: int) -> Region:
+        """Raises OSError."""
+        assert self._lifeline, "somebody shares memory"
+        region = Region(size, self._lifeline.name)
+        backends = list(self._backends)
+        message = service_pb2.SystemSharedMemoryRegisterRequest(
+            name=region.name, key=f"/{region.name}", byte_size=size
+        ).SerializeToString()
+        try:
+            for backend in backends:
+                try:
+                    await backend.ask(SERVICE + "SystemSharedMemoryRegister", message, timeout_s=10.0)
+                except CallFailed as error:
+                    log.warning("Triton at %s shares no memory with us: %s", backend.address, error.details)
+                    self.leave(backend)
+                else:
+                    region.backends.add(backend)
+        finally:
+            region.path.unlink(missing_ok=True)
+        return region
+
+
+async def _sweep(backend: Backend) -> None:
+    """Have a Triton forget the regions of processes that ended without a word."""
+    try:
+        answer = await backend.ask(SERVICE + "SystemSharedMemoryStatus", b"", timeout_s=10.0)
+        for name in service_pb2.SystemSharedMemoryStatusResponse.FromString(answer).regions:
+            lifeline = name.removeprefix(PREFIX).partition("-")[0]
+            if name.startswith(PREFIX) and has_ended(FOLDER, lifeline):
+                message = service_pb2.SystemSharedMemoryUnregisterRequest(name=name).SerializeToString()
+                await backend.ask(SERVICE + "SystemSharedMemoryUnregister", message, timeout_s=10.0)
+    except CallFailed as error:
+        log.debug("Triton at %s: %s", backend.address, error.details)
+
+
+async def _unregister(region: Region) -> None:
+    message = service_pb2.SystemSharedMemoryUnregisterRequest(name=region.name).SerializeToString()
+    for backend in region.backends:
+        if backend.alive:
+            try:
+                await backend.ask(SERVICE + "SystemSharedMemoryUnregister", message, timeout_s=10.0)
+            except CallFailed as error:
+                log.debug("Triton at %s: %s", backend.address, error.details)

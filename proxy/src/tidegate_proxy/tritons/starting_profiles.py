@@ -1,0 +1,83 @@
+"""What is planned with at first: what the profile file says of the models that the Tritons serve."""
+
+from msgspec.structs import replace
+
+from tidegate.api import Profile
+from tidegate.documents import DEFAULT_KIND, ProfileFile, read_shape
+from tidegate_proxy.base.labels import label
+from tidegate_proxy.messages.padding import padded
+from tidegate_proxy.messages.request import shape_of
+from tidegate_proxy.tritons.catalog import Catalog
+from tidegate_proxy.tritons.execution_slots import IN_TURN
+
+GUESS = {"alpha_ms": 0.05, "beta_ms": 0.5}
+"""What is planned with where nobody measured anything: milliseconds per row, and per batch."""
+
+
+def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile, ...]:
+    """What to plan with at first, for each kind of worker of a model: what the layout says, or what was measured, else
+    a guess.
+
+    A guess is too small to drop anything by. What was measured of shapes counts with a layout, too. Any of them is
+    corrected online by what is observed.
+    """
+    profiles: list[Profile] = []
+    if catalog.layout:
+        for planned in catalog.layout.contract()[2]:
+            profiles.append(planned)
+            if planned.partition in catalog.models:
+                shaped = measured.profiles_of(planned.partition, planned.kind, planned.max_rows)
+                profiles += [profile for profile in shaped if profile.shape]
+    else:
+        homeless = catalog.models.keys() - {name for name, _ in hosted(catalog)}
+        for name, kind in [*hosted(catalog), *((name, DEFAULT_KIND) for name in sorted(homeless))]:
+            max_rows = catalog.models[name].max_rows
+            alpha_ms, beta_ms = GUESS["alpha_ms"], GUESS["beta_ms"]
+            guess = Profile.linear(name, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, kind=kind)
+            known = measured.profiles_of(name, kind.removesuffix(IN_TURN), max_rows)
+            profiles += [replace(profile, kind=kind) for profile in known] or [guess]
+    return tuple(profile.of_shape(label(profile.shape)) for profile in profiles)
+
+
+def hosted(catalog: Catalog) -> list[tuple[str, str]]:
+    """Every (partition, kind of worker) that there is."""
+    return sorted({(partition, worker.kind) for worker in catalog.workers for partition in worker.hosts})
+
+
+def said_of_others(measured: ProfileFile, model: str) -> str:
+    """Words, which follow those for a kind of worker: what kinds a model was measured on, as these may be such ones."""
+    kinds = sorted({profile.kind for profile in measured.profiles if profile.model == model})
+    return (
+        f" (there is one for {', '.join(map(repr, kinds))}: if they are such, say so in tritons[].kind)"
+        if kinds
+        else ""
+    )
+
+
+def misfits(catalog: Catalog, measured: ProfileFile) -> list[str]:
+    """A line for each measured shape that no request runs in: the model is another one, or they are padded."""
+    lines = []
+    for profile in measured.profiles:
+        signature = catalog.signatures.get(profile.model)
+        if signature is None or not profile.shape:
+            continue
+        sizes = read_shape(profile.shape)
+        varying = {name: spec for name, spec in signature.inputs.items() if -1 in spec.dims}
+        if (
+            sizes.keys() <= varying.keys()
+            and all(name in sizes or spec.optional for name, spec in varying.items())
+            and all(varying[name].accepts(varying[name].datatype, (1, *given)) for name, given in sizes.items())
+        ):
+            shapes = {name: (1, *given) for name, given in sizes.items()}
+            if as_run := padded(signature.padding, shapes, dict.fromkeys(shapes, 1)):
+                lines.append(
+                    f"requests of {profile.model!r} with the shape {profile.shape!r}, which was measured, are padded "
+                    f"to {shape_of(as_run.shapes.items(), signature)!r}: measure that with `tidegate profile`"
+                )
+            continue
+        has = "; ".join(f"{name}:{','.join(map(str, spec.dims))}" for name, spec in sorted(varying.items()))
+        lines.append(
+            f"no request of {profile.model!r} has the shape {profile.shape!r}, which was measured: what varies in them "
+            f"is {has or 'nothing'}; measure it anew with `tidegate profile`"
+        )
+    return lines
