@@ -83,6 +83,7 @@ def test_whoever_is_worse_is_found() -> None:
     assert not summary([late])[4][2]
 
 
+@pytest.mark.slow
 def test_a_short_run_writes_figures_that_a_later_one_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, again = tmp_path / "first.json", tmp_path / "again.json"
     main(["--count", "2", "--requests", "60", "--jobs", "1", "--json", str(first)])

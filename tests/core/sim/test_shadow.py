@@ -69,7 +69,10 @@ def test_no_more_is_promised_than_there_is_to_gain() -> None:
 
 def test_triton_tuned_by_its_experts_is_beside_the_policy() -> None:
     """At an overload a queue timeout carries Triton: after all settings were tried it is the better baseline."""
-    shadow, seen = Shadow(_begin(), Plugins.installed()), _passed(1000)
+    few = replace(SETUP.models[0], max_rows=2)  # so that few requests are an overload
+    profiles = (Profile.linear("m", alpha_ms=1.0, beta_ms=10.0, max_rows=2),)
+    begin = Begin(replace(SETUP, models=(few,), profiles=profiles), "symphony", {}, {}, ())
+    shadow, seen = Shadow(begin, Plugins.installed()), _passed(220)
     ended = [Ended(request.at_ns, "m", 90 * MS, ok=True) for request in seen]
     shadow.take(Passed(NOW, seen, ended, report=True))
     reports = [shadow.report(NOW) for _ in range(17)]
