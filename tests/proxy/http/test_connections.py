@@ -14,16 +14,33 @@ from tests.proxy.http.by_hand import ECHO, NOT_FOUND, PLAIN, Never, Upstream, co
 from tidegate_proxy.servers.http import HttpLimits
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
+GET = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
-def test_a_client_that_leaves_cancels_its_inference(start_front: Callable[..., Any], caplog: Any) -> None:  # noqa: ANN401
+
+@pytest.mark.parametrize(
+    ("at_once", "later"),
+    [(b"", []), (GET, []), (b"", [GET]), (GET[:-1], []), (b"", [GET, GET, GET])],
+    ids=["alone", "one behind it", "one later", "a part of one behind it", "three later"],
+)
+def test_a_client_that_leaves_cancels_its_inference(
+    start_front: Callable[..., Any],
+    caplog: Any,  # noqa: ANN401
+    at_once: bytes,
+    later: list[bytes],
+) -> None:
+    """Whatever it sent behind the inference: nothing of that has begun."""
     scheduling = Never()
     front = start_front(["http://127.0.0.1:1"], scheduling, {"echo": ECHO}.get)
     with connect(front) as connection:
-        connection.sendall(post(f"Content-Length: {len(PLAIN)}"))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(post(f"Content-Length: {len(PLAIN)}", close=False) + at_once)
         assert scheduling.asked.wait(120)
+        for request in later:
+            connection.sendall(request)
         assert not scheduling.cancelled.is_set()
     assert scheduling.cancelled.wait(120)
     assert "Exception" not in caplog.text
+    assert "without completing" not in caplog.text
 
 
 def test_a_client_that_leaves_ends_the_call_to_triton(
@@ -48,6 +65,11 @@ def test_a_client_that_leaves_ends_the_call_to_triton(
         pytest.param(b"GET /v2/models/echo HTTP/1.0\r\n\r\n", id="passed on"),
         pytest.param(post(f"Content-Length: {len(PLAIN)}"), id="scheduled"),
         pytest.param(2 * post(f"Content-Length: {len(PLAIN)}", close=False), id="two scheduled"),
+        pytest.param(post(f"Content-Length: {len(PLAIN)}", close=False) + GET[:20], id="scheduled, a part of a head"),
+        pytest.param(
+            post(f"Content-Length: {len(PLAIN)}", close=False) + post("Content-Length: 9", body=b"part"),
+            id="scheduled, a part of a body",
+        ),
     ],
 )
 def test_a_client_that_shuts_down_its_side_is_answered(front: Any, request_: bytes) -> None:  # noqa: ANN401
@@ -56,7 +78,7 @@ def test_a_client_that_shuts_down_its_side_is_answered(front: Any, request_: byt
         connection.sendall(request_)
         connection.shutdown(socket.SHUT_WR)
         received = read_all(connection)
-    assert received.count(b" 200 OK") == max(1, request_.count(b"Content-Length"))
+    assert received.count(b"HTTP/1.") == received.count(b" 200 OK") == max(1, request_.count(PLAIN))
 
 
 def test_a_client_that_shuts_down_its_side_is_awaited_for_as_long_as_it_takes(
@@ -294,6 +316,17 @@ TWO_WAYS = {
 @pytest.mark.parametrize("request_", TWO_WAYS.values(), ids=TWO_WAYS)
 def test_what_can_be_read_in_two_ways_is_not_read(front: Any, request_: bytes) -> None:  # noqa: ANN401
     assert exchange(front, request_) == b""
+
+
+@pytest.mark.parametrize("model", ["echo", "flat"], ids=["scheduled", "forwarded"])
+@pytest.mark.parametrize("request_", [*TWO_WAYS.values(), REPEATED["twice"]], ids=[*TWO_WAYS, "two equal lengths"])
+def test_a_request_that_is_not_read_costs_no_earlier_answer(front: Any, request_: bytes, model: str) -> None:  # noqa: ANN401
+    """And becomes no part of the earlier request."""
+    body = PLAIN.replace(b"[1,1]", b"[ 1 ]") if model == "flat" else PLAIN
+    first = post(LENGTH, body=body, path=f"/v2/models/{model}/infer", close=False)
+    received = exchange(front, first + request_ + SMUGGLED)
+    assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"200"]
+    assert received.endswith(b'"data":[1.0]}]}')
 
 
 @pytest.mark.parametrize("chunked_first", [True, False])

@@ -121,6 +121,45 @@ def test_what_takes_too_long_ends(
     assert peer.bounds.ended == {("http", limit): 1}
 
 
+@pytest.mark.parametrize("unfinished", [HALF_A_HEAD, HALF_A_BODY], ids=["head", "body"])
+def test_a_request_that_takes_too_long_costs_no_earlier_answer(limited: Callable[..., Peer], unfinished: bytes) -> None:
+    """Nor is the earlier request told that it timed out."""
+    bounds = Bounds()
+
+    async def late(_call: object) -> Any:  # noqa: ANN401
+        while not bounds.ended:
+            await asyncio.sleep(0.01)
+        return _answer(b"late")
+
+    peer = limited(HttpLimits(head_s=0.3, body_s=0.3), bounds, overrides=lambda _method, _route: late)
+    received = _everything(peer.connect(LIVE + unfinished))
+    assert received[9:12] == b"200"
+    assert received.endswith(b"\r\n\r\nlate")
+    assert sum(bounds.ended.values()) == 1
+
+
+def test_a_connection_with_a_second_request_to_answer_is_not_idle(limited: Callable[..., Peer]) -> None:
+    """A connection that is idle from later on marks how long the second answer takes."""
+    bounds = Bounds()
+
+    async def live(_call: object) -> Any:  # noqa: ANN401
+        return _answer(b"live")
+
+    async def late(_call: object) -> Any:  # noqa: ANN401
+        while not bounds.ended:
+            await asyncio.sleep(0.01)
+        return _answer(b"late")
+
+    handlers = {"/v2": late, "/v2/health/live": live}
+    peer = limited(HttpLimits(idle_s=0.3), bounds, overrides=lambda _method, route: handlers[route.pattern])
+    connection = peer.connect(LIVE + b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    received = b""
+    while not received.endswith(b"live"):
+        received += connection.recv(1 << 16)
+    peer.connect()
+    assert _everything(connection).endswith(b"\r\n\r\nlate")
+
+
 def test_a_trickle_is_no_progress(limited: Callable[..., Peer]) -> None:
     """Bytes that come one by one do not make a head or a body last for ever."""
     peer = limited(HttpLimits(head_s=0.5, body_s=0.5))

@@ -3,10 +3,12 @@
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 import httptools
 import uvicorn
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 _OFFERS: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
 _MAX_REPETITIONS: Final = 8
 """Headers of one read that may repeat another: each has the rest of the read parsed again."""
+_READ_AHEAD: Final = 8
+"""Requests that may wait behind another on a connection that is still read: only a read shows that a client left."""
 _REQUEST_BYTES: Final = 4096
 """What a request takes while it is open beside headers and body: its objects, its task, its place in books."""
 _TIMED_OUT: Final = (
@@ -65,6 +69,8 @@ class HttpConnection(HttpToolsProtocol):
         """The request whose answer is next."""
         self._half_closed = False
         """Whether the client has shut down its side, or has left."""
+        self._ignores_input = False
+        """Whether Tidegate drops all further bytes of the client."""
 
     # What the connections' books ask ------------------------------------------------------------------------------
 
@@ -84,12 +90,24 @@ class HttpConnection(HttpToolsProtocol):
         return self.transport.get_write_buffer_size()
 
     def turn_away(self) -> None:
-        """End it; a client that is in the middle of a request is told so."""
+        """End it; a client that is in the middle of a request is told so, unless answers come before that."""
+        if self.close_after_answers():
+            return
         answering = self.cycle and not self.cycle.response_complete
         awaited = not self.cycle.response_started and self.cycle.more_body if answering else self._in_head
         if awaited and not self.transport.is_closing():
             self.transport.write(_TIMED_OUT)
         self.transport.close()
+
+    def close_after_answers(self) -> bool:
+        """Drop further input, and close behind the answers to complete requests. False: there are none to answer."""
+        complete = [cycle for cycle in self._unanswered() if not cycle.more_body]
+        if not complete or self.transport.is_closing():
+            return False
+        complete[-1].keep_alive = False
+        self._ignores_input = True
+        self._connections.owes_nothing(self)
+        return True
 
     def abort(self) -> None:
         """End it without a word, whatever it holds."""
@@ -117,10 +135,8 @@ class HttpConnection(HttpToolsProtocol):
 
         A client that has left looks the same, until it is sent something.
         """
-        answering = self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body)
-        if not answering or self._in_head or self.transport.get_extra_info("sslcontext"):
+        if self.transport.get_extra_info("sslcontext") or not self.close_after_answers():
             return False
-        self.cycle.keep_alive = False
         self._half_closed = True
         self._probe()
         return True
@@ -142,7 +158,16 @@ class HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is no more."""
         self._connections.closed(self)
+        for cycle in self._unanswered():  # the library knows of the latest only
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
+
+    def _unanswered(self) -> Iterator[RequestResponseCycle]:
+        """The requests without a whole answer, the oldest first."""
+        if self._answered is not None and not self._answered.response_complete:
+            yield self._answered
+        yield from (cycle for cycle, _ in reversed(self.pipeline))
 
     def pause_writing(self) -> None:
         """More was written than the client takes at once."""
@@ -156,11 +181,13 @@ class HttpConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """The client has sent something."""
+        if self._ignores_input:
+            return
         size = len(data)
         self._has_body = False
         self._between_requests = not (self._in_head or self._in_body)
         repetitions = 0
-        while data and not self.transport.is_closing():
+        while data and not (self._ignores_input or self.transport.is_closing()):
             try:
                 self.parser.feed_data(data)
                 break
@@ -170,7 +197,7 @@ class HttpConnection(HttpToolsProtocol):
                 repetitions += 1
                 data = self._without_repeated_length(data) if repetitions <= _MAX_REPETITIONS else b""
                 if not data:
-                    self.transport.close()
+                    self._refuse()
                     return
         # The parser collects what is unfinished, so that is bounded by the limit and one read.
         if self._in_head or (self._in_body and not self._has_body):
@@ -179,12 +206,17 @@ class HttpConnection(HttpToolsProtocol):
             self._unfinished_bytes += size
             if self._unfinished_bytes > self._limits.head_bytes:
                 log.warning("a client sent more than %d bytes of headers", self._limits.head_bytes)
-                self.transport.close()
+                self._refuse()
             elif not self._connections.take(self, size):
                 self.turn_away()
         elif self._unfinished_bytes:
             self._connections.give_back(self, self._unfinished_bytes)
             self._unfinished_bytes = 0
+
+    def _refuse(self) -> None:
+        """End it because of its latest request; those before it are answered."""
+        if not self.close_after_answers():
+            self.transport.close()
 
     def retire(self) -> None:
         """End it with the answer that is under way; one to a later request knows by itself."""
@@ -210,8 +242,7 @@ class HttpConnection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
-            self.transport.close()
-            return
+            raise httptools.HttpParserError("a transfer encoding beside chunked")  # or it would parse on
         application = self.app
         try:
             target = normal_form(self.url)
@@ -225,7 +256,10 @@ class HttpConnection(HttpToolsProtocol):
                 self.app = _refusing(TOO_MUCH, 429)
         self._costs.append(cost)
         self.url = b"/"  # the library would parse it once more, otherwise than we do
+        is_read = not self.flow.read_paused
         super().on_headers_complete()
+        if is_read and self._may_read_ahead():
+            self.flow.resume_reading()
         self.app = application
         raw_path, _, self.scope["query_string"] = target.partition(b"?")
         self.scope["raw_path"], self.scope["path"] = raw_path, raw_path.decode()
@@ -261,8 +295,13 @@ class HttpConnection(HttpToolsProtocol):
         self._connections.give_back(self, self._costs.popleft())
         super().on_response_complete()
         self._unset_keepalive_if_required()  # the connections' books know how long it may be idle
-        if not self.pipeline:
+        if next(self._unanswered(), None) is None:
             self._connections.is_idle(self)
+
+    def _may_read_ahead(self) -> bool:
+        """Whether few and small requests wait for their turn."""
+        waiting = self.pipeline
+        return len(waiting) <= _READ_AHEAD and sum(len(cycle.body) for cycle, _ in waiting) <= HIGH_WATER_LIMIT
 
     def _is_old(self) -> bool:
         age_s = self._limits.age_s
@@ -305,7 +344,7 @@ class HttpConnection(HttpToolsProtocol):
         beginning of the other protocol. A tunnel is refused as Triton does it, by closing.
         """
         if self.parser.get_method() == b"CONNECT":
-            self.transport.close()
+            self._refuse()
             return b""
         kept = [header for header in self._written() if header[0].lower() not in _OFFERS]
         if any(name == b"connection" and b"close" in value.lower() for name, value in self.headers):

@@ -40,6 +40,9 @@ class Connection(Protocol):
     def turn_away(self) -> None:
         """End it; a client that is in the middle of a request is told so."""
 
+    def close_after_answers(self) -> bool:
+        """Drop further input, and close behind the answers to complete requests. False: there are none to answer."""
+
     def abort(self) -> None:
         """End it without a word, whatever it holds."""
 
@@ -116,10 +119,13 @@ class Connections:
             self._hosts[connection.host] -= 1
             if not self._hosts[connection.host]:
                 del self._hosts[connection.host]
-        for book in (self._new, self._idle, self._heads, self._bodies):
-            book.pop(connection, None)
+        self._remove_from_books(connection)
         self.all_read(connection)
         self._bounds.connections[self._served] = len(self._open)
+
+    def _remove_from_books(self, connection: Connection) -> None:
+        for book in (self._new, self._idle, self._heads, self._bodies):
+            book.pop(connection, None)
 
     def awaits_head(self, connection: Connection) -> None:
         """A request has begun."""
@@ -203,6 +209,9 @@ class Connections:
     def _end(self, connection: Connection, limit: str = "", *, told: bool = False) -> None:
         if limit:
             self._bounds.count(self._served, limit)
+        if told and connection.close_after_answers():
+            self._remove_from_books(connection)
+            return
         self.closed(connection)
         if told:
             connection.turn_away()
