@@ -4,6 +4,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import grpc
 import numpy as np
@@ -32,7 +34,7 @@ def change(request: pytest.FixtureRequest, start_call: Make, outcome: Make) -> C
         pool = ThreadPoolExecutor(1)
         request.addfinalizer(pool.shutdown)
         under_way = pool.submit(getattr(client, f"{verb.lower()}_model"), model)
-        return lambda: under_way.result(60) is None
+        return lambda: under_way.exception(60) is None
 
     return over_grpc if request.param == "grpc" else over_http
 
@@ -73,6 +75,93 @@ def test_requests_that_wait_are_answered_before_their_model_is_unloaded(
     assert {outcome(one)[0] for one in calls} == {OK}
     assert ends()
     assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is not OK
+
+
+@pytest.mark.parametrize("mode", ["none", "poll"])
+def test_an_unload_that_triton_refuses_leaves_its_model_scheduled(
+    add_model: Make,
+    start_triton: Make,
+    serve_here: Make,
+    start_call: Make,
+    outcome: Make,
+    request_of: Make,
+    eventually: Make,
+    change: Make,
+    tmp_path: Path,
+    mode: str,
+) -> None:
+    repository, gate = tmp_path / "models", tmp_path / "gate"
+    add_model(repository, "echo", _gated(gate))
+    proxy = _serve(serve_here, [start_triton([repository], options=[f"--model-control-mode={mode}"])])
+    calls = [start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}), timeout=60) for _ in range(8)]
+    eventually(lambda: proxy.engine.tally.accepted == 8, "all of them to wait")
+    catalog = proxy.serving._directory.catalog
+    ends = change(proxy, "Unload", "echo")
+    assert not ends(), "though the requests still wait"
+    assert proxy.serving._directory.catalog is catalog
+    gate.touch()
+    assert {outcome(one)[0] for one in calls} == {OK}
+
+
+def test_an_unload_from_a_named_repository_leaves_its_model_scheduled(
+    add_model: Make,
+    start_triton: Make,
+    serve_here: Make,
+    start_call: Make,
+    call: Make,
+    outcome: Make,
+    request_of: Make,
+    eventually: Make,
+    tmp_path: Path,
+) -> None:
+    repository, gate = tmp_path / "models", tmp_path / "gate"
+    add_model(repository, "echo", _gated(gate))
+    proxy = _serve(serve_here, [start_triton([repository], options=[*EXPLICIT, "--load-model=echo"])])
+    waiting = start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}), timeout=60)
+    eventually(gate.with_name("entered").exists, "it to run")
+    catalog = proxy.serving._directory.catalog
+    unload = messages.RepositoryModelUnloadRequest(repository_name="models", model_name="echo")
+    assert call(proxy, "RepositoryModelUnload", unload)[0] is grpc.StatusCode.UNIMPLEMENTED
+    path = f"http://{proxy.serving.http_address}/v2/repository/models/models/echo/unload"
+    with pytest.raises(HTTPError, match="501"):
+        urlopen(Request(path, data=b"{}", method="POST"), timeout=60)
+    assert proxy.serving._directory.catalog is catalog
+    gate.touch()
+    assert outcome(waiting)[0] is OK
+
+
+def test_loads_of_another_model_do_not_schedule_a_model_that_is_being_unloaded(
+    add_model: Make,
+    start_triton: Make,
+    serve_here: Make,
+    start_call: Make,
+    call: Make,
+    outcome: Make,
+    request_of: Make,
+    eventually: Make,
+    change: Make,
+    tmp_path: Path,
+) -> None:
+    repository, gate = tmp_path / "models", tmp_path / "gate"
+    add_model(repository, "echo", _gated(gate))
+    add_model(repository, "other", "max_batch_size: 4")
+    proxy = _serve(serve_here, [start_triton([repository], options=[*EXPLICIT, "--load-model=echo"])])
+    calls = [start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}), timeout=60) for _ in range(12)]
+    eventually(lambda: proxy.engine.tally.accepted == 12, "all of them to wait")
+    ends = change(proxy, "Unload", "echo")
+    eventually(lambda: not _schedules(proxy, "echo"), "the unload to begin")
+    load = messages.RepositoryModelLoadRequest(model_name="other")
+    assert call(proxy, "RepositoryModelLoad", load, timeout=60)[0] is OK
+    assert _schedules(proxy, "other")
+    assert not _schedules(proxy, "echo")
+    assert proxy.engine.tally.cancelled == 0, "what was accepted stays with the policy"
+    gate.touch()
+    assert {outcome(one)[0] for one in calls} == {OK}
+    assert ends()
+    assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is grpc.StatusCode.NOT_FOUND
+    again = messages.RepositoryModelLoadRequest(model_name="echo")
+    assert call(proxy, "RepositoryModelLoad", again, timeout=60)[0] is OK
+    assert _schedules(proxy, "echo")
 
 
 def test_another_triton_answers_while_one_unloads(

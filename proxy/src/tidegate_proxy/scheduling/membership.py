@@ -273,13 +273,14 @@ class Membership:
         Should this raise, the Triton counts as before, and is to be withdrawn once more: else those would wait for ever
         whose requests the engine still believes to be there.
         """
-        mine = {worker_id for worker_id, other in self._directory.catalog.backend_of.items() if other is backend}
+        catalog = self._directory.catalog
+        mine = {worker_id for worker_id, other in catalog.backend_of.items() if other is backend}
         with self._changing() as then:
             backend.alive = False
             try:
                 then.runs += self._running.forget(mine)
                 busy = {run.worker_id for run in then.runs}
-                self._part_with_strays((client for run in tuple(then.runs) for client in run.clients), then)
+                self._part_with_strays((client for run in tuple(then.runs) for client in run.clients), then, catalog)
                 # The idle ones first: what ran on a busy one must not be tried again on another of the same Triton.
                 for worker_id in sorted(mine, key=busy.__contains__):
                     self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
@@ -330,15 +331,14 @@ class Membership:
         Raises ValueError for a plan that the engine cannot follow. Nothing has changed then, whatever it raises.
         """
         with self._changing() as then:
-            before = self._directory.catalog
+            before = self._directory.whole
             joined: list[int] = []
             try:
-                self._directory.catalog = catalog
+                self._directory.put(catalog)
                 if returning:
                     returning.alive = True
-                self._part_with_strays(
-                    (client for client in self._clients if not self._running.has_begun(client)), then
-                )
+                waiting = (client for client in self._clients if not self._running.has_begun(client))
+                self._part_with_strays(waiting, then, catalog)
                 present = [worker for worker in catalog.workers if catalog.backend_of[worker.id].alive]
                 now_ns = time.monotonic_ns()
                 if not catalog.same_plan(before):
@@ -353,7 +353,7 @@ class Membership:
                         self._engine.handle(WorkerJoined(now_ns, worker))
                         joined.append(worker.id)
             except Exception:
-                self._directory.catalog = before
+                self._directory.put(before)
                 if returning:
                     returning.alive = False
                 for worker_id in joined:
@@ -373,12 +373,11 @@ class Membership:
             for run in then.runs:
                 run.stop()
 
-    def _part_with_strays(self, clients: Iterable[Client], then: _Aftermath) -> None:
-        """The engine forgets requests that do not fit what their model has become since.
+    def _part_with_strays(self, clients: Iterable[Client], then: _Aftermath, catalog: Catalog) -> None:
+        """The engine forgets requests that do not fit what their model has become since in the catalog.
 
         Where no Triton has the model, the engine says so.
         """
-        catalog = self._directory.catalog
         for client in clients:
             envelope = client.envelope
             if catalog.schedules(envelope) or envelope.model not in catalog.hosts:

@@ -134,8 +134,8 @@ OF_OUR_OWN: Final = frozenset((LIVE, READY, HEALTH))
 """How Tidegate itself is: answered as long as it runs."""
 INDEX: Final = SERVICE + "RepositoryIndex"
 STATISTICS: Final = SERVICE + "ModelStatistics"
-_MODEL_NAME: Final = 2 << 3 | 2
-"""Tag of the field `model_name` of RepositoryModelLoadRequest and RepositoryModelUnloadRequest."""
+_REPOSITORY_NAME, _MODEL_NAME = 1 << 3 | 2, 2 << 3 | 2
+"""Tags of fields of RepositoryModelLoadRequest and RepositoryModelUnloadRequest."""
 _HEALTH: Final = VERBS[0]
 """Whether any Triton says yes."""
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
@@ -250,7 +250,7 @@ class Control:
 
     def _changing(self, verb: Verb, call: ControlCall, backend: Backend) -> AbstractAsyncContextManager[None]:
         limit_s = math.inf if call.remaining_s is None else call.remaining_s / 2 / len(self._backends)
-        return self._discovery.changing(verb, _model_of(call.message), backend, limit_s)
+        return self._discovery.changing(verb, *_model_of(call.message), backend, limit_s)
 
     async def _require_leave(self, call: ControlCall) -> None:
         """Raises RequestFailed where a Triton refuses a client the API of models: nothing is drained for such a one."""
@@ -289,15 +289,16 @@ class Control:
         return _SERVING if await self.is_ready() else _NOT_SERVING
 
 
-def _model_of(message: bytes) -> str:
-    """The model of a request that loads or unloads one: field 2, after the name of a repository; "" if absent."""
+def _model_of(message: bytes) -> tuple[str, str]:
+    """The model and the repository that a request to load or unload a model names; "" if absent."""
+    names = {_MODEL_NAME: "", _REPOSITORY_NAME: ""}
     try:
         for _, value, end, tag in fields_of(message, 0, len(message)):
-            if tag == _MODEL_NAME:
-                return message[value:end].decode()
+            if tag in names:
+                names[tag] = message[value:end].decode()
     except (WireError, ValueError):
-        pass
-    return ""
+        return "", ""
+    return names[_MODEL_NAME], names[_REPOSITORY_NAME]
 
 
 def _ready_answer(_split: SplitModel) -> bytes:

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from tidegate.control import Roster
@@ -96,30 +95,32 @@ class Discovery:
 
     @asynccontextmanager
     async def changing(
-        self, verb: Verb, model: str, backend: Backend, limit_s: float = math.inf
+        self, verb: Verb, model: str, repository: str, backend: Backend, limit_s: float = math.inf
     ) -> AsyncIterator[None]:
-        """Around a client's call that has a Triton load or unload a model: what it then serves is taken up.
+        """Around a client's call that has a Triton load or unload a model: take up what it then serves.
 
-        Before an unload, scheduled requests end, as at Triton; for `limit_s` at most, and `DRAIN_S`; 0: they fail.
+        Before an unload, scheduled requests end, as at Triton; for `limit_s` at most, and `DRAIN_S`; 0: they fail. An
+        unload that the Triton refuses changes nothing.
         """
+        has_model = backend in self._directory.whole.hosts.get(model, ())
+        if verb.method == "RepositoryModelUnload" and limit_s and has_model:
+            if not await backend.may_unload(repository):
+                yield
+                return
+            with self._directory.unloading(model, backend):
+                try:
+                    await self._drain(model, min(limit_s, DRAIN_S))
+                    yield
+                finally:
+                    await self.refresh((model,))
+            return
         try:
-            if limit_s and verb.method == "RepositoryModelUnload":
-                await self._drain(model, backend, min(limit_s, DRAIN_S))
             yield
         finally:
             await self.refresh((model,))
 
-    async def _drain(self, model: str, backend: Backend, limit_s: float) -> None:
-        """Let the scheduled requests of a model end before a Triton unloads it.
-
-        Requests that come meanwhile pass as they are, to another Triton that has the model, if there is one. The next
-        refresh ends that.
-        """
-        catalog = self._directory.catalog
-        signatures = {name: signature for name, signature in catalog.signatures.items() if name != model}
-        others = [host for host in catalog.hosts.get(model, ()) if host is not backend]
-        hosts = {**catalog.hosts, model: others} if any(host.alive for host in others) else catalog.hosts
-        self._directory.catalog = replace(catalog, signatures=signatures, hosts=hosts)
+    async def _drain(self, model: str, limit_s: float) -> None:
+        """Wait until the scheduled requests of a model have ended."""
         clients, give_up = self._driver.clients, time.monotonic() + limit_s
         while time.monotonic() < give_up and any(client.envelope.model == model for client in clients):
             await asyncio.sleep(DRAIN_POLL_S)

@@ -34,6 +34,8 @@ GOING: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND
 """What may mean that a Triton is gone, or about to go: one that ends unloads its models while it still answers."""
 
 
+_REFUSING: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED})
+"""How a Triton refuses to unload any model, or a Triton that is gone fails to."""
 _SILENT: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 
 
@@ -309,6 +311,19 @@ class Backend:
             await self.ask(SERVICE + "RepositoryModelUnload", request.SerializeToString(), timeout_s=LOAD_TIMEOUT_S)
         except CallFailed as error:
             raise BackendError(f"Triton at {self.address} does not unload {name!r}: {error.details}") from error
+
+    async def may_unload(self, repository: str) -> bool:
+        """Whether it carries out unloads, here of a repository's models; True where it does not say.
+
+        A Triton refuses all unloads outside of the model control mode `explicit`, and all that name a repository. In
+        that mode it accepts the unload of a model without a name, which has no effect.
+        """
+        request = service_pb2.RepositoryModelUnloadRequest(repository_name=repository)
+        try:
+            await self.ask(SERVICE + "RepositoryModelUnload", request.SerializeToString(), timeout_s=ANSWER_TIMEOUT_S)
+        except CallFailed as error:
+            return error.code not in _REFUSING or is_restricted(error.details)
+        return True
 
     async def config(self, name: str) -> model_config_pb2.ModelConfig:
         """The config of a model that is ready. Raises BackendError."""

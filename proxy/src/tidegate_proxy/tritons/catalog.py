@@ -2,7 +2,8 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import cast, get_args
 
@@ -139,12 +140,45 @@ class Unbatched:
 
 
 class Directory:
-    """Holds the catalog that is in force: whoever uses it looks here, once per request."""
+    """The current catalog: each request reads it once."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
+        """Without the signatures of models that Tritons are about to unload; their requests pass."""
+        self.whole = catalog
+        """With them."""
+        self._unloading: list[tuple[str, Backend]] = []
+        """Models that Tritons are about to unload; a model is here once per call."""
         self.unbatched: dict[str, Unbatched] = {}
         """Models that must not be batched, by name, whatever their configurations say."""
+
+    def put(self, catalog: Catalog) -> None:
+        """Replace the catalog; models that Tritons are about to unload stay unscheduled."""
+        self.whole = self.catalog = catalog
+        if not self._unloading:
+            return
+        models = {model for model, _ in self._unloading}
+        signatures = {name: signature for name, signature in catalog.signatures.items() if name not in models}
+        hosts = dict(catalog.hosts)
+        for model in models:
+            others = [host for host in hosts.get(model, ()) if (model, host) not in self._unloading]
+            if any(host.alive for host in others):
+                hosts[model] = others
+        self.catalog = dataclasses.replace(catalog, signatures=signatures, hosts=hosts)
+
+    @contextmanager
+    def unloading(self, model: str, backend: Backend) -> Iterator[None]:
+        """Keep a model unscheduled for the length of the block, whatever catalog is put.
+
+        Its requests pass to another living Triton that has the model, if there is one.
+        """
+        self._unloading.append((model, backend))
+        self.put(self.whole)
+        try:
+            yield
+        finally:
+            self._unloading.remove((model, backend))
+            self.put(self.whole)
 
 
 async def discover(

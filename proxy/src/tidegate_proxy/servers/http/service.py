@@ -123,7 +123,7 @@ class HttpService:
     def _changing(self, verb: Verb, call: Call, triton: Backend) -> AbstractAsyncContextManager[None]:
         """Where the Triton decides who may change models, nothing is drained for a client that it may refuse."""
         limit_s = 0.0 if ("http", call.route.api) in triton.apis.left else math.inf
-        return self._discovery.changing(verb, call.route.model, triton, limit_s)
+        return self._discovery.changing(verb, call.route.model, call.route.repository, triton, limit_s)
 
     async def listen(self, address: str) -> int:
         """Bind and serve, or have the fronts do it; the port. Raises OSError when it cannot be bound, TlsError."""
