@@ -22,10 +22,12 @@ from tidegate_proxy.access.restrictions import RestrictionError
 from tidegate_proxy.app.doctor.examination import examine
 from tidegate_proxy.commands.check import check
 from tidegate_proxy.configuration.apis import APIS, Api
+from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import read_config
+from tidegate_proxy.tritons import restrictions
 from tidegate_proxy.tritons.backend import SERVICE
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
-from tidegate_proxy.tritons.restrictions import Restricted, problems
+from tidegate_proxy.tritons.restrictions import Restricted, left_apis, problems
 
 CHECK = typer.Typer()
 CHECK.command()(check)
@@ -455,3 +457,45 @@ def test_a_triton_that_comes_back_opens_nothing_unasked(
     assert over_http(proxy, "POST", path, body) == 403
     assert over_http(proxy, "POST", path, body, {KEY: "hush"}) == 200
     assert over_grpc(proxy, "ModelInfer", _request("echo"), {}) == "OK"
+
+
+def _answers(*refused: Api, unknown: tuple[Api, ...] = (), is_absent: bool = False) -> Restricted:
+    words = dict.fromkeys(refused, f"expecting header '{KEY}'")
+    return Restricted(words, {}, frozenset(unknown), is_absent)
+
+
+def test_what_a_triton_does_not_say_it_decides_itself() -> None:
+    config = ServeConfig.model_validate({"tritons": ("a:1",)})
+    silent = left_apis({"grpc": _answers(), "http": _answers(unknown=tuple(APIS))}, config)
+    assert {api for protocol, api in silent.left if protocol == "http"} == set(APIS)
+    assert silent.unknown == silent.left
+    said = left_apis({"grpc": _answers(), "http": _answers("trace")}, config, silent)
+    assert said.left == {("http", "trace")}
+    assert not said.unknown
+    again = left_apis({"grpc": _answers(), "http": _answers(unknown=tuple(APIS))}, config, said)
+    assert again.left == said.left, "what it said before holds"
+    absent = left_apis({"grpc": _answers(), "http": _answers(unknown=tuple(APIS), is_absent=True)}, config)
+    assert (absent.left, len(absent.unknown)) == (frozenset(), len(APIS))
+
+
+def test_a_triton_that_is_slow_over_http_opens_nothing_unasked(
+    of_http: EmbeddedTriton,
+    serve: Callable[..., Any],
+    over_http: Ask,
+    eventually: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is asked again, and then known to restrict inference alone."""
+
+    async def silent(*_: object) -> None:
+        return None
+
+    with monkeypatch.context() as patched:
+        patched.setattr(restrictions, "_asked", silent)
+        proxy = serve(of_http)
+    ask = ("POST", "/v2/models/echo/infer", BODIES["echo"])
+    assert over_http(proxy, *ask) == 403
+    (backend,) = proxy.serving._discovery.backends
+    assert {api for protocol, api in backend.apis.left if protocol == "http"} == set(APIS)
+    eventually(lambda: backend.apis.left == {("http", "inference")}, "it to be asked again")
+    assert over_http(proxy, *ask) == 403

@@ -23,6 +23,10 @@ class LeftApis:
     """APIs that this Triton refuses to Tidegate itself, over gRPC."""
     answers_http_health: bool = False
     """Whether Tidegate answers health over HTTP from what it knows, as `restricted` says who may ask."""
+    answered: frozenset[tuple[Protocol, Api]] = frozenset()
+    """APIs of which this Triton said whether it restricts them."""
+    unknown: frozenset[tuple[Protocol, Api]] = frozenset()
+    """APIs of which it did not say so when it was asked last."""
     inference_keys: Mapping[Protocol, str] = field(default_factory=dict)
     """Headers that open inference and that Tidegate has, too, named as over HTTP: their clients are scheduled."""
 

@@ -197,6 +197,17 @@ class Discovery:
             [model.config.name for backend in living for model in self._directory.catalog.loaded[backend]]
         )
 
+    async def _ask_again(self, backend: Backend) -> None:
+        """Ask once more what a Triton restricts that did not say so."""
+        before = backend.apis
+        try:
+            await of_tritons.take_note([backend], self._config, over_http=self._over_http, starts_s=0)
+        except RestrictionError as error:
+            log.error("%s", error)
+            return
+        if (backend.apis.left, backend.apis.closed) != (before.left, before.closed):
+            await self.refresh([model.config.name for model in self._directory.catalog.loaded[backend]])
+
     async def look_around(self) -> None:
         """For ever: notice what was loaded or unloaded without us."""
         while True:
@@ -209,6 +220,8 @@ class Discovery:
                 living = [backend for backend in self.backends if backend.alive]
                 await asyncio.gather(*(self._guarded(self._compare_configs, backend) for backend in living))
             for backend in [backend for backend in self.backends if backend.alive]:
+                if backend.apis.unknown:
+                    await self._guarded(self._ask_again, backend)
                 await self._look_at(backend)
 
     async def _take_turns(self) -> None:

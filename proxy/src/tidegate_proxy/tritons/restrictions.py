@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import Final
 
 import aiohttp
+import grpc
 
 from tidegate_proxy.access.left_apis import GRPC_PREFIX, LeftApis
 from tidegate_proxy.access.restrictions import RestrictionError
@@ -57,8 +58,10 @@ _FLAGS: Final[Mapping[Protocol, str]] = {
 _HEADER: Final = re.compile(r"expecting header '([^']+)'")
 """How a Triton names the header that opens an API."""
 _TIMEOUT_S: Final = 5.0
+_NO_ANSWER: Final = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _HTTP_STARTS_S: Final = 2.0
 _POLL_S: Final = 0.05
+_NEVER_ASKED: Final = LeftApis()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +71,35 @@ class Restricted:
     for_anybody: Mapping[Api, str]
     for_us: Mapping[Api, str]
     """The restricted APIs that our own headers do not open."""
+    unknown: frozenset[Api] = frozenset()
+    """APIs of which the Triton did not say so."""
+    is_absent: bool = False
+    """Whether nobody listens there, so that it restricts nothing as yet."""
 
 
-async def find_restrictions(backend: Backend, *, over_http: bool) -> dict[Protocol, Restricted]:
-    """Ask a Triton that is live. Over HTTP where that is served and the Triton can be asked."""
+async def find_restrictions(
+    backend: Backend, *, over_http: bool, starts_s: float = _HTTP_STARTS_S
+) -> dict[Protocol, Restricted]:
+    """Ask a Triton that is live. Over HTTP where that is served and the Triton can be asked.
+
+    `starts_s`: how much later it may listen over HTTP.
+    """
     found: dict[Protocol, Restricted] = {"grpc": await _over_grpc(backend)}
     if over_http and backend.http_url:
-        found["http"] = await _over_http(backend)
+        found["http"] = await _over_http(backend, starts_s)
     return found
 
 
-def left_apis(found: Mapping[Protocol, Restricted], config: ServeConfig) -> LeftApis:
-    """What is left to a Triton of which this was found."""
+def left_apis(found: Mapping[Protocol, Restricted], config: ServeConfig, before: LeftApis = _NEVER_ASKED) -> LeftApis:
+    """What is left to a Triton of which this was found.
+
+    What it did not answer stays as it was `before`; of what it never answered it decides itself, until it answers.
+    """
     decided = {(protocol, api) for entry in config.restricted for protocol in entry.protocols for api in entry.apis}
     left = {(protocol, api) for protocol, what in found.items() for api in what.for_anybody}
+    unknown = {(protocol, api) for protocol, what in found.items() for api in what.unknown}
+    present = {each for each in unknown if not found[each[0]].is_absent}
+    left |= (unknown & before.left) | (present - before.answered)
     keys = {
         protocol: _key_in(what.for_anybody["inference"])
         for protocol, what in found.items()
@@ -91,6 +109,8 @@ def left_apis(found: Mapping[Protocol, Restricted], config: ServeConfig) -> Left
         frozenset(left - decided),
         frozenset(found["grpc"].for_us),
         answers_http_health=("http", "health") in decided,
+        answered=before.answered | ({(protocol, api) for protocol in found for api in _PATHS} - unknown),
+        unknown=frozenset(unknown),
         inference_keys=keys,
     )
 
@@ -157,14 +177,21 @@ def consequences(backend: Backend) -> Iterator[tuple[str, str]]:
 
 
 async def take_note(
-    backends: Sequence[Backend], config: ServeConfig, *, over_http: bool, returning: bool = False
+    backends: Sequence[Backend],
+    config: ServeConfig,
+    *,
+    over_http: bool,
+    returning: bool = False,
+    starts_s: float = _HTTP_STARTS_S,
 ) -> None:
     """Find out what these Tritons restrict, and leave to them what the configuration does not decide.
 
     `over_http`: whether that is served. Raises RestrictionError for the first problem with one of them, and changes
     nothing then. `returning`: the key of a Triton that comes back may be another, which is logged: clients know it.
     """
-    found = await asyncio.gather(*(find_restrictions(backend, over_http=over_http) for backend in backends))
+    found = await asyncio.gather(
+        *(find_restrictions(backend, over_http=over_http, starts_s=starts_s) for backend in backends)
+    )
     for backend, restrictions in zip(backends, found, strict=True):
         for problem in problems(backend, restrictions, config):
             raise RestrictionError(problem)
@@ -173,8 +200,15 @@ async def take_note(
                 raise RestrictionError(problem)
             log.error("%s", problem)
     for backend, restrictions in zip(backends, found, strict=True):
-        before, backend.apis = backend.apis, left_apis(restrictions, config)
-        if backend.apis != before:
+        before = backend.apis
+        backend.apis = left_apis(restrictions, config, _NEVER_ASKED if returning else before)
+        for protocol in sorted({protocol for protocol, _ in backend.apis.unknown - before.unknown}):
+            log.warning(
+                "Triton at %s does not say what it restricts over %s: it is asked again, and decides until then",
+                backend.address,
+                _FLAGS[protocol],
+            )
+        if (backend.apis.left, backend.apis.closed) != (before.left, before.closed):
             for what, remedy in consequences(backend):
                 log.warning("%s; %s", what, remedy)
 
@@ -185,19 +219,32 @@ def _key_in(words: str) -> str:
     return found[1].lower().removeprefix(GRPC_PREFIX) if found else ""
 
 
+Words = Mapping[Api, str | None]
+"""What a Triton says of each API: why it refuses it; "": it does not; None: it did not answer."""
+
+
+def _restricted(anybody: Words, ours: Words, *, is_absent: bool = False) -> Restricted:
+    """What the answers mean. Where it is not known whether our headers open a restricted API, they do not."""
+    refused = {api: words for api, words in anybody.items() if words}
+    closed = {api: ours.get(api) or words for api, words in refused.items() if ours.get(api) != ""}
+    unknown = frozenset(api for api, words in anybody.items() if words is None)
+    return Restricted(refused, closed, unknown, is_absent)
+
+
 async def _over_grpc(backend: Backend) -> Restricted:
     anybody = await _all_refused(backend, ("inference", *_METHODS), opened=False)
-    return Restricted(anybody, await _all_refused(backend, anybody, opened=True) if backend.headers else anybody)
+    refused = [api for api, words in anybody.items() if words]
+    return _restricted(anybody, await _all_refused(backend, refused, opened=True) if backend.headers else {})
 
 
-async def _all_refused(backend: Backend, apis: Iterable[Api], *, opened: bool) -> dict[Api, str]:
+async def _all_refused(backend: Backend, apis: Iterable[Api], *, opened: bool) -> Words:
     asked = list(apis)
     refusals = await asyncio.gather(*(_refusal(backend, api, opened=opened) for api in asked))
-    return {api: words for api, words in zip(asked, refusals, strict=True) if words}
+    return dict(zip(asked, refusals, strict=True))
 
 
-async def _refusal(backend: Backend, api: Api, *, opened: bool) -> str:
-    """Triton's words for it; "" where it is not restricted."""
+async def _refusal(backend: Backend, api: Api, *, opened: bool) -> str | None:
+    """Triton's words for it; "" where it is not restricted, None where it does not answer."""
     try:
         if api == "inference":
             stream = backend.stream(SERVICE + "ModelStreamInfer", timeout_s=_TIMEOUT_S, opened=opened)
@@ -207,39 +254,48 @@ async def _refusal(backend: Backend, api: Api, *, opened: bool) -> str:
         else:
             await backend.ask(SERVICE + _METHODS[api], b"", timeout_s=_TIMEOUT_S, opened=opened)
     except CallFailed as error:
-        return error.details if is_restricted(error.details) else ""
+        if is_restricted(error.details):
+            return error.details
+        return None if error.code in _NO_ANSWER else ""
     return ""
 
 
-async def _over_http(backend: Backend) -> Restricted:
+async def _over_http(backend: Backend, starts_s: float) -> Restricted:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session:
 
-        async def refused(apis: Iterable[Api], headers: Mapping[str, str]) -> dict[Api, str]:
+        async def refused(apis: Iterable[Api], headers: Mapping[str, str]) -> Words:
             asked = list(apis)
             answers = await asyncio.gather(*(_asked(session, backend.http_url + _PATHS[api], headers) for api in asked))
-            return {api: words for api, words in zip(asked, answers, strict=True) if is_restricted(words)}
+            return dict(zip(asked, answers, strict=True))
 
-        if not await _is_there(session, backend.http_url):
-            log.warning("what Triton at %s restricts over HTTP is not known: it does not answer", backend.http_url)
-        anybody = await refused(_PATHS, {})
-        return Restricted(anybody, await refused(anybody, dict(backend.headers)) if backend.headers else anybody)
+        is_absent = not await _listens(session, backend.http_url, starts_s)
+        anybody: Words = dict.fromkeys(_PATHS) if is_absent else await refused(_PATHS, {})
+        closed = [api for api, words in anybody.items() if words]
+        ours = await refused(closed, dict(backend.headers)) if backend.headers else {}
+        return _restricted(anybody, ours, is_absent=is_absent)
 
 
-async def _is_there(session: aiohttp.ClientSession, url: str) -> bool:
-    """A Triton that has just started answers over gRPC first."""
-    give_up = time.monotonic() + _HTTP_STARTS_S
-    while time.monotonic() < give_up:
+async def _listens(session: aiohttp.ClientSession, url: str, starts_s: float) -> bool:
+    """Whether anybody takes connections. A Triton that has just started answers over gRPC first."""
+    give_up = time.monotonic() + starts_s
+    while True:
         try:
             async with session.get(f"{url}/v2/health/live"):
                 return True
-        except (aiohttp.ClientError, TimeoutError, ValueError):
+        except aiohttp.ClientConnectorError:
+            if time.monotonic() > give_up:
+                return False
             await asyncio.sleep(_POLL_S)
-    return False
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return True  # and does not answer in time
 
 
-async def _asked(session: aiohttp.ClientSession, url: str, headers: Mapping[str, str]) -> str:
+async def _asked(session: aiohttp.ClientSession, url: str, headers: Mapping[str, str]) -> str | None:
     try:
         async with session.get(url, headers=headers) as response:
-            return await response.text(errors="replace") if response.status == HTTPStatus.FORBIDDEN else ""
+            if response.status != HTTPStatus.FORBIDDEN:
+                return ""
+            words = await response.text(errors="replace")
+            return words if is_restricted(words) else ""
     except (aiohttp.ClientError, TimeoutError, ValueError):
-        return ""
+        return None
