@@ -5,9 +5,12 @@ from collections.abc import Sequence
 
 from tidegate.api import NEVER, Request
 from tidegate.toolkit import RequestQueue
-from tidegate_ppipe.paths import Path
+from tidegate_ppipe.paths import IN_TIME_DEVIATIONS, Path
 from tidegate_ppipe.resources import Resources
 from tidegate_ppipe.routes import Route, Routes
+
+SURE_DEVIATIONS = 2
+"""A batch leaves while so many standard deviations of its path are left, where its time allows for that."""
 
 
 class Found:
@@ -83,12 +86,22 @@ class Sizing:
             may_grow = count == len(queue) and due_ns != NEVER and queue.head.deferrable
             wanted = size if may_grow else rows
             path = self._probe(now_ns, route, wanted, queue.shape)
-            if path.promised_ns <= due_ns:
+            late_ns = path.promised_ns + self._kept_ns(now_ns, queue.head, route, path) - due_ns
+            if late_ns <= 0:
                 if wanted > rows:
                     path = self._probe(now_ns, route, rows, queue.shape)
                 return Found(route, queue.shape, size, count, rows, due_ns, path)
-            size = bisect_right(work_ns, work_ns[wanted - 1] - (path.promised_ns - due_ns))
+            size = bisect_right(work_ns, work_ns[wanted - 1] - late_ns)
         return None
+
+    def _kept_ns(self, now_ns: int, head: Request, route: Route, path: Path) -> int:
+        """The time that has to be left beyond what is promised: workers serve what is in time for certain before that.
+
+        At most half of what the head has to spare where nothing waits: one that finds its path idle is never refused.
+        """
+        time_ns = self.due_ns(head, route.budget) - head.arrival_ns
+        alone_ns = path.promised_ns - now_ns - path.waiting_ns
+        return min(round((SURE_DEVIATIONS - IN_TIME_DEVIATIONS) * path.margin_ns), max(0, time_ns - alone_ns) // 2)
 
     def _probe(self, now_ns: int, route: Route, rows: int, shape: str) -> Path:
         path = self._resources.probe(route.planned, rows, shape, now_ns)
