@@ -68,7 +68,8 @@ class Corrections:
             self._resources.reserve(flight, late.stops, done)
             commands = self._advance(now_ns, rest[0].place)
             is_early = now_ns < min(done.booked_ns + done.duration_ns, rest[0].booked_ns)
-            if is_early and flight.batch_id not in [each.batch_id for each in commands]:
+            is_here = all(map(self._resources.is_here, rest))  # else it is going to fail
+            if is_early and is_here and flight.batch_id not in [each.batch_id for each in commands]:
                 commands.append(Reroute(flight.batch_id, legs_of(late.stops)))  # its rows are sent at once
             return commands
         return self._reroute(now_ns, flight, flight.leg, other.stops, done)
