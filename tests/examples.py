@@ -5,6 +5,8 @@ the commit before. It is looked for by itself.
 """
 
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture.providers import HypothesisProvider
+from hypothesis.internal.constants_ast import Constants
 
 # How long an example takes, and how long drawing it does, says nothing on a busy machine.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -12,6 +14,8 @@ settings.register_profile("quick", _PATIENT, max_examples=30, derandomize=True, 
 settings.register_profile("thorough", _PATIENT, max_examples=200, derandomize=True, database=None)
 settings.register_profile("explore", _PATIENT, max_examples=1000, print_blob=True)
 settings.load_profile("quick")
+# Hypothesis draws constants of the modules that a process has loaded, too: which they are depends on the tests before.
+HypothesisProvider._local_constants = Constants()  # type: ignore[assignment]
 
 
 def examples(share: float) -> int:

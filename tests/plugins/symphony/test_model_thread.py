@@ -3,7 +3,7 @@
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.api import NEVER, Model, Profile, Request
@@ -123,6 +123,7 @@ def test_what_can_only_be_tried_is_tried_with_all_that_might_be_in_time() -> Non
     assert plan_of(thread_of(5, 6, 6, 6))[:3] == (0, 4, 4)
 
 
+@example([(0, 1, 12)] * 3 + [(0, 3, 12)] * 2 + [(0, 1, 12)])  # the last fills the row that the one before it leaves
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(6, 40)), min_size=1, max_size=12))
 def test_joining_one_by_one_is_gathering_all_at_once(arrivals: list[tuple[int, int, int]]) -> None:
     thread = thread_of()

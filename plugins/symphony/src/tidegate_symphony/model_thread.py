@@ -118,11 +118,12 @@ class ModelThread(RequestQueue):
             return now_ns >= candidate.exec_ns  # who is in it is looked at again when a worker is idle
         if self.rank_ns(request) < self._last_ns:
             return False  # it stands before others
-        if candidate.full or candidate.start + candidate.count + 1 < len(self._requests):
-            return True  # others wait before it that could not join either
         rows = candidate.rows + request.rows
         due_ns = min(candidate.due_ns, self._gathering.due_ns(request))
-        if rows <= self.outlook.most_rows and now_ns + self.outlook.profile.planned_ns(rows) <= due_ns:
+        fits = rows <= self.outlook.most_rows and now_ns + self.outlook.profile.planned_ns(rows) <= due_ns
+        if candidate.full or candidate.start + candidate.count + 1 < len(self._requests):
+            return not fits  # others wait before it that do not fit; it may fill the rows that they leave
+        if fits:
             candidate.count, candidate.rows, candidate.due_ns = candidate.count + 1, rows, due_ns
             self._time(candidate, now_ns, enough_rows)
             return True
