@@ -115,6 +115,13 @@ MEMBERS = tuple(path.name for path in ROOT.glob("*/src/tidegate*")) + tuple(
 )
 
 
+def test_tests_of_the_proxy_are_where_its_sources_are() -> None:
+    """A folder of tests has the name of a package of the proxy, and each file of tests is in one."""
+    tests, sources = ROOT / "tests/proxy", ROOT / "proxy/src/tidegate_proxy"
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}
+    assert [str(folder) for folder in sorted(folders) if folder == Path() or not (sources / folder).is_dir()] == []
+
+
 def test_no_module_imports_itself_in_a_circle() -> None:
     """Not even for its types: whoever reads one of a circle has to read them all."""
     graph = grimp.build_graph(*sorted({*MEMBERS} - {"tidegate_template"}), include_external_packages=False)

@@ -10,8 +10,8 @@ from bench.hazards.stage import Stage
 
 ROOT = Path(__file__).parents[2]
 TESTS = (
-    "tests/proxy/test_no_silent_death.py",
-    "tests/proxy/test_tritons_looked_after.py",
+    "tests/proxy/app/test_no_silent_death.py",
+    "tests/proxy/scheduling/test_tritons_looked_after.py",
     "tests/core/engine/test_faults.py",
 )
 IN_ALL = re.compile(r"(\d+) (passed|failed|error|skipped)")

@@ -17,7 +17,7 @@ from tidegate_repo_generator import plugin as generator_plugin
 
 pytest.importorskip("pynvml", reason="needs nvidia-ml-py, the extra `nvml` of tidegate-proxy")
 
-from tests.proxy.mig.fake_nvml import FakeNvml, Gpu
+from tests.proxy.tritons.mig.fake_nvml import FakeNvml, Gpu
 
 HALF = {"type": "mig", "profile": "3g.20gb", "start": 4}
 

@@ -8,8 +8,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tests.proxy.actuation.deployment import layout, write_deployment
-from tests.proxy.actuation.split import of_blocks, write_blocks
+from tests.proxy.app.actuation.deployment import layout, write_deployment
+from tests.proxy.app.actuation.split import of_blocks, write_blocks
 from tidegate.documents import (
     Device,
     InterferenceModel,

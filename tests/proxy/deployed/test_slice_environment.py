@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy.actuation.deployment import layout
+from tests.proxy.app.actuation.deployment import layout
 from tidegate.documents import Device, Mig, Mps
 from tidegate_proxy.deployed import slice_environment
 from tidegate_proxy.deployed.folder import DeploymentError

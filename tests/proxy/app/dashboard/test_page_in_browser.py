@@ -1,0 +1,188 @@
+"""The page itself, in a headless chromium: hostile names are text, and everything is done by keyboard and at 400 px."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.proxy.app.dashboard.browser import CHROMIUM, Tab, browser
+from tidegate.sim.what_if import Answer
+from tidegate_proxy.app.dashboard.overview import Overview
+from tidegate_proxy.app.dashboard.routes import LivePage
+from tidegate_proxy.app.dashboard.snapshot import (
+    Bad,
+    Decision,
+    LegBar,
+    ModelRow,
+    ShapeRow,
+    Snapshot,
+    TrialRow,
+    TrialSection,
+    TrialSide,
+    WorkerRow,
+)
+from tidegate_proxy.app.dashboard.source import Hello
+from tidegate_proxy.app.dashboard.viewers import Viewers
+from tidegate_proxy.app.dashboard.what_if import WhatIf
+from tidegate_proxy.app.dashboard.why import Companion, Explanation, LegFigures, Part, StepLine
+from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.interface import Receive, Scope, Send
+from tidegate_proxy.servers.http.server import start_server
+from tidegate_proxy.transport.ports import bind
+
+EVIL = "<img src=x onerror='document.title=1'><script>document.title=2</script>\"'`${1}"
+LONG = "a-model-whose-name-does-not-end" * 5
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
+
+
+class Hostile:
+    """Whatever has a name has an evil one."""
+
+    def hello(self) -> Hello:
+        return Hello("live", EVIL, EVIL)
+
+    def open(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def tick(self, viewers: int) -> Snapshot:
+        models = [
+            ModelRow(name, 50.0, 12.5, share, 1, 2, 3, 4, 10.0, 60.0, 2.0, {1: 3, 2: 5})
+            for name, share in ((EVIL, 0.5), (LONG, 0.999))
+        ]
+        workers = [WorkerRow(0, EVIL, EVIL, "up", 0.5, 1), WorkerRow(1, LONG, "k", "ejected", 0.0, 0)]
+        shapes = [ShapeRow(EVIL, EVIL, EVIL, EVIL, 4, 9, 20.0, 25.0, 0.5)]
+        legs = [LegBar(0, 0, 9_500_000, 100_000, 50_000, 4, 4, 1, 7)]
+        decisions = [Decision(9_900.0, "dispatch", EVIL, EVIL, EVIL, EVIL, 2, 7), Decision(9_950.0, "lost", "")]
+        worst = [
+            Bad(7, EVIL, "late", 9_000.0, 70.0, 20.0, ""),
+            Bad(8, EVIL, "dropped", 9_000.0, 70.0, None, EVIL),
+            Bad(9, LONG, "in time", 9_000.0, 10.0, -40.0, ""),
+        ]
+        figures = (models, 1, workers, 1, shapes, [EVIL], legs, 1, decisions, 1, worst)
+        return Snapshot(10_000.0, 10.0, *figures, viewers, 1.5, self._trial())
+
+    @staticmethod
+    def _trial() -> TrialSection:
+        sides = [TrialSide(EVIL, 950, 0.9, 10.0, 60.0), TrialSide(LONG, 50, None)]
+        rows = [TrialRow(EVIL, sides, (0.02, 0.05), ""), TrialRow(LONG, sides, None, EVIL)]
+        return TrialSection("canary", EVIL, 0.05, None, rows, 1, EVIL)
+
+    async def story(self, request_id: int) -> Explanation | None:
+        steps = [StepLine(0.0, "arrived", EVIL)]
+        legs = [LegFigures(EVIL, EVIL, 4, 5.0, 6.0, 50.0, 64.0)]
+        return Explanation(
+            request_id, EVIL, EVIL, EVIL, 1, 8_930.0, "late", 70.0, 50.0, f"Why: {EVIL}", EVIL,
+            [Part("batch", 5.0), Part("worker", 1.0), Part("ran", 50.0), Part("longer", 14.0)],
+            1, 4, [Companion(8, 1, 2.0)], 2, legs, [(EVIL, 3, 30.0)], steps,
+        )  # fmt: skip
+
+    async def what_if(self, at_ms: int | None) -> object:
+        return WhatIf(40, 3.0, 0.1, 0.9, [Answer("as it is", 0.9), Answer(EVIL, None, why=EVIL)])
+
+    def at(self, at_ms: int) -> object:
+        raise ValueError("none")
+
+    def overview(self) -> object:
+        raise ValueError("none")
+
+
+class Broken(Hostile):
+    """A recording that can be read up to a line only."""
+
+    def hello(self) -> Hello:
+        return Hello("recording", "fifs", "1", "run.jsonl", 10_000.0)
+
+    def at(self, at_ms: int) -> object:
+        return self.tick(0)
+
+    def overview(self) -> object:
+        return Overview([], 3_000.0, done=True, error="byte 7 of the log begins no entry")
+
+
+def in_browser(folder: Path, test: Callable[[Tab, str], Awaitable[None]], shown: Hostile | None = None) -> None:
+    async def all_of_it() -> None:
+        hostile = shown or Hostile()
+        page = LivePage(hostile, None if shown else Viewers(hostile), lambda _headers: None)
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await page.answer(Exchange(scope, receive, send), scope["query_string"])
+
+        server = await start_server(answer, bind("127.0.0.1:0"))
+        try:
+            async with browser(folder) as tab:
+                await test(tab, f"http://127.0.0.1:{server.port}/live")
+        finally:
+            await page.close()
+            await server.stop()
+
+    asyncio.run(all_of_it())
+
+
+def test_hostile_names_the_keyboard_and_a_telephone(tmp_path: Path) -> None:
+    async def test(tab: Tab, address: str) -> None:
+        await tab.look(400, 900, dark=True)
+        await tab.open(address)
+        await tab.until("document.querySelectorAll('#models tbody tr').length === 2")
+        # By keyboard alone: to the requests, down to the second one, its story, and back.
+        await tab.press("w")
+        assert await tab.value("document.activeElement.id") == "worst"
+        await tab.press("ArrowDown")
+        assert await tab.value("document.querySelector('[aria-selected=true]').dataset.request") == "8"
+        await tab.press("Enter")
+        await tab.until("!document.getElementById('story').hidden")
+        assert await tab.value("document.activeElement.id") == "story"
+        assert (await tab.value("document.querySelector('#story .said').textContent")) == f"Why: {EVIL}"
+        await tab.press("s")
+        await tab.until("document.querySelectorAll('#answers .answer').length === 2")
+        await tab.press("Escape")
+        assert await tab.value("document.getElementById('story').hidden")
+        assert await tab.value("document.activeElement.id") == "worst"
+        await tab.press("p")
+        assert await tab.value("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
+        # Names are text, whole and inert.
+        assert await tab.value("document.querySelector('#models tbody td').textContent") == EVIL
+        assert await tab.value("document.querySelectorAll('img, main script').length") == 0
+        # The canary is one section among the others; its interval is said, and drawn right of zero.
+        assert await tab.value("document.getElementById('trial-title').textContent") == "Canary: 5 %"
+        assert await tab.value("document.querySelector('#trial-rows article b.in-time').textContent") == (
+            f"{EVIL} changes attainment by +2.0 to +5.0 points"
+        )
+        assert await tab.value("parseFloat(document.querySelector('.gain i').style.left)") == 70
+        assert EVIL in await tab.value("document.querySelectorAll('#trial-rows article')[1].textContent")
+        assert await tab.value("document.title") == "Tidegate, live"
+        assert await tab.value("document.documentElement.scrollWidth <= 400")
+        assert await tab.value(
+            "document.querySelector('canvas').getContext('2d').getImageData(0, 8, 9999, 1).data.some(Boolean)"
+        )
+        dark = await tab.value("getComputedStyle(document.documentElement).backgroundColor")
+        await tab.look(1200, 900, dark=False)
+        assert await tab.value("getComputedStyle(document.documentElement).backgroundColor") != dark
+        unnamed = "[...document.querySelectorAll('button, input, select, [tabindex=\"0\"], canvas')]" + (
+            ".filter((e) => !e.hidden && !(e.textContent.trim() || e.ariaLabel || e.title || e.labels?.length"
+            " || e.getAttribute('aria-labelledby'))).map((e) => e.outerHTML)"
+        )
+        assert await tab.value(unnamed) == []
+        assert tab.said == []
+
+    in_browser(tmp_path, test)
+
+
+def test_a_recording_says_how_far_it_can_be_read(tmp_path: Path) -> None:
+    async def test(tab: Tab, address: str) -> None:
+        await tab.open(address)
+        says = "recording, readable up to 0:03 only: byte 7 of the log begins no entry"
+        await tab.until(f"document.getElementById('state')?.textContent === {says!r}")
+        assert await tab.value("document.getElementById('title').textContent") == (
+            "run.jsonl: policy fifs, read by Tidegate 1"
+        )
+        # Going to a part of the page leaves it as it is: only an address with another token is another visit.
+        stays = "(resolve) => { addEventListener('hashchange', () => setTimeout(() => resolve(window.mark), 50), "
+        stays += "{ once: true }); location.hash = '#why' }"
+        assert await tab.value(f"window.mark = 1, new Promise({stays})") == 1
+        assert tab.said == []
+
+    in_browser(tmp_path, test, Broken())

@@ -1,0 +1,175 @@
+"""A recording in the page: any instant of it, its requests, what would have been otherwise."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from tests.proxy.app.dashboard.log_of import write_log
+from tests.proxy.app.dashboard.moments import MS
+from tidegate.observation import read_log
+from tidegate_proxy.app.dashboard.log_file import LogFile
+from tidegate_proxy.app.dashboard.overview import Overview
+from tidegate_proxy.app.dashboard.recording import Recording
+from tidegate_proxy.app.dashboard.what_if import WhatIf
+from tidegate_proxy.commands.page import page
+
+SECONDS, RATE = 13, 300
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("log") / "<b>run.jsonl"
+    assert write_log(path, seconds=SECONDS, rate=RATE) == SECONDS * RATE
+    return path
+
+
+@pytest.fixture
+def recording(log: Path) -> Iterator[Recording]:
+    recording = Recording(log)
+    yield recording
+    recording.close()
+
+
+def whole(recording: Recording) -> Overview:
+    give_up = time.monotonic() + 60
+    while not (overview := recording.overview()).done:
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    return overview
+
+
+def test_instants_and_requests_are_found_as_if_the_log_were_read(log: Path) -> None:
+    lines = log.read_bytes().splitlines(keepends=True)
+    with log.open("rb") as file:
+        entries = list(read_log(file)[1])
+    offsets, at = [], len(lines[0])
+    for line in lines[1:]:
+        offsets.append(at)
+        at += len(line)
+    file_ = LogFile(log)
+    instants = [entry.event.now_ns for entry in entries]
+    assert (file_.first_ns, file_.last_ns) == (instants[0], instants[-1])
+    for wanted in [0, *instants[::37], *(ns + 1 for ns in instants[::53]), instants[-1] + 1]:
+        first = next((offset for offset, ns in zip(offsets, instants, strict=True) if ns >= wanted), at)
+        assert file_.offset_at(wanted) == first
+    for request_id in (0, 1, 2, 700, SECONDS * RATE - 1):
+        offset = file_.offset_of(request_id)
+        assert offset is not None
+        entry, _ = next(file_.entries(offset))
+        assert entry.event.request.id == request_id  # type: ignore[union-attr]
+    assert file_.offset_of(SECONDS * RATE) is None
+    file_.close()
+
+
+def test_any_instant_of_it(recording: Recording) -> None:
+    hello = recording.hello()
+    assert (hello.kind, hello.policy) == ("recording", "symphony")
+    assert hello.length_ms == pytest.approx(1000 * SECONDS, rel=0.01)
+    snapshot = recording.at(12_000)
+    m, n = snapshot.models
+    assert m.rate_rps + n.rate_rps == pytest.approx(RATE, rel=0.05)
+    assert (m.slo_ms, n.slo_ms) == (60.0, 40.0)
+    assert [worker.name for worker in snapshot.workers] == ["w0", "w1"]
+    assert 0 < snapshot.workers[0].busy <= 1
+    assert all(leg.start_us + leg.took_us >= 2e6 and leg.start_us <= 12e6 for leg in snapshot.legs)
+    assert {snapshot.names[leg.model] for leg in snapshot.legs} == {"m", "n"}
+    assert snapshot.decisions
+    assert recording.at(0).models[0].rate_rps == 0
+    assert recording.at(10**9).workers  # after its end
+
+
+def test_the_whole_of_it(recording: Recording) -> None:
+    overview = whole(recording)
+    assert overview.error == ""
+    assert sum(each.in_time + each.late + each.dropped + each.failed for each in overview.pieces) == SECONDS * RATE
+
+
+def test_stories_and_what_if(recording: Recording) -> None:
+    story = asyncio.run(recording.story(700))
+    assert story is not None
+    assert [story.steps[0].what, story.steps[-1].what, story.outcome] == ["arrived", "answered", "in time"]
+    assert sum(part.ms for part in story.parts) == pytest.approx(story.latency_ms)
+    assert asyncio.run(recording.story(10**6)) is None
+    told = asyncio.run(recording.what_if(2_500))
+    assert isinstance(told, WhatIf)
+    simulated = {each.name: each.share for each in told.answers}
+    assert told.actual == pytest.approx(simulated["as it is"], abs=0.03)
+    less = simulated["without worker w1"]
+    assert less is not None
+    assert told.actual is not None
+    assert less < told.actual
+
+
+def test_one_that_is_cut_off_or_broken(log: Path, tmp_path: Path) -> None:
+    text = log.read_bytes()
+    cut = tmp_path / "cut.jsonl"
+    cut.write_bytes(text[: len(text) // 2])  # in the middle of a line
+    recording = Recording(cut)
+    assert whole(recording).error == ""
+    assert recording.at(3000).models
+    recording.close()
+    broken = tmp_path / "broken.jsonl"
+    lines = text.splitlines(keepends=True)
+    broken.write_bytes(b"".join([*lines[:500], b"{}\n", *lines[501:]]))
+    recording = Recording(broken)
+    assert "begins no entry" in whole(recording).error
+    recording.close()
+
+
+def _page(*arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", "from tidegate.cli import main; main()", "page", "--no-browser", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_command_serves_it_to_whom_it_tells(log: Path) -> None:
+    process = _page(str(log))
+    try:
+        assert process.stdout is not None
+        address, _, token = process.stdout.readline().strip().partition("#token=")
+        request = urllib.request.Request(f"{address}/hello", headers={"x-tidegate-page": "1"})
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(request, timeout=20)
+        request.add_header("authorization", f"Bearer {token}")
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            assert b'"kind":"recording"' in answer.read()
+        unknown = urllib.request.Request(f"{address}/story?request=999999999", headers=dict(request.header_items()))
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(unknown, timeout=20)
+        assert b"is not in this recording" in refused.value.read()
+    finally:
+        process.send_signal(2)
+        assert process.wait(20) == 0
+        process.communicate()
+
+
+def test_a_port_that_is_taken_is_no_fault_of_the_recording(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(typer.Exit):
+        page(log, taken.getsockname()[1], browser=False)
+    assert capsys.readouterr().err.startswith("error: cannot listen on 127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("", "no header"), ('{"version": 1}\n', "record it anew"), (None, "No such")]
+)
+def test_what_is_no_recording(tmp_path: Path, text: str | None, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "no.jsonl"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(typer.Exit):
+        page(path, 0, browser=False)
+    assert why in capsys.readouterr().err
+
+
+def test_the_times_of_the_log_are_those_of_the_page(recording: Recording) -> None:
+    story = asyncio.run(recording.story(0))
+    assert story is not None
+    assert story.arrived_ms == 0.0
+    assert recording._log.first_ns == 5_000 * MS

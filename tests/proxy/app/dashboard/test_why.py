@@ -1,0 +1,153 @@
+"""Why a request was late, dropped or in time: the story that is told of it."""
+
+import pytest
+
+from tests.core.engine.script import arrived, failed, finished, run
+from tests.proxy.app.dashboard.moments import MS, SETUP, moments_of
+from tidegate.api import Commands, Drop, RequestCancelled, SetTimer
+from tidegate.engine import AnyStimulus, ClockAdvanced
+from tidegate_proxy.app.dashboard.telling import telling
+from tidegate_proxy.app.dashboard.why import Explanation
+
+
+def told(request_id: int, stimuli: list[AnyStimulus], *answers: Commands) -> Explanation:
+    steps = telling(request_id, moments_of(stimuli, *answers), SETUP.models, SETUP.workers, lambda ns: ns / MS)
+    story = list(steps)[-1]
+    assert story is not None
+    return story
+
+
+def parts(story: Explanation) -> dict[str, float]:
+    return {part.what: part.ms for part in story.parts}
+
+
+def test_in_time_with_another() -> None:
+    story = told(
+        0,
+        [arrived(0, 0, due_ns=60 * MS), arrived(1, 5 * MS), finished(25 * MS, started_ns=5 * MS)],
+        [],
+        [run(0, 1, at_ns=5 * MS, last_ns=20 * MS)],
+    )
+    assert story.verdict == (
+        "In time, with 35.0 ms to spare. It waited 5.0 ms until its batch was formed with 1 other."
+    )
+    assert parts(story) == {"batch": 5.0, "ran": 20.0}
+    assert (story.batch, story.batch_rows, [each.id for each in story.companions]) == (0, 2, [1])
+    assert story.companions[0].waited_ms == 0
+    assert (story.wrong, story.latency_ms, story.due_ms) == ("", 25.0, 60.0)
+    assert [step.what for step in story.steps] == ["arrived", "waits", "joined", "sent", "ran", "answered"]
+
+
+def test_late_as_its_batch_ran_longer_than_planned() -> None:
+    story = told(0, [arrived(0, 0, due_ns=30 * MS), finished(45 * MS)], [run(0, last_ns=10 * MS)])
+    assert story.verdict == (
+        "Late by 15.0 ms. When its batch was formed, after 0.00 ms, it was expected to end 20.0 ms early: it ran "
+        "35.0 ms longer than planned."
+    )
+    assert story.wrong == "m with 1 row on w0 (its batch): planned 10.0 ms, took 45.0 ms, 350% more"
+    assert parts(story) == {"ran": 10.0, "longer": 35.0}
+
+
+def test_late_as_the_batch_before_it_ran_longer() -> None:
+    story = told(
+        1,
+        [
+            arrived(0, 0),
+            arrived(1, 2 * MS, due_ns=40 * MS),
+            finished(40 * MS, 0),
+            finished(50 * MS, 1, started_ns=40 * MS),
+        ],
+        [run(0, batch=0, last_ns=10 * MS)],
+        [run(1, batch=1, at_ns=10 * MS, last_ns=10 * MS)],
+    )
+    assert story.outcome == "late"
+    assert "it began 30.0 ms later than planned, as batch 0 before it on w0 ran 30.0 ms longer than planned" in (
+        story.verdict
+    )
+    assert story.wrong == "m with 1 row on w0 (batch 0 before it): planned 10.0 ms, took 40.0 ms, 300% more"
+    assert parts(story) == {"worker": 38.0, "ran": 10.0}
+    assert story.meanwhile == [("m", 1, 40.0)]
+
+
+def test_late_already_when_its_batch_was_formed() -> None:
+    story = told(
+        1,
+        [arrived(0, 0, model="n"), arrived(1, 1 * MS, due_ns=15 * MS), finished(10 * MS, 0), finished(20 * MS, 1)],
+        [run(0, batch=0, last_ns=10 * MS, model="n")],
+        [],
+        [run(1, batch=1, at_ns=10 * MS, last_ns=10 * MS)],
+    )
+    assert story.verdict == (
+        "Late by 5.0 ms. It could not be in time any more when its batch was formed, 9.0 ms after its arrival: the "
+        "batch was expected to end 5.0 ms too late. While it waited its workers ran 1 batch of other models."
+    )
+
+
+def test_dropped() -> None:
+    story = told(
+        1,
+        [arrived(0, 0), arrived(1, 1 * MS, due_ns=15 * MS), finished(10 * MS, 0)],
+        [run(0, batch=0, last_ns=10 * MS)],
+        [],
+        [Drop(1, "deadline")],
+    )
+    assert story.outcome == "dropped"
+    assert story.verdict == (
+        "Given up after 9.0 ms (deadline): 5.0 ms were left until its deadline, in which it could not be answered. "
+        "While it waited its workers ran 1 batch."
+    )
+    assert parts(story) == {"batch": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        (failed(5 * MS), "It failed after 5.0 ms: out of memory."),
+        (RequestCancelled(5 * MS, 0), "Its client left after 5.0 ms."),
+        (ClockAdvanced(5 * MS), "It has not ended: its batch was formed after 0.00 ms, and has not been answered."),
+    ],
+)
+def test_other_ends(last: AnyStimulus, said: str) -> None:
+    assert told(0, [arrived(0, 0), last, arrived(1, 6 * MS)], [run(0, last_ns=10 * MS)]).verdict.startswith(said[:30])
+
+
+def test_one_that_was_tried_again_is_told_of_its_last_batch() -> None:
+    story = told(
+        0,
+        [arrived(0, 0), failed(4 * MS, retry=True), finished(20 * MS, 1, worker=1, started_ns=4 * MS)],
+        [run(0, last_ns=10 * MS)],
+        [],
+        [run(0, batch=1, worker=1, at_ns=4 * MS, last_ns=16 * MS)],
+    )
+    assert (story.batch, [leg.worker for leg in story.legs]) == (1, ["w1"])
+    assert parts(story) == {"batch": 4.0, "ran": 16.0}
+
+
+def test_nothing_is_told_of_what_is_not_known() -> None:
+    steps = telling(7, moments_of([arrived(0, 0)]), SETUP.models, SETUP.workers, float)
+    assert list(steps)[-1] is None
+
+
+def test_a_stream_that_is_met_in_its_middle() -> None:
+    """Batches of requests that came before are no fault, and their workers are known once they are free."""
+    moments = moments_of(
+        [arrived(0, 0), arrived(1, 4000 * MS), finished(4001 * MS, started_ns=4000 * MS)],
+        [],
+        [run(0, 1, at_ns=4000 * MS, last_ns=20 * MS)],
+    )
+    story = list(telling(1, moments, SETUP.models, SETUP.workers, float))[-1]
+    assert story is not None
+    assert (story.outcome, story.companions) == ("in time", [])
+
+
+def test_one_that_tidegate_overslept() -> None:
+    story = told(
+        0,
+        [arrived(0, 0, due_ns=30 * MS), ClockAdvanced(200 * MS)],
+        [SetTimer("t", 5 * MS)],
+        [Drop(0, "deadline")],
+    )
+    assert story.verdict == (
+        "Given up after 200.0 ms (deadline): its deadline had passed. Meanwhile Tidegate woke up 195.0 ms late: its "
+        "machine was busy, or stood still."
+    )

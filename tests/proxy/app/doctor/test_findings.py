@@ -1,0 +1,289 @@
+"""Facts in, findings out: each concept by itself, without a Triton."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.proxy.app.doctor.made_up import config_of, facts_of, profiles_of, said
+from tidegate.documents import ProfileFile
+from tidegate_proxy.app.doctor.agreement import disagreements
+from tidegate_proxy.app.doctor.batching import (
+    batches_of_one,
+    judged_twice,
+    merged_by_nobody,
+    waiting_twice,
+    words_in_vain,
+)
+from tidegate_proxy.app.doctor.diagnosis import diagnose
+from tidegate_proxy.app.doctor.facts import Executions, Form, NotReady, RowsVerdict, Service, Timed
+from tidegate_proxy.app.doctor.finding import Finding, grouped
+from tidegate_proxy.app.doctor.installation import broken_plugins, unseen_gpus
+from tidegate_proxy.app.doctor.loading import models_that_do_not_load
+from tidegate_proxy.app.doctor.names import models_that_nobody_has, parts_of_nobody, remedy_for
+from tidegate_proxy.app.doctor.one_row import ENOUGH_EXECUTIONS
+from tidegate_proxy.app.doctor.profiles import measured_in_vain, not_measured, shapes_in_vain
+from tidegate_proxy.app.doctor.rows import merged_rows
+from tidegate_proxy.app.doctor.slos import requests_not_timed, slos_in_vain, slos_too_short
+from tidegate_proxy.tritons.batching_mode import Consent
+
+
+def test_all_is_well_and_nothing_is_said() -> None:
+    facts = facts_of(config_of("m"), slo_ms=50, measured=profiles_of("m", median_ms=5, p95_ms=6))
+    assert diagnose(facts) == []
+
+
+@pytest.mark.parametrize(
+    ("slo_ms", "expected"),
+    [
+        (4, [("error", "slo-too-short")]),
+        (5, [("error", "slo-too-short")]),
+        (6.5, [("warning", "slo-tight")]),
+        (6.7, []),
+    ],
+)
+def test_an_slo_is_held_against_the_profile(slo_ms: float, expected: list[tuple[str, str]]) -> None:
+    facts = facts_of(config_of("m"), slo_ms=slo_ms, measured=profiles_of("m", median_ms=5, p95_ms=6))
+    assert said(slos_too_short(facts)) == expected
+
+
+def test_what_is_said_of_an_slo_that_is_too_short_says_where_why_and_what_to_do() -> None:
+    facts = facts_of(config_of("m"), slo_ms=4, measured=profiles_of("m", median_ms=5, p95_ms=6))
+    (finding,) = slos_too_short(facts)
+    assert str(finding) == (
+        "models.m.slo_ms: 4 ms are less than the 5 ms that one row takes (the profile for workers of kind 'default'), "
+        "so that nearly every request is refused; set it to 7 ms or more, twice that for batches to form"
+    )
+
+
+def test_where_late_ones_are_answered_too_short_an_slo_is_a_warning() -> None:
+    told = {"models": {"m": {"late": "serve"}}}
+    facts = facts_of(config_of("m"), slo_ms=4, config=told, measured=profiles_of("m", median_ms=5, p95_ms=6))
+    (finding,) = slos_too_short(facts)
+    assert finding.severity == "warning"
+    assert "nearly every request is answered late" in finding.what
+    assert "late: serve" not in finding.remedy
+
+
+def test_an_slo_that_some_shapes_cannot_keep_names_them() -> None:
+    config = config_of(
+        "m", 'max_batch_size: 8 dynamic_batching {} input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] }'
+    )
+    small, large = (
+        profiles_of("m", median_ms=ms, p95_ms=ms, shape=shape).profiles[0] for shape, ms in (("X:3", 5), ("X:9", 20))
+    )
+    facts = facts_of(config, slo_ms=10, measured=ProfileFile(profiles=[small, large]))
+    (finding,) = slos_too_short(facts)
+    assert finding.severity == "warning"
+    assert finding.what.endswith("such requests are refused: X:9 (20 ms)")
+
+
+def test_without_a_profile_what_was_timed_counts_and_then_what_triton_counted() -> None:
+    many, few = Executions(ENOUGH_EXECUTIONS, 8.0), Executions(ENOUGH_EXECUTIONS - 1, 8.0)
+    facts = facts_of(config_of("m"), slo_ms=5, executions={"m": many})
+    (finding,) = slos_too_short(facts)
+    assert (finding.severity, finding.rule) == ("error", "slo-too-short")
+    assert "the mean of 100 executions" in finding.what
+    assert said(slos_too_short(replace(facts, executions={"m": few}))) == [], "first ones are slow"
+    assert said(slos_too_short(replace(facts, timed={"m": Timed(1.0)}))) == []
+    (finding,) = slos_too_short(replace(facts, timed={"m": Timed(9.0, open_dimensions=True)}))
+    assert "timed now, with every open dimension 1" in finding.what
+    unanswered = replace(facts, timed={"m": Timed(None, "no")}, executions={})
+    assert said(slos_too_short(unanswered)) == []
+    assert said(requests_not_timed(unanswered)) == [("warning", "not-timed")]
+    of_zero_size = replace(unanswered, timed={"m": Timed(None, "no", open_dimensions=True)})
+    assert said(requests_not_timed(of_zero_size)) == [("advice", "not-timed")], "another size may do"
+
+
+def test_slos_of_models_that_are_not_scheduled() -> None:
+    by_file = config_of("file", 'max_batch_size: 0 parameters { key: "slo_ms" value: { string_value: "5" } }')
+    told = {"models": {"told": {"slo_ms": 5, "late": "serve"}}}
+    findings = list(slos_in_vain(facts_of(by_file, config_of("told", "max_batch_size: 0"), config=told)))
+    assert [(finding.severity, finding.where) for finding in findings] == [
+        ("warning", "model file"),
+        ("error", "models.told.slo_ms"),
+        ("error", "models.told.late"),
+    ]
+    assert "max_batch_size is 0" in findings[0].what
+
+
+def test_names_that_no_triton_has() -> None:
+    told = {"models": {"resnte": {"slo_ms": 5}, "zzz": {"load_without_delay": True}, "broken": {"batch": "merge"}}}
+    broken = NotReady("t:1", "broken", "1", "Internal: no torch\n\nAt: somewhere")
+    facts = facts_of(config_of("resnet"), config=told, not_ready=[broken])
+    findings = {finding.where: finding for finding in models_that_nobody_has(facts)}
+    assert findings["models.resnte"].remedy == "did you mean 'resnet'?"
+    assert findings["models.resnte"].severity == "error"
+    assert findings["models.zzz"].severity == "warning", "serve starts all the same"
+    assert findings["models.zzz"].remedy == "take it out, or name one of: resnet"
+    assert "not ready" in findings["models.broken"].what
+    (loading,) = models_that_do_not_load(facts)
+    assert str(loading) == (
+        "model broken: Triton at t:1 has it, version 1, and does not serve it: Internal: no torch; mend it there: its "
+        "requests fail until then"
+    )
+
+
+def test_parts_of_a_composition_that_decide_for_nothing() -> None:
+    parts = [
+        {"models": ["detec", "bert*"], "policy": "fifs"},
+        {"models": ["bert-large", "detect"], "policy": "eager"},
+        {"models": ["*"], "policy": "fifs"},
+    ]
+    options = {"name": "by-model", "options": {"parts": parts}}
+    facts = facts_of(config_of("detect"), config_of("bert-large"), config={"policy": options})
+    unknown, taken = parts_of_nobody(facts)
+    assert (unknown.severity, unknown.where, unknown.remedy) == (
+        "warning", "policy.options.parts.0.models", "did you mean 'detect'?",
+    )  # fmt: skip
+    assert taken.where == "policy.options.parts.1.models"
+    assert taken.what == "'bert-large': all its models are those of parts.0, which comes first"
+    assert not list(parts_of_nobody(facts_of(config_of("m"))))
+    (bare,) = parts_of_nobody(facts_of(config_of("m"), config={"policy": {"name": "by-model"}}))
+    assert "first come, first served" in bare.what
+
+
+def test_a_name_among_very_many_or_none() -> None:
+    many = [f"model_{number:03}" for number in range(200)]
+    assert remedy_for("x", many).endswith("model_009 and 190 more")
+    assert remedy_for("x", []) == "there is none at all: load one"
+    assert remedy_for("ABCDEFGH", ["abcdefgh"]) == "did you mean 'abcdefgh'?"
+
+
+def test_a_version_that_does_not_load_where_another_serves_is_a_warning() -> None:
+    facts = facts_of(config_of("m"), not_ready=[NotReady("t:1", "m", "2", "no")])
+    assert said(models_that_do_not_load(facts)) == [("warning", "not-loaded")]
+
+
+def test_triton_queues_behind_tidegate() -> None:
+    delayed = config_of("delayed", "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 5000 }")
+    short = config_of(
+        "short",
+        "max_batch_size: 8 dynamic_batching { priority_levels: 2 default_priority_level: 1 "
+        "default_queue_policy { max_queue_size: 2 } }",
+    )
+    assert said(waiting_twice(facts_of(delayed))) == [], "it passes through, and waits once"
+    told = {"models": {"delayed": {"batch": "merge"}, "short": {"batch": "merge"}}}
+    (waits,) = waiting_twice(facts_of(delayed, short, config=told))
+    assert waits.where == "models.delayed"
+    assert "up to 5 ms" in waits.what
+    (judged,) = judged_twice(facts_of(delayed, short, config=told))
+    assert judged.where == "models.short"
+    assert "max_queue_size" in judged.what
+    assert "priority" not in judged.what, "that does a batch no harm"
+
+
+def test_words_that_cannot_be_followed() -> None:
+    told = {"models": {"flat": {"batch": "merge"}, "fine": {"batch": "pass"}}}
+    facts = facts_of(config_of("flat", "max_batch_size: 0"), config_of("fine"), config=told, unpadded={"fine": "why"})
+    findings = list(words_in_vain(facts))
+    assert said(findings) == [("warning", "word-in-vain"), ("error", "not-padded")]
+    assert "(batch: merge): max_batch_size is 0" in findings[0].what
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("max_batch_size: 1", True),
+        ("max_batch_size: 8", False),
+        ("max_batch_size: 0", False),
+        ('max_batch_size: 0 input { name: "X" data_type: TYPE_FP32 dims: [ 1, 3 ] }', True),
+        ('max_batch_size: 0 input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }', False),
+        ('max_batch_size: 0 input { name: "X" data_type: TYPE_FP32 dims: [ 2, 3 ] }', False),
+        ("max_batch_size: 1 sequence_batching {}", False),
+        ("max_batch_size: 1 model_transaction_policy { decoupled: true }", False),
+    ],
+)
+def test_batches_of_one_row(text: str, found: bool) -> None:
+    assert said(batches_of_one(facts_of(config_of("m", text)))) == [("advice", "batch-of-one")] * found
+
+
+def test_a_remedy_for_a_batch_of_one_fits_its_backend() -> None:
+    config = config_of("m", "max_batch_size: 1")
+    assert "--batch-dim" in next(batches_of_one(facts_of(config))).remedy
+    config.backend = "tensorrt"
+    assert "--batch-dim" not in next(batches_of_one(facts_of(config))).remedy
+
+
+def test_models_that_nobody_has_said_anything_of() -> None:
+    bare = config_of("m", "max_batch_size: 8")
+    assert said(merged_by_nobody(facts_of(bare))) == [("advice", "never-merged")]
+    assert said(merged_by_nobody(facts_of(bare, config={"models": {"m": {"batch": "alone"}}}))) == []
+    assert said(merged_by_nobody(facts_of(config_of("m")))) == []
+
+
+@pytest.mark.parametrize(
+    ("batches", "found"), [(True, []), (False, [("error", "rows-mixed")]), (None, [("warning", "rows-in-doubt")])]
+)
+def test_merged_models_must_have_independent_rows(batches: bool | None, found: list[tuple[str, str]]) -> None:
+    rows = {"m": RowsVerdict(batches, "node 'a' (LSTM) mixes rows")}
+    assert said(merged_rows(facts_of(config_of("m"), rows=rows))) == found
+    assert said(merged_rows(facts_of(config_of("m"), rows=rows, config={"models": {"m": {"batch": "alone"}}}))) == []
+
+
+@pytest.mark.parametrize(
+    ("batches", "remedy"), [(True, "say merge: its rows are independent"), (False, ""), (None, "finds that out (why)")]
+)
+def test_advice_to_merge_knows_of_the_rows(batches: bool | None, remedy: str) -> None:
+    facts = facts_of(config_of("m", "max_batch_size: 8"), rows={"m": RowsVerdict(batches, "why")})
+    remedies = [finding.remedy for finding in merged_by_nobody(facts)]
+    assert len(remedies) == (batches is not False)
+    assert all(each.endswith(remedy) for each in remedies)
+
+
+def test_what_was_not_measured_matters_where_there_is_an_slo() -> None:
+    assert said(not_measured(facts_of(config_of("m")))) == [("advice", "no-profile")]
+    (finding,) = not_measured(facts_of(config_of("m"), slo_ms=5, measured=profiles_of("other", median_ms=1, p95_ms=1)))
+    assert finding.severity == "warning"
+    assert finding.remedy == "tidegate profile --triton t:1 -o profiles.json"
+    assert said(not_measured(facts_of(config_of("flat", "max_batch_size: 0")))) == []
+
+
+def test_what_was_measured_in_vain() -> None:
+    facts = facts_of(
+        config_of("resnet"), measured=profiles_of("resnte", median_ms=1, p95_ms=1), misfits=["no such shape"]
+    )
+    (finding,) = measured_in_vain(facts)
+    assert finding.remedy == "did you mean 'resnet'?"
+    assert str(next(shapes_in_vain(facts))) == "profiles: no such shape"
+
+
+def test_tritons_that_disagree() -> None:
+    same_tensors = [Form(config_of("m", f"max_batch_size: {rows}"), (f"t:{rows}",)) for rows in (4, 8)]
+    other = 'max_batch_size: 8 input { name: "Z" data_type: TYPE_FP32 dims: [ 3 ] }'
+    others = [same_tensors[0], Form(config_of("m", other), ("u:1", "u:2"))]
+    facts = facts_of()
+    for forms, severity in ((same_tensors, "warning"), (others, "error"), (same_tensors[:1], None)):
+        service = Service("m", Consent("merge", "why"), tuple(forms))
+        findings = list(disagreements(replace(facts, services={"m": service})))
+        assert [finding.severity for finding in findings] == [severity] * (severity is not None)
+    assert "max_batch_size 8, Z FP32 [3] at u:1, u:2" in str(
+        *disagreements(replace(facts, services={"m": Service("m", Consent("merge", "why"), tuple(others))}))
+    )
+
+
+def test_what_is_installed() -> None:
+    assert said(broken_plugins(facts_of(broken_plugins={"acme": "ImportError: no"}))) == [("warning", "broken-plugin")]
+    local = {"tritons": [{"grpc": "localhost:1"}]}
+    on_gpu = config_of("m", "max_batch_size: 8 dynamic_batching {} instance_group { kind: KIND_GPU }")
+    facts = facts_of(on_gpu, config=local, has_nvml=False)
+    service = replace(facts.services["m"], forms=(Form(on_gpu, ("localhost:1",)),))
+    facts = replace(facts, services={"m": service})
+    assert said(unseen_gpus(facts)) == [("advice", "nvml")]
+    assert said(unseen_gpus(replace(facts, has_nvml=True))) == []
+
+
+def test_what_several_models_have_in_common_is_said_once_and_the_gravest_first() -> None:
+    findings = [
+        Finding("advice", "r", "model a", "what", "remedy"),
+        Finding("error", "s", "models.x.slo_ms", "what", ""),
+        Finding("advice", "r", "model b", "what", "remedy"),
+        Finding("advice", "r", "model b", "what", "remedy"),
+    ]
+    assert list(map(str, grouped(findings))) == ["models.x.slo_ms: what", "models a, b: what; remedy"]
+
+
+def test_nothing_is_said_of_profiles_where_a_planner_has_said_how_long_all_takes(tmp_path: Path) -> None:
+    (tmp_path / "layout.json").touch()
+    told = {"tritons": [{"grpc": "t:1", "worker": "w"}], "layout": str(tmp_path / "layout.json")}
+    assert said(not_measured(facts_of(config_of("m"), slo_ms=5, config=told))) == []

@@ -1,0 +1,375 @@
+"""A real Triton, an HTTP front before it, and requests that go to both."""
+
+import asyncio
+import http.client
+import json
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import uvloop
+from tritonclient.grpc import model_config_pb2, service_pb2
+
+from tests.proxy.servers.http.by_hand import start_upstream
+from tidegate_proxy.base.outcome import RequestFailed
+from tidegate_proxy.configuration.apis import Api, Protocol
+from tidegate_proxy.messages.model_signature import Signature, signature_of
+from tidegate_proxy.messages.request import open_envelope
+from tidegate_proxy.messages.wire import first_string
+from tidegate_proxy.servers.http import Guard, Handler, HttpFront, HttpLimits, HttpServer, Scheduling, start_server
+from tidegate_proxy.servers.http.routes import Route
+from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport.ports import bind
+from tidegate_proxy.tritons.batching_mode import consent_of
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+
+__all__ = ["start_upstream"]
+
+DATATYPES = (
+    *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+    *("FP16", "FP32", "FP64", "STRING"),
+)
+SERVICE = "/inference.GRPCInferenceService/"
+
+# Gives back what it gets. What else it does, its parameters say: it fails as it is told, shows the request's
+# parameters, or answers in pieces, of which it holds back all but the first until a file is there.
+SOURCE = """
+import json, time
+from pathlib import Path
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        self.parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+        self.names = [(i["name"], o["name"]) for i, o in zip(config["input"], config["output"])]
+
+    def answer(self, request):
+        given = [(pb_utils.get_input_tensor_by_name(request, i), o) for i, o in self.names]
+        if "bfloat16" in self.parameters:
+            return [pb_utils.Tensor.from_dlpack(o, tensor) for tensor, o in given]
+        if "shows" in self.parameters:
+            text = request.parameters()
+            return [pb_utils.Tensor("Y", np.array([[text.encode()]], dtype=object))]
+        return [pb_utils.Tensor(o, tensor.as_numpy()) for tensor, o in given if tensor is not None]
+
+    def execute(self, requests):
+        if "breaks" in self.parameters:
+            raise ValueError("it breaks")
+        if "fails" in self.parameters:
+            word = pb_utils.get_input_tensor_by_name(requests[0], "X").as_numpy().flat[0].decode()
+            error = pb_utils.BackendError("as told", getattr(pb_utils.BackendError, word))
+            return [pb_utils.InferenceResponse(error=error) for _ in requests]
+        if "held_back" not in self.parameters:
+            return [pb_utils.InferenceResponse(self.answer(request)) for request in requests]
+        for request in requests:
+            sender = request.get_response_sender()
+            sender.send(pb_utils.InferenceResponse(self.answer(request)))
+            while not Path(self.parameters["held_back"]).exists():
+                time.sleep(0.002)
+            sender.send(pb_utils.InferenceResponse(self.answer(request)))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def _tensor(direction: str, name: str, kind: str, dims: int = -1, more: str = "") -> str:
+    return f'{direction} {{ name: "{name}" data_type: TYPE_{kind} dims: [ {dims} ] {more} }}\n'
+
+
+def _add(repository: Path, name: str, config: str, **parameters: object) -> None:
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(SOURCE)
+    config += 'backend: "python" instance_group { count: 1 kind: KIND_CPU }\n'
+    for key, value in parameters.items():
+        config += f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
+    (version.parent / "config.pbtxt").write_text(config)
+
+
+def _xy(kind: str = "FP32", rows: int = 8, dims: int = -1) -> str:
+    return _tensor("input", "X", kind, dims) + _tensor("output", "Y", kind, dims) + f"max_batch_size: {rows}\n"
+
+
+@pytest.fixture(scope="session")
+def held_back(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Once it exists, the model `streamer` goes on with its answers."""
+    return tmp_path_factory.mktemp("held") / "back"
+
+
+@pytest.fixture(scope="session")
+def triton(
+    start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest.TempPathFactory, held_back: Path
+) -> EmbeddedTriton:
+    """A Triton that shows every sort of answer."""
+    repository = tmp_path_factory.mktemp("models")
+    inputs = "".join(_tensor("input", f"X_{kind}", kind, more="optional: true") for kind in DATATYPES)
+    outputs = "".join(_tensor("output", f"Y_{kind}", kind) for kind in DATATYPES)
+    _add(repository, "all", inputs + outputs + "max_batch_size: 8\n")
+    _add(repository, "bf16", _xy("BF16"), bfloat16=1)
+    _add(repository, "echo", _xy())
+    _add(repository, "three", _xy(dims=3))
+    _add(repository, "word", _xy("STRING", dims=1))
+    _add(
+        repository,
+        "shows",
+        _tensor("input", "X", "FP32") + _tensor("output", "Y", "STRING") + "max_batch_size: 8\n",
+        shows=1,
+    )
+    _add(repository, "breaks", _xy(), breaks=1)
+    _add(repository, "fails", _xy("STRING"), fails=1)
+    _add(repository, "flat", _xy(rows=0))
+    decoupled = "model_transaction_policy { decoupled: true }\n"
+    _add(repository, "streamer", _xy("STRING", dims=1) + decoupled, held_back=held_back)
+    return start_triton([repository], options=["--model-control-mode=explicit", "--load-model=*"])
+
+
+@pytest.fixture(scope="session")
+def signatures(triton: EmbeddedTriton) -> dict[str, Signature]:
+    """Of the models that are scheduled."""
+    with grpc.insecure_channel(triton.grpc_address) as channel:
+
+        def ask(method: str, message: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
+            return bytes(channel.unary_unary(SERVICE + method)(message.SerializeToString(), timeout=60))
+
+        index = service_pb2.RepositoryIndexResponse.FromString(
+            ask("RepositoryIndex", service_pb2.RepositoryIndexRequest())
+        )
+        configs: list[model_config_pb2.ModelConfig] = [
+            service_pb2.ModelConfigResponse.FromString(
+                ask("ModelConfig", service_pb2.ModelConfigRequest(name=model.name))
+            ).config
+            for model in index.models
+        ]
+    return {config.name: signature_of(config) for config in configs if consent_of(config).batch != "pass"}
+
+
+@dataclass
+class HttpTriton:
+    """A Triton as the front knows it."""
+
+    http_url: str
+    alive: bool = True
+    forwarded: set[Any] = field(default_factory=set)
+
+    in_flight: list[str] = field(default_factory=list)
+
+    def passes(self, model: str) -> None:
+        """Of Triton."""
+        self.in_flight.append(model)
+
+    def passed(self, model: str) -> None:
+        """Of Triton."""
+        self.in_flight.remove(model)
+
+    def http_headers(self, _api: Api) -> tuple[tuple[str, str], ...]:
+        """Of Triton."""
+        return ()
+
+
+class OverGrpc:
+    """A scheduler that schedules nothing: every request goes to Triton by gRPC at once."""
+
+    def __init__(self, address: str, signatures: dict[str, Signature]) -> None:
+        self.address = address
+        self.signatures = signatures
+        self.messages: list[bytes] = []
+        """What it was given and took."""
+        self._call: Any = None
+
+    async def infer(self, message: bytes, remaining_s: float | None, metadata: object = (), owner: str = "") -> bytes:
+        """Of Scheduling."""
+        assert remaining_s is None
+        open_envelope(message, self.signatures[first_string(message)])
+        self.messages.append(message)
+        if self._call is None:
+            options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+            self._call = grpc.aio.insecure_channel(self.address, options=options).unary_unary(SERVICE + "ModelInfer")
+        try:
+            return bytes(await self._call(message))
+        except grpc.aio.AioRpcError as error:
+            raise RequestFailed(error.code(), error.details() or "") from error
+
+
+class RunningFront:
+    """A front that listens, in a loop and a thread of its own."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        scheduling: Scheduling,
+        scheduled: Callable[[str], Signature | None],
+        overrides: Callable[[str, Route], Handler | None] = lambda _method, _route: None,
+        limits: HttpLimits | None = None,
+        guard: Guard | None = None,
+        tls: ssl.SSLContext | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
+        self.bounds = bounds or Bounds()
+        self.tritons = [HttpTriton(url) for url in urls]
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._front = HttpFront(
+            self.tritons,
+            self,
+            scheduling,
+            lambda model, _exchange: scheduled(model),
+            overrides=overrides,
+            guard=guard,
+            limits=limits,
+            bounds=self.bounds,
+        )
+        self._server: HttpServer = self.run(self._start(limits, tls))
+
+    def route(self, _model: str, _protocol: Protocol = "http", _api: Api | None = None) -> HttpTriton:
+        """Of Routing."""
+        return next((triton for triton in self.tritons if triton.alive), self.tritons[0])
+
+    def route_http_inference(self, model: str, _sequence: str, _header: object) -> HttpTriton:
+        """Of Routing."""
+        return self.route(model)
+
+    def looks_inside(self, _model: str) -> bool:
+        """Of Routing."""
+        return False
+
+    async def unreachable(self, _triton: HttpTriton, _details: str) -> None:
+        """Of Routing."""
+
+    def may_try_again(self, _lost: HttpTriton, _model: str, _tries: int) -> bool:
+        """Of Routing."""
+        return False
+
+    async def _start(self, limits: HttpLimits | None, tls: ssl.SSLContext | None) -> HttpServer:
+        await self._front.__aenter__()
+        return await start_server(self._front, bind("127.0.0.1:0"), limits=limits, tls=tls, bounds=self.bounds)
+
+    async def _stop(self) -> None:
+        await self._server.stop()
+        await self._front.__aexit__(None, None, None)
+
+    def run(self, coroutine: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever it gives
+        """Run a coroutine in the front's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(120)  # type: ignore[arg-type]
+
+    @property
+    def http_address(self) -> str:
+        """`host:port`, as of an EmbeddedTriton."""
+        return f"127.0.0.1:{self._server.port}"
+
+    def stop(self) -> None:
+        """End it; a second time, do nothing."""
+        if self._loop.is_closed():
+            return
+        self.run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture(scope="session")
+def start_front() -> Iterator[Callable[..., RunningFront]]:
+    """`start_front([url, ...], scheduling, scheduled, overrides=..., limits=...)`: ends with the session."""
+    fronts: list[RunningFront] = []
+
+    def start(*arguments: Any, **options: Any) -> RunningFront:  # noqa: ANN401
+        fronts.append(RunningFront(*arguments, **options))
+        return fronts[-1]
+
+    yield start
+    for front in fronts:
+        front.stop()
+
+
+@pytest.fixture(scope="session")
+def scheduling(triton: EmbeddedTriton, signatures: dict[str, Signature]) -> OverGrpc:
+    """What schedules for `front`."""
+    return OverGrpc(triton.grpc_address, signatures)
+
+
+@pytest.fixture(scope="session")
+def front(
+    triton: EmbeddedTriton,
+    scheduling: OverGrpc,
+    signatures: dict[str, Signature],
+    start_front: Callable[..., RunningFront],
+) -> RunningFront:
+    """A front before that Triton."""
+    return start_front([f"http://{triton.http_address}"], scheduling, signatures.get)
+
+
+@dataclass(frozen=True)
+class Response:
+    """All that a client can see of one, but the case of its headers' names."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        """The value of a header."""
+        return dict(self.headers).get(name)
+
+
+def ask(
+    address: str, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    """One request on a connection of its own."""
+    connection = http.client.HTTPConnection(address, timeout=60)
+    try:
+        connection.request(method, path, body, dict(headers or {}))
+        response = connection.getresponse()
+        content = response.read()
+        return Response(
+            response.status, tuple(sorted((name.lower(), value) for name, value in response.getheaders())), content
+        )
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="session")
+def fetch() -> Callable[..., Response]:
+    """`fetch(address, "POST", path, body, {header: value})`."""
+    return ask
+
+
+@pytest.fixture
+def alike(triton: EmbeddedTriton, front: RunningFront, scheduling: OverGrpc) -> Callable[..., Response]:
+    """`alike("POST", path, body, headers, scheduled=True)`: ask both, find no difference; the answer.
+
+    `scheduled`: whether the front is to have it scheduled rather than forwarded.
+    """
+
+    def compare(
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        scheduled: bool = False,
+    ) -> Response:
+        direct = ask(triton.http_address, method, path, body, headers)
+        before = len(scheduling.messages)
+        through = ask(front.http_address, method, path, body, headers)
+        assert through == direct
+        assert len(scheduling.messages) - before == scheduled
+        return direct
+
+    return compare
+
+
+def document(tensor: Mapping[str, Any], **more: Any) -> bytes:  # noqa: ANN401
+    """An inference request with one input; what is not said is as the model `echo` has it."""
+    return json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], **tensor}], **more}).encode()
+
+
+@pytest.fixture(scope="session")
+def request_body() -> Callable[..., bytes]:
+    """`request_body({"data": [1]}, id="mine")`."""
+    return document
