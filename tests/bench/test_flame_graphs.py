@@ -13,7 +13,14 @@ SAMPLES = [
     ((*SEND, "write (libc.so.6)"), 40),
     ((*SEND, "nghttp2_session_send (ngh2/_core.so)", "0x7ff0 (libc.so.6)"), 10),
     ((*SEND, "dict_get (libpython3.11.so)"), 5),
-    ((*LOOP, "Engine.handle (tidegate/engine/engine.py:1)", "Engine.handle (tidegate/engine/engine.py:7)"), 25),
+    (
+        (
+            *LOOP,
+            "Engine.handle (tidegate/engine/kernel/engine.py:1)",
+            "Engine.handle (tidegate/engine/kernel/engine.py:7)",
+        ),
+        25,
+    ),
     ((*LOOP, "A.on_event (tidegate_baselines/fifs.py:2)", "gc_collect_main (libpython3.11.so)"), 19),
     (("_beat (threading.py:3)",), 1),
 ]
@@ -35,7 +42,7 @@ def test_time_is_the_part_s_whose_frame_is_innermost() -> None:
 
 
 def test_stacks_begin_with_the_event_loop_and_say_each_frame_once() -> None:
-    assert readable(SAMPLES)[("uv_run (core.c)", "Engine.handle (tidegate/engine/engine.py)")] == 25
+    assert readable(SAMPLES)[("uv_run (core.c)", "Engine.handle (tidegate/engine/kernel/engine.py)")] == 25
 
 
 def test_each_frame_is_as_wide_as_its_share_and_stands_on_its_caller() -> None:
@@ -46,7 +53,7 @@ def test_each_frame_is_as_wide_as_its_share_and_stands_on_its_caller() -> None:
         boxes[title.text] = {name: float(box.attrib[name]) for name in ("x", "y", "width")}
     loop = boxes["uv_run (core.c): 99.0%"]
     flush = boxes["Connection.flush (tidegate_proxy/transport/http2/connection.py): 55.0%"]
-    engine = boxes["Engine.handle (tidegate/engine/engine.py): 25.0%"]
+    engine = boxes["Engine.handle (tidegate/engine/kernel/engine.py): 25.0%"]
     assert flush["y"] == engine["y"] < loop["y"]
     assert flush["width"] / loop["width"] == pytest.approx(55 / 99, rel=0.01)
     callees = sorted((box["x"], box["width"]) for box in boxes.values() if box["y"] == flush["y"])

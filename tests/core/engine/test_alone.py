@@ -20,8 +20,9 @@ from tidegate.api import (
     Worker,
     ms_to_ns,
 )
-from tidegate.engine import Engine, alone
-from tidegate.engine.alone import BATCHES, EVERY, FIRST, GIVEN, MOST_APPS, POINTS, WINDOW, AloneTimes
+from tidegate.engine import Engine
+from tidegate.engine.estimates import alone
+from tidegate.engine.estimates.alone import BATCHES, EVERY, FIRST, GIVEN, MOST_APPS, POINTS, WINDOW, AloneTimes
 from tidegate.observation import PlanChanged, StartLeg
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import taking

@@ -25,8 +25,8 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import Engine, StartLeg
-from tidegate.engine.expectations import PATIENCE_LEGS, PATIENCE_NS, PROBES, Expectations
-from tidegate.engine.learner import PUBLISH_EVERY
+from tidegate.engine.estimates.expectations import PATIENCE_LEGS, PATIENCE_NS, PROBES, Expectations
+from tidegate.engine.estimates.learner import PUBLISH_EVERY
 from tidegate.toolkit import FirstComeFirstServed, RequestQueue
 
 SLO_NS = ms_to_ns(70)

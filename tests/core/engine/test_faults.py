@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import tidegate.engine.commands
+import tidegate.engine.kernel.commands
 from tests.core.engine import script
 from tests.core.engine.script import PROFILES, Script, arrived, engine_of, run, two_legs
 from tidegate.api import (
@@ -45,11 +45,11 @@ from tidegate.engine import (
     StartLeg,
     TriesChanged,
 )
-from tidegate.engine.intake import Intake
+from tidegate.engine.kernel.intake import Intake
 from tidegate.toolkit import FirstComeFirstServed
 
 NOT_ON_THE_WAY = {
-    "__init__", "_begin", "start_anew", "_make_books", "_named_by", "_sent_requests", "close", "flight", "handle",
+    "__init__", "_begin", "start_anew", "_make_books", "_named_by", "_sent_requests", "close", "flight", "handle", "next_ns",
     "setup", "story", "tell", "validate",
 }  # fmt: skip
 """At the start, at the end, asked by a driver, or the way back itself: below that there is nothing to fall back on."""
@@ -57,10 +57,10 @@ NOT_ON_THE_WAY = {
 
 def methods() -> Iterator[tuple[type | ModuleType, str]]:
     """Every method of every class of the engine, but for those that isolate observers; what commands do."""
-    for name, function in vars(tidegate.engine.commands).items():
-        if isinstance(function, FunctionType) and function.__module__ == tidegate.engine.commands.__name__:
-            yield tidegate.engine.commands, name
-    for module in pkgutil.iter_modules(tidegate.engine.__path__, "tidegate.engine."):
+    for name, function in vars(tidegate.engine.kernel.commands).items():
+        if isinstance(function, FunctionType) and function.__module__ == tidegate.engine.kernel.commands.__name__:
+            yield tidegate.engine.kernel.commands, name
+    for module in pkgutil.walk_packages(tidegate.engine.__path__, "tidegate.engine."):
         if module.name.endswith(".observers"):
             continue
         for _, cls in inspect.getmembers(import_module(module.name), inspect.isclass):
@@ -245,7 +245,7 @@ def test_whichever_method_fails(nth: int, where: type | ModuleType, name: str, m
 @pytest.mark.parametrize("name", CHECKS)
 def test_whichever_check_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(engine_of(FirstComeFirstServed(SETUP, PolicyOptions()), strict=False))
-    monkeypatch.setattr(tidegate.engine.commands, name, once(getattr(tidegate.engine.commands, name)))
+    monkeypatch.setattr(tidegate.engine.kernel.commands, name, once(getattr(tidegate.engine.kernel.commands, name)))
     eventful(world)
     assert_serves(world)
 

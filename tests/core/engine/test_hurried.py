@@ -71,7 +71,7 @@ def test_nothing_is_kept_of_requests_in_the_order_of_their_deadlines(policy: str
     engine = _engine(policy)
     for request_id in range(50):
         engine.handle(_arrived(request_id, 1 + request_id, 5_000 + request_id))
-    assert not engine._state.hurried._heap
+    assert not engine._state.waiting._hurried._heap
 
 
 class _Told:

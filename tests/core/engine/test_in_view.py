@@ -3,10 +3,10 @@
 from msgspec.structs import replace
 
 from tidegate.api import Model, Profile, Request
-from tidegate.engine.batch_costs import BatchCosts, Place
-from tidegate.engine.expectations import Expectations
-from tidegate.engine.flows import Flow
-from tidegate.engine.in_view import InView
+from tidegate.engine.estimates.expectations import Expectations
+from tidegate.engine.waiting.batch_costs import BatchCosts, Place
+from tidegate.engine.waiting.flows import Flow
+from tidegate.engine.waiting.shared_workers import InView
 
 FLOW = Flow(1, hurried=True)
 

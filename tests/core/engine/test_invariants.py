@@ -27,7 +27,7 @@ from tests.core.engine.worlds import (
 from tests.examples import examples
 from tidegate.api import AnyCommand, AnyEvent, Commands, Drop, LegFinished, PolicySpec, RequestArrived
 from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, InvariantViolation, PolicyReplaced, StartLeg
-from tidegate.engine.overlap import LONGEST_NS
+from tidegate.engine.kernel.overlap import LONGEST_NS
 from tidegate.host import Plugins
 from tidegate.observation import Recorder, read_log
 from tidegate.testing import random_world, run_world

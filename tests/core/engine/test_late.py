@@ -192,7 +192,7 @@ def test_without_workers_they_fail() -> None:
     engine.handle(_arrived(0, 1))
     engine.handle(_arrived(1, 2, slo_ns=600))
     engine.handle(ClockAdvanced(800))
-    assert [request.id for request in engine._state.late] == [1]
+    assert [request.id for request in engine._state.waiting.late] == [1]
     engine.handle(PlanChanged(900, (), setup.workers, ()))
     assert engine.tally.failed == 1
     engine.validate()

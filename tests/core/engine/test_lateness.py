@@ -27,7 +27,7 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartLeg
-from tidegate.engine.lateness import LATEST, TOO_SHORT_NS, UNSEEN_LEGS, Lateness
+from tidegate.engine.estimates.lateness import LATEST, TOO_SHORT_NS, UNSEEN_LEGS, Lateness
 from tidegate.host import Plugins
 from tidegate.sim import Simulation
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import Profile, ms_to_ns
-from tidegate.engine.correction import Correction
-from tidegate.engine.learner import LATEST, PUBLISH_EVERY, TOO_LONG, ProfileLearner
+from tidegate.engine.estimates.learner import LATEST, PUBLISH_EVERY, TOO_LONG, Correction, ProfileLearner
 
 MAX_ROWS = 16
 BASE = Profile.linear("m", alpha_ms=1, beta_ms=2, max_rows=MAX_ROWS)

@@ -11,9 +11,9 @@ import pytest
 
 from tidegate.api import NEVER, LegFinished, Model, Profile, Request, RequestArrived, Setup, Worker
 from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, StartLeg
-from tidegate.engine.flows import WaitingFlows
-from tidegate.engine.hurried import HurriedRequests
 from tidegate.engine.timers import UNSWEPT, Timers
+from tidegate.engine.waiting.flows import WaitingFlows
+from tidegate.engine.waiting.hurried import HurriedRequests
 from tidegate.host import Plugins
 
 PLUGINS = Plugins.installed()
@@ -121,7 +121,7 @@ def test_what_is_due_long_after_one_that_waits_leaves_nothing_behind_it() -> Non
 
 
 def test_what_is_late_and_wanted_long_after_one_that_waits_leaves_nothing_behind_it() -> None:
-    late = Engine(PLUGINS.make_policy("fifs", SETUP, {}), name="fifs")._state.late
+    late = Engine(PLUGINS.make_policy("fifs", SETUP, {}), name="fifs")._state.waiting.late
     late.add(Request(0, "m", 1, 0, 1, late_until_ns=2))
     for number in range(1, 1000):
         late.add(Request(number, "m", 1, 0, 1, late_until_ns=FAR_NS))

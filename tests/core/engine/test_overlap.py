@@ -33,7 +33,7 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import FIRST_LEAD_NS, CancelLeg, ClockAdvanced, Engine, InvariantViolation, StartLeg
-from tidegate.engine.overlap import LARGEST, LONGEST_NS
+from tidegate.engine.kernel.overlap import LARGEST, LONGEST_NS
 from tidegate.host import Plugins
 from tidegate.observation import PlanChanged
 from tidegate.sim import Agenda, Simulation
@@ -51,7 +51,7 @@ Duration = Callable[[int], int]
 def short_legs() -> Iterator[None]:
     """Legs are as short here as they are in stories."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("tidegate.engine.overlap.SHORTEST_NS", 0)
+        monkeypatch.setattr("tidegate.engine.kernel.overlap.SHORTEST_NS", 0)
         yield
 
 
@@ -266,7 +266,7 @@ def test_a_leg_that_was_planned_without_a_margin_has_none_to_share() -> None:
 
 
 def test_nothing_is_sent_behind_a_leg_that_is_over_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.engine.overlap.SHORTEST_NS", 10_001)
+    monkeypatch.setattr("tidegate.engine.kernel.overlap.SHORTEST_NS", 10_001)
     engine, script = taught()
     assert engine.next_wake_ns is None
     engine.handle(ClockAdvanced(39_500))

@@ -123,5 +123,5 @@ def test_what_only_the_policy_before_would_have_run_late_waits_no_more() -> None
         deadline_ns = (90 if number < 3 else 3) * MS
         world.handle(RequestArrived(number, Request(number, "b", 4, number, deadline_ns)))
     world.handle(PolicyChanged(4 * MS, "symphony", {}))
-    assert 3 not in world.engine._state.queued
+    assert 3 not in world.engine._state.waiting.queued
     assert world.engine.tally.dropped.total() == 1

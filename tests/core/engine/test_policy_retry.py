@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.core.engine.script import SETUP, arrived, engine_of, finished
 from tidegate.api import Commands, PolicyOptions, RequestArrived, Setup
 from tidegate.engine import ClockAdvanced, Engine, PolicyChanged, PolicyReplaced, PolicyRestored, StartLeg
-from tidegate.engine.policy_retry import FIRST_BACKOFF_NS, LONGEST_BACKOFF_NS
+from tidegate.engine.kernel.succession import FIRST_BACKOFF_NS, LONGEST_BACKOFF_NS
 from tidegate.observation import Recorder, read_log
 from tidegate.toolkit import FirstComeFirstServed
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tidegate.api import Request
-from tidegate.engine.alone import FIRST, MOST_APPS
-from tidegate.engine.probes import KNOWN_EVERY, MODEL_EVERY, UNKNOWN_EVERY, Probes
+from tidegate.engine.estimates.alone import FIRST, MOST_APPS
+from tidegate.engine.estimates.probes import KNOWN_EVERY, MODEL_EVERY, UNKNOWN_EVERY, Probes
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
 

@@ -21,8 +21,8 @@ from tidegate.api import (
 )
 from tidegate.api.profile import SURPRISE
 from tidegate.engine import Engine, StartLeg
-from tidegate.engine.expectations import PATIENCE_LEGS, PROBES
-from tidegate.engine.learner import LATEST
+from tidegate.engine.estimates.expectations import PATIENCE_LEGS, PROBES
+from tidegate.engine.estimates.learner import LATEST
 from tidegate.host import Plugins
 from tidegate.observation import Recorder, read_log
 from tidegate.sim import ExactWorkers, Simulation

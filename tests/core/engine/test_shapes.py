@@ -26,8 +26,8 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import Engine, StartLeg
-from tidegate.engine.expectations import Expectations
-from tidegate.engine.shapes import MOST_SHAPES, Shapes, elements_of, profile_of_new
+from tidegate.engine.estimates.expectations import Expectations
+from tidegate.engine.estimates.shapes import MOST_SHAPES, Shapes, elements_of, profile_of_new
 from tidegate.host import Plugins
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import taking

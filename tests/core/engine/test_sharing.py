@@ -255,11 +255,11 @@ class Counted:
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         del event, effects
         engine = self._engine
-        held, seen, late = engine._state.sharing.held, engine._state.queued, engine._state.late
+        held, seen, late = engine._state.waiting._sharing.held, engine._state.waiting.queued, engine._state.waiting.late
         assert not {request.id for request in held} & seen.keys()
         assert engine.queued == len(held) + len(seen) + len(late)
         for model in {request.model for request in held}:
-            shared = engine._state.sharing._shared_by[model]
+            shared = engine._state.waiting._sharing._shared_by[model]
             workers = shared._places[model].workers
             assert engine._state.fleet.idle_ids.isdisjoint(workers) or any(
                 request.model == model for request in seen.values()
@@ -275,7 +275,7 @@ def test_thousands_of_cancellations_of_what_is_held_are_cheap_and_leave_nothing(
     engine.handle(RequestArrived(0, Request(-2, "m", 1, 0, client="neighbour")))
     for number in range(5000):
         engine.handle(RequestArrived(0, Request(number, "m", 1, 0, client="crowd")))
-    assert len(engine._state.queued) <= BATCH + 1
+    assert len(engine._state.waiting.queued) <= BATCH + 1
     for number in range(5000):
         engine.handle(RequestCancelled(1, number))
     assert (engine.queued, engine.tally.cancelled) == (1, 5000)

@@ -10,8 +10,8 @@ from tests.core.engine.script import Script, arrived, engine_of, run
 from tidegate.api import Leg, WakeSlackUpdated
 from tidegate.engine import Engine, WrongBooks
 from tidegate.engine.books import Flight
-from tidegate.engine.shared_workers import SharedWorkers
-from tidegate.engine.state import State
+from tidegate.engine.kernel.state import State
+from tidegate.engine.waiting.shared_workers import SharedWorkers
 from tidegate.host import Plugins, make_policy
 from tidegate.sim import Simulation
 from tidegate.testing import random_world
@@ -42,20 +42,20 @@ def running(state: State) -> list[Flight]:
 
 
 def contended(state: State) -> list[SharedWorkers]:
-    return [shared for shared in state.sharing._contended if shared._held and shared._view._counted]
+    return [shared for shared in state.waiting._sharing._contended if shared._held and shared._view._counted]
 
 
 def queue_twice(state: State) -> None:
     request = running(state)[0].requests[0]
-    state.queued[request.id] = request
+    state.waiting.queued[request.id] = request
 
 
 def lose_a_request(state: State) -> None:
-    state.queued.popitem()
+    state.waiting.queued.popitem()
 
 
 def invent_a_request(state: State) -> None:
-    state.queued[10**9] = arrived(10**9).request
+    state.waiting.queued[10**9] = arrived(10**9).request
 
 
 def forget_who_is_on_the_way(state: State) -> None:
@@ -144,11 +144,11 @@ def plan_a_start_of_nothing(state: State) -> None:
 
 
 def miscount_who_waits(state: State) -> None:
-    next(iter(state.sharing._shared_by.values())).waiting += 1
+    next(iter(state.waiting._sharing._shared_by.values())).waiting += 1
 
 
 def stop_looking_for_turns(state: State) -> None:
-    state.sharing._contended.clear()
+    state.waiting._sharing._contended.clear()
 
 
 def miscount_a_flow(state: State) -> None:
@@ -201,8 +201,10 @@ def forget_to_release(state: State) -> None:
 
 def lonely(state: State) -> list[SharedWorkers]:
     """Workers that requests of one flow wait for."""
-    shared_by = state.sharing._shared_by
-    return [shared_by[request.model] for request in state.queued.values() if not shared_by[request.model].contended]
+    shared_by = state.waiting._sharing._shared_by
+    return [
+        shared_by[request.model] for request in state.waiting.queued.values() if not shared_by[request.model].contended
+    ]
 
 
 def idle_workers(state: State) -> bool:
@@ -211,7 +213,7 @@ def idle_workers(state: State) -> bool:
 
 BREAKAGES: dict[Callable[[State], None], tuple[Callable[[State], object], str]] = {
     queue_twice: (running, "are in several places"),
-    lose_a_request: (lambda state: state.queued, "have not ended and are nowhere"),
+    lose_a_request: (lambda state: state.waiting.queued, "have not ended and are nowhere"),
     invent_a_request: (running, "have ended and are still somewhere"),
     forget_who_is_on_the_way: (running, "not known to be on their way"),
     forget_a_batch: (running, "which is not on its way"),

@@ -53,8 +53,8 @@ MODULES = tuple(
 CUT_OFF = 0
 """Instead of an HTTP status: the connection was closed, which tells a client as well."""
 AT_ONCE = {
-    "tidegate.engine.flights",
-    "tidegate.engine.observers",
+    "tidegate.engine.kernel.flights",
+    "tidegate.engine.kernel.observers",
     "tidegate.observation.reducer",
     "tidegate_baselines.fifs",
     "tidegate_proxy.scheduling.driver",

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from tidegate.api import NEVER, NS_PER_MS, RequestArrived, Setup
-from tidegate.engine.headroom import LARGEST_SHARE
+from tidegate.engine.estimates.lateness import LARGEST_SHARE
 from tidegate.observation import LogEntry, Reducer
 from tidegate.recommend.hardware import checked
 from tidegate.recommend.observed import Observed

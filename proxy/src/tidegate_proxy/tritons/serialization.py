@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from tidegate.api import Model
-from tidegate.engine.headroom import LARGEST_SHARE
+from tidegate.engine.estimates.lateness import LARGEST_SHARE
 from tidegate_proxy.tritons.interference import Slowdown
 
 WORTH: Final = 0.7

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.engine.headroom import LARGEST_SHARE
+from tidegate.engine.estimates.lateness import LARGEST_SHARE
 from tidegate_proxy.app.doctor.facts import Facts, Service
 from tidegate_proxy.app.doctor.finding import Finding
 from tidegate_proxy.app.doctor.hardware import is_emulated

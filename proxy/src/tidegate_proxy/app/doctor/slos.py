@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from math import ceil
 
-from tidegate.engine.headroom import LARGEST_SHARE
+from tidegate.engine.estimates.lateness import LARGEST_SHARE
 from tidegate_proxy.app.doctor.facts import Facts, Service
 from tidegate_proxy.app.doctor.finding import Finding
 from tidegate_proxy.app.doctor.one_row import OneRow, one_row

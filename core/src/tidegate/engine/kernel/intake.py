@@ -24,9 +24,8 @@ from tidegate.api import (
     WorkerReady,
 )
 from tidegate.engine.books import Flight
-from tidegate.engine.policy_runner import PolicyRunner
-from tidegate.engine.state import State
-from tidegate.engine.turns import Turns
+from tidegate.engine.kernel.policy_runner import PolicyRunner
+from tidegate.engine.kernel.state import State
 from tidegate.observation import (
     AnyStimulus,
     ChangeProgressed,
@@ -40,13 +39,15 @@ from tidegate.observation import (
 class Intake:
     """Takes in one event after the other."""
 
-    def __init__(
-        self, state: State, policy: PolicyRunner, turns: Turns, made: Callable[[PolicyChanged, Setup], Policy]
-    ) -> None:
+    def __init__(self, state: State, policy: PolicyRunner, made: Callable[[PolicyChanged, Setup], Policy]) -> None:
         """`made`: makes the policy that somebody asks for."""
         self._state = state
+        self._fleet = state.fleet
+        self._flights = state.flights
+        self._waiting = state.waiting
+        self._expectations = state.expectations
+        self._succession = state.succession
         self._policy = policy
-        self._turns = turns
         self._made = made
 
     def take_in(self, event: AnyStimulus) -> None:
@@ -59,7 +60,7 @@ class Intake:
             case RequestCancelled():
                 self._cancel(event)
             case BatchFailed():
-                if flight := self._state.flights.get(event.batch_id):
+                if flight := self._flights.get(event.batch_id):
                     self._fail_flight(flight, event)
             case WorkerJoined():
                 self._join_worker(event)
@@ -83,33 +84,39 @@ class Intake:
         model = state.models.get(request.model)
         if model and request.rows > model.max_rows:
             state.fail(request, f"{request.rows} rows; {request.model!r} takes {model.max_rows}")
-        elif not state.fleet.serves(request):
+        elif not self._fleet.serves(request):
             state.fail_homeless(request)
         else:
             if model and (request.shape or request.app):
                 request = self._alone_if_wanted(self._with_class(request, model), model)
                 if request is not event.request:
                     event = RequestArrived(event.now_ns, request)
-            state.hurried.arrives(request)
-            self._turns.wait(event)
+            self._wait(event)
+
+    def _wait(self, event: RequestArrived, *, again: bool = False) -> None:
+        """Let the policy know of a request at once, or when it is its turn. `again`: its batch failed."""
+        if self._state.reprieved:
+            self._policy.follow_doubts()  # they wait, too: whose turn it is depends on all that do
+        if self._waiting.arrives(event.now_ns, event.request, again=again):
+            self._policy.inform(event)
 
     def _with_class(self, request: Request, model: Model) -> Request:
         """The request with the class of its shape; the policy is told first of what is expected of it."""
         state = self._state
         if state.classes.applies_to(request, model):
             request = state.classes.classify(request)
-            for profile in state.classes.moved(model, state.expectations.profiles):
-                state.expectations.replace(profile)
+            for profile in state.classes.moved(model, self._expectations.profiles):
+                self._expectations.replace(profile)
                 self._policy.inform(ProfileUpdated(state.now_ns, profile))
         if request.shape:
-            request, new = state.expectations.meet(request, model)
+            request, new = self._expectations.meet(request, model)
             for profile in new:
                 self._policy.inform(ProfileUpdated(state.now_ns, profile))
         return request
 
     def _alone_if_wanted(self, request: Request, model: Model) -> Request:
         """The request with a merge key of its own where it is to run alone, so that the policy learns what it takes."""
-        state, policy = self._state, self._state.succession.policy
+        state, policy = self._state, self._succession.policy
         if not (request.app and request.rows == 1 and state.settings.learn and model.merges) or model.pipelines:
             return request
         asks = type(policy).on_execution_times_updated is not Policy.on_execution_times_updated
@@ -119,14 +126,10 @@ class Intake:
 
     def _cancel(self, event: RequestCancelled) -> None:
         state = self._state
-        if request := state.queued.pop(event.request_id, None):
-            state.sharing.leave(request)
+        seen = self._waiting.leaves(event.request_id)
+        if seen:
             self._policy.inform(event)
-        elif held := state.sharing.get(event.request_id):
-            state.sharing.leave(held)
-        elif state.late.remove(event.request_id):
-            pass
-        elif not state.flights.leave(event.request_id):
+        elif seen is None and not self._flights.leave(event.request_id):
             return
         state.tries.ended(event.request_id)
 
@@ -134,42 +137,42 @@ class Intake:
 
     def _finish_leg(self, event: LegFinished) -> None:
         state = self._state
-        flight = state.flights.leg_over(event)
+        flight = self._flights.leg_over(event)
         if flight is None:
             return
-        state.expectations.leg_ended(event.now_ns, event.batch_id)
+        self._expectations.leg_ended(event.now_ns, event.batch_id)
         if flight.leg == len(flight.batch.legs):
             state.tries.answered(flight.requests)
         if flight.early_ns and event.started_ns < (began_ns := flight.sent_ns + flight.early_ns):
             event = msgspec.structs.replace(event, started_ns=began_ns)
         duration_ns = self._alone_ns(flight, event)
         self._policy.inform(event)  # before anything starts: the policy may reroute what is to come
-        state.succession.own_batches.discard(event.batch_id)
+        self._succession.own_batches.discard(event.batch_id)
         self._policy.tell_ready(event.worker_id)
         if flight.doomed:
             self._fail_flight(flight, msgspec.structs.replace(flight.doomed, now_ns=event.now_ns, leg=flight.leg))
         else:
-            state.flights.go_on(event.now_ns, flight)
-        state.flights.start_next(event.now_ns, event.worker_id)
+            self._flights.go_on(event.now_ns, flight)
+        self._flights.start_next(event.now_ns, event.worker_id)
         # Told of it earlier, a policy would plan with a leg that is over: preempt it, say.
         if duration_ns is not None:
             self._learn(flight, event, duration_ns)
 
     def _alone_ns(self, flight: Flight, event: LegFinished) -> int | None:
         """What a leg that has just ended would have taken on an idle worker; None where that is not known."""
-        worker = self._state.fleet.workers.get(event.worker_id)
+        worker = self._fleet.workers.get(event.worker_id)
         if worker is None:
             return None
         partition = flight.batch.legs[event.leg].partition
-        profile = self._state.expectations.profiles[partition, worker.kind, flight.shape]
+        profile = self._expectations.profiles[partition, worker.kind, flight.shape]
         duration_ns = event.ended_ns - event.started_ns
         return self._state.overlap.alone_ns(worker, flight, event.leg, duration_ns, profile)
 
     def _learn(self, flight: Flight, event: LegFinished, duration_ns: int) -> None:
         state = self._state
-        if worker := state.fleet.workers.get(event.worker_id):
+        if worker := self._fleet.workers.get(event.worker_id):
             partition = flight.batch.legs[event.leg].partition
-            learned = state.expectations.observe(partition, worker, flight.shape, flight.rows, duration_ns)
+            learned = self._expectations.observe(partition, worker, flight.shape, flight.rows, duration_ns)
             if learned is not None:
                 self._policy.inform(ProfileUpdated(event.now_ns, learned))
             if not (state.settings.learn and flight.requests and flight.requests[0].app):
@@ -177,7 +180,7 @@ class Intake:
             moved: Sequence[ExecutionTimes] = ()
             if flight.ran_alone and flight.rows == 1:
                 state.probes.ran_alone(flight.requests[0])
-                profile = state.expectations.profiles[partition, worker.kind, flight.shape]
+                profile = self._expectations.profiles[partition, worker.kind, flight.shape]
                 times = state.alone.observe(flight.requests[0], worker.kind, duration_ns, profile)
                 moved = (times,) if times else ()
             elif flight.is_whole and not flight.ran_alone:
@@ -189,29 +192,28 @@ class Intake:
     def _fail_flight(self, flight: Flight, event: BatchFailed) -> None:
         state = self._state
         workers = dict.fromkeys(leg.worker_id for leg in flight.batch.legs[flight.leg :])
-        state.flights.abort(event.now_ns, flight)
-        state.expectations.leg_ended(event.now_ns, flight.batch.id)
+        self._flights.abort(event.now_ns, flight)
+        self._expectations.leg_ended(event.now_ns, flight.batch.id)
         again = []
         group_of = {request_id: number for number, group in enumerate(event.apart) for request_id in group}
         for request in flight.requests:
-            if request.id in group_of and state.fleet.serves(request):
+            if request.id in group_of and self._fleet.serves(request):
                 key = f"{request.merge_key}/{event.batch_id}.{group_of[request.id]}"
                 again.append(msgspec.structs.replace(request, merge_key=key, deferrable=False))
             elif self._may_try_again(request, flight, event):
                 again.append(request)
             else:
                 state.fail(request, event.reason)
-        state.flights.start_next(event.now_ns, *(leg.worker_id for leg in flight.batch.legs))
+        self._flights.start_next(event.now_ns, *(leg.worker_id for leg in flight.batch.legs))
         self._policy.inform(event)
-        state.succession.own_batches.discard(event.batch_id)
+        self._succession.own_batches.discard(event.batch_id)
         self._policy.tell_ready(*workers)
         for request in again:
-            state.hurried.returns(request)
-            self._turns.wait(RequestArrived(event.now_ns, request))
+            self._wait(RequestArrived(event.now_ns, request), again=True)
 
     def _may_try_again(self, request: Request, flight: Flight, event: BatchFailed) -> bool:
         """Count a try. Preempted requests did nothing wrong and nothing failed: they come back as often as it takes."""
-        if not event.retry or not self._state.fleet.serves(request):
+        if not event.retry or not self._fleet.serves(request):
             return False
         if flight.preempted:
             return True
@@ -223,32 +225,46 @@ class Intake:
     def _update_profile(self, event: ProfileUpdated) -> None:
         """Somebody knows better; what is said of a kind of worker for the first time is said of every shape."""
         state, profile = self._state, event.profile
-        is_new = profile.key not in state.expectations.profiles
-        state.expectations.replace(profile)
+        is_new = profile.key not in self._expectations.profiles
+        self._expectations.replace(profile)
         self._policy.inform(event)
-        for follows in state.expectations.extend((), state.models.values()) if is_new else ():
+        for follows in self._expectations.extend((), state.models.values()) if is_new else ():
             self._policy.inform(ProfileUpdated(event.now_ns, follows))
 
     # Workers -----------------------------------------------------------------------------------------------------
 
+    def _begin_anew(self) -> None:
+        """Workers came or went: let the policy know of all that waits, from which turns are taken anew."""
+        state = self._state
+        self._policy.follow_doubts()  # what was given up wrongly waits, too
+        released = state.release()
+        self._waiting.workers_changed(state.now_ns)
+        for request in released:
+            if request.id in self._waiting.queued:
+                self._policy.inform(RequestArrived(state.now_ns, request))
+
+    def _fail_late_homeless(self) -> None:
+        for request in self._waiting.pop_homeless_late():
+            self._state.fail_homeless(request)
+
     def _join_worker(self, event: WorkerJoined) -> None:
         worker = event.worker
         self._lose_worker(WorkerLost(event.now_ns, worker.id))  # it was away, though nobody noticed
-        self._state.fleet.add(worker)
-        self._state.succession.offered.add(worker.id)
+        self._fleet.add(worker)
+        self._succession.offered.add(worker.id)
         self._policy.inform(event)
-        self._turns.begin_anew()
+        self._begin_anew()
 
     def _lose_worker(self, event: WorkerLost) -> None:
         state = self._state
-        state.expectations.worker_lost(event.worker_id)
+        self._expectations.worker_lost(event.worker_id)
         state.overlap.forget(event.worker_id)
-        known = state.fleet.withdraw(event.worker_id) and not state.succession.is_inherited(event.worker_id)
-        lost = state.fleet.bookings.pop(event.worker_id, None)
+        known = self._fleet.withdraw(event.worker_id) and not self._succession.is_inherited(event.worker_id)
+        lost = self._fleet.bookings.pop(event.worker_id, None)
         if lost is None:
             return
-        state.succession.forget(event.worker_id)
-        doomed = state.flights.doom(event.now_ns, lost)
+        self._succession.forget(event.worker_id)
+        doomed = self._flights.doom(event.now_ns, lost)
         if known:
             self._policy.inform(event)
         for flight in doomed:
@@ -256,48 +272,49 @@ class Intake:
                 continue  # it was rerouted
             if flight.running and flight.batch.legs[flight.leg].worker_id != event.worker_id:
                 # Its present worker is not free before it has run this leg.
-                state.flights.cut_off(event.now_ns, flight, event.worker_id)
+                self._flights.cut_off(event.now_ns, flight, event.worker_id)
             else:
                 self._fail_flight(flight, flight.doomed)
         self._policy.follow_doubts()  # what was given up wrongly may be homeless, too
-        for request in state.homeless:
-            if state.queued.pop(request.id, None):  # unless the policy dropped it when told of another
+        for request in self._waiting.homeless:
+            if self._waiting.queued.pop(request.id, None):  # unless the policy dropped it when told of another
                 state.fail_homeless(request)
                 self._policy.inform(RequestCancelled(event.now_ns, request.id))
-        state.fail_late_homeless()
-        self._turns.begin_anew()
+        self._fail_late_homeless()
+        self._begin_anew()
 
     def _change_plan(self, event: PlanChanged) -> None:
         """Another policy of the same kind goes on with the new models and workers; what runs is finished first."""
-        state, fleet = self._state, self._state.fleet
+        state, fleet = self._state, self._fleet
         wanted = {worker.id: worker for worker in event.workers}
         models = {model.name: model for model in event.models}
-        state.expectations.extend(event.profiles, event.models)
-        state.models, state.succession.network = models, event.network
+        self._expectations.extend(event.profiles, event.models)
+        state.models, self._succession.network = models, event.network
         fleet.serve(models)
         for worker_id in [worker_id for worker_id, worker in fleet.workers.items() if wanted.get(worker_id) != worker]:
             fleet.dismiss(worker_id)
         for worker in event.workers:
             if worker.id not in fleet.workers:
                 fleet.add(worker)
-        for request in state.homeless:
-            del state.queued[request.id]
+        for request in self._waiting.homeless:
+            del self._waiting.queued[request.id]
             state.fail_homeless(request)
-        state.fail_late_homeless()
-        self._turns.release_all()
-        state.sharing.workers_changed(event.now_ns)
+        self._fail_late_homeless()
+        state.release()
+        self._waiting.workers_changed(event.now_ns)
         self._policy.succeed(state.policy.successor)
 
     def try_policy_again(self) -> None:
         """Let the policy that broke decide again; what waits waits for its turn again, by what that policy says."""
         if self._policy.try_again():
-            self._turns.begin_anew()
-            self._turns.give_up_waiting()  # the policy before may have run what is late
+            self._begin_anew()
+            # The policy before may have run what is late.
+            self._policy.tell_all(self._waiting.expire(self._state.now_ns))
 
     def _change_policy(self, event: PolicyChanged) -> None:
         """Another policy goes on with the same models and workers; what runs is finished first."""
         state = self._state
-        self._turns.release_all()
-        state.sharing.workers_changed(event.now_ns)  # whether all is in turn is the policy's to say
+        state.release()
+        self._waiting.workers_changed(event.now_ns)  # whether all is in turn is the policy's to say
         self._policy.succeed(partial(self._made, event))
-        self._turns.give_up_waiting()  # the policy before may have run what is late
+        self._policy.tell_all(self._waiting.expire(state.now_ns))  # the policy before may have run what is late

@@ -1,33 +1,43 @@
 """What an engine knows at the moment: the books, who decides, and what is still to be told."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
-from tidegate.api import (
-    AnyCommand,
-    Drop,
-    Policy,
-    Profile,
-    ProfileKey,
-    Request,
-    WakeSlackUpdated,
-    Worker,
-)
-from tidegate.engine.alone import AloneTimes
+from tidegate.api import AnyCommand, Drop, Policy, ProfileKey, Request, WakeSlackUpdated
 from tidegate.engine.books import Fleet
-from tidegate.engine.expectations import Expectations
-from tidegate.engine.flights import Flights
-from tidegate.engine.hurried import HurriedRequests
-from tidegate.engine.late import LateRequests
-from tidegate.engine.overlap import Overlap
-from tidegate.engine.policy_retry import PolicyRetry
-from tidegate.engine.probes import Probes
-from tidegate.engine.sharing import Sharing
-from tidegate.engine.succession import Succession
-from tidegate.engine.time_classes import TimeClasses
-from tidegate.engine.tries import Tries
+from tidegate.engine.estimates.alone import AloneTimes
+from tidegate.engine.estimates.expectations import Expectations
+from tidegate.engine.estimates.probes import Probes
+from tidegate.engine.estimates.time_classes import TimeClasses
+from tidegate.engine.kernel.flights import Flights
+from tidegate.engine.kernel.overlap import Overlap
+from tidegate.engine.kernel.succession import PolicyRetry, Succession
+from tidegate.engine.waiting import Waiting
 from tidegate.observation import AnyEffect, EngineSettings, Fail, StartLeg
 
 NO_WORKER = "no worker is left that hosts this model"
+
+
+class Tries:
+    """Counts those of requests that were tried more than once, until they end."""
+
+    def __init__(self) -> None:
+        self._tries: dict[int, int] = {}
+        """How often a request was tried, by its id."""
+
+    def count(self, request: Request) -> int:
+        """A request was tried in vain, and would be tried again: which try that would be."""
+        tries = self._tries[request.id] = self._tries.get(request.id, 1) + 1
+        return tries
+
+    def ended(self, request_id: int) -> None:
+        """A request has ended, however it did."""
+        self._tries.pop(request_id, None)
+
+    def answered(self, requests: Iterable[Request]) -> None:
+        """Requests have ended well, as most do at the first try."""
+        if self._tries:
+            for request in requests:
+                self._tries.pop(request.id, None)
 
 
 class State:
@@ -46,8 +56,6 @@ class State:
         self.alone = AloneTimes(setup.execution_times)
         self.probes = Probes()
         self.overlap = Overlap(settings.first_lead_ns)
-        self.queued: dict[int, Request] = {}
-        """What waits and the policy knows of; `sharing` holds the rest."""
         self.flights = Flights(self.fleet, self.expectations, self.overlap, self._leg_started)
         self.tries = Tries()
         self.succession = Succession(policy, self.fleet, self.expectations, self.alone)
@@ -55,11 +63,14 @@ class State:
         """Which applications' requests take about as long."""
         for times in setup.execution_times:
             self.classes.tell(times)
-        self.sharing = Sharing(self.fleet, self.expectations, self.succession, self.queued, setup.patience_ns)
-        self.hurried = HurriedRequests(self.queued, self._has_no_request, self.sharing.hopeless_ns)
-        """What of `queued` may wait behind requests that have more time."""
-        self.late = LateRequests(self.fleet, self.expectations, self.queued, self._is_free)
-        """What cannot be in time any more, and waits to be served all the same."""
+        self.waiting = Waiting(
+            self.fleet,
+            self.expectations,
+            setup.patience_ns,
+            decides=lambda: self.policy,
+            is_free=self._is_free,
+            runs=lambda: bool(self.flights),
+        )
         self.next_batch_id = setup.first_batch_id
         """The least that the next batch may be called."""
         self.effects: list[AnyEffect] = []
@@ -87,45 +98,15 @@ class State:
         # Asked after every event: who is due no earlier than others need not look for when exactly.
         if timers.earliest_ns < wake_ns:
             wake_ns = min(wake_ns, timers.next_ns)
-        if self.sharing.is_contended:
-            wake_ns = min(wake_ns, self.sharing.next_wake_ns)
-        if self.late.earliest_ns < wake_ns:
-            wake_ns = min(wake_ns, self.late.next_ns)
-        if self.queued:
-            if self.hurried.earliest_ns < wake_ns:
-                wake_ns = min(wake_ns, self.hurried.next_ns)
-            if self.policy.overlaps:
-                wake_ns = min(wake_ns, self.overlap.next_ns)
+        wake_ns = self.waiting.next_ns(wake_ns)
+        if self.waiting.queued and self.policy.overlaps:
+            wake_ns = min(wake_ns, self.overlap.next_ns)
         return wake_ns
 
-    @property
-    def homeless(self) -> list[Request]:
-        """What is queued though no worker is left that it can run on."""
-        return [request for request in self.queued.values() if not self.fleet.serves(request)]
-
-    def fail_late_homeless(self) -> None:
-        """Fail what waits to be served late, is not queued, and has no worker left that it can run on."""
-        for request in [request for request in self.late if not self.fleet.serves(request)]:
-            self.late.remove(request.id)
-            self.fail_homeless(request)
-
-    def enqueue_again(self, request: Request) -> None:
-        """Queue a request that was held or on its way before; the policy is to be told."""
-        self.queued[request.id] = request
-        self.hurried.returns(request)
-
-    def give_up(self, request: Request, dropped: Drop, *, seen: bool = True) -> bool:
-        """A request, which is queued no more, cannot be in time. Whether it is dropped: else it is served late.
-
-        `seen`: the policy knew of it.
-        """
-        self.sharing.leave(request)
-        if not request.is_late and request.late_until_ns > self.now_ns:
-            self.late.add(request, seen=seen)
-            return False
-        self.tries.ended(request.id)
-        self.effects.append(dropped)
-        return True
+    def dropped(self, command: Drop) -> None:
+        """A request that waits nowhere any more is dropped."""
+        self.tries.ended(command.request_id)
+        self.effects.append(command)
 
     def fail(self, request: Request, reason: str) -> None:
         """A request that waits nowhere any more has no answer."""
@@ -138,25 +119,18 @@ class State:
         narrow = f"{request.rows} rows; the workers that are left take {takes_rows} of {request.model!r}"
         self.fail(request, narrow if takes_rows else NO_WORKER)
 
-    def idle_in_time(self, request: Request, profiles: Mapping[ProfileKey, Profile]) -> Worker | None:
-        """An idle worker on which a request of an unsplit model would be in time by these profiles, started now."""
-        model = self.models.get(request.model)
-        if model is None or model.pipelines:
-            return None
-        shape = request.shape
-        for (partition, kind, of), profile in profiles.items():
-            if (partition, of) != (model.name, shape):
-                continue
-            if self.now_ns + profile.planned_ns(request.rows) <= request.deadline_ns:
-                for worker in self.fleet.idle(partition, kind):
-                    return worker
-        return None
+    def release(self) -> list[Request]:
+        """Hold nothing any more: what was held is queued, and returned, or fails as it has no worker."""
+        released = []
+        for request in self.waiting.release():
+            if request.id in self.waiting.queued:
+                released.append(request)
+            else:
+                self.fail_homeless(request)
+        return released
 
     def _is_free(self, worker_id: int) -> bool:
         return worker_id in self.fleet.workers and not self.succession.is_inherited(worker_id)
-
-    def _has_no_request(self) -> bool:
-        return not (self.queued or self.flights or self.sharing.is_contended)
 
     def _leg_started(self, effect: StartLeg, kind: str) -> None:
         """A leg is sent to a worker of this kind."""

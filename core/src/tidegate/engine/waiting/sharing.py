@@ -1,14 +1,13 @@
 """Whose turn it is on which workers: for each set of models that share workers, their `SharedWorkers`."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from tidegate.api import NEVER, Model, Request, Worker
-from tidegate.engine.batch_costs import Place
 from tidegate.engine.books import Fleet
-from tidegate.engine.expectations import Expectations
-from tidegate.engine.shared_workers import SharedWorkers
-from tidegate.engine.succession import Succession
+from tidegate.engine.estimates.expectations import Expectations
+from tidegate.engine.waiting.batch_costs import Place
+from tidegate.engine.waiting.shared_workers import SharedWorkers
 
 
 class Sharing:
@@ -22,15 +21,15 @@ class Sharing:
         self,
         fleet: Fleet,
         expectations: Expectations,
-        succession: Succession,
         queued: Mapping[int, Request],
         patience_ns: int,
+        is_best_effort: Callable[[str], bool],
     ) -> None:
         self._fleet = fleet
         self._expectations = expectations
-        self._succession = succession
         self._queued = queued
         self._patience_ns = patience_ns
+        self._is_best_effort = is_best_effort
         self._shared_by: dict[str, SharedWorkers] = {}
         self._contended: list[SharedWorkers] = []
         """The sets of workers for which something may be held."""
@@ -157,9 +156,6 @@ class Sharing:
             of_group = {name: places[name] for name in places if name in group}
             shared = SharedWorkers(fleet, self._expectations, of_group, self._patience_ns, self._is_best_effort)
             self._shared_by.update(dict.fromkeys(of_group, shared))
-
-    def _is_best_effort(self, model: str) -> bool:
-        return self._succession.policy.is_best_effort(model)
 
     def _queued_by(self, shared: SharedWorkers) -> Iterator[Request]:
         return (

@@ -1,6 +1,6 @@
 """Who decides: the policy is told what happened and its commands are carried out; one that breaks is replaced."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from tidegate.api import (
     AnyEvent,
@@ -20,15 +20,12 @@ from tidegate.api import (
     WorkerJoined,
     WorkerReady,
 )
-from tidegate.engine import commands
-from tidegate.engine.invariants import BooksBroken
-from tidegate.engine.readiness import due_news, readiness
-from tidegate.engine.state import State
+from tidegate.engine.kernel import commands
+from tidegate.engine.kernel.invariants import BooksBroken
+from tidegate.engine.kernel.state import State
+from tidegate.engine.waiting import IN_VAIN, News
 from tidegate.observation import ObserverRemoved, PolicyReplaced, PolicyRestored, Witness
 from tidegate.toolkit import FirstComeFirstServed
-
-IN_VAIN = "deadline"
-"""Why a request is dropped whose time ran out where it waited: policies give the same reason."""
 
 
 class PolicyRunner:
@@ -37,6 +34,12 @@ class PolicyRunner:
     def __init__(self, state: State, name: str, *, strict: bool, witness: Witness | None = None) -> None:
         """`name`: the policy's, in reports. `strict`: a policy's fault is raised instead of being isolated."""
         self._state = state
+        self._fleet = state.fleet
+        self._waiting = state.waiting
+        self._expectations = state.expectations
+        self._succession = state.succession
+        self._overlap = state.overlap
+        self._retry = state.retry
         self.name = name
         self._strict = strict
         self.witness = witness
@@ -48,16 +51,16 @@ class PolicyRunner:
         """Have `policy`, which has not broken yet, decide from now on under this name."""
         self.name = name
         self.broken_parts.clear()
-        self._state.retry.choose(self._state.now_ns, policy)
+        self._retry.choose(self._state.now_ns, policy)
 
     def inform(self, event: AnyEvent) -> None:
         """Let the policy handle an event and apply its commands; a policy that breaks is replaced."""
         state = self._state
-        if not state.succession.concerns(event):
+        if not self._succession.concerns(event):
             return
         before = len(state.commands)
         try:
-            for command in state.succession.policy.handle(event):
+            for command in self._succession.policy.handle(event):
                 commands.apply(state, command)
                 state.commands.append(command)
         except BooksBroken:
@@ -78,6 +81,19 @@ class PolicyRunner:
         self.witness = None
         self._state.effects.append(ObserverRemoved(type(witness).__name__, f"{type(fault).__name__}: {fault}"))
 
+    def tell_all(self, news: Iterable[News]) -> None:
+        """Tell what follows for those who wait, one after the other: what is next may depend on the answer."""
+        for each in news:
+            if each is None:
+                self.settle()
+            elif isinstance(each, Drop):
+                self._state.dropped(each)
+                self._state.commands.append(each)
+            elif type(each) is RequestArrived and each.request.is_late:
+                self.show_late([each.request])
+            else:
+                self.inform(each)
+
     def tell_ready(self, *worker_ids: int) -> None:
         """Tell of those of these workers that may be given a batch."""
         for worker_id in worker_ids:
@@ -87,9 +103,9 @@ class PolicyRunner:
     def tell(self, news: WorkerDelayed | WorkerReady) -> None:
         """Tell of a worker, unless it is a late request's turn there: then the policy is told once that has run."""
         state = self._state
-        late, policy = state.late, state.policy
-        knows = news.worker_id in state.succession.offered
-        if state.fleet.serves_late and type(news) is WorkerReady and not knows:
+        late, policy = self._waiting.late, state.policy
+        knows = news.worker_id in self._succession.offered
+        if self._fleet.serves_late and type(news) is WorkerReady and not knows:
             if policy.awaits_ready:
                 self._give_up_first(news)
                 if state.policy is policy and late and (batch := late.batch_for(news.worker_id, news.free_ns)):
@@ -100,22 +116,23 @@ class PolicyRunner:
                 self.show_late(shown)  # first, so that they run in one batch
         if state.policy is policy:  # one that followed it meanwhile knew from the start, and may have used it
             if type(news) is WorkerReady:
-                state.succession.offered.add(news.worker_id)
+                self._succession.offered.add(news.worker_id)
             self.inform(news)
 
     def _give_up_first(self, ready: WorkerReady) -> None:
         """Give up the request that has waited longest for a worker, where it is late there and served all the same."""
         state = self._state
-        lost = state.late.first_too_late(ready.worker_id, ready.free_ns)
+        lost = self._waiting.late.first_too_late(ready.worker_id, ready.free_ns)
         if lost and not state.policy.is_best_effort(lost.model):
-            del state.queued[lost.id]
-            state.give_up(lost, Drop(lost.id, IN_VAIN))
+            del self._waiting.queued[lost.id]
+            if self._waiting.give_up(state.now_ns, lost):
+                state.dropped(Drop(lost.id, IN_VAIN))
             self.inform(RequestCancelled(state.now_ns, lost.id))
 
     def _delay(self, worker_id: int) -> None:
         """Tell a policy that overlaps legs that what it knew of a worker is out of date."""
         if self._state.policy.overlaps:
-            self._state.succession.offered.discard(worker_id)
+            self._succession.offered.discard(worker_id)
             self.inform(WorkerDelayed(self._state.now_ns, worker_id))
 
     def _run_late(self, requests: list[Request], ready: WorkerReady) -> None:
@@ -124,34 +141,34 @@ class PolicyRunner:
         It is told of the worker once the batch is over. A policy that breaks meanwhile is followed by one that knows of
         the worker: then all wait as before.
         """
-        state, policy = self._state, self._state.policy
+        state, policy, waiting = self._state, self._state.policy, self._waiting
         taken: list[Request] = []
         self._delay(ready.worker_id)
         for request in requests:
             if request.is_late:
                 taken.append(request)
-            elif state.policy is policy and request.id in state.queued:
-                del state.queued[request.id]
+            elif state.policy is policy and request.id in waiting.queued:
+                del waiting.queued[request.id]
                 taken.append(request)
                 self.inform(RequestCancelled(state.now_ns, request.id))
-            elif given_up := state.late.remove(request.id):  # by the policy, when told of another
+            elif given_up := waiting.late.remove(request.id):  # by the policy, when told of another
                 taken.append(given_up)
         if state.policy is policy:
             self._depart(taken, ready)
             return
         for request in taken:
             if request.is_late:
-                state.late.call_back(request)
+                waiting.late.call_back(request)
             else:
-                state.enqueue_again(request)
+                waiting.returns(request)
                 self.inform(RequestArrived(state.now_ns, request))
 
     def _depart(self, requests: list[Request], ready: WorkerReady) -> None:
         state, first, rows = self._state, requests[0], sum(request.rows for request in requests)
-        profile = state.expectations.profiles[first.model, state.fleet.workers[ready.worker_id].kind, first.shape]
+        profile = self._expectations.profiles[first.model, self._fleet.workers[ready.worker_id].kind, first.shape]
         legs = (Leg(ready.worker_id, first.model, ready.free_ns, profile.planned_ns(rows)),)
         batch = Batch(state.policy.new_batch_id(), first.model, tuple(request.id for request in requests), legs)
-        state.succession.own_batches.add(batch.id)
+        self._succession.own_batches.add(batch.id)
         state.commands.append(Dispatch(batch))
         commands.depart(state, batch, requests, rows)
 
@@ -159,10 +176,10 @@ class PolicyRunner:
         """Let the policy know of late requests that were not queued."""
         state = self._state
         for request in requests:
-            counted, policy = state.late.was_seen(request), state.policy
+            counted, policy = self._waiting.late.was_seen(request), state.policy
             if counted:
                 policy.inherited.add(request.id)
-            state.queued[request.id] = request
+            self._waiting.queued[request.id] = request
             self.inform(RequestArrived(state.now_ns, request))
             if counted:
                 policy.inherited.discard(request.id)  # one that counts nothing did not ask
@@ -170,11 +187,11 @@ class PolicyRunner:
     def settle(self) -> None:
         """Tell what follows from what was just done."""
         state = self._state
-        while state.succession.awaits_workers and (released := state.succession.next_released()):
-            state.succession.offered.add(released.id)
+        while self._succession.awaits_workers and (released := self._succession.next_released()):
+            self._succession.offered.add(released.id)
             self.inform(WorkerJoined(state.now_ns, released))
         self.follow_doubts()
-        while state.queued and state.overlap.is_due(state.now_ns):
+        while self._waiting.queued and self._overlap.is_due(state.now_ns):
             for news in due_news(state):  # of legs that end as soon as what follows them can be there
                 self.tell(news)
             self.follow_doubts()
@@ -183,7 +200,7 @@ class PolicyRunner:
         """Let another policy decide, from what is queued on."""
         state = self._state
         try:
-            state.succession.follow(successor, state.next_batch_id)
+            self._succession.follow(successor, state.next_batch_id)
         except Exception as fault:
             if self._strict:
                 raise
@@ -194,10 +211,10 @@ class PolicyRunner:
     def _take_over(self) -> None:
         """Tell the policy that has just begun to decide of what is queued."""
         state = self._state
-        state.expectations.cover(state.policy.quantile)
-        for request in list(state.queued.values()):
-            if request.id in state.queued:
-                state.hurried.returns(request)  # the policy before may have run what is late
+        self._expectations.cover(state.policy.quantile)
+        for request in list(self._waiting.queued.values()):
+            if request.id in self._waiting.queued:
+                self._waiting.look_after(request)
                 self.inform(RequestArrived(state.now_ns, request))
 
     def _replace(self, fault: Exception, applied: int | None = None) -> None:
@@ -208,7 +225,7 @@ class PolicyRunner:
         relief = None if applied is None else broken.relief(applied)
         part, successor = relief or ("", lambda setup: FirstComeFirstServed(setup, PolicyOptions()))
         reason = f"{type(broken).__name__}: {type(fault).__name__}: {fault}"
-        backoff_ns = self._state.retry.broke(self._state.now_ns)
+        backoff_ns = self._retry.broke(self._state.now_ns)
         self._state.effects.append(PolicyReplaced(self.name, reason, part, backoff_ns))
         if part:
             self.broken_parts.append(part)
@@ -216,11 +233,11 @@ class PolicyRunner:
 
     def try_again(self) -> bool:
         """Let the policy that broke decide again, its back-off being over. Returns whether it does."""
-        state, retry = self._state, self._state.retry
+        state, retry = self._state, self._retry
         is_whole = type(state.policy) is FirstComeFirstServed
         retry.decides(state.now_ns)
         try:
-            state.succession.follow(retry.make if is_whole else state.policy.repaired, state.next_batch_id)
+            self._succession.follow(retry.make if is_whole else state.policy.repaired, state.next_batch_id)
         except Exception as fault:
             if self._strict:
                 raise
@@ -244,10 +261,48 @@ class PolicyRunner:
             if isinstance(news, WakeSlackUpdated):
                 self.inform(news)
             else:
-                self.inform(ProfileUpdated(state.now_ns, state.expectations.recall(news)))
+                self.inform(ProfileUpdated(state.now_ns, self._expectations.recall(news)))
         if state.reprieved:
             request, doubted = state.reprieved.pop(0)
             for key in doubted:
-                self.inform(ProfileUpdated(state.now_ns, state.expectations.expect_after_doubt(key)))
-            state.enqueue_again(request)
+                self.inform(ProfileUpdated(state.now_ns, self._expectations.expect_after_doubt(key)))
+            self._waiting.returns(request)
             self.inform(RequestArrived(state.now_ns, request))
+
+
+def readiness(state: State, worker_id: int) -> WorkerReady | None:
+    """The news that a worker has nothing booked, or nothing but a leg that is about to end; None where it has more.
+
+    Nor where the policy's plan does without it, or where work of the policy before is still to be done there.
+    """
+    booked = state.fleet.bookings.get(worker_id)
+    if booked is None or worker_id not in state.fleet.workers or state.succession.is_inherited(worker_id):
+        return None
+    now_ns = state.now_ns
+    if not booked.legs:
+        return WorkerReady(now_ns, worker_id, now_ns)
+    if len(booked.legs) > 1 or booked.free_ns is None:
+        return None
+    booked.free_ns = None if state.overlap.is_late(now_ns, worker_id) else state.overlap.free_ns(now_ns, worker_id)
+    return None if booked.free_ns is None else WorkerReady(now_ns, worker_id, booked.free_ns)
+
+
+def due_news(state: State, but_for: int | None = None) -> Iterator[WorkerDelayed | WorkerReady]:
+    """News of workers whose legs are about to end now, or should have ended and have not; each to be told at once.
+
+    Nobody is told to be about to be idle while nothing waits: that is for who comes next. `but_for`: a worker whose leg
+    ends with the present event, after which it is told.
+    """
+    bookings = state.fleet.bookings
+    for worker_id in state.overlap.pop_late(state.now_ns):
+        booked = bookings[worker_id]
+        if len(booked.legs) == 1 and booked.free_ns is not None and worker_id != but_for:
+            booked.free_ns = None
+            if worker_id in state.fleet.workers and not state.succession.is_inherited(worker_id):
+                yield WorkerDelayed(state.now_ns, worker_id)
+    while state.waiting.queued and (ready_id := state.overlap.pop_ready(state.now_ns)) is not None:
+        booked = bookings[ready_id]
+        if len(booked.legs) == 1 and state.policy.overlaps and ready_id != but_for:
+            booked.free_ns = state.now_ns
+            if ready := readiness(state, ready_id):
+                yield ready

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from tidegate.api import Policy, TimerFired, WorkerDelayed, WorkerJoined, WorkerReady
 from tidegate.engine.books import Bookings
-from tidegate.engine.expectations import Expectations
-from tidegate.engine.invariants import InvariantViolation
-from tidegate.engine.state import State
-from tidegate.engine.succession import Policies
+from tidegate.engine.estimates.expectations import Expectations
+from tidegate.engine.kernel.invariants import InvariantViolation
+from tidegate.engine.kernel.state import State
+from tidegate.engine.kernel.succession import Policies
 from tidegate.observation import AnyStimulus, PlanChanged, PolicyChanged
 
 REFUSABLE = frozenset({WorkerJoined, PlanChanged, PolicyChanged, TimerFired, WorkerReady, WorkerDelayed})

@@ -1,8 +1,8 @@
 """What the policy wants: every command is checked against the books and carried out."""
 
 from tidegate.api import Advise, AnyCommand, Batch, CancelTimer, Dispatch, Drop, Preempt, Request, Reroute, SetTimer
-from tidegate.engine.invariants import BooksBroken, InvariantViolation, check_deadlines, check_dispatch
-from tidegate.engine.state import State
+from tidegate.engine.kernel.invariants import BooksBroken, InvariantViolation, check_deadlines, check_dispatch
+from tidegate.engine.kernel.state import State
 from tidegate.observation import CancelLeg
 
 
@@ -40,12 +40,10 @@ def _carry_out(state: State, command: AnyCommand) -> None:
 
 
 def _dispatch(state: State, batch: Batch) -> None:
-    fleet, queued = state.fleet, state.queued
+    fleet, queued = state.fleet, state.waiting.queued
     taken, rows = check_dispatch(state.now_ns, state.next_batch_id, batch, queued, state.models, fleet.bookings)
     if not state.policy.is_best_effort(batch.model):
         check_deadlines(batch, taken, rows, fleet.workers, state.expectations.profiles)
-    for request in taken:
-        del queued[request.id]
     depart(state, batch, taken, rows)
 
 
@@ -53,18 +51,19 @@ def depart(state: State, batch: Batch, taken: list[Request], rows: int) -> None:
     """Send a batch, of these requests, on its way: they are queued no more."""
     state.next_batch_id = batch.id + 1
     state.succession.offered.difference_update([leg.worker_id for leg in batch.legs])
-    state.sharing.start(batch.model, taken, rows, sum(leg.duration_ns for leg in batch.legs))
+    state.waiting.starts(batch.model, taken, rows, sum(leg.duration_ns for leg in batch.legs))
     state.flights.depart(state.now_ns, batch, taken, rows)
 
 
 def _drop(state: State, command: Drop) -> None:
-    request = state.queued.pop(command.request_id, None)
+    request = state.waiting.queued.pop(command.request_id, None)
     if request is None:
         raise InvariantViolation(1, f"request {command.request_id} is dropped but not queued")
     if doubted := state.expectations.doubt(state.now_ns, request, state.fleet.idle):
         state.reprieved.append((request, doubted))
         return
-    state.give_up(request, command)
+    if state.waiting.give_up(state.now_ns, request):
+        state.dropped(command)
 
 
 def _preempt(state: State, command: Preempt) -> None:

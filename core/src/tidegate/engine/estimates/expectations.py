@@ -7,8 +7,8 @@ import msgspec
 
 from tidegate.api import Batch, Model, Policy, Profile, ProfileKey, Request, Worker
 from tidegate.api.profile import SURPRISE
-from tidegate.engine.learner import KNOWN_LEGS, ProfileLearner
-from tidegate.engine.shapes import Shapes, least_of_new, profile_of_new
+from tidegate.engine.estimates.learner import KNOWN_LEGS, ProfileLearner
+from tidegate.engine.estimates.shapes import Shapes, least_of_new, profile_of_new
 
 PATIENCE_NS = 500_000_000
 """How long no leg of a key starts or ends, while workers are idle, before its expectation is doubted."""

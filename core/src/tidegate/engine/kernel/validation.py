@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from tidegate.api import Request
 from tidegate.engine.books import Bookings, Flight
-from tidegate.engine.flows import flow_key
-from tidegate.engine.shared_workers import SharedWorkers
-from tidegate.engine.state import State
+from tidegate.engine.kernel.state import State
+from tidegate.engine.waiting.flows import flow_key
+from tidegate.engine.waiting.shared_workers import SharedWorkers
 from tidegate.observation import Reducer
 
 
@@ -32,9 +32,9 @@ def validate(state: State, reducer: Reducer) -> None:
 
 def _requests(state: State, reducer: Reducer) -> Iterator[str]:
     """Every request that has not ended is in one place: queued, held until its turn, or on its way."""
-    places = Counter(list(state.queued))
-    places.update(request.id for request in state.sharing.held)
-    places.update(request.id for request in state.late)
+    places = Counter(list(state.waiting.queued))
+    places.update(request.id for request in state.waiting._sharing.held)
+    places.update(request.id for request in state.waiting.late)
     places.update(list(state.flights._of_request))
     if twice := [request_id for request_id, count in places.items() if count > 1]:
         yield f"requests {twice} are in several places"
@@ -42,11 +42,14 @@ def _requests(state: State, reducer: Reducer) -> Iterator[str]:
         yield f"requests {sorted(lost)} have not ended and are nowhere"
     if ended := places.keys() - reducer.open.keys():
         yield f"requests {sorted(ended)} have ended and are still somewhere"
-    if state.homeless:
-        yield f"requests {[request.id for request in state.homeless]} are queued and no worker can run them"
-    if early := [request.id for request in state.late if not request.is_late]:
+    if state.waiting.homeless:
+        yield f"requests {[request.id for request in state.waiting.homeless]} are queued and no worker can run them"
+    if early := [request.id for request in state.waiting.late if not request.is_late]:
         yield f"requests {early} wait to be served late and are not late"
-    if any(request.is_late for request in (*state.late, *state.queued.values())) and not state.late.waits:
+    if (
+        any(request.is_late for request in (*state.waiting.late, *state.waiting.queued.values()))
+        and not state.waiting.late.waits
+    ):
         yield "late requests are thought not to wait"
     if stray := state.tries._tries.keys() - reducer.open.keys():
         yield f"tries are counted of {sorted(stray)}, which have ended"
@@ -59,7 +62,9 @@ def _hurried(state: State) -> Iterator[str]:
     """Nobody waits whose time is over, behind one that has more."""
     latest_ns: dict[str, tuple[int, int]] = {}
     runs_late = state.policy.is_best_effort
-    in_time = (request for request in state.queued.values() if not request.is_late and not runs_late(request.model))
+    in_time = (
+        request for request in state.waiting.queued.values() if not request.is_late and not runs_late(request.model)
+    )
     for request in sorted(in_time, key=lambda request: request.arrival_ns):
         deadline_ns, arrival_ns = latest_ns.get(request.model, (0, 0))
         if request.deadline_ns < min(state.now_ns, deadline_ns) and arrival_ns < request.arrival_ns:
@@ -157,7 +162,7 @@ def _workers(state: State, reducer: Reducer) -> Iterator[str]:
 
 
 def _timers(state: State, reducer: Reducer) -> Iterator[str]:
-    shared = {id(each): each for each in state.sharing._shared_by.values()}.values()
+    shared = {id(each): each for each in state.waiting._sharing._shared_by.values()}.values()
     for timers in (state.succession.timers, state.flights._planned_starts, *(each.hopeless for each in shared)):
         entries = Counter((key, order) for _, order, key in timers._heap)
         if any(entries[key, order] != 1 for key, order in timers._live.items()):
@@ -172,10 +177,14 @@ def _timers(state: State, reducer: Reducer) -> Iterator[str]:
 
 
 def _sharing(state: State, reducer: Reducer) -> Iterator[str]:
-    sharing = state.sharing
+    sharing = state.waiting._sharing
     for shared in {id(each): each for each in sharing._shared_by.values()}.values():
         names = sorted(shared._places)
-        queued = {r.id: r for r in state.queued.values() if not r.is_late and sharing._shared_by.get(r.model) is shared}
+        queued = {
+            r.id: r
+            for r in state.waiting.queued.values()
+            if not r.is_late and sharing._shared_by.get(r.model) is shared
+        }
         held = {request.id: request for request in shared.held}
         if shared.waiting != len(queued) + len(held):
             yield f"of {names} {shared.waiting} wait, and are {len(queued)} queued and {len(held)} held"

@@ -7,7 +7,7 @@ its distribution it is taken for the mixture of all. A few requests, which run o
 from dataclasses import dataclass
 
 from tidegate.api import Request
-from tidegate.engine.alone import FIRST, MOST_APPS, WINDOW
+from tidegate.engine.estimates.alone import FIRST, MOST_APPS, WINDOW
 
 UNKNOWN_EVERY = 4
 """The requests of an application of which one runs alone, until it is known."""

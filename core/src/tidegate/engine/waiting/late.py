@@ -17,10 +17,9 @@ import msgspec
 
 from tidegate.api import NEVER, QueueKey, Request
 from tidegate.engine.books import Fleet
-from tidegate.engine.expectations import Expectations
-from tidegate.engine.flows import Flow
-from tidegate.engine.held import HeldRequests
+from tidegate.engine.estimates.expectations import Expectations
 from tidegate.engine.timers import UNSWEPT
+from tidegate.engine.waiting.flows import Flow, HeldRequests
 
 APART = "/late"
 """What is added to the merge key of late requests, so that they share batches with none but each other."""

@@ -26,18 +26,15 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.engine.books import Flight
-from tidegate.engine.expectations import Expectations
-from tidegate.engine.intake import Intake
-from tidegate.engine.invariants import InvariantViolation
-from tidegate.engine.observers import Observers
-from tidegate.engine.policy_retry import PolicyRetry
-from tidegate.engine.policy_runner import PolicyRunner
-from tidegate.engine.readiness import due_news
-from tidegate.engine.refusals import REFUSABLE, check_event
-from tidegate.engine.state import State
-from tidegate.engine.succession import Policies
-from tidegate.engine.turns import Turns
-from tidegate.engine.validation import validate
+from tidegate.engine.estimates.expectations import Expectations
+from tidegate.engine.kernel.intake import Intake
+from tidegate.engine.kernel.invariants import InvariantViolation
+from tidegate.engine.kernel.observers import Observers
+from tidegate.engine.kernel.policy_runner import PolicyRunner, due_news
+from tidegate.engine.kernel.refusals import REFUSABLE, check_event
+from tidegate.engine.kernel.state import State
+from tidegate.engine.kernel.succession import Policies, PolicyRetry
+from tidegate.engine.kernel.validation import validate
 from tidegate.observation import (
     AnyEffect,
     AnyStimulus,
@@ -107,8 +104,7 @@ class Engine:
     def _begin(self, policy: Policy, settings: EngineSettings) -> None:
         self._state = State(policy, settings, self._retry)
         self._policy = PolicyRunner(self._state, self.name, strict=self._strict, witness=self._witness)
-        self._turns = Turns(self._state, self._policy)
-        self._intake = Intake(self._state, self._policy, self._turns, self._made)
+        self._intake = Intake(self._state, self._policy, self._made)
 
     @property
     def tally(self) -> Tally:
@@ -152,7 +148,7 @@ class Engine:
     @property
     def queued(self) -> int:
         """Requests that wait for a batch."""
-        return len(self._state.queued) + len(self._state.sharing) + len(self._state.late)
+        return len(self._state.waiting)
 
     @property
     def in_flight(self) -> int:
@@ -175,7 +171,17 @@ class Engine:
 
     def idle_in_time(self, request: Request, profiles: Mapping[ProfileKey, Profile]) -> Worker | None:
         """An idle worker on which a request of an unsplit model would be in time by these profiles, started now."""
-        return self._state.idle_in_time(request, profiles)
+        state = self._state
+        model = state.models.get(request.model)
+        if model is None or model.pipelines:
+            return None
+        for (partition, kind, shape), profile in profiles.items():
+            if (partition, shape) != (model.name, request.shape):
+                continue
+            if state.now_ns + profile.planned_ns(request.rows) <= request.deadline_ns:
+                for worker in state.fleet.idle(partition, kind):
+                    return worker
+        return None
 
     def handle(self, event: AnyStimulus) -> list[AnyEffect]:
         """Take in what happened; returns what the driver has to do, in order.
@@ -202,15 +208,9 @@ class Engine:
                 state.flights.start_due(event.now_ns)
             else:
                 self._fire_timers(before_ns)
-                self._turns.give_up_waiting()
-                if state.overlap.is_due(event.now_ns):
-                    # A worker whose leg ends with this event is told after that.
-                    ends = event.worker_id if isinstance(event, LegFinished | BatchFailed) else None
-                    for news in due_news(state, ends):
-                        self._policy.tell(news)
+                self._pass_time(event)
             self._intake.take_in(event)
-            self._policy.settle()
-            self._turns.settle()
+            self._settle()
         except Exception as fault:
             if self._strict:
                 raise
@@ -220,6 +220,24 @@ class Engine:
         if self._observers.watch:
             state.effects += self._observers.handled(event, state.commands, state.effects)
         return state.effects
+
+    def _pass_time(self, event: AnyStimulus) -> None:
+        """Give up what waits in vain by now, and tell of workers that are about to be free, or are late."""
+        state = self._state
+        if state.waiting.is_due(event.now_ns):
+            self._policy.tell_all(state.waiting.expire(event.now_ns))
+        if state.overlap.is_due(event.now_ns):
+            # A worker whose leg ends with this event is told after that.
+            ends = event.worker_id if isinstance(event, LegFinished | BatchFailed) else None
+            for news in due_news(state, ends):
+                self._policy.tell(news)
+
+    def _settle(self) -> None:
+        """Tell what follows from the event, then whose turn it is."""
+        self._policy.settle()
+        waiting = self._state.waiting
+        if waiting.is_shared:
+            self._policy.tell_all(waiting.advance(self._state.now_ns))
 
     def story(self, request_id: int) -> Story | None:
         """What happened to a request, and why; None where it is not known, or no more.
@@ -344,8 +362,7 @@ class Engine:
             for request in waiting:
                 met = request.id
                 self._intake.take_in(RequestArrived(now_ns, request))
-            self._policy.settle()
-            self._turns.settle()
+            self._settle()
         except Exception:
             if met is None:
                 raise

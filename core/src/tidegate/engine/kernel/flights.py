@@ -6,9 +6,9 @@ import msgspec
 
 from tidegate.api import Batch, BatchFailed, Leg, LegFinished, Profile, Request, Reroute
 from tidegate.engine.books import Bookings, Fleet, Flight
-from tidegate.engine.expectations import Expectations
-from tidegate.engine.invariants import InvariantViolation, check_legs
-from tidegate.engine.overlap import Overlap
+from tidegate.engine.estimates.expectations import Expectations
+from tidegate.engine.kernel.invariants import InvariantViolation, check_legs
+from tidegate.engine.kernel.overlap import Overlap
 from tidegate.engine.timers import Timers
 from tidegate.observation import SentLeg, StartLeg
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from operator import is_
 
 from tidegate.api import NEVER, Model, Profile, Request
-from tidegate.engine.expectations import Expectations
+from tidegate.engine.estimates.expectations import Expectations
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,9 @@
+"""What is expected, and how legs, wake-ups and answers correct that.
+
+expectations    the profiles as they stand
+learner         how legs correct them, by a line and a margin that follows how far they stray
+shapes          what a new shape starts from
+alone           what applications take by themselves; probes: who runs alone so that this is learned
+time_classes    applications that take about as long
+lateness        how late wake-ups come, and what is kept free before a deadline for the answer's way back
+"""

@@ -1,0 +1,245 @@
+"""Every request that waits: seen by the policy, held until its turn, or late; and what is to be told of them."""
+
+from collections.abc import Callable, Generator, Iterator
+
+from tidegate.api import (
+    Drop,
+    Policy,
+    ProfileUpdated,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+)
+from tidegate.engine.books import Fleet
+from tidegate.engine.estimates.expectations import Expectations
+from tidegate.engine.waiting.hurried import HurriedRequests
+from tidegate.engine.waiting.late import LateRequests
+from tidegate.engine.waiting.sharing import Sharing
+
+OUT_OF_TURN = "share"
+"""Why a request is dropped whose time ran out while it was the turn of others: its client had more than they."""
+IN_VAIN = "deadline"
+"""Why a request is dropped whose time ran out where it waited: policies give the same reason."""
+News = RequestArrived | RequestCancelled | ProfileUpdated | Drop | None
+"""What is told next: an event to the policy, or a request's end; None: first what follows from what was told."""
+
+
+class Waiting:
+    """The requests that wait, from their arrival, or a batch's failure, until they start, leave or are given up."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        expectations: Expectations,
+        patience_ns: int,
+        *,
+        decides: Callable[[], Policy],
+        is_free: Callable[[int], bool],
+        runs: Callable[[], bool],
+    ) -> None:
+        """`patience_ns`: how long requests without a deadline give way to others. `decides()`: the present policy.
+
+        `is_free`: whether a worker, by id, may be given work where it is idle. `runs`: whether any batch is on its way.
+        """
+        self.queued: dict[int, Request] = {}
+        """The requests that the policy sees, by id."""
+        self._fleet = fleet
+        self._expectations = expectations
+        self._runs = runs
+        self._sharing = Sharing(
+            fleet, expectations, self.queued, patience_ns, lambda name: decides().is_best_effort(name)
+        )
+        self._hurried = HurriedRequests(self.queued, self._has_no_request, self._sharing.hopeless_ns)
+        """What of `queued` may wait behind requests that have more time."""
+        self.late = LateRequests(fleet, expectations, self.queued, is_free)
+        """What cannot be in time any more, and waits to be served all the same."""
+
+    def __len__(self) -> int:
+        return len(self.queued) + len(self._sharing) + len(self.late)
+
+    # Requests that come and go -----------------------------------------------------------------------------------
+
+    def arrives(self, now_ns: int, request: Request, *, again: bool = False) -> bool:
+        """A request waits from now on: whether the policy is to be told. `again`: its batch failed."""
+        if again:
+            self._hurried.returns(request)
+        else:
+            self._hurried.arrives(request)
+        if request.is_late:
+            self.late.add(request)
+            return False
+        if not self._sharing.admits(now_ns, request):
+            return False
+        self.queued[request.id] = request
+        return True
+
+    def returns(self, request: Request) -> None:
+        """The policy sees a request again, which was held or given up."""
+        self.queued[request.id] = request
+        self._hurried.returns(request)
+
+    def look_after(self, request: Request) -> None:
+        """Another policy sees a request: the one before may have run what is late."""
+        self._hurried.returns(request)
+
+    def starts(self, model: str, requests: list[Request], rows: int, duration_ns: int) -> None:
+        """A batch of these starts, of that many rows, and is planned to take its workers so long."""
+        for request in requests:
+            self.queued.pop(request.id, None)
+        self._sharing.start(model, requests, rows, duration_ns)
+
+    def leaves(self, request_id: int) -> bool | None:
+        """A client waits no longer: whether the policy saw its request; None where that does not wait."""
+        if request := self.queued.pop(request_id, None):
+            self._sharing.leave(request)
+            return True
+        if held := self._sharing.get(request_id):
+            self._sharing.leave(held)
+            return False
+        return False if self.late.remove(request_id) else None
+
+    def give_up(self, now_ns: int, request: Request, *, seen: bool = True) -> bool:
+        """A request, which is queued no more, cannot be in time: whether it is dropped; else it is served late.
+
+        `seen`: the policy knew of it.
+        """
+        self._sharing.leave(request)
+        if request.is_late or request.late_until_ns <= now_ns:
+            return True
+        self.late.add(request, seen=seen)
+        return False
+
+    # Time that passes --------------------------------------------------------------------------------------------
+
+    def next_ns(self, before_ns: int) -> int:
+        """When a request cannot be in time any more, or nobody wants its answer; `before_ns` at the latest."""
+        if self._sharing.is_contended:
+            before_ns = min(before_ns, self._sharing.next_wake_ns)
+        if self.late.earliest_ns < before_ns:
+            before_ns = min(before_ns, self.late.next_ns)
+        if self.queued and self._hurried.earliest_ns < before_ns:
+            before_ns = min(before_ns, self._hurried.next_ns)
+        return before_ns
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether `expire` may have something to give up."""
+        return self._hurried.earliest_ns <= now_ns or self.late.earliest_ns <= now_ns
+
+    def expire(self, now_ns: int) -> Iterator[News]:
+        """Give up what waits in vain; each is told before the next one is looked at."""
+        if self._hurried.earliest_ns <= now_ns:
+            yield from self._expire_hurried(now_ns)
+        if self.late.earliest_ns <= now_ns:
+            yield from self._expire_late(now_ns)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether `advance` may have something to tell: several flows wait, or something is late."""
+        return self._sharing.is_contended or self.late.waits
+
+    def advance(self, now_ns: int) -> Iterator[News]:
+        """Show the policy what it is the turn of, and late requests that workers are left over for; hide the others.
+
+        Each is told before the next one is looked at.
+        """
+        if self._sharing.is_contended:
+            yield from self._take_turns(now_ns)
+        if self.late.waits:
+            yield from self._take_late(now_ns)
+
+    def _take_turns(self, now_ns: int) -> Iterator[News]:
+        sharing = self._sharing
+        if excessive := sharing.excess(now_ns):
+            called_back = []
+            for excess in reversed(excessive):
+                if self.queued.pop(excess.id, None):  # unless the policy ran or dropped it when told of another
+                    called_back.append(excess)
+                    yield RequestCancelled(now_ns, excess.id)
+            for excess in reversed(called_back):
+                sharing.call_back(excess)
+            yield None  # what the policy gave up wrongly meanwhile waits, too
+        for hopeless in sharing.hopeless(now_ns):
+            if (yield from self._doubt(now_ns, hopeless)):
+                sharing.reprieve(hopeless)
+            elif self.give_up(now_ns, hopeless, seen=False):
+                yield Drop(hopeless.id, OUT_OF_TURN)
+        yield None  # so does what was expected of those who will not come
+        while following := sharing.next(now_ns):
+            self.returns(following)
+            yield RequestArrived(now_ns, following)
+            yield None
+
+    def _take_late(self, now_ns: int) -> Iterator[News]:
+        late = self.late
+        for shown in late.to_call_back():
+            if self.queued.pop(shown.id, None):  # unless the policy ran it when told of another
+                yield RequestCancelled(now_ns, shown.id)
+                late.call_back(shown)
+                yield None
+        while request := late.next():
+            yield RequestArrived(now_ns, request)
+            yield None
+
+    def _expire_hurried(self, now_ns: int) -> Iterator[News]:
+        """Drop what cannot be in time any more where it waits, behind requests that have more time."""
+        for hopeless in self._hurried.pop_hopeless(now_ns):
+            if hopeless.id not in self.queued:
+                continue  # the policy ran or dropped it when told of another
+            if hopeless.deadline_ns >= now_ns and (yield from self._doubt(now_ns, hopeless)):
+                self._hurried.watch(hopeless)
+                continue
+            del self.queued[hopeless.id]
+            if self.give_up(now_ns, hopeless):
+                yield Drop(hopeless.id, IN_VAIN)
+            yield RequestCancelled(now_ns, hopeless.id)
+
+    def _expire_late(self, now_ns: int) -> Iterator[News]:
+        """Drop what waits to be served late, and whose client waits no longer."""
+        for request_id in self.late.pop_expired(now_ns):
+            if expired := self.late.remove(request_id):
+                if self.give_up(now_ns, expired):
+                    yield Drop(request_id, IN_VAIN)
+            elif (shown := self.queued.get(request_id)) and shown.is_late:
+                del self.queued[request_id]
+                if self.give_up(now_ns, shown):
+                    yield Drop(request_id, IN_VAIN)
+                yield RequestCancelled(now_ns, request_id)
+
+    def _doubt(self, now_ns: int, hopeless: Request) -> Generator[News, None, bool]:
+        """Whether too long an expectation may be why a request is hopeless: the policy is told what is expected now."""
+        doubted = self._expectations.doubt(now_ns, hopeless, self._fleet.idle)
+        for key in doubted:
+            yield ProfileUpdated(now_ns, self._expectations.expect_after_doubt(key))
+        return bool(doubted)
+
+    # Workers that come and go ------------------------------------------------------------------------------------
+
+    def release(self) -> list[Request]:
+        """Hold nothing any more, to be followed by `workers_changed`. Returns what was held.
+
+        What of it has a worker is queued now.
+        """
+        released = self._sharing.release_all()
+        for request in released:
+            if self._fleet.serves(request):
+                self.returns(request)
+        return released
+
+    def workers_changed(self, now_ns: int) -> None:
+        """Take turns anew, as other models share workers now."""
+        self._sharing.workers_changed(now_ns)
+
+    @property
+    def homeless(self) -> list[Request]:
+        """What is queued though no worker is left that it can run on."""
+        return [request for request in self.queued.values() if not self._fleet.serves(request)]
+
+    def pop_homeless_late(self) -> list[Request]:
+        """Take what waits to be served late, is not queued, and has no worker left that it can run on."""
+        homeless = [request for request in self.late if not self._fleet.serves(request)]
+        for request in homeless:
+            self.late.remove(request.id)
+        return homeless
+
+    def _has_no_request(self) -> bool:
+        return not (self.queued or self._runs() or self._sharing.is_contended)
