@@ -29,10 +29,10 @@ def test_no_hook_is_documented_that_does_not_exist() -> None:
 
 
 def test_every_invariant_is_documented_under_its_number() -> None:
-    listed = re.findall(r"(\d+) [a-z]", (ENGINE / "invariants.py").read_text(encoding="utf-8").split('"""')[1])
+    listed = re.findall(r"(\d+) [a-z]", (ENGINE / "kernel/invariants.py").read_text(encoding="utf-8").split('"""')[1])
     raised = {
         number
-        for path in ENGINE.glob("*.py")
+        for path in ENGINE.rglob("*.py")
         for number in re.findall(r"InvariantViolation\(\s*(\d+)", path.read_text(encoding="utf-8"))
     }
     documented = re.findall(r"^## (\d+) ", INVARIANTS, re.MULTILINE)

@@ -49,8 +49,8 @@ from tidegate.engine.kernel.intake import Intake
 from tidegate.toolkit import FirstComeFirstServed
 
 NOT_ON_THE_WAY = {
-    "__init__", "_begin", "start_anew", "_make_books", "_named_by", "_sent_requests", "close", "flight", "handle", "next_ns",
-    "setup", "story", "tell", "validate",
+    "__init__", "_begin", "start_anew", "_make_books", "_named_by", "_sent_requests", "close", "flight", "handle",
+    "next_ns", "setup", "story", "tell", "validate",
 }  # fmt: skip
 """At the start, at the end, asked by a driver, or the way back itself: below that there is nothing to fall back on."""
 

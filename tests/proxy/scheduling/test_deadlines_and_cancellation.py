@@ -130,7 +130,7 @@ def test_where_a_model_serves_late_only_clients_end_the_wait(
     hurried = model.ask(timeout_us=500_000)
     state = model.tidegate.engine._state
     eventually(
-        lambda: (len(state.late), len(state.queued)) == (2, 0),
+        lambda: (len(state.waiting.late), len(state.waiting.queued)) == (2, 0),
         "the time of all to be over, and the client of one to wait no longer",
     )
     assert outcome(hurried) == (UNAVAILABLE, "Request timeout expired")

@@ -1,8 +1,8 @@
 """Profiles corrected by what is observed: what legs take, and how much longer they may take.
 
 For each (partition, kind, shape) `base(rows) + a*rows + c` is expected: the base profile and a learned linear
-correction (`correction.py`). What is planned is that and a margin up to a high quantile of what legs took, which
-follows how far legs of a size stray (`spread.py`): where batches wait for the last moment, whatever takes longer than
+correction (`Correction`). What is planned is that and a margin up to a high quantile of what legs took, which
+follows how far legs of a size stray (`Spread`): where batches wait for the last moment, whatever takes longer than
 planned is late. With a linear base this re-learns alpha and beta; with a measured table it keeps the table's shape. A
 leg lasts from its dispatch until its answer is there: the delays of control and data (Symphony, figure 18) are learned
 with it.
