@@ -132,6 +132,68 @@ def test_no_module_imports_itself_in_a_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
+NOTED = {
+    "Client": "arrival_ns batch_id due_ns ended_ns refusal request_id runs_apart span started_ns until_ns",
+    # What scheduling and tracing note of a request, on the way of each.
+    "Call": "owner",  # whose it is, as the gate says
+    "Backend": "heard_ns",  # when it answered last
+    "PendingCall": "code connection details encoding stream_id tries",  # how a call to a Triton fares
+    "http2.Call": "until_s",  # by when its message is to be whole
+    "protobuf": """bool_param byte_size double_param execution_count id inference_count int64_param last_inference
+        max_batch_size max_queue_delay_microseconds model_name model_version name string_param string_value
+        uint64_param""",
+    "ssl": "check_hostname sni_callback verify_mode",
+    "uvicorn": "disconnected keep_alive transport waiting_for_100_continue",
+    "Python": "stdout tempdir value",
+}
+"""What another module may set: data of classes whose every note would else be a call, and what others have made."""
+NOTES = frozenset(" ".join(NOTED.values()).split())
+
+
+def test_nothing_is_attached_to_an_object_from_outside() -> None:
+    """A collaborator comes by a constructor or a method, where a reader finds it; records of data are written to."""
+    trees = {path: ast.parse(path.read_bytes()) for path in (ROOT / "proxy/src").rglob("*.py")}
+    records = frozenset[str]().union(*(_data(tree) for tree in trees.values()))
+    attached = [
+        f"{path.relative_to(ROOT)}:{line}: {target}"
+        for path, tree in trees.items()
+        for line, target, name in _set_from_outside(tree)
+        if name not in records | NOTES
+    ]
+    assert attached == []
+
+
+def _set_from_outside(tree: ast.Module) -> list[tuple[int, str, str]]:
+    """Line, target and attribute of each assignment to an object that is not `self`, nor of a class of the module."""
+    stores = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    outside = [node for node in stores if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))]
+    own = {node.attr for node in stores if node not in outside} | {
+        node.target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    return [(node.lineno, ast.unparse(node), node.attr) for node in outside if node.attr not in own]
+
+
+def _data(tree: ast.Module) -> set[str]:
+    """The fields of the records of a module that may be written to and are no functions."""
+    return {
+        field.target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(each) for each in node.decorator_list)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if "Callable" not in ast.unparse(field.annotation)
+    }
+
+
+def test_what_is_attached_from_outside_is_seen() -> None:
+    tree = ast.parse("class A:\n    def f(self, b: B) -> None:\n        self.x = 1\n        b.x = b.on_change = 1")
+    assert _set_from_outside(tree) == [(4, "b.on_change", "on_change")]
+    record = "@dataclass\nclass A:\n    count: int\n    on_change: Callable[[], None]"
+    assert _data(ast.parse(record)) == {"count"}
+
+
 def test_docstrings_begin_with_their_subjects() -> None:
     """What begins with "Of", "Those" or "By" says nothing to whoever does not see the line above it."""
     fragments = []

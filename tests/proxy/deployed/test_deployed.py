@@ -17,7 +17,7 @@ from tidegate_proxy.app.doctor.restarts import restarted_tritons
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, read_plan
 from tidegate_proxy.deployed.state import RunningState, held, holder, read_state, write_state
-from tidegate_proxy.deployed.tritons import running_tritons
+from tidegate_proxy.deployed.tritons import RunningTritons, running_tritons
 from tidegate_proxy.tritons.embedded.revival import PAUSES_S, STABLE_S, RestartPauses
 from tidegate_triton_models import model_source
 
@@ -178,8 +178,11 @@ def test_a_triton_that_ends_by_itself_is_started_again_where_it_was(
         (version / "model.py").write_bytes(model_source("emulated_gpu").read_bytes())
         (version.parent / "config.pbtxt").write_text(CONFIG)
     told = []
-    with running_tritons(plan.folder, plan.workers, lambda name, triton: None) as tritons:
-        tritons.changed = lambda: told.append(tritons.workers)
+
+    def changed(tritons: RunningTritons) -> None:
+        told.append(tritons.workers)
+
+    with running_tritons(plan.folder, plan.workers, lambda name, triton: None, changed) as tritons:
         before = {worker.name: worker for worker in tritons.workers}
         for _ in range(2):
             times = tritons.restarts["gpu/1"]

@@ -88,6 +88,14 @@ class Triton:
     def cut_off(self) -> None:
         """Of a Backend."""
 
+    def withdraw(self) -> None:
+        """Of a Backend."""
+        self.alive = False
+
+    def take_back(self) -> None:
+        """Of a Backend."""
+        self.alive = True
+
     def answer(self, output: str, sent: bytes) -> None:
         """End its first call well."""
         message = service_pb2.ModelInferResponse(model_name="p", model_version="1")

@@ -21,7 +21,7 @@ LOOKING_AFTER = (
 )
 AT_THE_START_OR_THE_END = {
     *("close", "retire", "starting_profiles", "watch", "look_around", "change"),
-    *("_look_at", "_guarded"),
+    *("look_at", "_guarded"),
 }
 """And what catches what the others raise."""
 

@@ -15,6 +15,7 @@ from ngh2.events import ConnectionClosed, DataReceived, Event, ResponseReceived,
 from tests.proxy.fixtures.fronted import Fronted
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import InForce, settings_of
+from tidegate_proxy.frontends.home import Services
 from tidegate_proxy.frontends.servers import GrpcOfFronts
 from tidegate_proxy.transport import Call, Http2Server, Server
 from tidegate_proxy.transport.client_bounds import Bounds
@@ -108,9 +109,9 @@ def serve(loop: LoopThread, has_front: bool) -> Iterator[Serve]:
     async def behind_a_front(config: ServeConfig, accept: Callable[[Call], None]) -> Served:
         fronted = Fronted(config)
         fronts.append(fronted)
-        server = GrpcOfFronts(fronted.home, accept, Bounds(InForce(settings_of(config))))
+        server = GrpcOfFronts(fronted.home)
         servers.append(server)
-        await fronted.home.open()
+        await fronted.home.open(Services(accept, bounds=Bounds(InForce(settings_of(config)))))
         return Served(server, fronted.home.grpc_port, fronted.front.bounds, fronted.front.in_force)
 
     def start(accept: Callable[[Call], None], **limits: float) -> Served:

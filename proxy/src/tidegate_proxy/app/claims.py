@@ -5,16 +5,48 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tidegate_proxy.app.proxy import Proxy
+from tidegate.engine import Engine
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.frontends.frames import Serves
 from tidegate_proxy.frontends.home import Home
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.tritons.backend import Backend, BackendError
+from tidegate_proxy.tritons.catalog import Directory
 
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 0.1
+
+
+class ServedModels:
+    """The models that a home answers for: those of its Tritons, but for what is planned elsewhere."""
+
+    def __init__(self, home: Home, directory: Directory) -> None:
+        assert home.number is not None, "it is one of several"
+        self.number = home.number
+        """Which of the homes it is."""
+        self._home = home
+        self._directory = directory
+        self._assignment: Mapping[str, int] = {}
+
+    def plan(self, assignment: Mapping[str, int]) -> None:
+        """Answer from now on for what this plan leaves here."""
+        self._assignment = assignment
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """What the Tritons have and other homes answer for."""
+        names = self._directory.catalog.names
+        return frozenset(name for name in names if self._assignment.get(name, self.number) != self.number)
+
+    def was_left(self, name: str) -> bool:
+        """Whether no front asks for a model here any more."""
+        return self._home.was_left(name)
+
+    def tell(self) -> None:
+        """Have the fronts know."""
+        leaving = self.leaving
+        self._home.tell(Serves(self._directory.catalog.names - leaving, leaving))
 
 
 class Claims:
@@ -24,18 +56,15 @@ class Claims:
     and unloaded then. Nobody stands above the homes: whichever of two hears first of a move, no request is lost.
     """
 
-    def __init__(self, home: Home, discovery: Discovery, proxy: Proxy) -> None:
-        self._home = home
-        assert home.number is not None, "it is one of several"
-        self._number = home.number
+    def __init__(self, served: ServedModels, discovery: Discovery, engine: Engine) -> None:
+        """`served`: told what to answer for; discovery tells it when the Tritons have other models."""
+        self._served = served
         self._discovery = discovery
-        self._proxy = proxy
-        self._assignment: Mapping[str, int] = {}
+        self._engine = engine
         self._following: asyncio.Task[None] | None = None
         self._parting: asyncio.Task[None] | None = None
         self._kept: set[str] = set()
         """Models that are to go, and that a Triton does not unload."""
-        discovery.on_change = self._tell
 
     async def begin(self, assignment: Mapping[str, int]) -> None:
         """Take up the first plan, before anybody asks, and part with what is planned elsewhere."""
@@ -44,11 +73,11 @@ class Claims:
 
     async def _follow(self, assignment: Mapping[str, int]) -> None:
         """Load what a plan gives to this home, and tell the fronts."""
-        self._assignment = assignment
+        self._served.plan(assignment)
         self._kept.clear()
-        if await load_missing(self._living(), planned_for(self._number, assignment)):
+        if await load_missing(self._living(), planned_for(self._served.number, assignment)):
             await self._discovery.refresh()
-        self._tell()
+        self._served.tell()
 
     def follow(self, assignment: Mapping[str, int]) -> None:
         """Take up another plan, while what is here is served: loading may take long."""
@@ -76,26 +105,17 @@ class Claims:
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             try:
-                gone = [name for name in sorted(self._leaving - self._kept) if self._is_done_with(name)]
+                gone = [name for name in sorted(self._served.leaving - self._kept) if self._is_done_with(name)]
                 unloaded = [await self._unload(name) for name in gone]
                 if any(unloaded):
                     await self._discovery.refresh()
             except Exception as error:  # there is a next time
                 faults.report("parting with a model", error)
 
-    @property
-    def _leaving(self) -> frozenset[str]:
-        names = self._proxy.catalog.names
-        return frozenset(name for name in names if self._assignment.get(name, self._number) != self._number)
-
     def _is_done_with(self, name: str) -> bool:
-        return self._home.was_left(name) and all(
-            request.model != name for request in self._proxy.engine.reducer.open.values()
+        return self._served.was_left(name) and all(
+            request.model != name for request in self._engine.reducer.open.values()
         )
-
-    def _tell(self) -> None:
-        leaving = self._leaving
-        self._home.tell(Serves(self._proxy.catalog.names - leaving, leaving))
 
     def _living(self) -> Sequence[Backend]:
         return [backend for backend in self._discovery.backends if backend.alive]

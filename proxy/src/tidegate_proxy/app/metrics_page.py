@@ -72,7 +72,7 @@ class MetricsPage:
         bounds: Bounds,
         limits: HttpLimits,
         trial: Trial,
-        actuator: Callable[[], Actuator | None] = lambda: None,
+        actuator: Actuator | None = None,
         processes: Processes | None = None,
     ) -> None:
         self._policy = policy
@@ -191,7 +191,7 @@ class MetricsPage:
         return _json_answer(models)
 
     async def _layout(self) -> Answer:
-        actuator, layout = self._actuator(), self._directory.catalog.layout
+        actuator, layout = self._actuator, self._directory.catalog.layout
         if layout is None:
             return error(404, "the Tritons follow no layout")
         document = {

@@ -20,22 +20,23 @@ from tidegate.host import PluginError, Plugins
 from tidegate.observation import Observer, Recorder
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.app.actuation.actuator import Actuator
-from tidegate_proxy.app.actuation.tritons import TritonsOfProxy
-from tidegate_proxy.app.claims import Claims, load_missing, planned_for
+from tidegate_proxy.app.claims import Claims, ServedModels, load_missing, planned_for
 from tidegate_proxy.app.doctor.asking import executions, not_ready
 from tidegate_proxy.app.doctor.diagnosis import AT_START, diagnose
 from tidegate_proxy.app.doctor.facts import NotReady, facts_of
 from tidegate_proxy.app.doctor.reach import why_not_ready
 from tidegate_proxy.app.metrics_page import MetricsPage
-from tidegate_proxy.app.proxy import Proxy, backend_of
+from tidegate_proxy.app.proxy import Proxy
+from tidegate_proxy.app.tritons import Tritons, backend_of
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.descriptors import within_descriptors
 from tidegate_proxy.configuration.home_config import assignment_of
 from tidegate_proxy.configuration.settings import InForce, settings_of
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.processes import Processes
-from tidegate_proxy.frontends.home import Home
+from tidegate_proxy.frontends.home import Home, Services
 from tidegate_proxy.frontends.servers import GrpcOfFronts, HttpOfFronts
+from tidegate_proxy.messages.client import Client
 from tidegate_proxy.messages.request import Applications
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import otlp_tracing
@@ -70,7 +71,7 @@ WAKE_SLACK_NS = 30_000_000
 
 
 @asynccontextmanager
-async def serving(
+async def serving(  # noqa: PLR0915 - the list of all parts
     config: ServeConfig, plugins: Plugins, processes: Processes | None = None, home: Home | None = None
 ) -> AsyncIterator[Proxy]:
     """Serve until the block is left; then what is under way may end, for as long as `drain_s`.
@@ -80,7 +81,8 @@ async def serving(
     Raises BackendError, DocumentError, PluginError, ProfileFileError, CredentialFileError, RestrictionError, TlsError,
     TracingError or OSError, each with the remedy, before anything is served.
     """
-    plugins.policy(config.policy.name)  # a wrong name should not have to wait for Tritons
+    # What can be wrong without any Triton is found first.
+    plugins.policy(config.policy.name)
     controller = _controller(config, plugins, processes)
     measured = read_profiles(config.profiles) if config.profiles else ProfileFile(profiles=[])
     gate, served = Gate(config), config if home else within_descriptors(config)
@@ -88,24 +90,38 @@ async def serving(
     async with AsyncExitStack() as stack:
         observers = _observers(config, plugins, stack)
         in_force = InForce(settings_of(config))
+        bounds = Bounds(in_force)
+
+        # The Tritons, and what they serve.
         backends = [backend_of(triton, config, in_force) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
         directory = Directory(await _first_catalog(backends, config, measured, home.number if home else None))
+
+        # What decides: the engine with its policy; and what counts.
         setup = _setup(config, directory.catalog, measured)
-        policy = plugins.make_policy(config.policy.name, setup, dict(config.policy.options))
         engine = Engine(
-            policy,
+            plugins.make_policy(config.policy.name, setup, dict(config.policy.options)),
             name=config.policy.name,
             observers=observers,
             max_tries=in_force.settings.max_tries,
             first_lead_ns=FIRST_LEAD_NS,
             policies=plugins.make_policy,
         )
-        observability = Observability(setup, engine.reducer, tracing)
-        bounds = Bounds(in_force)
+        trial = Trial(config, in_force, directory, measured, engine)
+        gpus = gpus_of(controller[1]) if controller else None
+        observability = Observability(setup, engine.reducer, tracing, trial.watchers(), gpus)
         stack.callback(observability.close)
+
+        # What is done: requests go to the engine, its batches to Tritons.
+        def pass_on(client: Client) -> None:
+            passages.take_over(client)  # which stands above the driver, and is told by it all the same
+
+        async def look_again(backend: Backend) -> None:
+            await discovery.look_at(backend)  # and so does this
+
         regions = await _regions_with(backends, in_force)
         stack.push_async_callback(regions.close)
+        verifier = BatchVerifier(directory, in_force, observability.metrics)
         driver = Driver(
             engine,
             directory,
@@ -113,8 +129,13 @@ async def serving(
             observability,
             regions,
             lambda: gate.credential_headers,
-            on_batch=(verifier := BatchVerifier(directory, in_force, observability.metrics)).answered,
+            on_batch=verifier.answered,
+            pass_on=pass_on,
+            look_again=look_again,
         )
+
+        # Triton's API over all Tritons.
+        served_models = ServedModels(home, directory) if home and home.number is not None else None
         discovery = Discovery(
             backends,
             directory,
@@ -123,20 +144,36 @@ async def serving(
             measured,
             config,
             directory.catalog.layout,
+            on_change=served_models.tell if served_models else lambda: None,
         )
         liveness = Liveness(in_force)
         driver.watch(liveness)
         routing = Routing(discovery.backends, directory, driver, observability, gate, in_force)
         passages = Passages(routing, observability)
-        driver.on_stray = passages.take_over
         control = Control(discovery.backends, directory, discovery, routing, observability, liveness)
-        trial = Trial(config, in_force, directory, measured, engine)
-        observability.on_passed = trial.passed
-        stack.push_async_callback(trial.close)
         inference = Inference(directory, driver, Applications(config.app), trial.bypasses())
-        proxy = Proxy(config, directory, driver, discovery, control, passages, gate, bounds, in_force, trial, inference)
+        stack.push_async_callback(trial.close)
+
+        # What changes while it serves: the configuration, the layout, the plan of several homes.
+        tritons = Tritons(config, in_force, directory, driver, discovery)
+        actuator = _actuator(config, controller, engine, tritons, processes) if controller else None
+        claims = Claims(served_models, discovery, engine) if served_models else None
+        proxy = Proxy(
+            directory,
+            driver,
+            discovery,
+            control,
+            passages,
+            gate,
+            bounds,
+            in_force,
+            trial,
+            inference,
+            tritons,
+            actuator,
+            claims,
+        )
         stack.push_async_callback(proxy.close)
-        proxy.actuator = _actuator(config, controller, proxy, discovery, processes) if controller else None
         for work in (
             discovery.look_around(),
             proxy.look_at_files(),
@@ -145,6 +182,9 @@ async def serving(
             verifier.run(driver, discovery, gate),
         ):
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
+
+        # Clients come in, here or at fronts.
+        page = http = None
         if config.listen.metrics:
             page = MetricsPage(
                 lambda: engine.name,
@@ -157,10 +197,10 @@ async def serving(
                 bounds,
                 http_limits(served),
                 trial,
-                lambda: proxy.actuator,
+                actuator,
                 processes,
             )
-            await proxy.show_metrics(page, config.listen.metrics, stack, home)
+            await proxy.show_metrics(page, config.listen.metrics, stack, home.metrics_port if home else None)
         front = Front(inference, driver, control, routing, passages, gate, served, _grpc_servers(served, bounds, home))
         await proxy.serve_grpc(front, stack)
         if config.listen.http and _serves_http(config, backends):
@@ -177,8 +217,12 @@ async def serving(
                 _http_servers(served, bounds, home),
             )
             await proxy.serve_http(http, config.listen.http, stack)
+        if claims:
+            stack.push_async_callback(claims.close)
+            await claims.begin(assignment_of(config))
         if home:
-            await _open(home, proxy, discovery, control, stack)
+            pages = page.answer if page else None
+            await home.open(Services(front.accept, http.application if http else None, pages, bounds, control.has))
         stack.push_async_callback(_drain, proxy, control)
         yield proxy
 
@@ -188,7 +232,7 @@ def _grpc_servers(config: ServeConfig, bounds: Bounds, home: Home | None) -> New
 
     def new_server(accept: Callable[[Call], None]) -> Server:
         if home:
-            return GrpcOfFronts(home, accept, bounds)
+            return GrpcOfFronts(home)
         return Http2Server(accept, config.limits, bounds, reuse_port=config.listen.reuse_port)
 
     return new_server
@@ -199,7 +243,7 @@ def _http_servers(config: ServeConfig, bounds: Bounds, home: Home | None) -> Sta
 
     async def start(application: Application, address: str) -> HttpListener:
         if home:
-            return HttpOfFronts(home, application)
+            return HttpOfFronts(home)
         return await start_server(
             application,
             bind(address, reuse_port=config.listen.reuse_port),
@@ -211,18 +255,8 @@ def _http_servers(config: ServeConfig, bounds: Bounds, home: Home | None) -> Sta
     return start
 
 
-async def _open(home: Home, proxy: Proxy, discovery: Discovery, control: Control, stack: AsyncExitStack) -> None:
-    """Let fronts in, and tell them what is here where it is not everything."""
-    if home.number is not None:
-        claims = Claims(home, discovery, proxy)
-        stack.push_async_callback(claims.close)
-        await claims.begin(assignment_of(proxy.config))
-        proxy.follow_plan = claims.follow
-    await home.open(control.has)
-
-
 async def _drain(proxy: Proxy, control: Control) -> None:
-    control.draining = True
+    control.drain()
     await proxy.drain()
     proxy.driver.dismiss()
 
@@ -259,16 +293,15 @@ def _controller(config: ServeConfig, plugins: Plugins, processes: Processes | No
 def _actuator(
     config: ServeConfig,
     controller: tuple[Controller, Layout],
-    proxy: Proxy,
-    discovery: Discovery,
+    engine: Engine,
+    tritons: Tritons,
     processes: Processes | None,
 ) -> Actuator:
-    choice, engine, (decider, layout) = config.controller, proxy.engine, controller
+    choice, (decider, layout) = config.controller, controller
     assert choice is not None, "there is a controller"
     loop = ControlLoop(decider, choice, layout, engine.reducer.open.values, now_ns=time.monotonic_ns())
     engine.reducer.tell(loop.monitor)
-    proxy.driver.observability.metrics.layout_gpus = gpus_of(layout)
-    return Actuator(loop, TritonsOfProxy(proxy, discovery), processes, choice.start_limit_s)
+    return Actuator(loop, tritons, processes, choice.start_limit_s)
 
 
 def _serves_http(config: ServeConfig, backends: Sequence[Backend]) -> bool:

@@ -76,11 +76,13 @@ async def run_proxy(
     announce: "Callable[[Proxy], None]",
     processes: "Processes | None" = None,
     home: "Home | None" = None,
+    taken_up: "Callable[[], None]" = lambda: None,
 ) -> "Proxy | None":
     """Serve until a signal says to stop; SIGHUP has the configuration read again. What served, for its figures.
 
     `processes`: starts and stops workers where a controller wants that; None: nobody does. `home`: where the requests
-    of fronts come in, which have the clients; None: this process has them.
+    of fronts come in, which have the clients; None: this process has them. `taken_up`: called when another
+    configuration is in force.
     None where the signal came before anything was served, such as while Tritons were waited for.
     """
     from tidegate.host import Plugins
@@ -97,7 +99,7 @@ async def run_proxy(
             serves = True
             announce(proxy)
             watchdog = Watchdog(lambda: proxy.in_force.settings.silence_s)
-            reloading = loop.create_task(_reload(proxy, again, read_again, home))
+            reloading = loop.create_task(_reload(proxy, again, read_again, home, taken_up))
             await stop.wait()
             reloading.cancel()
             watchdog.close()
@@ -162,7 +164,11 @@ def announce_addresses(grpc: str, http: str, metrics: str) -> None:
 
 
 async def _reload(
-    proxy: "Proxy", wanted: asyncio.Event, read_again: "Callable[[], ServeConfig]", home: "Home | None"
+    proxy: "Proxy",
+    wanted: asyncio.Event,
+    read_again: "Callable[[], ServeConfig]",
+    home: "Home | None",
+    taken_up: "Callable[[], None]",
 ) -> None:
     from tidegate_proxy.base.faults import faults
 
@@ -173,6 +179,7 @@ async def _reload(
             await proxy.reconfigure(read_again())
             if home:
                 home.took_up()
+            taken_up()
         except Exception as error:  # the next one may be better
             log.error("the configuration was not taken up, and nothing has changed: %s", error)
             if not isinstance(error, (*serving_errors(), ValueError)):

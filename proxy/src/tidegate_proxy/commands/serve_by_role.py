@@ -153,11 +153,12 @@ def _run_home(settings: "ServeConfig", read_again: ReadAgain, home: "Home", kept
         read = read_again()
         return part(read)
 
-    if kept:
-        home.on_taken_up = lambda: kept.keep(read)
+    def taken_up() -> None:
+        if kept:
+            kept.keep(read)
 
     async def serve() -> None:
-        proxy = await run_proxy(part(in_force), part_read_again, tell, home=home)
+        proxy = await run_proxy(part(in_force), part_read_again, tell, home=home, taken_up=taken_up)
         if proxy:
             tell_tally(proxy)
 
@@ -193,10 +194,19 @@ def _run_front(
     from tidegate_proxy.frontends.front import Front
 
     async def have_clients() -> None:
-        front = Front(kept.read() if kept else settings, homes, ports.grpc, ports.http, ports.metrics)
-        front.on_taken_up = kept.keep if kept else None
-        if is_alone:
-            front.on_listening = lambda: announce_addresses(*ports.addresses(settings))
+        def listening() -> None:
+            if is_alone:
+                announce_addresses(*ports.addresses(settings))
+
+        front = Front(
+            kept.read() if kept else settings,
+            homes,
+            ports.grpc,
+            ports.http,
+            ports.metrics,
+            on_listening=listening,
+            on_taken_up=kept.keep if kept else lambda _config: None,
+        )
         await front.run_as_process(read_again)
 
     uvloop.run(have_clients())

@@ -152,6 +152,12 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
     def ready(name: str, triton: "EmbeddedTriton") -> None:
         tell({"event": "ready", "worker": name, "grpc": triton.grpc_address})
 
+    served: Proxy | None = None
+
+    def changed(tritons: "RunningTritons") -> None:
+        if served:
+            write_state(plan.folder, _state_of(served, tritons))
+
     if problems := plugin_problems(plan.config, Plugins.installed()):  # which should not have to wait for Tritons
         raise ConfigError(str(plan.folder / PROXY_FILE), tuple(problems))
     if plan.config.fronts:
@@ -160,13 +166,14 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
     with held(plan.folder):
         try:
             tell({"event": "starting", "workers": [worker.name for worker in plan.workers]})
-            with running_tritons(plan.folder, plan.workers, ready) as tritons:
+            with running_tritons(plan.folder, plan.workers, ready, changed) as tritons:
                 addresses = tritons.addresses
 
                 def serving(proxy: "Proxy") -> None:
+                    nonlocal served
                     state = _state_of(proxy, tritons)
                     write_state(plan.folder, state)
-                    tritons.changed = lambda: write_state(plan.folder, _state_of(proxy, tritons))
+                    served = proxy
                     tell({"event": "serving", "state": state.model_dump(mode="json")})
 
                 try:

@@ -87,3 +87,7 @@ class InForce:
 
     def __init__(self, settings: Settings = Settings()) -> None:
         self.settings = settings
+
+    def change(self, settings: Settings) -> None:
+        """Let other settings hold from now on."""
+        self.settings = settings

@@ -47,10 +47,15 @@ class _Running:
 class RunningTritons:
     """The Tritons by worker. What waits for processes blocks: call it in a thread."""
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
-        """`folder`: the deployment's. `host`: the numeric address on which those of `start_all` listen."""
-        self.changed: Callable[[], None] = lambda: None
-        """Called, in any thread but one at a time, when another process runs, or one less; not once all are ended."""
+    def __init__(
+        self, folder: Path, host: str = "127.0.0.1", changed: Callable[["RunningTritons"], None] = lambda _tritons: None
+    ) -> None:
+        """`folder`: the deployment's. `host`: the numeric address on which those of `start_all` listen.
+
+        `changed`: called, in any thread but one at a time, when another process runs, or one less; not once all are
+        ended.
+        """
+        self._changed = changed
         self._folder = folder
         self._host = host
         self._running: dict[str, _Running] = {}
@@ -197,7 +202,7 @@ class RunningTritons:
     def _tell(self) -> None:
         with self._lock:
             if not self._is_closed:
-                self.changed()
+                self._changed(self)
 
     @staticmethod
     def _end(running: _Running) -> None:
@@ -222,14 +227,17 @@ class RunningTritons:
 
 @contextmanager
 def running_tritons(
-    folder: Path, plans: Sequence[WorkerPlan], ready: Callable[[str, EmbeddedTriton], None]
+    folder: Path,
+    plans: Sequence[WorkerPlan],
+    ready: Callable[[str, EmbeddedTriton], None],
+    changed: Callable[[RunningTritons], None] = lambda _tritons: None,
 ) -> Iterator[RunningTritons]:
     """The Tritons of a deployment, until the block is left, started again when they end; `ready` is called as each
-    becomes so.
+    becomes so, `changed` as `RunningTritons` has it.
 
     Raises DeploymentError for the first that does not start. Whatever is raised, here or in the block, has stopped all.
     """
-    tritons = RunningTritons(folder)
+    tritons = RunningTritons(folder, changed=changed)
     try:
         tritons.start_all(plans, ready)
         tritons.revive()

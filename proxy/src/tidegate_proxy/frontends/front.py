@@ -69,10 +69,14 @@ class Front:
         grpc_port: socket.socket,
         http_port: socket.socket | None,
         metrics_port: socket.socket | None = None,
+        *,
+        on_listening: Callable[[], None] = lambda: None,
+        on_taken_up: Callable[[ServeConfig], None] = lambda _config: None,
     ) -> None:
         """`homes`: where they are found, in their order; the ports are bound, and listened on once there is a home.
 
-        `metrics_port`: where the homes' metrics are shown; None: the home does that itself.
+        `metrics_port`: where the homes' metrics are shown; None: the home does that itself. `on_listening`: called when
+        clients come in; `on_taken_up`: called with another configuration when it is in force.
 
         Raises CredentialFileError and RestrictionError for files that cannot be used.
         """
@@ -95,10 +99,8 @@ class Front:
         """Has clients over gRPC go elsewhere, since all ends."""
         self._read_again: Callable[[], ServeConfig] | None = None
         self._metrics: HttpServer | None = None
-        self.on_listening: Callable[[], None] | None = None
-        """Called when clients come in."""
-        self.on_taken_up: Callable[[ServeConfig], None] | None = None
-        """Called with another configuration when it is in force."""
+        self._on_listening = on_listening
+        self._on_taken_up = on_taken_up
         self._serves_http = False
         self._opening: asyncio.TimerHandle | None = None
         self._counted: Counter[tuple[Served, str]] = Counter()
@@ -196,7 +198,7 @@ class Front:
         elif kind == Kind.RELOAD:
             self._reload()
         elif kind == Kind.STOP:
-            home.has_stopped = True
+            home.stopped()
             if all(each.has_stopped or not each.is_linked for each in self.homes):
                 self.stop()
 
@@ -309,8 +311,7 @@ class Front:
             self._prefer_newest(self._grpc_port)
         for home in self.homes:
             home.send(Kind.LISTENS)
-        if self.on_listening:
-            self.on_listening()
+        self._on_listening()
 
     def _prefer_newest(self, port: socket.socket) -> None:
         if self._config.listen.reuse_port:
@@ -359,10 +360,9 @@ class Front:
                     if home.address:
                         line.move(RemoteAddress(home, config.links))
             self._config = config
-            self.in_force.settings = settings_of(config)
+            self.in_force.change(settings_of(config))
             logging.getLogger().setLevel(config.log.level.upper())
-            if self.on_taken_up:
-                self.on_taken_up(config)
+            self._on_taken_up(config)
         except Exception as error:  # the next one may be better
             log.error("the configuration was not taken up by a front: %s", error)
 

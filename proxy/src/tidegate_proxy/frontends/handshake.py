@@ -46,7 +46,7 @@ class _Unproven:
         self._secret = secret
         self._lost = lost
         self.drawn = secrets.token_bytes(_NUMBER_BYTES)
-        link.largest = _LARGEST
+        link.limit(_LARGEST)
         self._timer = asyncio.get_running_loop().call_later(_WITHIN_S, link.abort)
 
     def lost(self) -> None:
@@ -65,7 +65,7 @@ class _Unproven:
     def go_on(self, make_end: Callable[[Link], LinkEnd]) -> None:
         """The other one is who it should be."""
         self._timer.cancel()
-        self.link.largest = None
+        self.link.limit(None)
         self.link.hand_over(make_end)
 
 

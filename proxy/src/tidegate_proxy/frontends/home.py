@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 import grpc
@@ -30,6 +31,26 @@ _HEARD_S: Final = 1.5
 """Fronts answer within a second; who has not by then does not."""
 
 
+async def _has_none(_model: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Services:
+    """What answers the clients of a home's fronts."""
+
+    accept: Callable[["Call"], None]
+    """Takes their gRPC calls."""
+    application: "Application | None" = None
+    """Answers their HTTP requests; None: HTTP is not served."""
+    page: "Application | None" = None
+    """Shows the metrics; None: they are not shown."""
+    bounds: Bounds = field(default_factory=Bounds)
+    """Counts what they hold."""
+    has: Callable[[str], Awaitable[bool]] = _has_none
+    """Whether its Tritons have a model, of which the catalog may not know yet; fronts of several homes ask."""
+
+
 class Home:
     """Takes links of fronts, and gives what comes over them to a gRPC server and an HTTP application."""
 
@@ -53,14 +74,8 @@ class Home:
         self.http_port = http_port
         self.metrics_port = metrics_port
         self.number = number
-        self._has: Callable[[str], Awaitable[bool]] | None = None
-        self.page: Application | None = None
-        """Its metrics page."""
-        self.accept: Callable[[Call], None] | None = None
-        self.application: Application | None = None
-        self.on_taken_up: Callable[[], None] | None = None
-        """Called when it has taken up another configuration."""
-        self.bounds = Bounds()
+        self.services: Services | None = None
+        """What answers the fronts' clients; None: it is not open."""
         self._address = address
         self._fronts = fronts
         self._hold_s = hold_s
@@ -70,13 +85,10 @@ class Home:
         self._links: set[FrontLink] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open(self, has: Callable[[str], Awaitable[bool]] | None = None) -> None:
-        """Let fronts in; return when all of them have let clients in. Raises OSError, TlsError.
-
-        `has`: whether its Tritons have a model, of which the catalog may not know yet; fronts of several homes ask.
-        """
-        self._has = has
-        self._listener = await self._address.listen(lambda link: FrontLink(self, link))
+    async def open(self, services: "Services") -> None:
+        """Let fronts in; return when all of them have let clients in. Raises OSError, TlsError."""
+        self.services = services
+        self._listener = await self._address.listen(lambda link: FrontLink(self, services, link))
         while sum(link.listens for link in self._links) < self._fronts:
             await asyncio.sleep(_POLL_S)
 
@@ -96,7 +108,7 @@ class Home:
         """Say what is here to a front that came."""
         if self._serves:
             link.send(Kind.SERVES, payload=frames.encode(self._serves))
-        hello = frames.Hello(serves_http=self.application is not None, protocol=frames.PROTOCOL)
+        hello = frames.Hello(serves_http=link.services.application is not None, protocol=frames.PROTOCOL)
         link.send(Kind.HELLO, payload=frames.encode(hello))
 
     def was_left(self, model: str) -> bool:
@@ -112,8 +124,6 @@ class Home:
         """It has taken up another configuration: have the fronts of this machine do so, too."""
         for link in self._links if not self.is_elsewhere else ():
             link.send(Kind.RELOAD)
-        if self.on_taken_up:
-            self.on_taken_up()
 
     async def close(self) -> None:
         """Have the fronts end, unless they go on without it, and let nobody in."""
@@ -192,12 +202,12 @@ class Home:
         totals: Counter[str] = Counter()
         for link in self._links:
             totals.update(link.connections)
-        for protocol in SERVED:
-            self.bounds.connections[protocol] = totals[protocol]
+        if self.services:
+            for protocol in SERVED:
+                self.services.bounds.connections[protocol] = totals[protocol]
 
-    def begin(self, exchange: RemoteExchange, *, is_page: bool) -> None:
+    def begin(self, exchange: RemoteExchange, application: "Application | None") -> None:
         """Have an HTTP request answered."""
-        application = self.page if is_page else self.application
         assert application is not None, "no front listens for it otherwise"
         task = asyncio.get_running_loop().create_task(exchange.run(application))
         self._tasks.add(task)
@@ -205,11 +215,9 @@ class Home:
 
     def find(self, link: "FrontLink", number: int, model: str) -> None:
         """Answer whether it has a model."""
-        has = self._has
-        assert has is not None, "it was given before links were let in"
 
         async def answer() -> None:
-            link.send(Kind.ANSWER, number, b"\x01" if await has(model) else b"\x00")
+            link.send(Kind.ANSWER, number, b"\x01" if await link.services.has(model) else b"\x00")
 
         task = asyncio.get_running_loop().create_task(answer())
         self._tasks.add(task)
@@ -224,7 +232,7 @@ class Home:
 class FrontLink:
     """One front: its calls and exchanges, by the numbers that it gave them."""
 
-    def __init__(self, home: Home, link: Link) -> None:
+    def __init__(self, home: Home, services: Services, link: Link) -> None:
         self.calls: dict[int, RemoteCall] = {}
         self.connections: dict[str, int] = {}
         """How many clients it has, by protocol."""
@@ -232,7 +240,8 @@ class FrontLink:
         """Whether clients come in there."""
         self.is_retired = False
         """Whether its clients have heard that they are to go elsewhere."""
-        self.bounds = home.bounds
+        self.services = services
+        self.bounds = services.bounds
         self.now_s = asyncio.get_running_loop().time
         self.left_of: dict[str, set[RemoteCall | RemoteExchange]] = {}
         """Models that this front asks another home for, with what it had asked here before that may not have ended."""
@@ -272,7 +281,7 @@ class FrontLink:
         elif kind == Kind.ASK:
             ask = frames.ask_of(payload)
             exchange = self._exchanges[number] = RemoteExchange(self, number, ask)
-            self._home.begin(exchange, is_page=ask.is_page)
+            self._home.begin(exchange, self.services.page if ask.is_page else self.services.application)
         elif kind == Kind.COUNTS:
             self._count(frames.counts_of(payload))
         elif kind == Kind.LISTENS:
@@ -301,8 +310,7 @@ class FrontLink:
         opening, remaining_s, message = self._openings.read(payload)
         call = RemoteCall(self, number, opening, remaining_s, comes=opening.method != STREAM)
         self.calls[number] = call
-        assert self._home.accept is not None, "it was given before links were let in"
-        self._home.accept(call)
+        self.services.accept(call)
         if message is not None:
             call.came(message)
 

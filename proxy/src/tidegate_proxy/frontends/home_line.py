@@ -113,6 +113,10 @@ class HomeLine:
         """Whether nothing is under way, or waits."""
         return not self._under_way and not self._waiting
 
+    def stopped(self) -> None:
+        """Take it as ended, because all do."""
+        self.has_stopped = True
+
     # For what is relayed -----------------------------------------------------------------------------------------
 
     def begin(self, relayed: Relayed) -> int:

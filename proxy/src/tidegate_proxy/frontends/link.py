@@ -30,7 +30,7 @@ class Link(asyncio.Protocol):
 
     def __init__(self, make_end: Callable[["Link"], LinkEnd]) -> None:
         self._make_end = make_end
-        self.largest: int | None = None
+        self._largest: int | None = None
         """Frames may carry no more bytes; None: no limit."""
         self._end: LinkEnd | None = None
         self._transport: asyncio.Transport | None = None
@@ -47,6 +47,10 @@ class Link(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether frames may be sent."""
         return self._transport is not None and not self._transport.is_closing()
+
+    def limit(self, largest: int | None) -> None:
+        """End the link where a frame carries more bytes; None: no limit."""
+        self._largest = largest
 
     def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
         """Send a frame; on a link that is lost it is lost, too: its end was told, or will be."""
@@ -108,7 +112,7 @@ class Link(asyncio.Protocol):
         at, size, self._rest = 0, len(data), b""
         while size - at >= HEAD.size:
             kind, number, length = HEAD.unpack_from(data, at)
-            if self.largest is not None and length > self.largest:
+            if self._largest is not None and length > self._largest:
                 self.abort()
                 return
             begin = at + HEAD.size

@@ -33,7 +33,7 @@ class RelayedCall:
         self._first: bytes | None = None
         """Its first message, until it begins."""
         self._number = 0
-        call.on_gone = self._gone
+        call.when_gone(self._gone)
         if call.method == STREAM:
             self.again()
         else:

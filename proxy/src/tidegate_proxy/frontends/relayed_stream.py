@@ -45,9 +45,9 @@ class RelayedStream:
         self._client_done = False
         self._end: RequestFailed | None = None
         """How it ends once nothing is under way."""
-        call.on_gone = self._gone
         if home := homes.any_home():  # which knows of it then, and ends it when all ends
             self._begin_at(home, None)
+        call.when_gone(self._gone)
         self._read()
 
     # Requests ----------------------------------------------------------------------------------------------------

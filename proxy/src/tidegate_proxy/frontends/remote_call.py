@@ -45,9 +45,9 @@ class RemoteCall:
         "_receiver",
         "_sent",
         "_sent_all",
+        "_then_gone",
         "gone",
         "method",
-        "on_gone",
         "owner",
     )
 
@@ -57,8 +57,8 @@ class RemoteCall:
         """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
         self.gone = False
         """Whether the client gave up, its connection broke or its deadline passed before the call was ended."""
-        self.on_gone: Callable[[], None] | None = None
-        """Called when that happens."""
+        self._then_gone: Callable[[], None] | None = None
+        """Called once the client is gone."""
         self.owner = ""
         """Whose call it is."""
         self._line = line
@@ -79,6 +79,13 @@ class RemoteCall:
     def metadata(self) -> Metadata:
         """The client's metadata, keys in lower case."""
         return self._opening.metadata
+
+    def when_gone(self, then: Callable[[], None]) -> None:
+        """Have `then` called once the client is gone, at once where it is; not where the call has ended."""
+        if self.gone:
+            then()
+        elif not self._ended:
+            self._then_gone = then
 
     def peer(self) -> str:
         """The client's address, as gRPC writes it."""
@@ -164,9 +171,9 @@ class RemoteCall:
 
     def _leave(self) -> None:
         self.gone = True
-        if self.on_gone:
-            self.on_gone()
-        self.on_gone = None
+        if self._then_gone:
+            self._then_gone()
+        self._then_gone = None
 
     def _deliver(self) -> None:
         if self._receiver and (self._messages or self._sent_all):

@@ -1,15 +1,11 @@
 """The servers of a home whose clients its fronts have: they do what a home's own servers would do."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.frontends.home import Home
-from tidegate_proxy.servers.http.interface import Application
-from tidegate_proxy.transport.client_bounds import Bounds
 from tidegate_proxy.transport.http2.connection import ALPN
-from tidegate_proxy.transport.interface import Call
 from tidegate_proxy.transport.tls import server_context
 
 _POLL_S: Final = 0.01
@@ -18,9 +14,7 @@ _POLL_S: Final = 0.01
 class GrpcOfFronts:
     """A `transport.Server` whose connections the fronts have."""
 
-    def __init__(self, home: Home, accept: Callable[[Call], None], bounds: Bounds) -> None:
-        """`bounds` counts what its clients hold."""
-        home.accept, home.bounds = accept, bounds
+    def __init__(self, home: Home) -> None:
         self._home = home
 
     @property
@@ -52,8 +46,7 @@ class GrpcOfFronts:
 class HttpOfFronts:
     """An `HttpListener` whose connections the fronts have."""
 
-    def __init__(self, home: Home, application: Application) -> None:
-        home.application = application
+    def __init__(self, home: Home) -> None:
         self._home = home
         assert home.http_port is not None, "the fronts listen for HTTP where the home is asked to"
         self.port = home.http_port

@@ -67,9 +67,7 @@ class Together:
         def cancel() -> None:
             asyncio.get_running_loop().call_later(CANCEL_AFTER_S, work.cancel)
 
-        call.on_gone = cancel
-        if call.gone:
-            cancel()
+        call.when_gone(cancel)
 
     async def _answer(self, call: ControlCall) -> bytes:
         """The answer, or RequestFailed is raised."""

@@ -14,9 +14,8 @@ from tidegate_proxy.frontends.home_line import HomeLine, no_home
 from tidegate_proxy.frontends.relayed_exchange import scope_of
 from tidegate_proxy.observability.exposition import families_of, merged
 from tidegate_proxy.observability.merged_statistics import merge_statistics, statistics_json
-from tidegate_proxy.servers.http.body import ClientLeft, RequestBody
 from tidegate_proxy.servers.http.compression import TooLarge
-from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.exchange import ClientLeft, Exchange
 from tidegate_proxy.servers.http.infer_response import error, failure
 from tidegate_proxy.servers.http.interface import Answer, Receive, Scope, Send
 from tidegate_proxy.servers.http.routes import Route
@@ -64,7 +63,7 @@ class TogetherHttp:
     ) -> None:
         """Answer a client's request that does. `limit`: of its body, in bytes; `bounds`: what clients hold here."""
         exchange = Exchange(scope, receive, send)
-        body = RequestBody(receive, exchange.content_length, limit, bounds)
+        body = exchange.body(limit, bounds)
         try:
             content = await body.whole()
             exchange.watch()

@@ -26,6 +26,10 @@ class BatchRefusal:
         self.somebody_answered = False
         """Whether a sender of the batch has had an answer since, to a request of it or to a later one."""
 
+    def sender_answered(self) -> None:
+        """One of its senders had an answer to a later request."""
+        self.somebody_answered = True
+
     def answered(self) -> None:
         """One of the requests was answered after all."""
         if self.somebody_answered and not self._failed:

@@ -199,8 +199,8 @@ class Metrics(Reader):
     What is told by the reducer is taken in quietly: a broken metric must not break an engine.
     """
 
-    def __init__(self, setup: Setup, reducer: Reducer) -> None:
-        """`reducer`: the engine's own, so that nothing is kept twice."""
+    def __init__(self, setup: Setup, reducer: Reducer, layout_gpus: float | None = None) -> None:
+        """`reducer`: the engine's own, so that nothing is kept twice. `layout_gpus`: what the first layout takes."""
         self._models = {model.name: ModelCounts(model.slo_ns) for model in setup.models}
         self._workers = {worker.id: WorkerCounts(worker.name) for worker in setup.workers}
         self._reducer = reducer
@@ -219,8 +219,8 @@ class Metrics(Reader):
         self._changes: Counter[str] = Counter()
         self._change_times: dict[str, ChangeTimes] = {}
         self._change_began_ns = 0
-        self.layout_gpus: float | None = None
-        """How many GPUs the layout in force takes; None: nobody has said so yet."""
+        self.layout_gpus = layout_gpus
+        """How many GPUs the layout in force takes; None: it is not known."""
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect], decision_ns: int) -> None:
         """Count what happened and what the engine made of it; `decision_ns` is the time that `handle` took."""

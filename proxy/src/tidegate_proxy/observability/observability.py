@@ -11,20 +11,33 @@ from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.observability.tracing import Execution, Tracing
 
+PassedWatcher = Callable[[str, int, int, bool], None]
+"""Called for each answer to a request that was not scheduled: model, when it was sent, how long it took, whether it
+went well."""
+
 
 class Observability:
     """Called on the hot path. Its methods raise nothing."""
 
-    def __init__(self, setup: Setup, reducer: Reducer, tracing: Tracing | None = None) -> None:
-        """`reducer`: the engine's own."""
-        self.metrics = Metrics(setup, reducer)
+    def __init__(
+        self,
+        setup: Setup,
+        reducer: Reducer,
+        tracing: Tracing | None = None,
+        watchers: Sequence[PassedWatcher] = (),
+        layout_gpus: float | None = None,
+    ) -> None:
+        """`reducer`: the engine's own. `watchers`: see `replace_watchers`. `layout_gpus`: GPUs of the first layout."""
+        self.metrics = Metrics(setup, reducer, layout_gpus)
         self.statistics = Statistics()
-        self.on_passed: Callable[[str, int, int, bool], None] | None = None
-        """Told of each answer to a request that was not scheduled: model, when it was sent, how long it took, whether
-        it went well."""
+        self._watchers = tuple(watchers)
         self.traces = tracing is not None
         """Whether it wants to know of requests as they come."""
         self._tracing = tracing
+
+    def replace_watchers(self, watchers: Sequence[PassedWatcher]) -> None:
+        """Call others from now on for each answer to a request that was not scheduled."""
+        self._watchers = tuple(watchers)
 
     @isolated
     def arrived(self, client: Client) -> None:
@@ -107,8 +120,8 @@ class Observability:
         self.statistics.passed_through(
             model, version, ok=ok, at_ms=time.time_ns() // 1_000_000, total_ns=total_ns, rows=rows
         )
-        if self.on_passed:
-            self.on_passed(model, sent_ns, total_ns, ok)
+        for watcher in self._watchers:
+            watcher(model, sent_ns, total_ns, ok)
 
     @isolated
     def passed_on(self, client: Client) -> None:

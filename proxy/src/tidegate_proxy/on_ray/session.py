@@ -28,12 +28,15 @@ def serve_on_ray(plan: RayPlan, address: str, tell: Tell) -> None:
     Raises DeploymentError and OSError, with nothing left running.
     """
     folder = plan.deployment.folder
+
+    def keep(supervisor: Supervisor) -> None:
+        write_state(folder, _state_of(supervisor))
+
     with held(folder), _cluster(address) as (ray, cluster):
-        supervisor = Supervisor(ray, cluster, plan, secrets.token_hex(_SECRET_BYTES), tell)
+        supervisor = Supervisor(ray, cluster, plan, secrets.token_hex(_SECRET_BYTES), tell, keep)
         try:
             supervisor.start()
-            supervisor.changed = lambda: write_state(folder, _state_of(supervisor))
-            supervisor.changed()
+            keep(supervisor)
             tell({"event": "serving", "state": _state_of(supervisor).model_dump(mode="json")})
             with suppress(KeyboardInterrupt):
                 supervisor.watch()

@@ -31,8 +31,19 @@ _STARTING_OR_RUNNING: Final = (Stage.STARTING, Stage.RUNNING)
 class Supervisor:
     """Lives in one thread. What it waits for are the answers of actors: each part has one call under way."""
 
-    def __init__(self, ray: Any, cluster: str, plan: RayPlan, secret: str, tell: Tell) -> None:  # noqa: ANN401
-        """`cluster`: what messages call it; `secret`: of the links; `tell`: hears what happens."""
+    def __init__(
+        self,
+        ray: Any,  # noqa: ANN401
+        cluster: str,
+        plan: RayPlan,
+        secret: str,
+        tell: Tell,
+        changed: Callable[["Supervisor"], None],
+    ) -> None:
+        """`cluster`: what messages call it; `secret`: of the links; `tell`: hears what happens.
+
+        `changed`: called when something runs elsewhere than before, once all is served.
+        """
         self._ray = ray
         self._cluster = cluster
         self._plan = plan
@@ -50,8 +61,7 @@ class Supervisor:
         self._suspects: dict[str, float] = {}
         """The ids of nodes that are avoided, with until when."""
         self._is_serving = False
-        self.changed: Callable[[], None] = lambda: None
-        """Called when something runs elsewhere than before, once all is served."""
+        self._changed = changed
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -202,7 +212,7 @@ class Supervisor:
             host = part.place.host if part.place else ""
             self._tell({"event": "back", "part": part.name, "node": host, "away_s": round(away_s, 3)})
             log.warning("%s runs again, on node %s, after %.1f s", part.name, host, away_s)
-            self.changed()
+            self._changed(self)
         part.lost_at = None
 
     def _failed(self, part: Part, why: str) -> None:

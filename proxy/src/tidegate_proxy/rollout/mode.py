@@ -35,17 +35,18 @@ class Trial:
             return (self._shadowed,)
         return (self._passed_for_now,) if self.canary.is_on else ()
 
+    def watchers(self) -> tuple[Callable[[str, int, int, bool], None], ...]:
+        """Give what counts answers to requests that were not scheduled; nothing while both are off."""
+        if self.shadow.is_on:
+            return (self.shadow.ended,)
+        return (self.canary.passed,) if self.canary.is_on else ()
+
     def _shadowed(self, envelope: Envelope) -> bool:
         self.shadow.seen(envelope)
         return True
 
     def _passed_for_now(self, envelope: Envelope) -> bool:
         return not self.canary.schedules(envelope)
-
-    def passed(self, model: str, sent_ns: int, took_ns: int, ok: bool) -> None:
-        """A request that was not scheduled has its answer."""
-        self.shadow.ended(model, sent_ns, took_ns, ok)
-        self.canary.passed(model, sent_ns, took_ns, ok)
 
     def change_policy(self, policy: PolicyChoice) -> None:
         """Speak of another policy from now on."""

@@ -35,7 +35,7 @@ from tidegate_proxy.messages.client import Client
 from tidegate_proxy.messages.request import Due
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.clock import LiveEngine
-from tidegate_proxy.scheduling.failures import Recovery, Spoilers
+from tidegate_proxy.scheduling.failures import LookAgain, Recovery, Spoilers, no_look
 from tidegate_proxy.scheduling.legs import Legs
 from tidegate_proxy.scheduling.membership import Membership, Outliers
 from tidegate_proxy.scheduling.running_legs import LegRun, RunningLegs
@@ -50,6 +50,12 @@ QUEUE_FULL = "Exceeds maximum queue size"
 """Triton's own words for a request that is not even queued."""
 
 
+def refuse_stray(client: Client) -> None:
+    """Tell a client that its request cannot be scheduled any more, where nothing else would answer it."""
+    words = "its model has just changed"
+    client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.UNAVAILABLE))
+
+
 class Driver:
     """Drives one engine. Lives in an event loop."""
 
@@ -62,11 +68,14 @@ class Driver:
         regions: Regions | None = None,
         hidden: Callable[[], Container[str]] = frozenset,
         on_batch: Callable[[LegRun, Sequence[Outcome]], None] | None = None,
+        pass_on: Callable[[Client], None] = refuse_stray,
+        look_again: LookAgain = no_look,
     ) -> None:
         """`regions`: shared with the Tritons on this machine; None: everything is sent.
 
         `hidden`: names of metadata that are not to go on to a Triton. `on_batch`: called when the clients of a batch of
-        several requests have their answers; must not raise.
+        several requests have their answers; must not raise. `pass_on`: has a request answered that cannot be scheduled
+        any more, as its model has become another. `look_again`: asks a Triton what it serves now, and takes that up.
         """
         self.engine = engine
         self._in_force = in_force
@@ -80,15 +89,16 @@ class Driver:
         self.running = RunningLegs(self._engine)
         self.outliers = Outliers(in_force)
         self.membership = Membership(
-            self._engine, directory, self.clients, self.running, regions, self.outliers, in_force, self._pass_on
+            self._engine, directory, self.clients, self.running, regions, self.outliers, in_force, pass_on
         )
-        self.recovery = Recovery(directory, self.clients, self.membership, self._spoilers, in_force)
+        self._pass_on = pass_on
+        recovery = Recovery(directory, self.clients, self.membership, self._spoilers, in_force, look_again)
         self.legs = Legs(
             self._engine,
             directory,
             self.clients,
             self.running,
-            self.recovery,
+            recovery,
             self.outliers,
             self._headroom,
             observability,
@@ -96,8 +106,6 @@ class Driver:
             hidden,
             on_batch,
         )
-        self.on_stray: Callable[[Client], None] | None = None
-        """Has a request answered that cannot be scheduled any more, as its model has become another."""
 
     # Clients -----------------------------------------------------------------------------------------------------
 
@@ -215,13 +223,6 @@ class Driver:
                 log.error("observer %s broke and sees nothing more: %s", effect.observer, effect.reason)
             case Advise():
                 log.info("the policy asks for %+d workers: %s", effect.workers, effect.reason)
-
-    def _pass_on(self, client: Client) -> None:
-        if self.on_stray:
-            self.on_stray(client)
-        else:
-            words = "its model has just changed"
-            client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.UNAVAILABLE))
 
     def _give_up_effect(self, effect: AnyEffect) -> None:
         """It could not be carried out: the requests that it concerned end here."""

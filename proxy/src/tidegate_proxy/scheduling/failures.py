@@ -65,7 +65,7 @@ class Spoilers:
         """A request was answered whose batch not everybody could share: its sender is not suspected any more."""
         _, refusal = self._suspects.pop(sender, (None, None))
         if refusal:
-            refusal.somebody_answered = True
+            refusal.sender_answered()
 
     def failed_alone(self, sender: Sender) -> None:
         """A request failed, not for the first time, in whose batch there were no others."""
@@ -116,6 +116,13 @@ class Verdict:
     outcome: RequestFailed | None = None
 
 
+LookAgain = Callable[[Backend], Awaitable[None]]
+
+
+async def no_look(_backend: Backend) -> None:
+    """Leave what is known of a Triton as it is, where nothing looks for changes."""
+
+
 class Recovery:
     """Finds out whether the Triton or a request was at fault. Lives in the event loop.
 
@@ -130,15 +137,16 @@ class Recovery:
         membership: Membership,
         spoilers: Spoilers,
         in_force: InForce,
+        look_again: LookAgain,
     ) -> None:
+        """`look_again`: asks a Triton what it serves now, and takes that up."""
         self._directory = directory
         self._clients = clients
         self._membership = membership
         self._spoilers = spoilers
         self._in_force = in_force
         self._budget = RetryBudget()
-        self.look_again: Callable[[Backend], Awaitable[None]] | None = None
-        """Asks a Triton anew what it serves."""
+        self._look_again = look_again
 
     async def verdict(self, run: LegRun, code: grpc.StatusCode, details: str) -> Verdict | None:
         """What is done about a leg whose call has failed; None: its Triton is lost, and all that is done."""
@@ -173,9 +181,9 @@ class Recovery:
         """Whether what the leg runs, a version that was there, has gone from its Triton; if so that is taken up."""
         catalog, heading = self._directory.catalog, run.clients[0].envelope.heading
         versions = catalog.versions.get(heading.model, ())
-        if self.look_again is None or (heading.version and heading.version not in versions):
+        if heading.version and heading.version not in versions:
             return False
-        await self.look_again(run.backend)
+        await self._look_again(run.backend)
         return self._directory.catalog is not catalog
 
     def _suspect(self, clients: Sequence[Client]) -> None:

@@ -276,7 +276,7 @@ class Membership:
         catalog = self._directory.catalog
         mine = {worker_id for worker_id, other in catalog.backend_of.items() if other is backend}
         with self._changing() as then:
-            backend.alive = False
+            backend.withdraw()
             try:
                 then.runs += self._running.forget(mine)
                 busy = {run.worker_id for run in then.runs}
@@ -286,7 +286,7 @@ class Membership:
                     self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
                 then.runs += self._running.forget_stranded()
             except Exception:
-                backend.alive = True
+                backend.take_back()
                 raise
         if self._regions:
             self._regions.leave(backend)
@@ -336,7 +336,7 @@ class Membership:
             try:
                 self._directory.put(catalog)
                 if returning:
-                    returning.alive = True
+                    returning.take_back()
                 waiting = (client for client in self._clients if not self._running.has_begun(client))
                 self._part_with_strays(waiting, then, catalog)
                 present = [worker for worker in catalog.workers if catalog.backend_of[worker.id].alive]
@@ -355,7 +355,7 @@ class Membership:
             except Exception:
                 self._directory.put(before)
                 if returning:
-                    returning.alive = False
+                    returning.withdraw()
                 for worker_id in joined:
                     self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
                 raise

@@ -191,4 +191,4 @@ def _over(run: LegRun, now_ns: int, *, teaches: bool) -> None:
 def _end_turns(run: LegRun, error: Exception) -> None:
     """What is learned of neighbours is not worth a request: from now on nothing is, at that Triton."""
     faults.report("learning how models slow each other down", error)
-    run.backend.turns = None
+    run.backend.end_turns()

@@ -66,7 +66,7 @@ class Front:
         self._streams: WeakSet[InferStream] = WeakSet()
         self._draining = False
         self._body_timeout_s = config.limits.body_timeout_s
-        self._server = new_server(self._accept)
+        self._server = new_server(self.accept)
 
     async def listen(self, address: str, tls: ServerTls | None = None) -> int:
         """Bind and serve; the port. Raises OSError when the address cannot be bound, and TlsError."""
@@ -98,7 +98,8 @@ class Front:
         self._passages.end_all()
         await self._server.stop(LAST_WORDS_S)
 
-    def _accept(self, call: Call) -> None:
+    def accept(self, call: Call) -> None:
+        """Take a client's call."""
         try:
             self._begin(call)
         except Exception as error:
@@ -146,10 +147,8 @@ class Front:
             self._forward(call, message)
             return
         client = _UnaryClient(envelope, call, self._driver, call.owner)
-        call.on_gone = client.leave
         self._inference.submit(client, arrival_ns, call.remaining_s())
-        if call.gone:  # it left before it could be told to whom
-            client.leave()
+        call.when_gone(client.leave)
 
     def _forward(self, call: Call, message: bytes | None) -> None:
         """Have a call answered by a task, as Triton would or by Triton."""
@@ -167,9 +166,7 @@ class Front:
         def cancel() -> None:
             self._loop.call_later(CANCEL_AFTER_S, work.cancel)
 
-        call.on_gone = cancel
-        if call.gone:
-            cancel()
+        call.when_gone(cancel)
 
     async def _answer(self, call: Call, message: bytes) -> None:
         try:

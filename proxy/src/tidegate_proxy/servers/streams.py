@@ -93,7 +93,7 @@ class InferStream:
 
     def begin(self) -> None:
         """Read the first request."""
-        self._call.on_gone = self._leave
+        self._call.when_gone(self._leave)
         self._read()
 
     def drain(self) -> None:

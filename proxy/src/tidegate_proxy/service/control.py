@@ -160,7 +160,7 @@ class Control:
         self._routing = routing
         self._observability = observability
         self.liveness = liveness
-        self.draining = False
+        self._draining = False
         """Not ready for more: the proxy is about to stop."""
         self._fan_out = FanOut(backends, GrpcCodec(routing), self._whole_index, self._changing)
         self.shared_memory = ClientRegions(routing, self._fan_out)
@@ -179,6 +179,10 @@ class Control:
             SERVICE + "ModelConfig": _config_answer,
         }
         """Answers for a model that no Triton has by its name."""
+
+    def drain(self) -> None:
+        """Say from now on that Tidegate is not ready: it is about to stop."""
+        self._draining = True
 
     async def unary(self, call: ControlCall) -> bytes:
         """The answer to a call. Raises RequestFailed with what its client is to be told."""
@@ -199,7 +203,7 @@ class Control:
         One Triton that does is enough, and all have to for health: Tidegate is ready where one Triton is.
         """
         is_health = api == "health"
-        if is_health and (self.draining or self.liveness.complaint()):
+        if is_health and (self._draining or self.liveness.complaint()):
             return False
         living = [backend.apis for backend in self._backends if backend.alive]
         restricting = [
@@ -230,7 +234,7 @@ class Control:
 
     async def is_ready(self) -> bool:
         """Whether requests are welcome: some Triton is ready, and the proxy is not about to stop."""
-        if self.draining or self.liveness.complaint():
+        if self._draining or self.liveness.complaint():
             return False
         probes = [asyncio.ensure_future(backend.is_ready()) for backend in self._backends if backend.alive]
         try:

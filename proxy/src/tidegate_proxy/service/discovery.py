@@ -50,7 +50,9 @@ class Discovery:
         measured: ProfileFile,
         config: ServeConfig,
         layout: Layout | None = None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_change`: called when another catalog is in force."""
         self.backends = backends
         """All Tritons; changes in place."""
         self.told = config.models
@@ -75,9 +77,7 @@ class Discovery:
         self._measured = measured
         self.one_at_a_time = asyncio.Lock()
         """Held by whoever changes what the Tritons serve, or finds out whether it has changed."""
-        self.on_change: Callable[[], None] | None = None
-        """Called when another catalog is in force."""
-        driver.recovery.look_again = self._look_at
+        self._on_change = on_change
         declare(statistics, directory.catalog)
         tell(directory.catalog)
 
@@ -143,7 +143,7 @@ class Discovery:
             self._refused.clear()
             declare(self._statistics, catalog)
             tell(catalog, before)
-            self._changed()
+            self._on_change()
 
     def switch(self, backends: list[Backend], joining: Mapping[Backend, list[LoadedModel]], roster: Roster) -> None:
         """The Tritons follow another layout from this instant on; whoever calls this holds `one_at_a_time`.
@@ -222,7 +222,7 @@ class Discovery:
             for backend in [backend for backend in self.backends if backend.alive]:
                 if backend.apis.unknown:
                     await self._guarded(self._ask_again, backend)
-                await self._look_at(backend)
+                await self.look_at(backend)
 
     async def _take_turns(self) -> None:
         """Have models take turns, or not any more, where it was learned that they should."""
@@ -243,7 +243,7 @@ class Discovery:
                 if backend.turns and backend.turns.group:
                     backend.turns.rest(now_ns, ended, "the policy does not take it")
 
-    async def _look_at(self, backend: Backend) -> None:
+    async def look_at(self, backend: Backend) -> None:
         """Take up what one of the Tritons has loaded or unloaded, if it has; a fault only delays that."""
         await self._guarded(self._compare, backend)
 
@@ -297,12 +297,8 @@ class Discovery:
             for words in catalog.disagreements or ["all Tritons have the same models again"]:
                 log.warning("%s", words)
         tell(catalog, before)
-        self._changed()
+        self._on_change()
         return True
-
-    def _changed(self) -> None:
-        if self.on_change:
-            self.on_change()
 
 
 def declare(statistics: Statistics, catalog: Catalog) -> None:

@@ -26,14 +26,16 @@ class Call(Protocol):
     """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
     gone: bool
     """Whether the client gave up, its connection broke or its deadline passed before the call was ended."""
-    on_gone: Callable[[], None] | None
-    """Called when that happens; set it before the first `receive`."""
     owner: str
     """Whose call it is: what it holds counts as theirs. Set it before the first `receive`."""
 
     @property
     def metadata(self) -> Metadata:
         """The client's metadata, keys in lower case."""
+        ...
+
+    def when_gone(self, then: Callable[[], None]) -> None:
+        """Have `then` called once the client is gone, at once where it is; not where the call has ended."""
         ...
 
     def peer(self) -> str:

@@ -90,13 +90,12 @@ class Backend:
         """
         self.address = address
         self.headers = tuple(headers)
-        """May be replaced."""
         self.http_forward_pattern = http_forward_pattern
         """Which headers of HTTP requests it forwards to models; None: not known, empty: none."""
         self.grpc_forward_pattern = grpc_forward_pattern
         """The same of metadata over gRPC."""
         self.apis = LeftApis()
-        """What it restricts, as far as Tidegate leaves that to it; replaced when it was found out."""
+        """What it restricts, as far as Tidegate leaves that to it."""
         self._in_force = in_force or InForce()
         self._health: dict[str, asyncio.Task[bytes]] = {}
         """Probes under way, by method."""
@@ -184,6 +183,27 @@ class Backend:
     ) -> Stream:
         """Begin a bidirectional stream, by the method's full name; as `ask`."""
         return Stream(self.channel, method, self._with_headers(method, metadata, opened, for_client), timeout_s)
+
+    def withdraw(self) -> None:
+        """Count as lost: it is given nothing more, until it is taken back."""
+        self.alive = False
+
+    def take_back(self) -> None:
+        """Count as alive again."""
+        self.alive = True
+
+    def replace_headers(self, headers: Sequence[tuple[str, str]]) -> bool:
+        """Open what it restricts with these headers from now on; whether they are others."""
+        before, self.headers = self.headers, tuple(headers)
+        return before != self.headers
+
+    def restrict(self, apis: LeftApis) -> None:
+        """Leave these APIs to the Triton, as it was found to restrict them."""
+        self.apis = apis
+
+    def end_turns(self) -> None:
+        """Learn no more of how its models slow each other down, and have none take turns."""
+        self.turns = None
 
     def passes(self, model: str) -> None:
         """An inference is passed on to it."""

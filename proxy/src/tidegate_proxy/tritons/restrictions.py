@@ -201,7 +201,7 @@ async def take_note(
             log.error("%s", problem)
     for backend, restrictions in zip(backends, found, strict=True):
         before = backend.apis
-        backend.apis = left_apis(restrictions, config, _NEVER_ASKED if returning else before)
+        backend.restrict(left_apis(restrictions, config, _NEVER_ASKED if returning else before))
         for protocol in sorted({protocol for protocol, _ in backend.apis.unknown - before.unknown}):
             log.warning(
                 "Triton at %s does not say what it restricts over %s: it is asked again, and decides until then",

@@ -8,9 +8,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.api import NEVER
 from tidegate.control import AskController, ControlLoop, Order, Roster, StartWorker, StopWorker, Switch
@@ -18,10 +18,13 @@ from tidegate.documents import Layout
 from tidegate.observation import ChangeProgressed
 from tidegate_proxy.app.actuation.in_thread import in_thread
 from tidegate_proxy.app.actuation.warming import NotWarm, warm
+from tidegate_proxy.app.tritons import Tritons
 from tidegate_proxy.base.faults import faults
-from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.processes import Processes, WorkerNotStarted
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
+
+if TYPE_CHECKING:
+    from tidegate_proxy.configuration.tritons import TritonAddress
 
 log = logging.getLogger(__name__)
 
@@ -33,50 +36,6 @@ TOLD: Final = 100
 """So many steps of changes are reported, the latest ones."""
 AT_A_TIME: Final = 4
 """So many workers start at once: each is busy with all its cores while it loads its models."""
-
-
-Joining = Mapping[str, tuple[TritonAddress, Backend, list[LoadedModel]]]
-"""New Tritons by worker: where they are, the way to them, and what they serve."""
-
-
-class Tritons(Protocol):
-    """The Tritons that take part, which an actuator changes."""
-
-    @property
-    def alone(self) -> asyncio.Lock:
-        """Held by whoever changes what the Tritons serve."""
-        ...
-
-    async def try_out(self, triton: TritonAddress) -> tuple[Backend, list[LoadedModel]]:
-        """A Triton that may take part later, and what it serves. Raises BackendError, RestrictionError."""
-        ...
-
-    def switch(self, roster: Roster, joining: Joining) -> None:
-        """Have the engine follow a roster, with these new Tritons by worker; the lock is held.
-
-        Raises BackendError or ValueError for what does not add up, and changes nothing then.
-        """
-        ...
-
-    def backend_of(self, worker_id: int) -> Backend | None:
-        """The Triton of a worker that takes part, or did; None: none does."""
-        ...
-
-    def has_work(self, worker_id: int) -> bool:
-        """Whether a worker has anything to finish."""
-        ...
-
-    def give_up(self, backend: Backend, why: str) -> None:
-        """Let what a Triton runs be tried elsewhere."""
-        ...
-
-    async def part_with(self, backend: Backend) -> None:
-        """A Triton that took part is about to end."""
-        ...
-
-    def tell(self, event: ChangeProgressed) -> None:
-        """Let the engine, and all who watch it, know how far a change is."""
-        ...
 
 
 class Actuator:

@@ -142,7 +142,7 @@ async def _report(backend: Backend, triton: TritonAddress, config: ServeConfig) 
     found = await of_tritons.find_restrictions(backend, over_http=over_http)
     if refusals := [*of_tritons.problems(backend, found, config), *of_tritons.wrong_keys(backend, found)]:
         return TritonReport(triton.grpc, False, (*(("grpc", words) for words in refusals), *problems))
-    backend.apis = of_tritons.left_apis(found, config)
+    backend.restrict(of_tritons.left_apis(found, config))
     try:
         catalog = await discover([backend], config.models, Catalog())
     except BackendError as error:

@@ -16,9 +16,8 @@ from tidegate_proxy.messages.model_signature import Signature
 from tidegate_proxy.messages.request import NotSchedulable
 from tidegate_proxy.servers.http import compression, infer_request, infer_response, routes
 from tidegate_proxy.servers.http.aside import Aside
-from tidegate_proxy.servers.http.body import ClientLeft, RequestBody
 from tidegate_proxy.servers.http.compression import TooLarge
-from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.exchange import ClientLeft, Exchange, RequestBody
 from tidegate_proxy.servers.http.forward import Forwarder, Unreachable, unreachable
 from tidegate_proxy.servers.http.interface import (
     Answer,
@@ -110,15 +109,14 @@ class HttpFront(Generic[AnyTriton]):
         """Answer one request."""
         assert scope["type"] == "http", "the server is configured to speak nothing else"
         exchange = Exchange(scope, receive, send)
-        body = RequestBody(receive, exchange.content_length, self._limit, self._bounds)
-        exchange.hold = body.hold
+        body = exchange.body(self._limit, self._bounds)
         try:
             route = routes.match(exchange.path)
             if refusal := self._guard and self._guard(route.api if route else None, exchange.first_headers()):
                 headers = [(name.encode(), value.encode()) for name, value in refusal.headers]
                 await exchange.reply(Answer(refusal.status, headers, refusal.body))
             else:
-                exchange.owner = body.owner = self._owner(exchange.header, exchange.peer)
+                exchange.belongs_to(self._owner(exchange.header, exchange.peer))
                 exchange.hide(self._hidden())
                 await self._answer(exchange, body, route)
         except TooLarge:
@@ -313,7 +311,7 @@ async def _looked_at(screen: Screen, pieces: AsyncIterator[bytes], exchange: Exc
         try:
             await _look(screen, piece)
         except (Refused, TooLarge) as error:
-            exchange.body_error = error  # the HTTP client that asks for the pieces would hide it
+            exchange.body_failed(error)
             raise
         yield piece
 
@@ -323,7 +321,7 @@ async def _then_watched(exchange: Exchange, pieces: AsyncIterator[bytes]) -> Asy
         async for piece in pieces:
             yield piece
     except (TooLarge, TooMuchInFlight, ClientLeft) as error:
-        exchange.body_error = error  # the HTTP client that asks for the pieces would hide it
+        exchange.body_failed(error)
         raise
     exchange.watch()
 

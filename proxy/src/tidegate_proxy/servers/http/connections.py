@@ -78,6 +78,12 @@ class Connections:
     def __iter__(self) -> Iterator[Connection]:
         return iter(list(self._open))
 
+    def retire(self) -> None:
+        """Have every connection end with its next answer: the server is about to stop."""
+        self.retiring = True
+        for connection in self:
+            connection.retire()
+
     def close(self) -> None:
         """End nothing any more."""
         self._timer.cancel()

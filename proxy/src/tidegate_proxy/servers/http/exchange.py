@@ -1,17 +1,120 @@
-"""One request and its response, between the server library and the front."""
+"""One request, its body and its response, between the server library and the front."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from tidegate_proxy.messages.forwarded_metadata import HeaderForwarding, metadata_of
+from tidegate_proxy.servers.http.compression import TooLarge
 from tidegate_proxy.servers.http.interface import NAMES, Answer, Call, Headers, Message, Receive, Scope, Send
 from tidegate_proxy.servers.http.routes import Route
 from tidegate_proxy.transport import Metadata
+from tidegate_proxy.transport.client_bounds import Bounds, TooMuchInFlight
 
 _LONGEST_NUMBER = 18
 """Digits that surely fit 64 bits."""
 _ONCE = frozenset({b"content-encoding", b"inference-header-content-length", b"content-length", b"transfer-encoding"})
+
+
+_PIECE_BYTES: Final = 1 << 16
+"""A Triton keeps the pieces of a body on its stack: of bytes that come one by one, a million end it."""
+
+
+class ClientLeft(Exception):
+    """The client closed its connection."""
+
+
+class RequestBody:
+    """The body of one request; it can be read once."""
+
+    def __init__(self, receive: Receive, announced_bytes: int | None, limit: int | None, bounds: Bounds) -> None:
+        """`announced_bytes`: the Content-Length. What is read counts among `bounds` until it is released."""
+        self._receive = receive
+        self._announced_bytes = announced_bytes
+        self._limit = limit
+        self._bounds = bounds
+        self.owner = ""
+        """Whose it is; to be set before it is read."""
+        self._held = 0
+        self._closed = False
+        self._lock = threading.Lock()
+        """A body may be inflated in another thread, and its client leave meanwhile."""
+        self._taken = 0
+        self.complete = False
+        """Whether its end was read."""
+
+    async def whole(self) -> bytes:
+        """All of it. Raises TooLarge, TooMuchInFlight, ClientLeft; as below."""
+        first = await self._next()
+        if self.complete:
+            return first
+        pieces = [first]
+        while not self.complete:
+            pieces.append(await self._next())
+        return b"".join(pieces)
+
+    async def beginning(self, size: int) -> bytes:
+        """All of it if it is short, else at least `size` bytes."""
+        pieces: list[bytes] = []
+        while not self.complete and self._taken < size:
+            pieces.append(await self._next())
+        return b"".join(pieces)
+
+    async def pieces(self, beginning: bytes) -> AsyncIterator[bytes]:
+        """The beginning, then the rest as it comes; what was given is released when more is asked for."""
+        yield beginning
+        self.release()
+        while not self.complete:
+            if piece := await self.beginning(self._taken + _PIECE_BYTES):
+                yield piece
+            self.release()
+
+    def hold(self, size: int) -> None:
+        """So many bytes more are held for this request: what it was inflated to. Raises TooMuchInFlight."""
+        with self._lock:
+            if self._closed:
+                raise ClientLeft
+            if not self._bounds.take(size, self.owner):
+                self._bounds.count("http", "max_bytes_in_flight")
+                raise TooMuchInFlight
+            self._held += size
+
+    def release(self) -> None:
+        """Nothing of it is held any more."""
+        with self._lock:
+            self._bounds.give_back(self._held, self.owner)
+            self._held = 0
+
+    def close(self) -> None:
+        """Nothing of it is held any more, or will be."""
+        self._closed = True
+        self.release()
+
+    async def discard(self) -> None:
+        """Read the rest and forget it: a client that is still sending would not see an answer."""
+        while not self.complete:
+            message = await self._receive()
+            self.complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
+
+    async def _next(self) -> bytes:
+        if self._limit is not None and (self._announced_bytes or 0) > self._limit:
+            raise self._too_large()
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        piece: bytes = message.get("body", b"")
+        self.complete = not message.get("more_body", False)
+        self._taken += len(piece)
+        if self._limit is not None and self._taken > self._limit:
+            raise self._too_large()
+        self.hold(len(piece))
+        return piece
+
+    def _too_large(self) -> TooLarge:
+        self._bounds.count("http", "max_message_bytes")
+        return TooLarge()
 
 
 class Exchange:
@@ -37,8 +140,7 @@ class Exchange:
         """The status of the response, once it is sent."""
         self.owner = ""
         """Whose request it is, once the front has found out."""
-        self.hold: Callable[[int], None] = lambda _size: None
-        """Told of every so many bytes that are made of the body; may raise."""
+        self._body: RequestBody | None = None
         self.body_error: Exception | None = None
         """Why the body could not be passed on to its end."""
         self._peer: tuple[str, int] | None = scope.get("client")
@@ -79,6 +181,26 @@ class Exchange:
             # The chunks say where the body ends (RFC 9112, section 6.3), here and to whom it is passed on.
             self.content_length = None
             self._drop(frozenset({b"content-length"}))
+
+    def body(self, limit: int | None, bounds: Bounds) -> RequestBody:
+        """Its body, read within a limit; what is held of it counts among `bounds`."""
+        self._body = RequestBody(self.receive, self.content_length, limit, bounds)
+        return self._body
+
+    def belongs_to(self, owner: str) -> None:
+        """It is this client's, and so is what is held of it."""
+        self.owner = owner
+        if self._body:
+            self._body.owner = owner
+
+    def hold(self, size: int) -> None:
+        """So many bytes were made of the body. Raises as it does."""
+        if self._body:
+            self._body.hold(size)
+
+    def body_failed(self, error: Exception) -> None:
+        """The body could not be passed on to its end: who asks for its pieces would hide why."""
+        self.body_error = error
 
     def header(self, name: str) -> str | None:
         """A header by its lower-case name: the first one, as for Triton."""

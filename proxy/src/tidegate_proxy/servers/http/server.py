@@ -53,9 +53,7 @@ class HttpServer:
         and new ones come in; then no more are let in, and those that are idle are closed.
         """
         loop = asyncio.get_running_loop()
-        self._connections.retiring = True
-        for connection in self._connections:
-            connection.retire()
+        self._connections.retire()
         while len(self._connections) and loop.time() < min(serve_until, until):
             await asyncio.sleep(_POLL_S)
         self._listener.close()

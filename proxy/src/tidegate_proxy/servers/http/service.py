@@ -125,6 +125,11 @@ class HttpService:
         limit_s = 0.0 if ("http", call.route.api) in triton.apis.left else math.inf
         return self._discovery.changing(verb, call.route.model, call.route.repository, triton, limit_s)
 
+    @property
+    def application(self) -> Application:
+        """Answers requests over HTTP."""
+        return self._front
+
     async def listen(self, address: str) -> int:
         """Bind and serve, or have the fronts do it; the port. Raises OSError when it cannot be bound, TlsError."""
         await self._front.__aenter__()

@@ -85,12 +85,12 @@ class Call:
         "_inflating",
         "_is_delivering",
         "_receiver",
+        "_then_gone",
         "_unacknowledged",
         "deadline_s",
         "gone",
         "metadata",
         "method",
-        "on_gone",
         "owner",
         "sent_all",
         "stream_id",
@@ -104,8 +104,6 @@ class Call:
         """The client's metadata, keys in lower case."""
         self.gone = False
         """Whether the client gave up, its connection broke or its deadline passed before the call was ended."""
-        self.on_gone: Callable[[], None] | None = None
-        """Called when that happens."""
         self.stream_id = stream_id
         self.deadline_s: float | None = None
         """The instant of its deadline by the event loop's clock; None: it has none."""
@@ -124,11 +122,20 @@ class Call:
         """Whether messages are being given to those who wait for them: one that is asked for meanwhile follows."""
         self._inflating: asyncio.Future[None] | None = None
         self._began = False
+        self._then_gone: Callable[[], None] | None = None
+        """Called once the client is gone."""
         self._ended = False
         self._unacknowledged = 0
         self._held = 0
         """Bytes of its requests that count as in flight."""
         self._deadline: asyncio.TimerHandle | None = None
+
+    def when_gone(self, then: Callable[[], None]) -> None:
+        """Have `then` called once the client is gone, at once where it is; not where the call has ended."""
+        if self.gone:
+            then()
+        elif not self._ended:
+            self._then_gone = then
 
     def peer(self) -> str:
         """The client's address, as gRPC writes it."""
@@ -242,7 +249,7 @@ class Call:
             self.leave()
         elif self._unacknowledged:
             self._acknowledge()
-        self.on_gone = None  # it refers to what refers to this call
+        self._then_gone = None  # it refers to what refers to this call
 
     def drop(self) -> None:
         """Forget what has come."""
@@ -255,8 +262,8 @@ class Call:
     def leave(self) -> None:
         """The client waits no more."""
         self.gone = True
-        if self.on_gone:
-            self.on_gone()
+        if self._then_gone:
+            self._then_gone()
 
     def _acknowledge(self) -> None:
         amount, self._unacknowledged = self._unacknowledged, 0

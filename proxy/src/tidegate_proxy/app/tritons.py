@@ -1,0 +1,172 @@
+"""The Tritons that take part: who joins, who is watched, who leaves."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tidegate.control import Roster
+from tidegate.observation import ChangeProgressed
+from tidegate_proxy.access.restrictions import headers_of
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.tritons import TritonAddress
+from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.service.discovery import Discovery
+from tidegate_proxy.service.probing import watch
+from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
+from tidegate_proxy.tritons.catalog import Directory
+
+Joining = Mapping[str, tuple[TritonAddress, Backend, list[LoadedModel]]]
+"""New Tritons by worker: where they are, the way to them, and what they serve."""
+
+
+class Tritons:
+    """Watches the Tritons of a proxy, and changes which take part. Lives in the event loop."""
+
+    def __init__(
+        self, config: ServeConfig, in_force: InForce, directory: Directory, driver: Driver, discovery: Discovery
+    ) -> None:
+        self.config = config
+        """The configuration in force; an actuator changes its Tritons."""
+        self._in_force = in_force
+        self._directory = directory
+        self._driver = driver
+        self._discovery = discovery
+        self._watches: dict[Backend, asyncio.Task[None]] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
+        for backend in discovery.backends:
+            self._watch(backend)
+
+    @property
+    def alone(self) -> asyncio.Lock:
+        """Held by whoever changes what the Tritons serve."""
+        return self._discovery.one_at_a_time
+
+    async def reach(self, triton: TritonAddress, config: ServeConfig) -> Backend:
+        """The way to a Triton that may take part later. Raises BackendError for one that is not ready."""
+        backend = backend_of(triton, config, self._in_force)
+        try:
+            if not await backend.serves():
+                raise BackendError(f"no Triton is ready at {backend.address}: does it run, and is this its gRPC port?")
+            if self._driver.regions:
+                await self._driver.regions.share_with(backend)
+        except BaseException:
+            await backend.close()
+            raise
+        return backend
+
+    async def try_out(self, triton: TritonAddress) -> tuple[Backend, list[LoadedModel]]:
+        """A Triton that may take part later, and what it serves. Raises BackendError, RestrictionError."""
+        backend = await self.reach(triton, self.config)
+        try:
+            return backend, await backend.models()
+        except BaseException:
+            await self.part_with(backend)
+            raise
+
+    def follow(self, config: ServeConfig, joined: Sequence[Backend], left: Sequence[Backend]) -> None:
+        """Take another configuration as in force: watch those that joined; let go those that left, once they ended."""
+        self.config = config
+        self._stop_watching(left)
+        for backend in left:
+            self._spawn_retirement(backend)
+        for backend in joined:
+            self._watch(backend)
+
+    def switch(self, roster: Roster, joining: Joining) -> None:
+        """Have the engine follow a roster, with these new Tritons by worker; `alone` is held.
+
+        Those that leave are ended by the caller. Raises BackendError or ValueError, and changes nothing then.
+        """
+        wanted = {worker.name for worker in roster.layout.workers}
+        staying = [backend for backend in self._discovery.backends if backend.worker in wanted]
+        leaving = [backend for backend in self._discovery.backends if backend.worker not in wanted]
+        new = {backend: models for _, backend, models in joining.values()}
+        self._discovery.switch([*staying, *new], new, roster)
+        gone = {backend.address for backend in leaving}
+        stay = [triton for triton in self.config.tritons if triton.grpc not in gone]
+        added = [triton for triton, _, _ in joining.values()]
+        self.config = self.config.model_copy(update={"tritons": (*stay, *added)})
+        self._stop_watching(leaving)
+        for backend in new:
+            self._watch(backend)
+
+    def backend_of(self, worker_id: int) -> Backend | None:
+        """The Triton of a worker that takes part, or did; None: none does."""
+        return self._directory.catalog.backend_of.get(worker_id)
+
+    def has_work(self, worker_id: int) -> bool:
+        """Whether a worker has anything to finish."""
+        return self._driver.engine.has_work(worker_id)
+
+    def give_up(self, backend: Backend, why: str) -> None:
+        """Let what a Triton runs be tried elsewhere."""
+        self._driver.membership.give_up(backend, why)
+
+    async def part_with(self, backend: Backend) -> None:
+        """Close the way to a Triton that is about to end, or does not take part after all."""
+        if self._driver.regions:
+            self._driver.regions.leave(backend)
+        await backend.close()
+
+    def tell(self, event: ChangeProgressed) -> None:
+        """Let the engine, and all who watch it, know how far a change is; now, as time has passed since."""
+        self._driver.change_progressed(msgspec.structs.replace(event, now_ns=time.monotonic_ns()))
+
+    def read_headers(self) -> bool:
+        """Read the headers that open what Tritons restrict; whether they have changed.
+
+        Raises RestrictionError, and changes nothing.
+        """
+        headers = {triton.grpc: headers_of(triton) for triton in self.config.tritons}
+        changed = False
+        for backend in self._discovery.backends:
+            changed |= backend.replace_headers(headers[backend.address])
+        return changed
+
+    async def close(self) -> None:
+        """Watch none any more."""
+        tasks = [*self._watches.values(), *self._retiring]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _watch(self, backend: Backend) -> None:
+        self._watches[backend] = asyncio.create_task(watch(backend, self._driver, self._discovery))
+
+    def _stop_watching(self, backends: Sequence[Backend]) -> None:
+        for backend in backends:
+            self._watches.pop(backend).cancel()
+
+    def _spawn_retirement(self, backend: Backend) -> None:
+        async def retire() -> None:
+            try:
+                await asyncio.sleep(self.config.drain_s)  # what runs there is finished
+            finally:
+                await backend.close()
+
+        task = asyncio.create_task(retire())
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+
+def backend_of(triton: TritonAddress, config: ServeConfig, in_force: InForce) -> Backend:
+    """The way to a Triton. Raises TlsError, RestrictionError."""
+    return Backend(
+        triton.grpc,
+        http=triton.http,
+        metrics=triton.metrics,
+        tls=triton.tls,
+        keepalive_s=config.limits.keepalive_s,
+        shares_memory=triton.shares_memory,
+        worker=triton.worker or "",
+        kind=triton.kind or "",
+        in_turn=triton.in_turn,
+        is_local=triton.is_local,
+        headers=headers_of(triton),
+        http_forward_pattern=triton.http_header_forward_pattern,
+        grpc_forward_pattern=triton.grpc_header_forward_pattern,
+        in_force=in_force,
+    )
