@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.dynamic_models.contenders import write_repository
+from bench.dynamic_models.contenders import generate_repository
 from bench.dynamic_models.ocr import CASES
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.live import Sending
@@ -33,7 +33,7 @@ def record(path: Path, *, rate_rps: float, seconds: float, work: Path) -> float:
     for case in cases:
         onnx = work / f"{case.model}.onnx"
         case.write_model(onnx)
-        write_repository(work / "models", onnx, case, None)
+        generate_repository(work / "models", onnx, case)
         inputs[case.model] = work / case.model
         inputs[case.model].mkdir()
         case.write_inputs(inputs[case.model])

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from bench.dynamic_models import MODULES, ON_REQUEST, NotInstalledError, find_case
 from bench.dynamic_models.case import Case
-from bench.dynamic_models.contenders import DELAYS, contenders, running, write_repository
+from bench.dynamic_models.contenders import DELAYS, contenders, generate_repository, running
 from bench.dynamic_models.loads import Load, run_load
 from bench.dynamic_models.measuring import SIZES, Alone, SingleCaller, ask_in_turn, measure_alone
 from tidegate.commands.common import origin
@@ -38,17 +38,18 @@ def bench_model(console: Console, case: Case, arguments: argparse.Namespace) -> 
     """Measure one model: alone, with a single caller, under every load; all of it as JSON."""
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as servers:
         work = Path(folder)
-        onnx, inputs = work / "model.onnx", work / "inputs"
+        onnx, inputs, generated = work / "model.onnx", work / "inputs", work / "models"
         inputs.mkdir()
         with console.status(f"{case.model}: writing the model and its inputs"):
             case.write_model(onnx)
             case.write_inputs(inputs)
-        alone = _alone(console, case, work, onnx, inputs)
+            generate_repository(generated, onnx, case)
+        alone = _alone(console, case, work, generated, inputs)
         _show_alone(console, case, alone)
         chosen = contenders(case, arguments.delays, arguments.policy, dict(arguments.tidegate))
         with console.status(f"{case.model}: starting servers") as status:
             targets = servers.enter_context(
-                running(work, onnx, case, chosen, lambda name: status.update(f"{case.model}: starting {name}"))
+                running(work, generated, case, chosen, lambda name: status.update(f"{case.model}: starting {name}"))
             )
         with_tidegate = [target for target, contender in zip(targets, chosen, strict=True) if not contender.batcher]
         singles = [_single_caller(console, case, (targets[0], target), inputs, arguments) for target in with_tidegate]
@@ -78,9 +79,8 @@ def bench_model(console: Console, case: Case, arguments: argparse.Namespace) -> 
     }
 
 
-def _alone(console: Console, case: Case, work: Path, onnx: Path, inputs: Path) -> Alone:
-    write_repository(work / "alone", onnx, case, None)
-    with EmbeddedTriton([work / "alone"], log=work / "alone.log") as triton, progress_bar(console, 1.0) as show:
+def _alone(console: Console, case: Case, work: Path, generated: Path, inputs: Path) -> Alone:
+    with EmbeddedTriton([generated], log=work / "alone.log") as triton, progress_bar(console, 1.0) as show:
         return asyncio.run(measure_alone(triton.grpc_address, case, inputs, progress=show))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copytree
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
@@ -72,11 +73,14 @@ def contenders(
     ]
 
 
-def write_repository(repository: Path, onnx: Path, case: Case, batcher: Batcher | None) -> None:
-    """The model as `tidegate generate` writes it, and Triton's batcher where that is to form the batches."""
+def generate_repository(repository: Path, onnx: Path, case: Case) -> None:
+    """Write the model as `tidegate generate` does: Tidegate forms the batches."""
     generate_model(onnx, repository, name=case.model, max_batch=case.max_batch, slo_ms=case.slo_ms)
-    if batcher is None:
-        return
+
+
+def copy_with_batcher(generated: Path, repository: Path, case: Case, batcher: Batcher) -> None:
+    """Copy a generated repository and have Triton's own batcher form the batches."""
+    copytree(generated, repository)
     file = repository / case.model / "config.pbtxt"
     config = text_format.Parse(file.read_text(), model_config_pb2.ModelConfig())
     config.max_batch_size = batcher.rows
@@ -89,17 +93,23 @@ def write_repository(repository: Path, onnx: Path, case: Case, batcher: Batcher 
 
 @contextmanager
 def running(
-    work: Path, onnx: Path, case: Case, chosen: Sequence[Contender], starting: Callable[[str], None]
+    work: Path, generated: Path, case: Case, chosen: Sequence[Contender], starting: Callable[[str], None]
 ) -> Iterator[list[Target]]:
-    """All of them, each with its own Triton, until the block is left; `starting` is told of each."""
+    """All of them, each with its own Triton, until the block is left; `starting` is told of each.
+
+    `generated`: the repository of the model, as `generate_repository` writes it.
+    """
     with ExitStack() as stack:
         targets = []
         for number, contender in enumerate(chosen):
             starting(contender.name)
             own = work / str(number)
             own.mkdir()
-            write_repository(own / "models", onnx, case, contender.batcher)
-            triton = stack.enter_context(EmbeddedTriton([own / "models"], log=own / "triton.log"))
+            repository = generated
+            if contender.batcher is not None:
+                repository = own / "models"
+                copy_with_batcher(generated, repository, case, contender.batcher)
+            triton = stack.enter_context(EmbeddedTriton([repository], log=own / "triton.log"))
             address = triton.grpc_address
             if contender.batcher is None:
                 command = ["serve", "--triton", address, "--listen", "127.0.0.1:0", *contender.flags]

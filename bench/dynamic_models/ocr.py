@@ -4,9 +4,8 @@ The lines are found in two photographs, cut to parts of random length, and prepa
 high, padded on the right; for the recogniser to 320, 480, ..., for the classifier to 192, always.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from math import ceil
 from pathlib import Path
 from random import Random
@@ -42,7 +41,7 @@ AS_THEY_ARE = Widths(320, 1, 960)
 
 def write_lines(folder: Path, widths: Widths, *, seed: int = 0) -> None:
     """Write LINES pictures of text as the model takes them, [3, 48, width] each."""
-    crops = list(lines_of_text())
+    crops = lines_of_text()
     rng = Random(seed)
     for number in range(LINES):
         crop = crops[number % len(crops)]
@@ -57,13 +56,16 @@ def photograph(name: str) -> NDArray[np.uint8]:
         return np.ascontiguousarray(np.asarray(opened.convert("RGB"))[:, :, ::-1])
 
 
-def lines_of_text() -> Iterator[NDArray[np.uint8]]:
+@cache
+def lines_of_text() -> tuple[NDArray[np.uint8], ...]:
     """The lines of text that rapidocr's detector finds in the photographs."""
     reader = rapidocr_onnxruntime.RapidOCR()
+    crops: list[NDArray[np.uint8]] = []
     for name in PHOTOGRAPHS:
         picture = photograph(name)
         boxes, _ = reader.text_det(picture)
-        yield from reader.get_crop_img_list(picture, boxes)
+        crops += reader.get_crop_img_list(picture, boxes)
+    return tuple(crops)
 
 
 def prepared(crop: NDArray[np.uint8], widths: Widths) -> NDArray[np.float32]:

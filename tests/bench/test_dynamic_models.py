@@ -21,7 +21,7 @@ from tritonclient.utils import np_to_triton_dtype
 from bench.dynamic_models import MODULES, NotInstalledError, find_case
 from bench.dynamic_models.__main__ import main
 from bench.dynamic_models.case import Case
-from bench.dynamic_models.contenders import contenders, write_repository
+from bench.dynamic_models.contenders import contenders, copy_with_batcher, generate_repository
 from bench.dynamic_models.tables import tables
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
@@ -190,10 +190,14 @@ def test_contenders_are_tritons_in_several_settings_and_tidegates(
         "Tidegate orloj",
         "Tidegate own",
     ]
+    generated = tmp_path / "generated"
+    generate_repository(generated, written["text_direction"][0], CASE)
     seen = []
     for number, contender in enumerate(chosen[:7]):
-        repository = tmp_path / str(number)
-        write_repository(repository, written["file_types"][0], CASE, contender.batcher)
+        repository = generated
+        if contender.batcher is not None:
+            repository = tmp_path / str(number)
+            copy_with_batcher(generated, repository, CASE, contender.batcher)
         config = text_format.Parse(
             (repository / "file_types" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig()
         )
