@@ -1,5 +1,7 @@
 # The two commands that a newcomer needs: `make demo` and `make test`. Every target installs what it needs into .venv.
 # The embedded Triton runs models in CPython 3.11 or 3.12 (docs/how-to/embedded-triton.md); PYTHON=... overrides the choice.
+# Compiled modules are kept even where the machine says not to: the tests start hundreds of Pythons.
+export PYTHONDONTWRITEBYTECODE =
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) >/dev/null 2>&1 && $(name) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' >/dev/null 2>&1 && echo $(name))))
 MEMBERS = core[sim] proxy[embedded,nvml,tracing] plugins/baselines plugins/symphony[planner] plugins/ppipe[planner] plugins/orloj plugins/paris_elsa[planner] plugins/inss[planner] repo_generator triton_models[early-exit] loadtest[locust]
 BIN = .venv/bin
