@@ -1,5 +1,7 @@
 """Quick models beside slow ones: batches that last long leave room for requests with little time."""
 
+from dataclasses import replace
+from math import factorial
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_symphony.eager_merging import Arriving
 from tidegate_symphony.outlook import Outlook, Promises
-from tidegate_symphony.room import Room, rooms_for
+from tidegate_symphony.room import TOLERATED, Room, rooms_for
 
 SLOW, QUICK = (6.0, 24.0, 180.0), (1.0, 2.0, 22.0)
 """(alpha, beta, SLO) in ms."""
@@ -50,6 +52,52 @@ def test_rows_count_rather_than_requests() -> None:
     (room,) = rooms_for([arriving(SLOW, 150), arriving(QUICK, 100, rows=8)], 8, ALONE)
     assert room.wait_ns == ms_to_ns(12)
     assert room.workers == 3
+
+
+@pytest.mark.parametrize(
+    ("cycle_ns", "workers"), [(ALONE, 14), (3e8, 10), (None, 8)], ids=["alone", "merged", "as late as may be"]
+)
+def test_many_kinds_are_left_what_sums_over_all_others_say(cycle_ns: float | None, workers: int) -> None:
+    """Each kind is judged by the batches of all others, whether these have SLOs or not."""
+    kinds = [
+        arriving((0.5 + index % 7, 2.0 + 3 * (index % 11), 12.0 + 17 * (index % 13)), 5 + index % 5)
+        for index in range(60)
+    ]
+    kinds += [
+        replace(kind, outlook=replace(kind.outlook, slo_ns=None), rows_per_ns=kind.rows_per_ns / 9)
+        for kind in kinds[::8]
+    ]
+
+    def blocked(kind: Arriving, wait_ns: int) -> float:
+        others = [(each, each.outlook.slo_ns or wait_ns) for each in kinds if each is not kind]
+        return sum(each.blocked_in_cycles_of(cycle_ns or slo_ns, wait_ns) for each, slo_ns in others)
+
+    waits = [(kind.outlook.slo_ns - kind.outlook.profile.planned_ns(1), kind) for kind in kinds if kind.outlook.slo_ns]
+    judged = sorted(((wait_ns, kind) for wait_ns, kind in waits if wait_ns > 0), key=lambda entry: entry[0])
+    left = [wait_ns for wait_ns, kind in judged if erlang_b(workers, blocked(kind, wait_ns)) > TOLERATED]
+    assert [room.wait_ns for room in rooms_for(kinds, workers, cycle_ns)] == left
+    assert 0 < len(left) < len(judged)
+
+
+def erlang_b(workers: int, offered: float) -> float:
+    """By its definition: the share of arrivals that find all workers busy."""
+    terms = [offered**number / factorial(number) for number in range(workers + 1)]
+    return terms[-1] / sum(terms)
+
+
+def test_to_judge_a_kind_among_many_takes_no_look_at_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    real = Arriving.rows_in
+
+    def counted(kind: Arriving, cycle_ns: float) -> int:
+        nonlocal looks
+        looks += 1
+        return real(kind, cycle_ns)
+
+    monkeypatch.setattr(Arriving, "rows_in", counted)
+    kinds = [arriving(model, 150) for model in (SLOW, QUICK) for _ in range(500)]
+    assert rooms_for(kinds, 600, ALONE)
+    assert looks <= 8 * len(kinds)
 
 
 def scenario(*models: tuple[float, float, float], workers: int, rate_rps: float, **more: Any) -> Scenario:  # noqa: ANN401

@@ -41,9 +41,14 @@ class Arriving:
 
     def blocked_in_cycles_of(self, cycle_ns: float, wait_ns: int) -> float:
         """How many workers run, on average, such a batch that lasts for longer than that from then on."""
+        lasts_ns, per_ns = self.batches_in_cycles_of(cycle_ns)
+        return per_ns * max(0, lasts_ns - wait_ns)
+
+    def batches_in_cycles_of(self, cycle_ns: float) -> tuple[int, float]:
+        """How long a batch of what arrives in a cycle lasts, in ns, and how many of them start per ns."""
         rows = self.rows_in(cycle_ns)
         filled = max(self.rows_per_request, min(rows, self.rows_per_ns * cycle_ns))
-        return self.rows_per_ns * max(0, self.outlook.profile.expected_ns(rows) - wait_ns) / filled
+        return self.outlook.profile.expected_ns(rows), self.rows_per_ns / filled
 
 
 def shortest_cycle_ns(kinds: Sequence[Arriving], workers: int) -> float | None:
