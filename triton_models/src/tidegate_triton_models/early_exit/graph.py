@@ -11,9 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tidegate_triton_models.early_exit.digits import CLASSES, SIZE
 
-WIDTHS = ((64, 128), (128,), (256,), (256,))
-"""The channels of each stage's two convolutions. A stage computes about four times as much as the one before it."""
-CONVOLUTIONS = sum(map(len, WIDTHS))
+Widths = tuple[tuple[int, ...], ...]
+WIDTHS: Widths = ((64, 128), (128,), (256,), (256,))
+"""The channels of each stage's convolutions. A stage computes about four times as much as the one before it."""
 FIELDS = 2
 """A head sees a stage's channels averaged over so many times so many fields of the picture."""
 STRIDE = 2
@@ -36,12 +36,12 @@ class Head:
     """A row leaves here if its best score is so far above its second best; the last head answers in any case."""
 
 
-def drawn_filters(seed: int) -> Constants:
+def drawn_filters(seed: int, stages: Widths) -> Constants:
     """The weights and biases of all convolutions, by name (He's initialisation)."""
     rng = np.random.default_rng(seed)
     filters: Constants = {}
     channels = 1
-    for stage, widths in enumerate(WIDTHS):
+    for stage, widths in enumerate(stages):
         for layer, width in enumerate(widths):
             scale = np.sqrt(2 / (channels * 9))
             filters[f"weights_{stage}_{layer}"] = rng.normal(0, scale, (width, channels, 3, 3)).astype(np.float32)
@@ -50,14 +50,14 @@ def drawn_filters(seed: int) -> Constants:
     return filters
 
 
-def trunk(filters: Constants) -> onnx.ModelProto:
+def trunk(filters: Constants, stages: Widths) -> onnx.ModelProto:
     """All stages without heads: `features_0` and so on, [rows, features], from `image`."""
-    nodes = [node for stage in range(len(WIDTHS)) for node in _stage(stage)]
-    outputs = {f"features_{stage}": TensorProto.FLOAT for stage in range(len(WIDTHS))}
+    nodes = [node for stage, widths in enumerate(stages) for node in _stage(stage, len(widths))]
+    outputs = {f"features_{stage}": TensorProto.FLOAT for stage in range(len(stages))}
     return _model(_graph("trunk", nodes, outputs, _image(), filters))
 
 
-def network(filters: Constants, heads: Sequence[Head]) -> onnx.ModelProto:
+def network(filters: Constants, stages: Widths, heads: Sequence[Head]) -> onnx.ModelProto:
     """The whole of it: `scores`, [rows, CLASSES] FP32, and `depth`, [rows, 1] INT64, from `image`.
 
     The largest score is the answer. The depth tells at which exit the row left, the first is 1.
@@ -70,7 +70,7 @@ def network(filters: Constants, heads: Sequence[Head]) -> onnx.ModelProto:
     nodes = [
         helper.make_node("Shape", ["image"], ["rows"], start=0, end=1),
         helper.make_node("Concat", ["rows", "one"], ["column"], axis=0),
-        *_from_stage(0, len(heads)),
+        *_from_stage(0, stages),
         helper.make_node("Identity", ["scores_0_on"], ["scores"]),
         helper.make_node("Identity", ["depth_0_on"], ["depth"]),
     ]
@@ -82,7 +82,7 @@ def network(filters: Constants, heads: Sequence[Head]) -> onnx.ModelProto:
     return _model(helper.make_graph(nodes, "early_exit", _image(), outputs, initializers))
 
 
-def _from_stage(stage: int, stages: int) -> list[onnx.NodeProto]:
+def _from_stage(stage: int, stages: Widths) -> list[onnx.NodeProto]:
     """A stage, its head and, within an `If`, all stages after it: `scores_{stage}_on` and `depth_{stage}_on`.
 
     The names of the outer graphs are seen within: `left_{stage}` are the rows, [rows, 1], that go on after it.
@@ -91,12 +91,12 @@ def _from_stage(stage: int, stages: int) -> list[onnx.NodeProto]:
     here, on = (f"scores_{stage}", f"depth_{stage}"), (f"scores_{stage}_on", f"depth_{stage}_on")
     depth = helper.make_tensor("depth", TensorProto.INT64, [1], [stage + 1])
     nodes = [
-        *_stage(stage),
+        *_stage(stage, len(stages[stage])),
         helper.make_node("Concat", features, [f"seen_{stage}"], axis=1),
         helper.make_node("Gemm", [f"seen_{stage}", f"head_{stage}", f"head_bias_{stage}"], [here[0]]),
         helper.make_node("ConstantOfShape", ["column"], [here[1]], value=depth),
     ]
-    if stage == stages - 1:
+    if stage == len(stages) - 1:
         return nodes + [helper.make_node("Identity", [name], [result]) for name, result in zip(here, on, strict=True)]
     deeper = (f"scores_{stage + 1}_on", f"depth_{stage + 1}_on")
     types = (TensorProto.FLOAT, TensorProto.INT64)
@@ -131,11 +131,11 @@ def _from_stage(stage: int, stages: int) -> list[onnx.NodeProto]:
     return nodes
 
 
-def _stage(stage: int) -> list[onnx.NodeProto]:
+def _stage(stage: int, layers: int) -> list[onnx.NodeProto]:
     """`hidden_{stage}`, pictures of its last channels, and `features_{stage}`."""
     current = f"hidden_{stage - 1}" if stage else "image"
     nodes = []
-    for layer in range(len(WIDTHS[stage])):
+    for layer in range(layers):
         step = STRIDE if stage == layer == 0 else 1
         summed, result = f"sum_{stage}_{layer}", f"layer_{stage}_{layer}"
         filters = [f"weights_{stage}_{layer}", f"bias_{stage}_{layer}"]
