@@ -59,10 +59,12 @@ class Findings:
 
 
 class Load:
-    """Callers that ask without a pause, until so many requests are done and they are told to stop."""
+    """Callers that ask one request after the other until they are told to stop."""
 
-    def __init__(self, grpc_address: str, http_address: str) -> None:
+    def __init__(self, grpc_address: str, http_address: str, pause_s: float = 0.0) -> None:
+        """`pause_s`: between an answer and the next request."""
         self.findings = Findings()
+        self._pause_s = pause_s
         self._grpc, self._http = grpc_address, http_address
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -110,6 +112,7 @@ class Load:
         connection.close()
 
     def _note(self, protocol: str, began: float, failure: str = "") -> None:
+        """Count a request; then pause."""
         with self._lock:
             took_ms = (time.monotonic() - began) * 1e3
             self.findings.longest_ms = max(self.findings.longest_ms, took_ms)
@@ -117,12 +120,17 @@ class Load:
                 self.findings.failed[f"{protocol}: {failure}"] += 1
             else:
                 self.findings.answered[protocol] += 1
+        self._stop.wait(self._pause_s)
 
 
 def replace_under_load(
-    requests: int, replacements: int, console: Console, max_connection_age_s: float | None = None
+    requests: int,
+    replacements: int,
+    console: Console,
+    max_connection_age_s: float | None = None,
+    pause_s: float = 0.0,
 ) -> Findings:
-    """Replace a Tidegate so many times while so many requests are asked, or more."""
+    """Replace a Tidegate so many times while so many requests are asked, or more; callers pause for `pause_s`."""
     age = f"limits: {{max_connection_age_s: {max_connection_age_s}}}\n" if max_connection_age_s else ""
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as running:
         work = Path(folder)
@@ -143,7 +151,7 @@ def replace_under_load(
 
         old, proxy = start(0)
         addresses = ["--listen", proxy.grpc, "--listen-http", proxy.http, "--listen-metrics", proxy.metrics]
-        load = Load(proxy.grpc, proxy.http)
+        load = Load(proxy.grpc, proxy.http, pause_s)
         try:
             for number in range(1, replacements + 1):
                 while load.done < requests * number / (replacements + 1):

@@ -29,6 +29,9 @@ def repository(add_model: Make, tmp_path: Path) -> Path:
 class Load:
     """Callers in threads, each with one request under way at a time; every answer is checked."""
 
+    pause_s = 0.0
+    """How long each waits before it asks again: not at all where a Triton is lost or comes back."""
+
     def __init__(self, address: str, tensors: Make, callers: int) -> None:
         self.outcomes: Counter[str] = Counter()
         self._address = address
@@ -58,12 +61,22 @@ class Load:
                 except InferenceServerException as error:
                     outcome = f"{error.status()}: {error.message()}"
                 self.outcomes[outcome] += 1
+                self._stop.wait(self.pause_s)
 
 
-def _restart(start_triton: Make, repository: Path, dead: EmbeddedTriton, **options: Any) -> EmbeddedTriton:  # noqa: ANN401
+def _restart(
+    start_triton: Make,
+    repository: Path,
+    dead: EmbeddedTriton,
+    load: Load,
+    **options: Any,  # noqa: ANN401
+) -> EmbeddedTriton:
+    """Start a Triton where the dead one was; the callers leave it the processors meanwhile."""
     port = int(dead.grpc_address.rpartition(":")[2])
     dead.stop()
+    load.pause_s = 0.1
     restarted: EmbeddedTriton = start_triton([repository], grpc_port=port, **options)
+    load.pause_s = 0.0
     return restarted
 
 
@@ -83,7 +96,7 @@ def test_another_takes_over_and_no_request_is_lost(
         so_far = load.outcomes.total()
         eventually(lambda: load.outcomes.total() > so_far + 200, "the other Triton to answer")
         assert connect(tidegate).infer("flat", tensors({"X": np.ones(2, np.float32)})).as_numpy("Y").tolist() == [1, 1]
-        back = connect(_restart(start_triton, repository, first))
+        back = connect(_restart(start_triton, repository, first, load))
         eventually(lambda: _executions(back) > 5, "the restarted Triton to be used again")
     assert set(load.outcomes) == {"right"}, load.outcomes
     tally = tidegate.stop()
@@ -101,7 +114,7 @@ def test_with_the_only_triton_gone_clients_are_told(
         eventually(lambda: load.outcomes["right"] > 50, "requests to be answered")
         os.kill(triton.pid, signal.SIGKILL)
         eventually(lambda: load.outcomes.total() > load.outcomes["right"] + 20, "clients to be told")
-        _restart(start_triton, repository, triton)
+        _restart(start_triton, repository, triton, load)
         eventually(lambda: "is back" in tidegate.log, "Tidegate to find it again")
         right = load.outcomes["right"]
         eventually(lambda: load.outcomes["right"] > right + 50, "requests to be answered again")
@@ -181,7 +194,7 @@ def test_a_rolling_update_with_another_max_batch_size_loses_nothing(
     with Load(tidegate.address, tensors, callers=12) as load:
         eventually(lambda: load.outcomes["right"] > 100, "requests to be answered")
         for updated, triton in enumerate(tritons, 1):
-            _restart(start_triton, tmp_path / "new", triton, grace_s=grace_s)
+            _restart(start_triton, tmp_path / "new", triton, load, grace_s=grace_s)
             eventually(lambda seen=updated: tidegate.log.count("is back") == seen, "it to be taken back")
             so_far = load.outcomes.total()
             eventually(lambda seen=so_far: load.outcomes.total() > seen + 100, "requests to be answered")
