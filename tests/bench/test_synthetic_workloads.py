@@ -80,7 +80,7 @@ def test_equal_models_differ_in_nothing_but_their_names() -> None:
 def rows() -> list[dict[str, object]]:
     """Of two workloads with few workers, searched with few requests."""
     workloads = [Workload("DenseNet121", 30, 1.0, 2, 4), Workload("BERT", 25, 0.5, 2, 2)]
-    return [compare(workload, requests_per_model=150) for workload in workloads]
+    return [compare(workload, requests_per_model=60) for workload in workloads]
 
 
 def test_every_policy_is_searched_and_compared(rows: list[dict[str, dict[str, float]]]) -> None:

@@ -47,10 +47,10 @@ def test_every_model_counts(make_scenario: MakeScenario) -> None:
 
 
 def test_a_model_that_gets_no_request_cannot_be_judged(make_scenario: MakeScenario) -> None:
-    line = {"alpha_ms": 0, "beta_ms": 1, "max_batch": 1}
+    line = {"alpha_ms": 0, "beta_ms": 10, "max_batch": 1}
     models = [
-        {"name": "seen", "slo_ms": 9, "profile": line},
-        {"name": "rare", "slo_ms": 9, "profile": line, "share": 1e-9},
+        {"name": "seen", "slo_ms": 90, "profile": line},
+        {"name": "rare", "slo_ms": 90, "profile": line, "share": 1e-9},
     ]
     with pytest.raises(SimulationError, match="no request of model 'rare' falls into the window: lengthen duration_s"):
         search_goodput(Question(Run(make_scenario(models=models), ONE_BY_ONE, 1)))

@@ -72,10 +72,11 @@ def test_triton_tuned_by_its_experts_is_beside_the_policy() -> None:
     few = replace(SETUP.models[0], max_rows=2)  # so that few requests are an overload
     profiles = (Profile.linear("m", alpha_ms=1.0, beta_ms=10.0, max_rows=2),)
     begin = Begin(replace(SETUP, models=(few,), profiles=profiles), "symphony", {}, {}, ())
-    shadow, seen = Shadow(begin, Plugins.installed()), _passed(220)
+    now_ns = 8 * S
+    shadow, seen = Shadow(begin, Plugins.installed()), _passed(220, now_ns)
     ended = [Ended(request.at_ns, "m", 90 * MS, ok=True) for request in seen]
-    shadow.take(Passed(NOW, seen, ended, report=True))
-    reports = [shadow.report(NOW) for _ in range(17)]
+    shadow.take(Passed(now_ns, seen, ended, report=True))
+    reports = [shadow.report(now_ns) for _ in range(17)]
     attainments = [report.estimates[0].tuned for report in reports]
     assert attainments == sorted(attainments), "a report never forgets the best setting"
     assert attainments[-1] > reports[-1].estimates[0].passing + 0.2

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from pydantic import ConfigDict, Field
 
+from tests.examples import examples
 from tidegate.api import (
     AnyCommand,
     Commands,
@@ -28,7 +29,7 @@ from tidegate.toolkit import FirstComeFirstServed, RequestQueue
 
 @pytest.mark.parametrize("name", Plugins.installed().policies)
 def test_installed_policies_conform(name: str) -> None:
-    check_policy(Plugins.installed().policy(name), worlds=60)
+    check_policy(Plugins.installed().policy(name), worlds=max(32, examples(0.3)))
 
 
 def replanned(commands: Commands, **changes: int) -> Sequence[AnyCommand]:
@@ -169,9 +170,10 @@ def test_the_class_says_it_in_the_test_of_that_invariant(policy: type[Policy], t
     class Conformance(PolicyConformance):
         spec = PolicySpec("bad", "made to fail", policy)
         options = OPTIONS.get(policy, {})
+        worlds = 40
 
     first = rf"policy 'bad' in world (\d+) \(seed=\1\): .*{message}"
-    with pytest.raises(ConformanceError, match=first + r".* \(the first of \d+ of 100 worlds\)$"):
+    with pytest.raises(ConformanceError, match=first + r".* \(the first of \d+ of 40 worlds\)$"):
         getattr(Conformance(), test)()
 
 
