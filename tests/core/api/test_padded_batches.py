@@ -1,7 +1,11 @@
 """What padded batches take: the expectation and the quantile of the longest of their requests."""
 
 import itertools
+from math import log, sqrt
+from random import Random
+from statistics import NormalDist
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +53,30 @@ def test_it_is_a_profile_of_what_was_asked_for(times: tuple[int, ...], max_rows:
     profile = ExecutionTimes.profile_of_batches([times_of("one", *times)], {"one": 0.1}, like(max_rows), 0.99)
     assert profile.key == ("m", "default", "of a class")
     assert profile.max_rows == max_rows
+
+
+@pytest.mark.parametrize("noise_cv", [0.1, 0.3, 0.6])
+@pytest.mark.parametrize("own_cv", [0.0, 0.2])
+def test_noise_widens_the_margin_of_every_size_by_the_same_share_and_is_no_longer_with_more_requests(
+    noise_cv: float, own_cv: float
+) -> None:
+    own = NormalDist(1e6, own_cv * 1e6) if own_cv else None
+    points = tuple(round(own.inv_cdf((at + 0.5) / 128)) if own else 10**6 for at in range(128))
+    quiet, noisy = (
+        ExecutionTimes.profile_of_batches(
+            [msgspec.structs.replace(times_of("one", *points), noise_cv=each)], {"one": 1.0}, like(8), 0.99
+        )
+        for each in (0.0, noise_cv)
+    )
+    rng = Random(11)
+    sigma = sqrt(log(1 + noise_cv**2))
+    for rows in (1, 4, 8):
+        assert noisy.expected_ns(rows) == quiet.expected_ns(rows)
+        drawn = sorted(
+            rows * max(rng.choice(points) for _ in range(rows)) * rng.lognormvariate(-(sigma**2) / 2, sigma)
+            for _ in range(4000)
+        )
+        assert noisy.planned_ns(rows) == pytest.approx(drawn[int(0.99 * len(drawn))], rel=0.12)
 
 
 def test_of_no_application_there_is_none() -> None:

@@ -52,7 +52,7 @@ def test_the_product_of_distribution_functions_is_equation_8() -> None:
     mean_ms = np.sum(points * summed) * (points[1] - points[0])
 
     def known(number: int) -> Law:
-        return lambda rows: knots[number]
+        return Law(lambda rows: knots[number])
 
     # The histogram has as few bins as the functions have knots: a mean within a few per cent.
     latency = BatchLatency([known(0), known(1), known(2)], np.full(3, 1 / 3), rows=4, others=3)
@@ -95,12 +95,48 @@ def test_what_is_known_of_a_request_counts() -> None:
     assert slow_ms == pytest.approx((2 * 110 + 2 * 113) / 2, rel=0.05)
 
 
+PROFILE = Profile("m", "default", tuple(map(ms_to_ns, (10, 15, 20))), tuple(map(ms_to_ns, (12, 15, 30))))
+
+
 @pytest.mark.parametrize("rows", [1, 3])
-def test_a_shape_takes_what_its_profile_expects(rows: int) -> None:
-    profile = Profile("m", "default", tuple(map(ms_to_ns, (10, 15, 20))), tuple(map(ms_to_ns, (12, 15, 30))))
-    latency = BatchLatency([law_of_profile(profile)], np.ones(1), rows, others=0)
-    assert latency.mean_ms[0] == pytest.approx(profile.expected_ns(rows) / 1e6, rel=0.01)
-    assert latency.edges_ms[-1] == pytest.approx(profile.planned_ns(rows) / 1e6, rel=0.01)
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_shape_takes_what_its_profile_expects(rows: int, others: int) -> None:
+    """The margin of a profile is that of whole batches: no request's own, of which the longest would count."""
+    latency = BatchLatency([law_of_profile(PROFILE, 0.99)], np.ones(1), rows, others)
+    assert latency.mean_ms[0] == pytest.approx(PROFILE.expected_ns(rows) / 1e6, rel=0.01)
+
+
+def test_a_shape_is_as_late_as_its_profile_plans_one_time_in_a_hundred() -> None:
+    latency = BatchLatency([law_of_profile(PROFILE, 0.99)], np.ones(1), rows=3, others=2)
+    later = latency.edges_ms[:-1] >= PROFILE.planned_ns(3) / 1e6
+    assert (latency.density[0] * np.diff(latency.edges_ms))[later].sum() == pytest.approx(0.01, abs=0.015)
+
+
+def test_where_applications_show_the_noise_the_rest_of_a_margin_is_what_requests_differ_by() -> None:
+    latency = BatchLatency([law_of_profile(PROFILE, 0.99, noise_cv=0.0)], np.ones(1), rows=3, others=0)
+    assert latency.edges_ms[-1] == pytest.approx(PROFILE.planned_ns(3) / 1e6, rel=0.01)
+    larger = BatchLatency([law_of_profile(PROFILE, 0.99, noise_cv=0.0)], np.ones(1), rows=3, others=2)
+    assert larger.mean_ms[0] > latency.mean_ms[0]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8])
+@pytest.mark.parametrize("noise_cv", [0.05, 0.3, 0.8])
+def test_noise_scatters_a_batch_and_does_not_grow_with_it(rows: int, noise_cv: float) -> None:
+    points_ms = [40 + 20 * (point + 0.5) / 128 for point in range(128)]
+    quiet = BatchLatency([law(*points_ms)], np.ones(1), rows, rows - 1)
+    noisy = BatchLatency([law(*points_ms)._replace(noise_cv=noise_cv)], np.ones(1), rows, rows - 1)
+    assert noisy.mean_ms[0] == pytest.approx(quiet.mean_ms[0])
+    assert noisy.expected_of([0] * rows) == pytest.approx(quiet.expected_of([0] * rows))
+    middles = (noisy.edges_ms[:-1] + noisy.edges_ms[1:]) / 2
+    mass = noisy.density[0] * np.diff(noisy.edges_ms)
+    mean_ms = mass @ middles
+    assert mass.sum() == pytest.approx(1.0)
+    assert mean_ms == pytest.approx(quiet.mean_ms[0], rel=0.03)
+    quiet_mass = quiet.density[0] * np.diff(quiet.edges_ms)
+    quiet_middles = (quiet.edges_ms[:-1] + quiet.edges_ms[1:]) / 2
+    quiet_cv2 = quiet_mass @ (quiet_middles / quiet.mean_ms[0] - 1) ** 2
+    expected_cv = np.sqrt(quiet_cv2 + noise_cv**2 * (1 + quiet_cv2))
+    assert np.sqrt(mass @ (middles / mean_ms - 1) ** 2) == pytest.approx(expected_cv, rel=0.12)
 
 
 @given(st.lists(st.lists(st.floats(0, 1e4), min_size=1, max_size=130), min_size=1, max_size=8), st.integers(1, 64))

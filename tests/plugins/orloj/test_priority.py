@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_orloj.batch_latency import BatchLatency
+from tidegate_orloj.batch_latency import BatchLatency, Law
 from tidegate_orloj.priority import Curve
 
 EDGES = st.lists(st.floats(1, 300), min_size=2, max_size=8, unique=True).map(sorted)
@@ -20,7 +20,7 @@ def latency_of(edges_ms: list[float]) -> BatchLatency:
     shares = np.linspace(0, 1, len(edges_ms))
     last = np.array([0.0] * (len(edges_ms) - 1) + [1.0])
     knots = [(np.array(edges_ms), shares), (np.array(edges_ms), last)]
-    return BatchLatency([lambda rows, each=each: each for each in knots], np.full(2, 0.5), 1, 0)  # type: ignore[misc]
+    return BatchLatency([Law(lambda rows, each=each: each) for each in knots], np.full(2, 0.5), 1, 0)  # type: ignore[misc]
 
 
 def equation_2(latency: BatchLatency, app: int, due_ms: float, now_ms: float, b: float, cost: float = 1.0) -> float:

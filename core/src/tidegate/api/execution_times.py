@@ -2,7 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from math import ceil
+from math import ceil, exp, hypot, log, sqrt
+from statistics import NormalDist
 
 import msgspec
 
@@ -16,7 +17,8 @@ class ExecutionTimes(msgspec.Struct, frozen=True):
     """The stand-alone execution times of one application's requests to a model, on one kind of worker.
 
     A batch of k requests is padded to its longest: it takes `fixed_ns + scale * k * max(times)` (Orloj, section 4.1,
-    with c0 and c1). Where c0 is known, times are stretched about their mean, so that this law is what batches take.
+    with c0 and c1), times a noise of mean 1. Where c0 is known, times are stretched about their mean, so that this law
+    is what batches take.
     """
 
     model: str
@@ -30,6 +32,8 @@ class ExecutionTimes(msgspec.Struct, frozen=True):
     """What a batch costs besides its requests: c0."""
     scale: float = 1.0
     """What a request adds of its own time where it runs with others: c1."""
+    noise_cv: float = 0.0
+    """Noise of batches: standard deviation over mean of what is the same for all requests of one. It is in no time."""
 
     @property
     def mean_ns(self) -> float:
@@ -54,9 +58,9 @@ class ExecutionTimes(msgspec.Struct, frozen=True):
         """A profile of batches of requests, each of any of these applications as often as it comes (Orloj, 4.1, 4.2).
 
         A batch of k takes `c0 + c1 * k * longest`, and the longest of k is within t with probability `F(t) ** k`.
-        Expected is the mean of that, planned its quantile, in ns. `shares`: how often each comes, by application,
-        positive, in any unit. `like`: the profile whose partition, kind, shape and number of rows it has. Raises
-        ValueError for no application.
+        Expected is the mean of that, planned its quantile, to which the quantile of the noise adds as independent
+        deviations do, in ns. `shares`: how often each comes, by application, positive, in any unit. `like`: the profile
+        whose partition, kind, shape and number of rows it has. Raises ValueError for no application.
         """
         if not among:
             raise ValueError("no applications are given")
@@ -66,6 +70,10 @@ class ExecutionTimes(msgspec.Struct, frozen=True):
             points = times.times_ns[(len(times.times_ns) - 1) % every :: every]  # the longest among them
             drawn += [(times.fixed_ns, times.scale * point, shares[times.app] / len(points)) for point in points]
         total = sum(share for _, _, share in drawn)
+        noise_cv = sum(times.noise_cv * shares[times.app] for times in among) / total
+        # The quantile of a log-normal factor of mean 1.
+        log_std = sqrt(log(1 + noise_cv * noise_cv))
+        noise_margin = max(0.0, exp(log_std * (NormalDist().inv_cdf(quantile) - log_std / 2)) - 1) if noise_cv else 0.0
         expected_ms, planned_ms = {}, {}
         for rows in _sizes(like.max_rows):
             expected_ns = before = up_to = 0.0
@@ -78,7 +86,8 @@ class ExecutionTimes(msgspec.Struct, frozen=True):
                 if planned_ns is None and within >= quantile:
                     planned_ns = taken_ns
             longest_ns = taken_ns if planned_ns is None else planned_ns
-            expected_ms[rows], planned_ms[rows] = expected_ns / NS_PER_MS, max(expected_ns, longest_ns) / NS_PER_MS
+            margin_ns = hypot(max(0.0, longest_ns - expected_ns), noise_margin * expected_ns)
+            expected_ms[rows], planned_ms[rows] = expected_ns / NS_PER_MS, (expected_ns + margin_ns) / NS_PER_MS
         return Profile.from_points(
             like.partition, expected_ms, planned_ms, max_rows=like.max_rows, kind=like.kind, shape=like.shape
         )

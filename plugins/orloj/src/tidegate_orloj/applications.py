@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.api import ExecutionTimes, Profile, Request
+from tidegate.api import ExecutionTimes, Policy, Profile, Request
 from tidegate_orloj.batch_latency import BatchLatency, Law, law_of_profile, law_of_times
 from tidegate_orloj.priority import Curve
 
@@ -49,8 +49,9 @@ class Applications:
     when it is asked for, and kept until one of them moves.
     """
 
-    def __init__(self, model: str, shape: str, b: float | None = None) -> None:
-        """`b`: see `Curve`; None: USUAL_DELAY over the mean time of a request alone."""
+    def __init__(self, model: str, shape: str, b: float | None = None, *, quantile: float = Policy.quantile) -> None:
+        """`b`: see `Curve`; None: USUAL_DELAY over the mean time of a request alone. `quantile`: see Policy."""
+        self._quantile = quantile
         self.model = model
         self.shape = shape
         self.version = 0
@@ -58,7 +59,7 @@ class Applications:
         self._given_b = b
         self._b: float | None = b
         self._numbers: dict[str, int] = {}
-        self._profiles: dict[str, Law] = {}
+        self._profiles: dict[str, Profile] = {}
         self._times: dict[tuple[str, str], Law] = {}
         """The laws by (kind of worker, application)."""
         self._counts = np.ones(1)
@@ -79,7 +80,7 @@ class Applications:
 
     def tell_profile(self, profile: Profile) -> None:
         """What requests of this shape take on a kind of worker."""
-        self._profiles[profile.kind] = law_of_profile(profile)
+        self._profiles[profile.kind] = profile
         self._forget()
 
     def tell_times(self, times: ExecutionTimes) -> None:
@@ -125,7 +126,11 @@ class Applications:
         known = self._latencies.get(size)
         if known is None:
             kind = size.kind
-            unnamed = self._times.get((kind, ""), self._profiles[kind])
+            unnamed = self._times.get((kind, "")) or law_of_profile(
+                self._profiles[kind],
+                self._quantile,
+                max((law.noise_cv for (on, _), law in self._times.items() if on == kind), default=None),
+            )
             laws = [unnamed, *(self._times.get((kind, name), unnamed) for name in self._numbers)]
             shares = self._shares
             if size.longest != ANY:

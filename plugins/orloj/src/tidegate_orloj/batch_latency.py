@@ -3,10 +3,15 @@
 A batch of k rows takes `c0 + c1 * k * max(l)`, which rises with l: so the batch takes the maximum of what each of its
 requests would make it take, and the distribution function of that maximum is the product of the requests' own. It is
 equal to the sum over all subsets of Equation 8, and takes k multiplications instead of 2**k.
+
+Noise is the same for all requests of a batch: it is a factor of the maximum, and no request's own.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
+from math import erf, log, sqrt
+from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +21,26 @@ from tidegate.api import NS_PER_MS, ExecutionTimes, Profile
 Floats = NDArray[np.float64]
 Knots = tuple[Floats, Floats]
 """A distribution function as straight lines: milliseconds, strictly rising, and the shares from 0 to 1 up to them."""
-Law = Callable[[int], Knots]
-"""How long a batch of so many rows takes whose longest request is one of an application's."""
+
+
+class Law(NamedTuple):
+    """How long a batch takes whose longest request is one of an application's."""
+
+    knots: Callable[[int], Knots]
+    """By its rows, without noise."""
+    noise_cv: float = 0.0
+    """Standard deviation over mean of the noise."""
+
 
 MOST_BINS = 96
 """The finest histogram of a batch's latency."""
 NARROWEST = 0.005
 """The least width of a distribution, as a share of its largest value: one that is a single number is widened to it."""
+MIN_NOISE_CV = 0.01
+"""Less noise than that makes no difference."""
+_SCORES: Floats = np.linspace(-4.0, 4.0, 257)
+_NORMAL: Floats = np.array([(1 + erf(score / sqrt(2))) / 2 for score in _SCORES])
+"""The normal distribution function at these standard scores."""
 
 
 def law_of_times(times: ExecutionTimes) -> Law:
@@ -38,18 +56,27 @@ def law_of_times(times: ExecutionTimes) -> Law:
     def knots(rows: int) -> Knots:
         return _rising(times.fixed_ns / NS_PER_MS + times.scale * rows * edges_ms), shares
 
-    return knots
+    return Law(knots, times.noise_cv)
 
 
-def law_of_profile(profile: Profile) -> Law:
-    """The law of requests that are told apart by their shape alone: about what is expected, as far as is planned."""
+def law_of_profile(profile: Profile, quantile: float, noise_cv: float | None = None) -> Law:
+    """The law of requests that are told apart by their shape alone: about what is expected, as far as is planned.
+
+    `quantile`: of what batches take, that the profile plans with. `noise_cv`: how much of that margin is noise, which
+    applications have shown; None: all of it, as the margin is that of whole batches.
+    """
+    most = profile.max_rows
+    margin_cv = (profile.planned_ns(most) / profile.expected_ns(most) - 1) / NormalDist().inv_cdf(quantile)
+    noise_cv = margin_cv if noise_cv is None else min(noise_cv, margin_cv)
+    own = sqrt(1 - (noise_cv / margin_cv) ** 2) if margin_cv else 0.0
 
     def knots(rows: int) -> Knots:
-        expected_ms, planned_ms = profile.expected_ns(rows) / NS_PER_MS, profile.planned_ns(rows) / NS_PER_MS
-        edges_ms = np.array([max(2 * expected_ms - planned_ms, expected_ms / 2), expected_ms, planned_ms])
+        expected_ms = profile.expected_ns(rows) / NS_PER_MS
+        margin_ms = own * (profile.planned_ns(rows) / NS_PER_MS - expected_ms)
+        edges_ms = np.array([max(expected_ms - margin_ms, expected_ms / 2), expected_ms, expected_ms + margin_ms])
         return _rising(edges_ms), np.array([0.0, 0.5, 1.0])
 
-    return knots
+    return Law(knots, noise_cv)
 
 
 class BatchLatency:
@@ -61,25 +88,42 @@ class BatchLatency:
 
     def __init__(self, laws: Sequence[Law], shares: Floats, rows: int, others: int) -> None:
         """`shares`: how often each application comes, of sum 1; `others`: how many requests run with the one."""
-        knots = [law(rows) for law in laws]
+        knots = [law.knots(rows) for law in laws]
         edges_ms = np.unique(np.concatenate([edges for edges, _ in knots]))
         own = np.array([np.interp(edges_ms, edges, shares_up_to) for edges, shares_up_to in knots])
         if len(edges_ms) > MOST_BINS + 1:
             kept = _evenly(shares @ own, MOST_BINS)
             edges_ms, own = edges_ms[kept], own[:, kept]
-        self.edges_ms: Floats = edges_ms
         self._own: Floats = own
+        self._middles_ms: Floats = (edges_ms[:-1] + edges_ms[1:]) / 2
         mixed = shares @ own
-        widths, middles = np.diff(edges_ms), (edges_ms[:-1] + edges_ms[1:]) / 2
         mass = np.diff(own * mixed**others, axis=1)
-        self.density: Floats = mass / widths
-        self.mean_ms: Floats = mass @ middles
+        self.mean_ms: Floats = mass @ self._middles_ms
+        noise_cv = sqrt(sum(share * law.noise_cv**2 for law, share in zip(laws, shares, strict=True)))
+        if noise_cv > MIN_NOISE_CV:
+            edges_ms, fractions = _scattered(self._middles_ms, noise_cv)
+            mass = mass @ fractions
+        self.edges_ms: Floats = edges_ms
+        self.density: Floats = mass / np.diff(edges_ms)
         self.mean_ns: NDArray[np.int64] = (self.mean_ms * NS_PER_MS).astype(np.int64)
 
     def expected_of(self, members: Iterable[int]) -> float:
         """What a batch of these requests is expected to take in ms, each given by the number of its application."""
         longest: Floats = reduce(np.multiply, (self._own[member] for member in members))
-        return float(np.diff(longest) @ ((self.edges_ms[:-1] + self.edges_ms[1:]) / 2))
+        return float(np.diff(longest) @ self._middles_ms)
+
+
+def _scattered(times_ms: Floats, noise_cv: float) -> tuple[Floats, Floats]:
+    """Bins for times to which noise is added, and the fraction of each time (row) that falls into each (column).
+
+    Noise is a log-normal factor of mean 1.
+    """
+    log_std = sqrt(log(1 + noise_cv * noise_cv))
+    centers = np.log(np.maximum(times_ms, 1e-6)) - log_std**2 / 2
+    edges = np.linspace(centers[0] + log_std * _SCORES[0], centers[-1] + log_std * _SCORES[-1], MOST_BINS + 1)
+    below: Floats = np.interp((edges - centers[:, None]) / log_std, _SCORES, _NORMAL, left=0.0, right=1.0)
+    below[:, 0], below[:, -1] = 0.0, 1.0
+    return np.exp(edges), np.diff(below, axis=1)
 
 
 def _rising(edges_ms: Floats) -> Floats:

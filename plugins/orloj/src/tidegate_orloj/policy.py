@@ -306,7 +306,9 @@ class Orloj(QueueingPolicy[Pending]):
     def _applications_of(self, model: str, shape: str) -> Applications:
         known = self._applications.get((model, shape))
         if known is None:
-            known = self._applications[model, shape] = Applications(model, shape, self.options.delay_rate)
+            known = self._applications[model, shape] = Applications(
+                model, shape, self.options.delay_rate, quantile=self.quantile
+            )
             for profile in self.profiles.values():
                 if (profile.partition, profile.shape) == (model, shape):
                     known.tell_profile(profile)

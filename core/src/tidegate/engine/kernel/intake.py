@@ -117,7 +117,7 @@ class Intake:
     def _alone_if_wanted(self, request: Request, model: Model) -> Request:
         """The request with a merge key of its own where it is to run alone, so that the policy learns what it takes."""
         state, policy = self._state, self._succession.policy
-        if not (request.app and request.rows == 1 and state.settings.learn and model.merges) or model.pipelines:
+        if not (request.app and state.settings.learn and model.merges) or model.pipelines:
             return request
         asks = type(policy).on_execution_times_updated is not Policy.on_execution_times_updated
         if not (asks or policy.apps_apart(model.name)) or not state.probes.wants(request):
@@ -178,7 +178,7 @@ class Intake:
             if not (state.settings.learn and flight.requests and flight.requests[0].app):
                 return
             moved: Sequence[ExecutionTimes] = ()
-            if flight.ran_alone and flight.rows == 1:
+            if flight.ran_alone:
                 state.probes.ran_alone(flight.requests[0])
                 profile = self._expectations.profiles[partition, worker.kind, flight.shape]
                 times = state.alone.observe(flight.requests[0], worker.kind, duration_ns, profile)

@@ -1,0 +1,177 @@
+"""The fixed cost and the noise of a model's batches on one kind of worker, and what its applications take on average.
+
+A batch of r rows, padded to its longest request, takes `(c0 + r * (longest - c0)) * noise`, and a request that ran
+alone took `own * noise`, too. Noise is the same for all requests of a batch: the longest of several is longer than one
+of them only by what is their own. Legs of one request cannot tell the two apart, batches of several do, by how long
+they take and by how far that scatters.
+"""
+
+from dataclasses import dataclass
+from math import exp, log, sqrt
+
+NOISE_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""The hypotheses: so much of the least scatter of an application is noise."""
+MIN_BATCHES = 16
+"""So many batches tell what their requests share; before, the profile does."""
+FADE = 0.995
+"""The weight of an application's batches before a batch beside it, for means and the fixed cost."""
+MAX_STRAY, FADE_THEN = 1.0, 0.85
+"""An application takes otherwise than it did where its batches stray to one side, by so many standard deviations on
+average: the last few decide then."""
+LATELY = 1 / 16
+"""The gain of that average."""
+FADE_OF_LIKELIHOOD = 0.98
+"""The weight of the batches before a batch beside it, for the noise."""
+MAX_ALONE = 16
+"""So many legs of one request count beside batches: they are seldom, and soon say what was."""
+MAX_SURPRISE = 3.0
+"""A batch strays by so many standard deviations at most: a stall proves nothing."""
+MIN_CV = 0.02
+"""The least scatter of batches that is believed, as a fraction of what they take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What an application's requests took alone, noise included."""
+
+    count: int
+    mean_ns: float
+    cv2: float
+    """The squared coefficient of variation."""
+
+    def own_fraction(self, noise_cv: float) -> float:
+        """The standard deviation of the requests' own times as a fraction of all, where the rest is such a noise."""
+        noise2 = noise_cv * noise_cv
+        return sqrt((self.cv2 - noise2) / (self.cv2 * (1 + noise2))) if self.cv2 > noise2 else 0.0
+
+
+class _Sums:
+    """Weighted sums over the batches whose longest request is expected to be of one application."""
+
+    __slots__ = ("alone", "alone_weight", "durations", "others2", "others_durations", "rows2", "rows_others", "stray")
+
+    def __init__(self, alone: Alone) -> None:
+        self.know(alone)
+        self.stray = 0.0
+        self.rows2 = self.rows_others = self.others2 = 0.0
+        self.durations = [0.0] * len(NOISE_FRACTIONS)
+        """Rows times durations, less what the longest takes beyond the mean, by hypothesis."""
+        self.others_durations = [0.0] * len(NOISE_FRACTIONS)
+
+    def know(self, alone: Alone) -> None:
+        """Let this be what requests took alone."""
+        self.alone, self.alone_weight = alone, min(MAX_ALONE, alone.count) / alone.mean_ns
+
+    def add(self, rows: int, weight: float, durations_ns: list[float], strays: float) -> None:
+        """Add a batch, which strays by so many standard deviations.
+
+        `durations_ns`: what it would have taken if its longest request took the mean, by hypothesis.
+        """
+        self.stray += LATELY * (strays - self.stray)
+        fade, others = FADE, rows - 1
+        if abs(self.stray) > MAX_STRAY:
+            fade = FADE_THEN
+            self.alone_weight *= fade
+        self.rows2 = fade * self.rows2 + weight * rows * rows
+        self.rows_others = fade * self.rows_others + weight * rows * others
+        self.others2 = fade * self.others2 + weight * others * others
+        for number, duration_ns in enumerate(durations_ns):
+            self.durations[number] = fade * self.durations[number] + weight * rows * duration_ns
+            self.others_durations[number] = fade * self.others_durations[number] + weight * others * duration_ns
+
+    def total(self, hypothesis: int) -> tuple[float, float]:
+        """The sums of `rows ** 2` and of `rows * duration`, legs of one request among them."""
+        return self.rows2 + self.alone_weight / self.alone.mean_ns, self.durations[hypothesis] + self.alone_weight
+
+
+class BatchLaw:
+    """The law of batches: least squares over `r * mean - (r - 1) * c0 = duration`, for each hypothesis about the noise.
+
+    The mean is that of the application which takes longest. Hypotheses count by the likelihood of what batches took.
+    """
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.max_noise_cv = 0.0
+        """The scatter of the application whose times scatter least: noise is no more."""
+        self._sums: dict[str, _Sums] = {}
+        self._fixed_ns = [0.0] * len(NOISE_FRACTIONS)
+        self._log_likelihoods = [0.0] * len(NOISE_FRACTIONS)
+
+    def know(self, app: str, alone: Alone) -> None:
+        """Let this be what an application's requests took alone."""
+        if app in self._sums:
+            self._sums[app].know(alone)
+        else:
+            self._sums[app] = _Sums(alone)
+        self._solve()
+
+    def observe(self, app: str, rows: int, longest_ns: float, variance_ns2: float, duration_ns: int) -> None:
+        """A batch took so long, whose longest request is expected to be of this application, which is known.
+
+        `longest_ns`, `variance_ns2`: of the longest of its requests' times alone, noise included.
+        """
+        self.seen += 1
+        sums = self._sums[app]
+        durations_ns = []
+        weight = strays = 0.0
+        for number, noise_cv in enumerate(self._noises()):
+            own, mean_ns, fixed_ns = (
+                sums.alone.own_fraction(noise_cv),
+                self._mean_ns(sums, number),
+                self._fixed_ns[number],
+            )
+            beyond_ns = own * (longest_ns - sums.alone.mean_ns)
+            expected_ns = max(mean_ns, fixed_ns + rows * (mean_ns + beyond_ns - fixed_ns))
+            relative2 = noise_cv * noise_cv + MIN_CV * MIN_CV
+            variance_here_ns2 = (rows * own) ** 2 * variance_ns2 + relative2 * expected_ns * expected_ns
+            if self.seen > 1:
+                strays = (duration_ns - expected_ns) / sqrt(variance_here_ns2)
+                strays = max(-MAX_SURPRISE, min(MAX_SURPRISE, strays))
+                before = FADE_OF_LIKELIHOOD * self._log_likelihoods[number]
+                self._log_likelihoods[number] = before - (log(variance_here_ns2) + strays * strays) / 2
+            durations_ns.append(duration_ns - rows * beyond_ns)
+            weight += 1 / expected_ns**2 / len(NOISE_FRACTIONS)
+        sums.add(rows, weight, durations_ns, strays)
+        self._solve()
+
+    def fixed_ns(self, otherwise_ns: float) -> float:
+        """The expected c0; `otherwise_ns` before enough batches were seen."""
+        if self.seen < MIN_BATCHES:
+            return otherwise_ns
+        return sum(weight * fixed_ns for weight, fixed_ns in zip(self._weights(), self._fixed_ns, strict=True))
+
+    @property
+    def noise_cv(self) -> float:
+        """The expected noise: standard deviation over mean."""
+        fractions = zip(self._weights(), NOISE_FRACTIONS, strict=True)
+        return self.max_noise_cv * sqrt(sum(weight * fraction for weight, fraction in fractions))
+
+    def mean_ns(self, app: str) -> float:
+        """What requests of an application that is known take alone on average, as far as batches tell, too."""
+        return sum(weight * self._mean_ns(self._sums[app], number) for number, weight in enumerate(self._weights()))
+
+    def _mean_ns(self, sums: _Sums, hypothesis: int) -> float:
+        rows2, durations = sums.total(hypothesis)
+        return (durations + sums.rows_others * self._fixed_ns[hypothesis]) / rows2
+
+    def _solve(self) -> None:
+        """Fit c0 together with all means: each mean is bound to the others by c0 alone."""
+        known = [sums for sums in self._sums.values() if sums.others2]
+        for hypothesis in range(len(NOISE_FRACTIONS)):
+            squares = right = 0.0
+            for sums in known:
+                rows2, durations = sums.total(hypothesis)
+                squares += sums.others2 - sums.rows_others**2 / rows2
+                right += sums.rows_others * durations / rows2 - sums.others_durations[hypothesis]
+            if squares > 0:
+                self._fixed_ns[hypothesis] = max(0.0, right / squares)
+
+    def _noises(self) -> list[float]:
+        return [sqrt(fraction) * self.max_noise_cv for fraction in NOISE_FRACTIONS]
+
+    def _weights(self) -> list[float]:
+        best = max(self._log_likelihoods)
+        likelihoods = [exp(each - best) for each in self._log_likelihoods]
+        total = sum(likelihoods)
+        return [each / total for each in likelihoods]
