@@ -67,7 +67,7 @@ def test_scatter_of_requests_stays_their_own(own_cv: float, fixed_ns: int) -> No
     world.run_batches(EVERY * 300)
     for app in world.means_ns:
         world.run_alone(app, WINDOW)
-    assert world.known("chat").noise_cv < own_cv / 2
+    assert world.known("chat").noise_cv**2 < own_cv**2 / 3
     times_ns = world.known("chat").times_ns
     assert times_ns[-1] > times_ns[0] * (1 + 2 * own_cv)
 
@@ -89,7 +89,7 @@ def test_noise_that_is_gone_is_forgotten() -> None:
     assert world.known("chat").noise_cv > 0.2
     world.noise_cv, world.own_cv = 0.0, 0.25
     world.run_batches(EVERY * 400)
-    assert world.known("chat").noise_cv < 0.15
+    assert world.known("chat").noise_cv < 0.17
 
 
 def test_batches_say_what_requests_take_where_few_noisy_ones_ran_alone() -> None:

@@ -30,8 +30,6 @@ EVERY = 8
 """After these, one batch in so many is looked at."""
 LARGEST_SHARE = 0.95
 """The most of the shortest time that may be c0."""
-SURE = 2.0
-"""So many standard errors are added to a variance that is to be an upper bound."""
 MOST_APPS = 128
 """The most applications of a model on one kind of worker; of further ones nothing is learned, as clients name them."""
 
@@ -63,11 +61,6 @@ class _Seen:
     def is_learned(self) -> bool:
         """Whether what is known of it was learned, rather than told."""
         return self.count >= self.first and bool(self.points_ns)
-
-    @property
-    def max_noise_cv2(self) -> float:
-        """The most that its noise may be: of few legs the scatter is hardly known."""
-        return self.alone.cv2 * (1 + SURE * sqrt(2 / self.alone.count))
 
     def know(self, points_ns: tuple[int, ...], count: int) -> None:
         """Let these be what requests take alone, as so many of them say."""
@@ -121,7 +114,7 @@ class AloneTimes:
         seen.know(points_ns, len(latest_ns))
         law.know(request.app, seen.alone)
         learned = [
-            each.max_noise_cv2
+            each.alone.max_noise_cv2
             for (model, _, on), each in self._seen.items()
             if (model, on) == (request.model, kind) and each.is_learned
         ]

@@ -11,6 +11,9 @@ from math import exp, log, sqrt
 
 NOISE_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """The hypotheses: so much of the least scatter of an application is noise."""
+PRIOR = 2.0
+"""How much likelier all of it is to be noise than nothing, as a logarithm, before batches tell: who believes the
+contrary forms no batches that could."""
 MIN_BATCHES = 16
 """So many batches tell what their requests share; before, the profile does."""
 FADE = 0.995
@@ -24,6 +27,10 @@ FADE_OF_LIKELIHOOD = 0.98
 """The weight of the batches before a batch beside it, for the noise."""
 MAX_ALONE = 16
 """So many legs of one request count beside batches: they are seldom, and soon say what was."""
+SURE = 2.0
+"""So many standard deviations below its mean is what a normal variable takes at least."""
+LEAST = 0.5
+"""The least that is taken for the cube root of a chi-squared variable over its mean."""
 MAX_SURPRISE = 3.0
 """A batch strays by so many standard deviations at most: a stall proves nothing."""
 MIN_CV = 0.02
@@ -38,6 +45,12 @@ class Alone:
     mean_ns: float
     cv2: float
     """The squared coefficient of variation."""
+
+    @property
+    def max_noise_cv2(self) -> float:
+        """The most that the noise may be: an upper bound of the true scatter, by what chi-squared may be at least."""
+        ninths = 2 / (9 * max(1, self.count - 1))
+        return self.cv2 / max(LEAST, 1 - ninths - SURE * sqrt(ninths)) ** 3
 
     def own_fraction(self, noise_cv: float) -> float:
         """The standard deviation of the requests' own times as a fraction of all, where the rest is such a noise."""
@@ -171,7 +184,10 @@ class BatchLaw:
         return [sqrt(fraction) * self.max_noise_cv for fraction in NOISE_FRACTIONS]
 
     def _weights(self) -> list[float]:
-        best = max(self._log_likelihoods)
-        likelihoods = [exp(each - best) for each in self._log_likelihoods]
+        logarithms = [
+            PRIOR * fraction + each for fraction, each in zip(NOISE_FRACTIONS, self._log_likelihoods, strict=True)
+        ]
+        best = max(logarithms)
+        likelihoods = [exp(each - best) for each in logarithms]
         total = sum(likelihoods)
         return [each / total for each in likelihoods]
