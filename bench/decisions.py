@@ -72,7 +72,9 @@ class World:
         setup = Setup(
             models=tuple(Model(model, MAX_ROWS, slo_ns=slo_ns) for model in models),
             workers=tuple(Worker(number, f"w{number}", tuple(models)) for number in range(WORKERS)),
-            profiles=tuple(Profile.linear(model, alpha_ms=ROW_MS, beta_ms=FIXED_MS, max_rows=MAX_ROWS) for model in models),
+            profiles=tuple(
+                Profile.linear(model, alpha_ms=ROW_MS, beta_ms=FIXED_MS, max_rows=MAX_ROWS) for model in models
+            ),
         )
         policy = Plugins.installed().make_policy(name, setup, BY_APPLICATION if name == "by-model" else {})
         self._slo_ns = slo_ns

@@ -219,3 +219,23 @@ def test_batches_of_many_applications_are_soon_looked_through(monkeypatch: pytes
     drawn_ns = [max(rng.choice(points_ns) for points_ns in apps) for _ in range(2000)]
     assert longest_ns == pytest.approx(fmean(drawn_ns), rel=0.01)
     assert sqrt(variance_ns2) == pytest.approx(pstdev(drawn_ns), rel=0.3)
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_requests_of_several_rows_tell_what_a_row_of_them_takes(rows: int) -> None:
+    """Whether alone or in batches: r rows take c0 + r * (what one takes - c0)."""
+    alone, own_ns, fixed_ns = AloneTimes(()), ms_to_ns(5), ms_to_ns(4)
+    several = [Request(number, "m", rows, 0, app="chat") for number in range(3)]
+
+    def took_ns(count: int) -> int:
+        return fixed_ns + count * rows * (own_ns - fixed_ns)
+
+    for _ in range(40):
+        for _ in range(GIVEN):
+            alone.observe(several[0], "gpu", took_ns(1), PROFILE)
+        for count in (2, 3):
+            for _ in range(EVERY):
+                alone.observe_batch(several[:count], "gpu", took_ns(count))
+    (chat,) = alone.known
+    for count in (1, 2, 3):
+        assert chat.expected_batch_ns(count * rows) == pytest.approx(took_ns(count), rel=0.05)

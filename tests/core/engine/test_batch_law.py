@@ -67,7 +67,7 @@ def test_scatter_of_requests_stays_their_own(own_cv: float, fixed_ns: int) -> No
     world.run_batches(EVERY * 300)
     for app in world.means_ns:
         world.run_alone(app, WINDOW)
-    assert world.known("chat").noise_cv**2 < own_cv**2 / 3
+    assert world.known("chat").noise_cv ** 2 < own_cv**2 / 3
     times_ns = world.known("chat").times_ns
     assert times_ns[-1] > times_ns[0] * (1 + 2 * own_cv)
 
