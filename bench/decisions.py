@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from rich.console import Console
@@ -33,7 +33,7 @@ from tidegate.api import (
     Worker,
     ms_to_ns,
 )
-from tidegate.engine import ClockAdvanced, Engine, StartLeg
+from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, StartLeg
 from tidegate.host import Plugins
 
 KINDS: Final = ("applications", "shapes", "models")
@@ -133,7 +133,7 @@ class World:
         started_ns = min(self._now_ns, max(leg.start_ns, 0))
         self._handle(LegFinished(self._now_ns, effect.batch.id, effect.leg, leg.worker_id, started_ns, self._now_ns))
 
-    def _handle(self, event: Any) -> None:
+    def _handle(self, event: AnyStimulus) -> None:
         for effect in self._engine.handle(event):
             if isinstance(effect, StartLeg):
                 longest = max(self._app[request_id] for request_id in effect.batch.request_ids)

@@ -27,7 +27,7 @@ class Law(NamedTuple):
     """How long a batch takes whose longest request is one of an application's."""
 
     knots: Callable[[int], Knots]
-    """By its rows, without noise."""
+    """The distribution of what it takes by its rows, without noise."""
     noise_cv: float = 0.0
     """Standard deviation over mean of the noise."""
 
