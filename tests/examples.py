@@ -5,7 +5,7 @@ the commit before. It is looked for by itself.
 """
 
 from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture.providers import HypothesisProvider
+from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
 # How long an example takes, and how long drawing it does, says nothing on a busy machine.
@@ -15,7 +15,7 @@ settings.register_profile("thorough", _PATIENT, max_examples=200, derandomize=Tr
 settings.register_profile("explore", _PATIENT, max_examples=1000, print_blob=True)
 settings.load_profile("quick")
 # Hypothesis draws constants of the modules that a process has loaded, too: which they are depends on the tests before.
-HypothesisProvider._local_constants = Constants()  # type: ignore[assignment]
+providers._get_local_constants = Constants
 
 
 def examples(share: float) -> int:

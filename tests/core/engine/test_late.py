@@ -21,7 +21,7 @@ from tidegate.sim.workers import Outcome, finished
 PLUGINS = Plugins.installed()
 DROPPING = [name for name, spec in PLUGINS.policies.items() if not spec.policy.best_effort]
 LEG_NS, SLO_NS = 1_000, 1_500
-SEEDS = 25
+SEEDS = 12
 
 
 def _setup(workers: int = 1, max_rows: int = 4, merge_limit: int | None = None) -> Setup:

@@ -56,7 +56,7 @@ def bad_share(tally: Tally) -> float:
     ],
 )
 def test_the_contract_is_kept_with_other_options(name: str, options: Options) -> None:
-    check_policy(PLUGINS.policy(name), worlds=40, options=options)
+    check_policy(PLUGINS.policy(name), worlds=20, options=options)
 
 
 @pytest.mark.parametrize(

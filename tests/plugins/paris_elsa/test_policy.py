@@ -236,10 +236,10 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
 
 class TestElsa(PolicyConformance):
     spec = PolicySpec("elsa", "ELSA", Elsa)
-    worlds = 40
+    worlds = 20
 
 
 class TestMergingElsa(PolicyConformance):
     spec = PolicySpec("elsa", "ELSA", Elsa)
     options: ClassVar = {"merge": True, "alpha": 1.2, "beta": 0.8}
-    worlds = 40
+    worlds = 20

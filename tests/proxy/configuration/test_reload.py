@@ -51,7 +51,7 @@ class Load:
         self._stop = threading.Event()
 
         def run() -> None:
-            while not self._stop.is_set():
+            while not self._stop.wait(0.01):
                 self.outcomes.append(call(server, "ModelInfer", request_of("echo", {"X": ROW})))
 
         self._thread = threading.Thread(target=run)

@@ -210,6 +210,10 @@ def test_a_model_is_loaded_where_it_is_known(
     assert tidegate.log.count("error") == 0
 
 
+PAUSE_S = 0.01
+"""Of each client between an answer and the next request: the servers need the processors, too."""
+
+
 class Load:
     """Clients that ask for models again and again, each on a connection of its own, until told to stop."""
 
@@ -233,7 +237,7 @@ class Load:
     def _ask(self, name: str) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
         with triton_grpc.InferenceServerClient(self._tidegate.address, channel_args=options) as client:
-            while not self._stop.is_set():
+            while not self._stop.wait(PAUSE_S):
                 try:
                     client.infer(name, self._tensors({"X": ROW}), client_timeout=60)
                     self.answered += 1
@@ -242,7 +246,7 @@ class Load:
 
     def _ask_over_http(self, name: str) -> None:
         connection = http.client.HTTPConnection(address(self._tidegate, "HTTP"), timeout=60)
-        while not self._stop.is_set():
+        while not self._stop.wait(PAUSE_S):
             connection.request("POST", f"/v2/models/{name}/infer", INFERENCE)
             answer = connection.getresponse()
             text = answer.read()

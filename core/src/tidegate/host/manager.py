@@ -52,14 +52,15 @@ class Plugins:
     def installed(cls) -> Self:
         """The plugins of this environment: modules named by entry points of the group `tidegate`."""
         plugins = cls()
-        for entry in sorted(entry_points(group=PROJECT), key=lambda entry: (_distribution(entry), entry.name)):
+        named = [(_distribution(entry), entry) for entry in entry_points(group=PROJECT)]
+        for distribution, entry in sorted(named, key=lambda each: (each[0], each[1].name)):
             try:
                 module = entry.load()
             except Exception as error:
                 # Whatever a stranger's import raises: the other plugins go on.
-                plugins.broken[_distribution(entry)] = f"{type(error).__name__}: {error}"
+                plugins.broken[distribution] = f"{type(error).__name__}: {error}"
             else:
-                plugins.register(module, _distribution(entry))
+                plugins.register(module, distribution)
         return plugins
 
     def register(self, plugin: object, name: str) -> None:

@@ -65,7 +65,7 @@ class Load:
 
     address: str
     clients: int = 4
-    pause_s: float = 0.0
+    pause_s: float = 0.02
     """Between an answer and the next request."""
     tensors: tuple[str, str] = ("X", "Y")
     """The names of its input and of its output."""
