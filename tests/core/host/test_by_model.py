@@ -393,7 +393,7 @@ def test_a_part_that_does_not_schedule_its_model_says_so() -> None:
 )
 def test_the_compositions_of_the_examples_beat_their_parts(name: str, parts: list[str]) -> None:
     scenario = read_scenario(ROOT / "scenarios" / f"{name}.yaml")
-    shorter = scenario.model_copy(update={"duration_s": 6.0})
+    shorter = scenario.model_copy(update={"duration_s": 3.0})
     bad = {
         choice.title: simulate(Run(shorter, choice, seed=1)).rows[0].bad_rate
         for choice in scenario.policies
@@ -406,7 +406,7 @@ def test_the_compositions_of_the_examples_beat_their_parts(name: str, parts: lis
 
 @pytest.mark.parametrize("policy", ["clockwork", "eager", "nexus", "symphony"])
 def test_with_distributions_a_policy_beats_itself_without(policy: str) -> None:
-    scenario = read_scenario(ROOT / "scenarios" / "layered.yaml").model_copy(update={"duration_s": 8.0})
+    scenario = read_scenario(ROOT / "scenarios" / "layered.yaml").model_copy(update={"duration_s": 4.0})
     with_them, without = (
         simulate(Run(scenario, next(each for each in scenario.policies if each.title == title), seed=3))
         .rows[0]

@@ -15,7 +15,7 @@ OF_WHOLE_MODELS = sorted(path for path in SCENARIOS.glob("*.yaml") if not path.s
 
 @pytest.mark.parametrize("path", OF_WHOLE_MODELS, ids=lambda path: path.stem)
 def test_symphony_carries_what_fifs_does_not(path: Path) -> None:
-    scenario = read_scenario(path, {"warmup_s": 1, "duration_s": 1 if "zoo" in path.stem else 4})
+    scenario = read_scenario(path, {"warmup_s": 0.5, "duration_s": 1 if "zoo" in path.stem else 2})
     symphony, fifs = (
         simulate(Run(scenario, PolicyChoice(name=name), scenario.seed)).total for name in ("symphony", "fifs")
     )

@@ -16,7 +16,7 @@ def scenario(rate_rps: float, workers: int) -> Scenario:
             "version": 1,
             "name": "times that scatter",
             "warmup_s": 1,
-            "duration_s": 3,
+            "duration_s": 1.5,
             "workers": [{"count": workers}],
             "models": [
                 {"name": "m", "slo_ms": 30, "profile": {"alpha_ms": 0.05, "beta_ms": 0.5, "max_batch": 32}},

@@ -17,8 +17,8 @@ OVER_HALF = {"distribution": "table", "values": [17, 24]}
 def scenario(rows: Any, rate_rps: float) -> Scenario:  # noqa: ANN401
     return Scenario.model_validate(
         {
-            "warmup_s": 1,
-            "duration_s": 2,
+            "warmup_s": 0.5,
+            "duration_s": 1.2,
             "workers": [{"count": 8}],
             "models": [
                 {
