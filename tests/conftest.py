@@ -58,7 +58,7 @@ def transport_of_tests(pytestconfig: pytest.Config) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Keep the collector of garbage from looking at the tests and modules, which stay: it would be a sixth of the time."""
+    """Keep garbage collection from looking at tests and modules, which stay: that would be a sixth of the time."""
     gc.disable()
     try:
         return (yield)
