@@ -46,8 +46,13 @@ def run(
     """The attainment; every broken invariant is raised."""
     models = [THREE_POOLS["models"][0] | {"slo_ms": slo_ms}]
     arrivals = {"process": "gamma", "shape": shape, "rate_rps": rate_rps}
-    changes = {"simulation": simulation, "arrivals": arrivals, "network": {"gbps": gbps}, "models": models}
-    changes["duration_s"] = duration_s
+    changes: dict[str, Any] = {
+        "simulation": simulation,
+        "arrivals": arrivals,
+        "network": {"gbps": gbps},
+        "models": models,
+        "duration_s": duration_s,
+    }
     return simulate(
         Run(Scenario.model_validate(THREE_POOLS | changes), PolicyChoice(name=policy), seed)
     ).total.attainment
