@@ -24,17 +24,21 @@ def open_session(
     folder: Path,
     *,
     optimised: bool = False,
+    timed: bool = False,
     provider: str = "CPUExecutionProvider",
     **options: Any,  # noqa: ANN401
 ) -> ort.InferenceSession:
     """Load an ONNX model, a ModelProto or a file. `folder`: where its external weights are.
 
+    `timed`: its threads spin while they wait, as a server's do; on a busy machine that takes the cores of others.
     `options`: of onnxruntime's SessionOptions. Raises RunError.
     """
     settings = ort.SessionOptions()
     settings.log_severity_level = _FATAL_SEVERITY
     if not optimised:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not timed:
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     for name, value in options.items():
         setattr(settings, name, value)
     try:

@@ -118,7 +118,9 @@ def _measure(path: Path, live: Arrays, setting: Setting) -> tuple[Arrays, float]
 
 def _session(path: Path, setting: Setting) -> ort.InferenceSession:
     threads = max(1, len(os.sched_getaffinity(0)) // setting.share)
-    return open_session(path, path.parent, optimised=True, provider=setting.provider, intra_op_num_threads=threads)
+    return open_session(
+        path, path.parent, optimised=True, timed=True, provider=setting.provider, intra_op_num_threads=threads
+    )
 
 
 def _timed(session: ort.InferenceSession, feed: Arrays, repeats: int) -> list[float]:

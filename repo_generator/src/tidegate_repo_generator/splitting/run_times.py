@@ -28,7 +28,11 @@ def measure_nodes(
     """Microseconds of each node of the main graph: the median of warm runs on the CPU, without optimisations."""
     with TemporaryDirectory(prefix="tidegate-") as scratch:
         session = open_session(
-            _named_by_index(flow), folder, enable_profiling=True, profile_file_prefix=str(Path(scratch, "profile"))
+            _named_by_index(flow),
+            folder,
+            timed=True,
+            enable_profiling=True,
+            profile_file_prefix=str(Path(scratch, "profile")),
         )
         for _ in range(_WARM_UP_RUNS + runs):
             run(session, feed)
