@@ -11,6 +11,6 @@ def test_lines_keep_their_number_and_run_in_the_next_larger_width() -> None:
 def test_few_widths_carry_more_than_many() -> None:
     widths = {320 + 8 * number: 1 for number in range(20)}
     many, few = (
-        goodput_of(scenario_of(padded(widths, step), duration_s=3), seeds=1, precision=0.1) for step in (None, 160)
+        goodput_of(scenario_of(padded(widths, step), duration_s=1.5), seeds=1, precision=0.1) for step in (None, 160)
     )
     assert few.median_rps > 1.2 * many.median_rps

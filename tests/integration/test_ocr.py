@@ -91,11 +91,17 @@ def test_merged_requests_get_what_triton_answers_each(
         np.testing.assert_allclose(answer, right, rtol=1e-5, atol=1e-5 * float(np.abs(right).max()))
 
 
-def test_a_plain_client_reads_the_same_text(triton: EmbeddedTriton, tidegate: str) -> None:
-    def read(address: str) -> str:
-        command = [sys.executable, str(ROOT / "demo" / "read_text.py"), address, str(PICTURE)]
-        return str(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+def read_text(address: str) -> str:
+    command = [sys.executable, str(ROOT / "demo" / "read_text.py"), address, str(PICTURE)]
+    return str(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
-    through = read(tidegate)
+
+@pytest.fixture(scope="module")
+def read_directly(triton: EmbeddedTriton) -> str:
+    return read_text(triton.grpc_address)
+
+
+def test_a_plain_client_reads_the_same_text(read_directly: str, tidegate: str) -> None:
+    through = read_text(tidegate)
     assert "determine markers of the coins" in through
-    assert through == read(triton.grpc_address)
+    assert through == read_directly

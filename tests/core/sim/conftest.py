@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {
 """Two workers, comfortably loaded."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_scenario() -> MakeScenario:
     """`make_scenario(duration_s=10, ...)`: the small world with these fields replaced."""
     return lambda **changes: Scenario.model_validate({**SMALL, **changes})

@@ -268,6 +268,23 @@ def test_equal_results_give_equal_pages(make_scenario: MakeScenario) -> None:
     assert len({page_of(scenario, simulated(scenario, ODD)) for _ in range(2)}) == 1
 
 
+@pytest.fixture(scope="module")
+def short(make_scenario: MakeScenario) -> Scenario:
+    return make_scenario(duration_s=1)
+
+
+@pytest.fixture(scope="module")
+def quick(short: Scenario) -> list[Search]:
+    """Searches whose runs end as soon as too many requests were missed."""
+    return searched(short, whole=False)
+
+
+@pytest.fixture(scope="module")
+def whole(short: Scenario) -> list[Search]:
+    """The same with every run to its end."""
+    return searched(short, whole=True)
+
+
 def searched(scenario: Scenario, *, whole: bool) -> list[Search]:
     runs = [Run(scenario, choice, seed) for choice in (*scenario.policies, ODD) for seed in (1, 2)]
     return [search_goodput(Question(run, limit=0.1, precision=0.2, whole=whole)) for run in runs]
@@ -279,26 +296,22 @@ def goodput_shown(scenario: Scenario, searches: list[Search], limit: float = 0.1
     return goodput_page("small", found, limit, written, ORIGIN)
 
 
-def test_a_search_shows_all_rates_that_were_tried_through_the_limit(make_scenario: MakeScenario) -> None:
-    scenario = make_scenario(duration_s=1)
-    searches = searched(scenario, whole=True)
-    page = goodput_shown(scenario, searches)
+def test_a_search_shows_all_rates_that_were_tried_through_the_limit(short: Scenario, whole: list[Search]) -> None:
+    page = goodput_shown(short, whole)
     check_alone(page)
     drawn = dots(chart(page, "How much load does each bear before its worst model misses too much?"))
-    probes = [probe for search in searches for probe in search.probes]
+    probes = [probe for search in whole for probe in search.probes]
     assert len(drawn) == len(probes)
     assert all(probe.worst_bad_rate is not None for probe in probes)
-    for search in searches:
+    for search in whole:
         assert any(probe.good for probe in search.probes)
         assert any(not probe.good for probe in search.probes), "every one is seen to fail"
     assert len(downloads(page)["goodput.csv"].splitlines()) == 1 + len(probes)
 
 
-def test_the_verdict_of_a_search_is_what_was_found(make_scenario: MakeScenario) -> None:
-    scenario = make_scenario(duration_s=1)
-    searches = searched(scenario, whole=False)
-    best, *others = sorted(summarise_searches(searches), key=lambda each: -each.median_rps)
-    first, second = verdicts(goodput_shown(scenario, searches))
+def test_the_verdict_of_a_search_is_what_was_found(short: Scenario, quick: list[Search]) -> None:
+    best, *others = sorted(summarise_searches(quick), key=lambda each: -each.median_rps)
+    first, second = verdicts(goodput_shown(short, quick))
     assert first.startswith(
         f"{best.policy} carries {rate(best.median_rps)} requests/s with at most 10 % of every model's"
     )
@@ -309,17 +322,14 @@ def test_the_verdict_of_a_search_is_what_was_found(make_scenario: MakeScenario) 
         )
 
 
-def test_to_run_failures_to_their_end_finds_the_same(make_scenario: MakeScenario) -> None:
-    scenario = make_scenario(duration_s=1)
-    for quick, whole in zip(searched(scenario, whole=False), searched(scenario, whole=True), strict=True):
-        assert (whole.rate_rps, whole.bounded, whole.best and whole.best.rows) == (
-            quick.rate_rps,
-            quick.bounded,
-            quick.best and quick.best.rows,
+def test_to_run_failures_to_their_end_finds_the_same(quick: list[Search], whole: list[Search]) -> None:
+    for one, other in zip(quick, whole, strict=True):
+        assert (other.rate_rps, other.bounded, other.best and other.best.rows) == (
+            one.rate_rps,
+            one.bounded,
+            one.best and one.best.rows,
         )
-        assert [probe.rate_rps for probe in whole.probes][: len(quick.probes)] == [
-            probe.rate_rps for probe in quick.probes
-        ]
+        assert [probe.rate_rps for probe in other.probes][: len(one.probes)] == [probe.rate_rps for probe in one.probes]
 
 
 def test_a_search_that_found_nothing_has_a_page_too(make_scenario: MakeScenario) -> None:

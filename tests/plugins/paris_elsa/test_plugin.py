@@ -197,5 +197,6 @@ def test_the_example_scenario_has_the_layout_of_the_readmes_problem_and_elsa_is_
     assert read_document(SCENARIOS / "sliced_a100_layout.json", Layout) == planned
     scenario = read_scenario(example)
     assert sizes_of(scenario)["resnet50"] == {rows: share / 100 for rows, share in shown["models"][0]["sizes"].items()}
-    elsa, _, fifs = (simulate(Run(scenario, choice, seed=1)) for choice in scenario.policies)
+    shorter = scenario.model_copy(update={"duration_s": 8.0})
+    elsa, fifs = (simulate(Run(shorter, scenario.policies[number], seed=1)) for number in (0, 2))
     assert elsa.total.bad_rate < 0.01 < fifs.total.bad_rate

@@ -43,7 +43,7 @@ def report(comparison: Comparison, now_ns: int, *, has_slo: bool = True) -> list
 def test_the_interval_holds_the_truth_as_often_as_it_says(
     scheduled: float, passed: float, share: float, luck: float
 ) -> None:
-    rng, held, rounds = random.Random(1), 0, 150
+    rng, held, rounds = random.Random(1), 0, 75
     for _ in range(rounds):
         (compared,) = report(compare(rng, scheduled, passed, share, luck, 4000), NOW_NS)
         assert compared.gain is not None
@@ -56,7 +56,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(
 def test_that_few_blocks_have_met_no_bad_one_is_no_gain() -> None:
     """Nothing differs, but that all is late in one block of twenty: twelve blocks often have none of those."""
     rng, said = random.Random(1), 0
-    for _ in range(100):
+    for _ in range(60):
         comparison = Comparison()
         for number in range(BLOCKS):
             at_ns, drawn, bad = number * BLOCK_NS + BURN_IN_NS, rng.random() < 0.06, rng.random() < 0.05
@@ -65,7 +65,7 @@ def test_that_few_blocks_have_met_no_bad_one_is_no_gain() -> None:
                 comparison.answered(at_ns, "m", LATE_NS if bad else SOON_NS, SLO_NS, scheduled=drawn)
         (compared,) = report(comparison, NOW_NS)
         said += compared.gain is not None and not compared.gain[0] <= 0 <= compared.gain[1]
-    assert said <= 5
+    assert said <= 3
 
 
 def test_a_comparison_that_begins_while_it_serves_counts_no_answers_of_before() -> None:
