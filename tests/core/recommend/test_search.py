@@ -11,11 +11,11 @@ from tidegate.documents import Demand, DemandedModel
 from tidegate.host import Plugins
 from tidegate.recommend import trials as trials_module
 from tidegate.recommend.hardware import in_words, parse_gpus, parse_offer
-from tidegate.recommend.held_out import interval_of
 from tidegate.recommend.least import first_enough, least_around, least_count
 from tidegate.recommend.race import FAR, race
 from tidegate.recommend.trial import Outcome, Trial
 from tidegate.recommend.trials import Trials
+from tidegate.sim.interval import interval_of
 from tidegate.workload import PolicyChoice, Scenario
 
 

@@ -66,8 +66,8 @@ def errors_explained() -> Iterator[None]:
         raise typer.Exit(1) from error
 
 
-def with_progress(console: Console, label: str, results: Iterable[T], total: int) -> list[T]:
-    """Collect results under a bar, which goes when they are all there; on a terminal only."""
+def with_progress(console: Console, label: str, results: Iterable[T], total: int | None) -> list[T]:
+    """Collect results under a bar, which goes when they are all there; on a terminal only. `total`: None: not known."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (

@@ -1,6 +1,7 @@
 """Registers the core's policy of policies, and its subcommands."""
 
 from tidegate.api import CommandSpec, PolicySpec, hookimpl
+from tidegate.commands.check_policy import check_policy
 from tidegate.commands.goodput import goodput
 from tidegate.commands.new_policy import new_policy
 from tidegate.commands.plan import plan
@@ -21,7 +22,7 @@ def tidegate_policies() -> list[PolicySpec]:
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `simulate`, `goodput`, `sweep`, `recommend`, `replay`, `story`, `plan`, `sizes` and `new-policy`."""
+    """Offer the subcommands of the core, but for `plugins`."""
     return [
         CommandSpec("simulate", simulate),
         CommandSpec("goodput", goodput),
@@ -31,5 +32,6 @@ def tidegate_commands() -> list[CommandSpec]:
         CommandSpec("story", story),
         CommandSpec("plan", plan),
         CommandSpec("sizes", sizes),
+        CommandSpec("check-policy", check_policy),
         CommandSpec("new-policy", new_policy),
     ]

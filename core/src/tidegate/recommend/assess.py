@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from tidegate.api import PlanningError
 from tidegate.recommend.by_model import tuned_by_model
 from tidegate.recommend.candidates import WHOLE, Candidate, Site, Unfit, candidates_on, policy_choices
-from tidegate.recommend.held_out import HELD_OUT_SEEDS, Interval, Measured, gain_of, measured
+from tidegate.recommend.held_out import HELD_OUT_SEEDS, Measured, gain_of, measured
 from tidegate.recommend.least import first_enough, least_around, least_count
 from tidegate.recommend.race import ABLE, Race, TrialOf, race
 from tidegate.recommend.trial import Trial
 from tidegate.recommend.trials import Trials
 from tidegate.recommend.triton_tuning import in_proportion, nearby, triton_choices
+from tidegate.sim.interval import Interval
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 
 MOST_BUNDLES = 256

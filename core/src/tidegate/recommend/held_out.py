@@ -3,33 +3,15 @@
 A candidate that is the best of many on some seeds was lucky there, too: what it is reported with are others.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 
 from tidegate.recommend.recording import FIRST_HELD_OUT
 from tidegate.recommend.trial import Outcome
+from tidegate.sim.interval import Interval, interval_of
 
 HELD_OUT_SEEDS = tuple(range(FIRST_HELD_OUT, FIRST_HELD_OUT + 6))
-QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-"""Quantiles of Student's t, by degrees of freedom, for intervals of 95 %."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean, and where it lies with 95 % confidence."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def interval_of(values: Sequence[float], least: float = 0.0, most: float = 1.0) -> Interval:
-    """Student's t interval of values that vary by chance, two at least, cut to what can be."""
-    mean = fmean(values)
-    half = QUANTILES[len(values) - 1] * stdev(values) / math.sqrt(len(values))
-    return Interval(mean, max(least, mean - half), min(most, mean + half))
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from typing import Any
 from tidegate.documents import options_of_model
 from tidegate.recommend.assess import Assessment, Changed
 from tidegate.recommend.candidates import Candidate
-from tidegate.recommend.held_out import Interval, Measured
+from tidegate.recommend.held_out import Measured
 from tidegate.recommend.recommendation import Recommendation
 from tidegate.recommend.trial import FEW
 from tidegate.recommend.triton_tuning import batched
 from tidegate.report.words import limit, listed, plural, share
+from tidegate.sim.interval import Interval
 
 SETTINGS = {
     "max_queue_delay_ms": "a delay of {} ms",

@@ -12,6 +12,7 @@ goodput      the highest rate that is carried; sweep: a grid of changes; paralle
 detail       what charts need of a run beyond its figures
 document     the results as JSON; report, goodput_report, sweep_report: as pages, made of
 verdicts     the sentences at the top; charts, gantt_charts, over_load: what is drawn; tables: what is listed
+interval     means with their 95 % intervals
 what_if      requests that came, once more, with something otherwise
 shadow       what a policy would have done with what passed a Tidegate untouched; shadow_process: beside a live one,
              with which it exchanges shadow_messages; shadow_told: what Tritons tell of themselves; shadow_replay: the

@@ -2,6 +2,7 @@
 
 playbook            what happens, and what the policy is expected to do about it
 conformance         the invariants, tried on random worlds (world); hash_seeds: in processes that hash otherwise
+judgement           how good it is beside the simple ones
 policy_conformance  the same as a test class; pytest_plugin: fixtures
 controller_conformance  whether a controller keeps its contract, as a test class
 
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidegate.testing.conformance import ConformanceError, Fault, check_policy, find_faults
     from tidegate.testing.controller_conformance import ControllerConformance
+    from tidegate.testing.judgement import Judgement, judge_policies
     from tidegate.testing.playbook import Playbook, PlaybookOf, TranscriptMismatch
     from tidegate.testing.policy_conformance import PolicyConformance
     from tidegate.testing.world import World, random_world, run_world
@@ -23,6 +25,7 @@ __all__ = [
     "ConformanceError",
     "ControllerConformance",
     "Fault",
+    "Judgement",
     "Playbook",
     "PlaybookOf",
     "PolicyConformance",
@@ -31,6 +34,7 @@ __all__ = [
     "arrived",
     "check_policy",
     "find_faults",
+    "judge_policies",
     "random_world",
     "run_world",
 ]
@@ -38,6 +42,7 @@ __all__ = [
 _HOMES = {
     "conformance": ("ConformanceError", "Fault", "check_policy", "find_faults"),
     "controller_conformance": ("ControllerConformance",),
+    "judgement": ("Judgement", "judge_policies"),
     "playbook": ("Playbook", "PlaybookOf", "TranscriptMismatch", "arrived"),
     "policy_conformance": ("PolicyConformance",),
     "world": ("World", "random_world", "run_world"),

@@ -38,6 +38,14 @@ KINDS = ("fast", "slow")
 LATE_WORDS: tuple[LateWord, ...] = ("drop", "drop", "serve")
 TIMES_OF_SHAPE = {"": 1.0, "x:320": 1.0, "x:960": 1.8}
 """How many times as long as the profile says batches of a shape take: a policy is told of none, and learns."""
+SCATTER = (0.0, 0.1, 0.2, 0.35)
+"""Coefficients of variation of what legs take, where times scatter about what is planned."""
+STALL = 10.0
+"""A leg that stalls takes so many times as long."""
+APPLICATIONS = ("",) * 16, "a" * 16, "a" * 16 + "b" * 3 + "c"
+"""The applications of a world: none, one, or three of which one is most of the requests."""
+ROWS = ("few", "few", "log-normal", "1 or 16")
+"""How many rows the requests of a world have."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,10 @@ def random_world(rng: random.Random, *, disturbances: bool = True, pipelines: bo
     if pipelines:
         models = tuple(_split(rng, model) if rng.random() < 0.7 else model for model in models)
     partitions = {part: path.max_rows for model in models for path in model.paths for part in path.partitions}
-    workers = tuple(_worker(rng, index, [*partitions]) for index in range(rng.randint(1, 6 if pipelines else 4)))
+    pools = 3 if pipelines and rng.random() < 0.4 else 1
+    workers = tuple(
+        _worker(rng, index, [*partitions], pools) for index in range(rng.randint(pools, 6 if pipelines else 4))
+    )
     profiles = tuple(_profile(rng, part, rows, kind) for part, rows in partitions.items() for kind in KINDS)
     network = None
     if pipelines and rng.random() < 0.7:
@@ -72,13 +83,17 @@ def random_world(rng: random.Random, *, disturbances: bool = True, pipelines: bo
             msgspec.structs.replace(worker, device=Device(rng.choice("ab"), worker.id)) for worker in workers
         )
         network = Network({part: rng.randint(0, 1_000_000) for part in partitions}, bytes_per_s=1e9)
-    events: list[AnyStimulus] = [_arrival(rng, request_id, models) for request_id in range(rng.randint(0, 60))]
+    rows, apps = rng.choice(ROWS), rng.choice(APPLICATIONS)
+    bursts = [rng.randint(0, 200) for _ in range(4)] if rng.random() < 0.25 else range(201)
+    events: list[AnyStimulus] = [
+        _arrival(rng, request_id, models, rows, apps, bursts) for request_id in range(rng.randint(0, 60))
+    ]
     if disturbances:
         events += _disturbances(rng, events, workers)
     world = World(
         setup=Setup(models, workers, profiles, seed=rng.randint(0, 9), network=network, patience_ns=ms_to_ns(20)),
         events=tuple(sorted(events, key=lambda event: event.now_ns)),
-        service_factors=tuple(rng.uniform(0.7, 1.6) for _ in range(7)) if disturbances else (1.0,),
+        service_factors=_service_factors(rng) if disturbances else (1.0,),
         failures=frozenset(rng.sample(range(40), rng.randint(0, 3))) if disturbances else frozenset(),
     )
     clients = rng.choice(("a", "ab", "aaaab", "aaaabc"))
@@ -200,9 +215,26 @@ def _split(rng: random.Random, model: Model) -> Model:
     return msgspec.structs.replace(model, pipelines=pipelines)
 
 
-def _worker(rng: random.Random, worker_id: int, partitions: Sequence[str]) -> Worker:
+def _service_factors(rng: random.Random) -> tuple[float, ...]:
+    """How many times as long as planned legs take: otherwise, or scattered about it; in some worlds one stalls."""
+    if rng.random() < 0.5:
+        factors = [rng.uniform(0.7, 1.6) for _ in range(7)]
+    else:
+        cv = rng.choice(SCATTER)
+        factors = [max(0.05, rng.gauss(1, cv)) for _ in range(23)]
+    if rng.random() < 0.2:
+        factors[rng.randrange(len(factors))] *= STALL
+    return tuple(factors)
+
+
+def _worker(rng: random.Random, worker_id: int, partitions: Sequence[str], pools: int) -> Worker:
     # The first worker hosts everything, so that at the start nothing is without a home.
-    hosted = partitions if worker_id == 0 else rng.sample(partitions, rng.randint(1, len(partitions)))
+    if worker_id == 0:
+        hosted = partitions
+    elif pools > 1:
+        hosted = partitions[worker_id % pools :: pools] or partitions
+    else:
+        hosted = rng.sample(partitions, rng.randint(1, len(partitions)))
     return Worker(worker_id, f"worker{worker_id}", tuple(sorted(hosted)), kind=rng.choice(KINDS))
 
 
@@ -212,20 +244,37 @@ def _profile(rng: random.Random, partition: str, max_rows: int, kind: str) -> Pr
     return Profile.linear(partition, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, kind=kind)
 
 
-def _arrival(rng: random.Random, request_id: int, models: tuple[Model, ...]) -> RequestArrived:
+def _arrival(
+    rng: random.Random,
+    request_id: int,
+    models: tuple[Model, ...],
+    rows_word: str,
+    apps: Sequence[str],
+    instants_ms: Sequence[int],
+) -> RequestArrived:
     model = rng.choice(models)
-    now_ns = ms_to_ns(rng.randint(0, 200))
+    now_ns = ms_to_ns(rng.choice(instants_ms))
     deadline_ns = NEVER if model.slo_ns is None else now_ns + model.slo_ns
     if rng.random() < 0.2:  # a client that says itself how long it waits, perhaps not at all
         deadline_ns = now_ns + ms_to_ns(rng.randint(0, 60))
-    rows = rng.randint(1, min(3, model.max_rows))
+    rows = min(_rows(rng, rows_word), model.max_rows)
     merge_key = rng.choice(("", "", "wide"))
     shape = "x:960" if merge_key else rng.choice(("", "", "x:320"))
-    request = Request(request_id, model.name, rows, now_ns, deadline_ns, merge_key, shape=shape)
+    app = rng.choice(apps)
+    request = Request(request_id, model.name, rows, now_ns, deadline_ns, merge_key, shape=shape, app=app)
     if model.late == "serve" and deadline_ns != NEVER:  # clients may leave before they are served late
         late_until_ns = rng.choice((NEVER, NEVER, deadline_ns, deadline_ns + ms_to_ns(rng.randint(1, 60))))
         request = msgspec.structs.replace(request, late_until_ns=late_until_ns)
     return RequestArrived(now_ns, request)
+
+
+def _rows(rng: random.Random, word: str) -> int:
+    match word:
+        case "log-normal":
+            return max(1, round(rng.lognormvariate(1.0, 0.8)))
+        case "1 or 16":
+            return rng.choice((1, 1, 1, 16))
+    return rng.randint(1, 3)
 
 
 def _from_one_of(clients: str, rng: random.Random, event: AnyStimulus) -> AnyStimulus:

@@ -1,0 +1,129 @@
+"""`tidegate check-policy`: whether policies keep the invariants, and where they are below the simple ones."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tidegate.testing.judgement import Judgement
+
+MOST_SEEDS = 10
+
+
+def check_policy(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Policies; default: all that need no options.")
+    ] = None,
+    worlds: Annotated[int, typer.Option(min=0, help="Random worlds to try the invariants in; 0: none.")] = 40,
+    seeds: Annotated[int, typer.Option(min=2, max=MOST_SEEDS, help="Seeds to judge it on, from 1 on.")] = 5,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at once; -1: as many as there are cores.")] = -1,
+) -> None:
+    """Try a policy before you run it: does it keep the contract, and is it better than doing nothing clever?
+
+    First it runs in random worlds, in which every invariant is checked. Then it is judged in worlds with one difficulty
+    each (rows, unlike models, stalls, bursts, ...) beside `fifs`, `eager` and the best of sixteen settings of Triton's
+    own batcher. Where it is below the best of them by more than chance is marked. Exit status 1: an invariant broke.
+
+    Example: tidegate check-policy symphony --json judged.json
+    """
+    from tidegate.commands.common import console_for_tables, errors_explained, with_progress
+
+    console = console_for_tables()
+    with errors_explained():
+        from pydantic import ValidationError
+
+        from tidegate.host import Plugins
+        from tidegate.sim.document import write_document
+        from tidegate.testing.conformance import find_faults
+        from tidegate.testing.judgement import judge_policies
+        from tidegate.workload import PolicyChoice
+
+        plugins = Plugins.installed()
+        chosen = []
+        for name in names or plugins.policies:
+            spec = plugins.policy(name)
+            try:
+                spec.policy.Options()
+            except ValidationError:
+                console.print(f"{name}: left out, as it needs options")
+            else:
+                chosen.append(spec)
+        broken: dict[str, list[str]] = {}
+        for spec in chosen:
+            found = with_progress(console, f"{spec.name}: invariants", find_faults(spec, worlds=worlds), None)
+            broken[spec.name] = [str(fault) for fault in found]
+            if worlds:
+                console.print(f"{spec.name}: {_said_of(broken[spec.name], worlds)}")
+        judging = judge_policies(
+            [PolicyChoice(name=spec.name) for spec in chosen],
+            seeds=range(1, seeds + 1),
+            plugins=plugins,
+            jobs=jobs,
+        )
+        with_progress(console, "judging", judging, len(judging))
+        judged = {spec.name: judging.judgements(spec.name) for spec in chosen}
+        for name, judgements in judged.items():
+            console.print(_table(name, judgements))
+            for (world, title), why in judging.unfit.items():
+                if title == name:
+                    console.print(f"[dim]not judged in {world!r}: {why}[/]")
+        if json_file is not None:
+            write_document(json_file, _document(judged, broken, worlds))
+            console.print(f"[dim]results: {json_file}[/]")
+    if any(broken.values()):
+        raise typer.Exit(1)
+
+
+def _said_of(faults: Sequence[str], worlds: int) -> str:
+    if not faults:
+        return f"every invariant holds in {worlds} random worlds"
+    return f"[red]an invariant breaks[/] in {len(faults)} of {worlds} random worlds, first: {faults[0]}"
+
+
+def _table(name: str, judgements: "Sequence[Judgement]") -> "Table":
+    from rich.table import Table
+
+    table = Table("world", "in time", "worst model", "best simple one", "points over it (95 %)", title=name)
+    for each in judgements:
+        gain = f"{_points(each.gain.mean)} ({_points(each.gain.low)} to {_points(each.gain.high)})"
+        table.add_row(
+            each.world,
+            f"{each.attainment:.1%}",
+            f"{each.worst:.1%}",
+            each.best,
+            f"[red]{gain} below[/]" if each.is_below else gain,
+        )
+    return table
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}"
+
+
+def _document(judged: "dict[str, list[Judgement]]", broken: dict[str, list[str]], worlds: int) -> dict[str, Any]:
+    return {
+        "worlds": worlds,
+        "policies": {
+            name: {
+                "broken": broken[name],
+                "judgements": [
+                    {
+                        "world": each.world,
+                        "attainment": each.attainment,
+                        "worst": each.worst,
+                        "best": each.best,
+                        "gain": [each.gain.mean, each.gain.low, each.gain.high],
+                        "worst_gain": each.worst_gain,
+                        "below": each.is_below,
+                    }
+                    for each in judgements
+                ],
+            }
+            for name, judgements in judged.items()
+        },
+    }

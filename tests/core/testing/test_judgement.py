@@ -1,0 +1,103 @@
+"""Policies are judged beside the simple ones, in the same worlds, and told where they are below them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tidegate.api import Commands, PolicySpec, RequestArrived, WorkerReady, hookimpl
+from tidegate.cli import build_app
+from tidegate.host import PluginError, Plugins
+from tidegate.sim.run import Run, simulate
+from tidegate.testing.judgement import WORLDS, YARDSTICKS, judge_policies
+from tidegate.toolkit import FirstComeFirstServed
+from tidegate.workload import PolicyChoice, Scenario
+
+EASY = "times vary by 35 %"
+
+
+@pytest.fixture(autouse=True)
+def short_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorter ones: every judgement takes eighteen runs and more."""
+    short = {name: {**world, "warmup_s": 0.05, "duration_s": 0.3} for name, world in WORLDS.items()}
+    monkeypatch.setattr("tidegate.testing.judgement.WORLDS", short)
+
+
+class Idler(FirstComeFirstServed):
+    """Lets everything wait in vain."""
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        """Do nothing."""
+        return ()
+
+    def on_worker_ready(self, event: WorkerReady) -> Commands:
+        """Do nothing."""
+        return ()
+
+
+class Offer:
+    """A plugin that offers it."""
+
+    @hookimpl
+    def tidegate_policies(self) -> list[PolicySpec]:
+        """Offer `idler`."""
+        return [PolicySpec("idler", "It does nothing", Idler)]
+
+
+def test_the_worlds_draw_what_people_send() -> None:
+    worlds = " ".join(WORLDS)
+    for difficulty in ("rows", "applications", "slow ones", "vary", "stalls", "fails", "lost", "bursts", "pools"):
+        assert difficulty in worlds
+
+
+def test_a_yardstick_is_as_good_as_what_it_is_measured_by_says() -> None:
+    judging = judge_policies([PolicyChoice(name="fifs")], worlds=[EASY], seeds=(1, 2), jobs=1)
+    assert len(list(judging)) == len(judging) == 2 * (len(YARDSTICKS) - 1 + 16)
+    (judged,) = judging.judgements("fifs")
+    short = {"version": 1, "name": EASY, **WORLDS[EASY], "warmup_s": 0.05, "duration_s": 0.3}
+    scenario = Scenario.model_validate(short)
+    own = [simulate(Run(scenario, PolicyChoice(name="fifs"), seed)).total.attainment for seed in (1, 2)]
+    assert judged.attainment == pytest.approx(sum(own) / 2)
+    assert judged.best != "fifs"
+    assert judged.gain.low <= judged.gain.mean <= judged.gain.high
+
+
+def test_what_does_worse_by_more_than_chance_is_called_below() -> None:
+    judging = judge_policies(
+        [PolicyChoice(name="fifs"), PolicyChoice(name="fifs", label="one by one", options={"max_rows": 1})],
+        worlds=["usual"],
+        seeds=(1, 2, 3),
+        jobs=1,
+    )
+    list(judging)
+    (judged,) = judging.judgements("one by one")
+    assert judged.is_below
+    assert judged.gain.mean < -0.5
+    (plain,) = judging.judgements("fifs")
+    assert "one by one" not in plain.best, "who is judged is no yardstick"
+
+
+def test_who_runs_no_split_models_is_not_judged_by_them() -> None:
+    judging = judge_policies([PolicyChoice(name="eager")], worlds=["three pools"], seeds=(1, 2), jobs=1)
+    list(judging)
+    assert judging.judgements("eager") == []
+    assert judging.unfit["three pools", "eager"] == "it runs no split models"
+
+
+def test_a_policy_that_is_not_installed_is_named() -> None:
+    with pytest.raises(PluginError, match="idler"):
+        judge_policies([PolicyChoice(name="idler")], plugins=Plugins())
+
+
+def test_the_command_says_what_breaks_and_what_is_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins = Plugins.installed()
+    plugins.register(Offer(), "idler")
+    monkeypatch.setattr(Plugins, "installed", classmethod(lambda _: plugins))
+    monkeypatch.setattr("tidegate.testing.judgement.WORLDS", {"usual": WORLDS["usual"]})
+    results = tmp_path / "judged.json"
+    command = ["check-policy", "idler", "--worlds", "2", "--seeds", "2", "--jobs", "1", "--json", str(results)]
+    result = CliRunner().invoke(build_app(plugins), command)
+    assert result.exit_code == 1
+    assert "idler: an invariant breaks in 2 of 2 random worlds" in result.output
+    assert json.loads(results.read_text())["policies"]["idler"]["broken"]
