@@ -192,7 +192,7 @@ class Orloj(QueueingPolicy[Pending]):
             commands += self._drop_hopeless(now_ns, queue)
             if queue and (candidate := self._candidate(now_ns, queue, worker.kind)):
                 found.append((-candidate.worth, queue.head.arrival_ns, queue.key, candidate))
-        if not found:
+        if not found or not self.idle.is_idle(worker.id):
             return commands
         _, _, key, candidate = min(found, key=lambda entry: entry[:3])
         queue, start_ns = self.queues[key], self.start_ns(now_ns, worker)
@@ -261,9 +261,28 @@ class Orloj(QueueingPolicy[Pending]):
     def _drop_hopeless(self, now_ns: int, queue: Pending) -> list[AnyCommand]:
         if not queue or not self._kinds_of(queue.model.name):
             return []
-        late = [queue.request_at(place) for place in np.flatnonzero(self._last_starts_ns(queue) < now_ns)]
-        self._take(queue, late)
-        return [Drop(request.id, "deadline") for request in late]
+        commands: list[AnyCommand] = []
+        dropped = []
+        for request in [queue.request_at(place) for place in np.flatnonzero(self._last_starts_ns(queue) < now_ns)]:
+            if worker := self._idle_in_time(now_ns, queue, request):
+                place = next(place for place in range(len(queue)) if queue.request_at(place) is request)
+                commands.append(self._run(now_ns, queue, Candidate(np.array([place]), 0.0), worker))
+            else:
+                dropped.append(request)
+        if dropped:
+            self._take(queue, dropped)
+        return [*commands, *(Drop(request.id, "deadline") for request in dropped)]
+
+    def _idle_in_time(self, now_ns: int, queue: Pending, request: Request) -> Worker | None:
+        """An idle worker that answers a request in time by its profile: what an application takes is less sure.
+
+        It is learned from few legs, of which one may have stalled. An idle worker loses nothing by trying.
+        """
+        for worker in self.idle.peek_each_kind(request.model):
+            planned_ns = self.profile(request.model, worker, queue.shape).planned_ns(request.rows)
+            if self.start_ns(now_ns, worker) == now_ns and now_ns + planned_ns <= request.deadline_ns:
+                return worker
+        return None
 
     def _run(self, now_ns: int, queue: Pending, candidate: Candidate, worker: Worker) -> Dispatch:
         """Dispatch it, planned to take what a batch of these very requests is expected to."""
