@@ -167,7 +167,7 @@ class Judging:
         """Why a policy cannot run in a world, by (world, policy's title)."""
         self._tasks = []
         for world in worlds:
-            scenario = Scenario.model_validate({"version": 1, "name": world, **WORLDS[world]})
+            scenario = Scenario(version=1, name=world, **WORLDS[world])
             for choice in {each.title: each for each in (*choices, *_yardsticks(scenario, plugins))}.values():
                 if "three pools" in world and not plugins.policy(choice.name).policy.runs_pipelines:
                     self.unfit[world, choice.title] = "it runs no split models"
