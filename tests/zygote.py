@@ -5,6 +5,7 @@ JSON object with `arguments` and a `folder`, which has the files `out` and `erro
 in the end, `status`.
 """
 
+import gc
 import json
 import os
 import signal
@@ -25,9 +26,13 @@ def main() -> None:
     import uvloop  # noqa: F401
 
     from tidegate.cli import main as tidegate
+    from tidegate.host import Plugins
 
     for name in IMPORTED:
         importlib.import_module(f"tidegate_proxy.{name}")
+    Plugins.installed()  # imports them
+    gc.collect()
+    gc.freeze()  # a Tidegate looks for garbage as it starts: it need not look at all of this
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that watch
     for line in sys.stdin:
         order = json.loads(line)
