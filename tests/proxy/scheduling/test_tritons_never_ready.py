@@ -78,7 +78,7 @@ def test_a_model_that_is_being_loaded_is_waited_for_no_longer_than_wait_s(
     index = service_pb2.RepositoryIndexResponse.FromString(broken.answers["RepositoryIndex"])
     index.models[1].state = "LOADING"
     broken.answers["RepositoryIndex"] = index.SerializeToString()
-    assert infers(serve_here([broken], wait_s=0.1))
+    assert infers(serve_here([broken], wait_s=1.0))
     assert broken.asked["ServerReady"] > 1
 
 

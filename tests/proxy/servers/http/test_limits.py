@@ -283,14 +283,14 @@ def test_a_reader_that_takes_nothing_is_cut_off(limited: Callable[..., Peer], ev
 
 def test_a_reader_that_takes_its_time_is_not(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
     """Its answer takes many times as long as it may take nothing."""
-    peer = limited(HttpLimits(send_s=0.5))
+    peer = limited(HttpLimits(send_s=1.0))
     connection = peer.connect(BIG.replace(b"/v2/big", b"/v2"))
     received, began = 0, time.monotonic()
     while received < BIG_BYTES:
         piece = connection.recv(4 << 20)
         assert piece
         received += len(piece)
-        if time.monotonic() - began < 2:
+        if time.monotonic() - began < 3:
             time.sleep(0.05)  # a slow reader
     assert not peer.bounds.ended
     eventually(lambda: peer.bounds.unread_bytes == 0, "what was taken to be forgotten")
