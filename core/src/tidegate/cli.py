@@ -47,7 +47,7 @@ def _print_version(wanted: bool) -> None:
 
 
 COMMANDS_OF: Final = {
-    "proxy": ("check", "doctor", "down", "init", "mig", "page", "serve", "top", "triton", "up"),
+    "proxy": ("check", "doctor", "down", "init", "mig", "page", "serve", "triton", "up"),
     "loadtest": ("compare", "fit-interference", "loadtest", "profile", "profile-shares"),
     "generate": ("generate", "profile-blocks", "split"),
 }

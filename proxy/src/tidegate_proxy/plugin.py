@@ -8,20 +8,18 @@ from tidegate_proxy.commands.init import init
 from tidegate_proxy.commands.mig import mig
 from tidegate_proxy.commands.page import page
 from tidegate_proxy.commands.serve import serve
-from tidegate_proxy.commands.top import top
 from tidegate_proxy.commands.triton import triton
 from tidegate_proxy.commands.up import up
 
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `serve`, `check`, `doctor`, `init`, `top`, `page`, `triton`, `up`, `down` and `mig`."""
+    """Offer `serve`, `check`, `doctor`, `init`, `page`, `triton`, `up`, `down` and `mig`."""
     return [
         CommandSpec("serve", serve),
         CommandSpec("check", check),
         CommandSpec("doctor", doctor),
         CommandSpec("init", init),
-        CommandSpec("top", top),
         CommandSpec("page", page),
         CommandSpec("triton", triton),
         CommandSpec("up", up),

@@ -7,7 +7,6 @@ claims        which models this process has where several homes share them
 config_check  what `tidegate check` looks at
 metrics_page  the metrics page, and the documents beside it
 dashboard     the live page
-top           a running Tidegate, watched from a terminal
 doctor        what is wrong, or could be better
 actuation     brings about the layouts that a controller wants
 """
