@@ -1,4 +1,4 @@
-"""The files and threads of ours that one request crosses: live, through a `tidegate serve`, and simulated.
+"""The files and threads of ours that one request crosses, and its calls: live, by `tidegate serve`, and simulated.
 
 `python -m bench.crossing` prints them. Nothing is read out of the sources: Python's profiler tells which functions ran
 while one request, and nothing else, was under way; what ran in each of several such spells counts.
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -32,15 +33,15 @@ ROUNDS, WARM_UP = 5, 30
 WITHIN_S = 30.0
 REPORT = "TIDEGATE_CROSSING"
 """The environment's name for the file that a profiled process reports to."""
-Crossed = dict[str, list[str]]
-"""The files whose functions ran, by the name of the thread."""
+Crossed = dict[str, dict[str, int]]
+"""How many functions of each file were called, by the name of the thread."""
 
 
 class Profiler:
-    """Notes which files of ours run, in which thread, while it is on."""
+    """Counts the calls into files of ours, by thread, while it is on."""
 
     def __init__(self) -> None:
-        self.crossed: dict[str, set[str]] | None = None
+        self.crossed: dict[str, Counter[str]] | None = None
         """None: it is off."""
 
     def install(self) -> None:
@@ -57,7 +58,7 @@ class Profiler:
         if self.crossed is not None and event == "call":
             _, source, name = frame.f_code.co_filename.rpartition("/src/tidegate")
             if source:
-                self.crossed.setdefault(threading.current_thread().name, set()).add(f"tidegate{name}")
+                self.crossed.setdefault(threading.current_thread().name, Counter())[f"tidegate{name}"] += 1
 
 
 def live() -> Crossed:
@@ -93,7 +94,7 @@ def simulated() -> Crossed:
     def profiled(simulation: Simulation, *arguments: Any) -> None:  # noqa: ANN401
         profiler.crossed = {}
         run(simulation, *arguments)
-        spells.append({thread: sorted(files) for thread, files in profiler.crossed.items()})
+        spells.append({thread: dict(calls) for thread, calls in profiler.crossed.items()})
         profiler.crossed = None
 
     line = {"alpha_ms": 1, "beta_ms": 1, "max_batch": 4}
@@ -129,9 +130,9 @@ def profiled_command() -> None:
         crossed, profiler.crossed = profiler.crossed or {}, None
         tell(crossed)
 
-    def tell(crossed: dict[str, set[str]]) -> None:
+    def tell(crossed: dict[str, Counter[str]]) -> None:
         aside = report.with_suffix(".new")
-        aside.write_text(json.dumps({thread: sorted(files) for thread, files in crossed.items()}))
+        aside.write_text(json.dumps(crossed))
         aside.rename(report)
 
     signal.signal(signal.SIGUSR1, begin)
@@ -160,18 +161,18 @@ def _taken(report: Path) -> str:
 
 
 def _in_each(spells: list[Crossed]) -> Crossed:
-    """What ran in each of these."""
-    threads = set(spells[0]).intersection(*spells[1:])
-    found = {
-        thread: sorted(set(spells[0][thread]).intersection(*(spell[thread] for spell in spells)))
-        for thread in sorted(threads)
-    }
+    """What ran in each of these, and how often at least."""
+    found = {}
+    for thread in sorted(set(spells[0]).intersection(*spells[1:])):
+        files = set(spells[0][thread]).intersection(*(spell[thread] for spell in spells))
+        found[thread] = {file: min(spell[thread][file] for spell in spells) for file in sorted(files)}
     return {thread: files for thread, files in found.items() if files}
 
 
 if __name__ == "__main__":
     for name, crossed in {"live": live(), "simulated": simulated()}.items():
         files = {file for of in crossed.values() for file in of}
-        print(f"{name}: {len(files)} files, {len(crossed)} threads")
+        calls = sum(sum(of.values()) for of in crossed.values())
+        print(f"{name}: {len(files)} files, {calls} calls, {len(crossed)} threads")
         for thread, of in crossed.items():
-            print(f"  {thread}: {' '.join(of)}")
+            print(f"  {thread}: {' '.join(f'{file} {calls}' for file, calls in of.items())}")

@@ -137,8 +137,6 @@ NOTED = {
     # What scheduling and tracing note of a request, on the way of each.
     "Call": "owner",  # whose it is, as the gate says
     "Backend": "heard_ns",  # when it answered last
-    "PendingCall": "code connection details encoding stream_id tries",  # how a call to a Triton fares
-    "http2.Call": "until_s",  # by when its message is to be whole
     "protobuf": """bool_param byte_size double_param execution_count id inference_count int64_param last_inference
         max_batch_size max_queue_delay_microseconds model_name model_version name string_param string_value
         uint64_param""",

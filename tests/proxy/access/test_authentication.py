@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.access.authentication import Authenticator, CredentialFileError
+from tidegate_proxy.access.gate import Authenticator, CredentialFileError
 from tidegate_proxy.configuration.access import AuthenticationConfig
 from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.transport.file_watcher import WatchedFiles

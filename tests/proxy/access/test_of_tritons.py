@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2
 from typer.testing import CliRunner
 
 from tidegate.host import Plugins
-from tidegate_proxy.access.restrictions import RestrictionError
+from tidegate_proxy.access.gate import RestrictionError
 from tidegate_proxy.app.doctor.examination import examine
 from tidegate_proxy.commands.check import check
 from tidegate_proxy.configuration.apis import APIS, Api

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.access.restrictions import RestrictionError, Restrictions
+from tidegate_proxy.access.gate import RestrictionError, Restrictions
 from tidegate_proxy.configuration.access import Restriction
 from tidegate_proxy.configuration.apis import APIS, METHOD_API, Api
 from tidegate_proxy.servers.http.routes import match

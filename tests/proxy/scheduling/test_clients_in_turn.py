@@ -14,12 +14,12 @@ from prometheus_client import generate_latest
 from tests.proxy.fixtures.calls import CHANNEL_OPTIONS
 from tidegate.api import Dispatch, RequestArrived
 from tidegate.observation import read_log
-from tidegate_proxy.access.gate import Gate
-from tidegate_proxy.access.owners import Owners
+from tidegate_proxy.access.gate import Gate, Owners
 from tidegate_proxy.base.labels import digest
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.configuration.queue_limits import Load, QueueLimits
+from tidegate_proxy.configuration.settings import QueueLimits
 from tidegate_proxy.observability.metrics_registry import registry_of
+from tidegate_proxy.scheduling.in_flight import Load, queue_refusal
 from tidegate_proxy.transport.client_bounds import Bounds
 from tidegate_proxy.tritons.backend import INFER
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -176,14 +176,14 @@ def test_a_key_belongs_to_metadata(clients: dict[str, str]) -> None:
 def test_full_queues_refuse_those_who_filled_them_first() -> None:
     limits = QueueLimits(requests=1000, bytes=10_000, client_share=0.01, model_share=0.1)
     full, little, much = Load(1000, 0), Load(9, 0), Load(500, 0)
-    assert limits.refusal(Load(999, 9_999), much, much) == ""
-    assert limits.refusal(full, much, much) == "requests"
-    assert limits.refusal(full, little, much) == ""
-    assert limits.refusal(full, much, little) == ""
-    assert limits.refusal(Load(1100, 0), little, little) == "requests"
-    assert limits.refusal(Load(10, 10_000), Load(10, 5_000), Load(10, 5_000)) == "bytes"
-    assert limits.refusal(Load(10, 10_000), Load(5, 99), Load(10, 5_000)) == ""
-    assert limits.refusal(Load(10, 11_000), Load(5, 99), Load(10, 5_000)) == "bytes"
+    assert queue_refusal(limits, Load(999, 9_999), much, much) == ""
+    assert queue_refusal(limits, full, much, much) == "requests"
+    assert queue_refusal(limits, full, little, much) == ""
+    assert queue_refusal(limits, full, much, little) == ""
+    assert queue_refusal(limits, Load(1100, 0), little, little) == "requests"
+    assert queue_refusal(limits, Load(10, 10_000), Load(10, 5_000), Load(10, 5_000)) == "bytes"
+    assert queue_refusal(limits, Load(10, 10_000), Load(5, 99), Load(10, 5_000)) == ""
+    assert queue_refusal(limits, Load(10, 11_000), Load(5, 99), Load(10, 5_000)) == "bytes"
 
 
 def test_a_newcomer_is_admitted_to_full_queues_and_the_crowd_is_counted_as_refused(

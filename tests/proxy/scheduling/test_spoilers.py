@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tidegate_proxy.messages.client import BatchRefusal
+from tidegate_proxy.messages.request import BatchRefusal
 from tidegate_proxy.scheduling.failures import FIRST_ALONE, MOST_ALONE, MOST_SENDERS, RetryBudget, Spoilers
 
 ANN, BOB, CID = ("ann", "m"), ("bob", "m"), ("cid", "m")
@@ -31,11 +31,11 @@ def _halves(spoilers: Spoilers, senders: Sequence[tuple[str, str]]) -> list[set[
 
 def test_some_requests_run_alone_and_more_as_they_go_on_to_fail() -> None:
     spoilers = Spoilers()
-    assert not spoilers
+    assert not (spoilers.alone or spoilers.suspects)
     spoilers.spoiled(ANN)
-    assert spoilers
+    assert spoilers.alone
     assert (_alone(spoilers, BOB), _alone(spoilers, ANN)) == (0, FIRST_ALONE)
-    assert not spoilers
+    assert not (spoilers.alone or spoilers.suspects)
     for _ in range(3):
         spoilers.spoiled(ANN)
     assert _alone(spoilers, ANN) == 4 * FIRST_ALONE
@@ -47,7 +47,7 @@ def test_some_requests_run_alone_and_more_as_they_go_on_to_fail() -> None:
 def test_who_cannot_be_told_apart_is_not_blamed_and_few_are_remembered() -> None:
     spoilers = Spoilers()
     spoilers.spoiled(("", "m"))
-    assert not spoilers
+    assert not (spoilers.alone or spoilers.suspects)
     for number in range(MOST_SENDERS + 1):
         spoilers.spoiled((str(number), "m"))
     assert (_alone(spoilers, ("0", "m")), _alone(spoilers, ("1", "m"))) == (0, FIRST_ALONE)
@@ -57,7 +57,7 @@ def test_nobody_is_blamed_while_nothing_is_answered() -> None:
     spoilers = Spoilers()
     refusal = BatchRefusal(spoilers.spoiled)
     refusal.failed(ANN)
-    assert not spoilers, "it may be the Triton"
+    assert not (spoilers.alone or spoilers.suspects), "it may be the Triton"
     refusal.answered()
     refusal.failed(BOB)
     assert (_alone(spoilers, ANN), _alone(spoilers, BOB)) == (FIRST_ALONE, FIRST_ALONE)
@@ -86,7 +86,7 @@ def test_who_is_suspected_and_fails_alone_is_to_blame_once_others_were_answered(
     spoilers.answered(CID)
     spoilers.failed_alone(BOB)
     assert [_alone(spoilers, sender) for sender in (ANN, BOB, CID)] == [0, FIRST_ALONE, 0]
-    assert not spoilers
+    assert not (spoilers.alone or spoilers.suspects)
 
 
 @given(some.integers(1, 64), some.integers(0), some.data())

@@ -9,8 +9,8 @@ from tritonclient.grpc import service_pb2
 from tests.proxy.fixtures.injected import LIMIT_S, OK, ROW, Fault, Make, Refusing, places
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.scheduling.clock import LiveEngine
+from tidegate_proxy.scheduling.in_flight import RunningLegs
 from tidegate_proxy.scheduling.membership import Membership
-from tidegate_proxy.scheduling.running_legs import RunningLegs
 
 LOOKING_AFTER = (
     "tidegate_proxy.tritons.backend",

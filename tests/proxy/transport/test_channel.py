@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, cast
 
 import grpc
 import pytest
@@ -13,12 +12,9 @@ import pytest
 from tests.proxy.transport.conftest import ECHO, LoopThread, Serve, echo
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.transport import Call, Channel, PendingCall
-from tidegate_proxy.transport.http2 import client_connection
-from tidegate_proxy.transport.http2.call import Call as Http2Call
-from tidegate_proxy.transport.http2.client_call import PendingUnary
-
-if TYPE_CHECKING:
-    from tidegate_proxy.transport.http2.server_connection import ServerConnection
+from tidegate_proxy.transport.http2 import client
+from tidegate_proxy.transport.http2.client import PendingUnary
+from tidegate_proxy.transport.http2.server import Call as Http2Call
 
 Outcome = tuple[bytes | None, grpc.StatusCode, str]
 
@@ -201,7 +197,7 @@ def test_a_connection_that_breaks_ends_its_calls_and_is_made_again(
     call = calls.result(30)
     if not isinstance(call, Http2Call):
         pytest.skip("a connection of gRPC's core cannot be broken from here")
-    loop.call(lambda: cast("ServerConnection", call._connection).abort("test"))
+    loop.call(lambda: call._connection.abort("test"))
     assert held.result(30)[1] is grpc.StatusCode.UNAVAILABLE
     assert one.ask(b"again") == (b"again", grpc.StatusCode.OK, "")
 
@@ -220,7 +216,7 @@ def test_goaway_loses_no_call(
     call = held[0]
     if not isinstance(call, Http2Call):
         pytest.skip("gRPC's core sends no GOAWAY while it serves")
-    loop.call(cast("ServerConnection", call._connection).shut_down)
+    loop.call(call._connection.shut_down)
     messages = [str(number).encode() for number in range(20)]
     assert [one.ask(message)[0] for message in messages] == messages
     loop.call(lambda: call.answer(b"at last"))
@@ -230,7 +226,7 @@ def test_goaway_loses_no_call(
 def test_a_connection_whose_streams_come_to_an_end_is_replaced(
     serve: Serve, caller: Callable[[int], Caller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_connection, "STREAMS_PER_CONNECTION", 10)
+    monkeypatch.setattr(client, "STREAMS_PER_CONNECTION", 10)
     peers: list[str] = []
 
     def accept(call: Call) -> None:
@@ -244,7 +240,7 @@ def test_a_connection_whose_streams_come_to_an_end_is_replaced(
 
 
 def test_a_server_that_falls_silent_is_given_up(loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_connection, "KEEPALIVE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(client, "KEEPALIVE_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         channel = loop.call(lambda: Channel(address, keepalive_s=0.1))

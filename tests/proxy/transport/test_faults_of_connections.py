@@ -7,8 +7,7 @@ import pytest
 
 from tests.proxy.transport.conftest import ECHO, Serve, echo
 from tidegate_proxy.transport import Call
-from tidegate_proxy.transport.http2.server import Server
-from tidegate_proxy.transport.http2.server_connection import ServerConnection
+from tidegate_proxy.transport.http2.server import Server, ServerConnection
 
 LONG_S = 60.0
 

@@ -9,7 +9,7 @@ from ngh2.enums import Setting
 from ngh2.events import RequestReceived, ResponseReceived
 
 from tidegate_proxy.transport.http2.connection import FRAME_BYTES
-from tidegate_proxy.transport.http2.header_blocks import KEPT_BYTES, HeaderBlocks, shorter
+from tidegate_proxy.transport.http2.headers import KEPT_BYTES, HeaderBlocks, shorter
 
 Headers = list[tuple[bytes, bytes]]
 REQUEST: Final[Headers] = [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x"), (b":path", b"/x")]

@@ -17,12 +17,10 @@ from ngh2.events import GoAwayReceived
 
 from tests.proxy.transport.conftest import ECHO, LoopThread, RawClient, Serve, Served, echo
 from tidegate_proxy.transport import Call
-from tidegate_proxy.transport.http2 import server_connection
-from tidegate_proxy.transport.http2.call import INFLATED_HERE
+from tidegate_proxy.transport.http2 import server
 from tidegate_proxy.transport.http2.connection import CALLS_PER_TURN, Connection
-from tidegate_proxy.transport.http2.inflation import Inflation
-from tidegate_proxy.transport.http2.message import prefix
-from tidegate_proxy.transport.http2.server_connection import ServerConnection
+from tidegate_proxy.transport.http2.message import Inflation, prefix
+from tidegate_proxy.transport.http2.server import INFLATED_HERE, ServerConnection
 
 Connect = Callable[[Served], RawClient]
 
@@ -156,7 +154,7 @@ def test_a_connection_that_says_nothing_is_ended(serve: Serve) -> None:
 def test_a_client_that_falls_silent_is_given_up(
     serve: Serve, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_connection, "KEEPALIVE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(server, "KEEPALIVE_TIMEOUT_S", 0.2)
     served = serve(_hold, keepalive_s=0.1)
     with socket.create_connection(("127.0.0.1", served.port), timeout=30) as client:
         client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4) + _frame(1, 4, 1, _BEGIN))
@@ -261,7 +259,7 @@ def test_calls_on_a_connection_are_bounded(serve: Serve, connect: Connect) -> No
 def test_rapid_resets_end_the_connection(
     serve: Serve, connect: Connect, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_connection, "RESETS", (50, 1))
+    monkeypatch.setattr(server, "RESETS", (50, 1))
     client = connect(served := serve(_hold))
     with suppress(ConnectionError):  # it is cut off while it still writes
         for _ in range(200):
@@ -275,7 +273,7 @@ def test_rapid_resets_end_the_connection(
 def test_clients_that_leave_at_their_deadlines_are_no_flood(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_connection, "RESETS", (10, 1))
+    monkeypatch.setattr(server, "RESETS", (10, 1))
     client = connect(served := serve(_hold))
     for _ in range(100):
         stream_id = _begun(client, [(b"grpc-timeout", b"1m")])
@@ -386,7 +384,7 @@ def test_a_client_that_takes_nothing_is_given_up(
 def test_a_flood_of_a_client_that_takes_nothing_ends_its_connection(
     serve: Serve, connect: Connect, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_connection, "RESETS", (50, 1))
+    monkeypatch.setattr(server, "RESETS", (50, 1))
     served = serve(lambda call: call.receive(lambda _: call.answer(bytes(16 << 20))), send_timeout_s=2.0)
     client = connect(served)
     client.send()

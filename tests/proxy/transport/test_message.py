@@ -8,8 +8,7 @@ from grpc import StatusCode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.transport.http2.inflation import MessageError
-from tidegate_proxy.transport.http2.message import Assembler, prefix, whole
+from tidegate_proxy.transport.http2.message import Assembler, MessageError, prefix, whole
 
 
 def _framed(message: bytes, flag: int = 0) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.transport.http2.metadata import headers_of, metadata_of, quoted, timeout_of, timeout_s_of, unquoted
+from tidegate_proxy.transport.http2.headers import headers_of, metadata_of, quoted, timeout_of, timeout_s_of, unquoted
 
 _TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=20)
 

@@ -1,14 +1,326 @@
-"""Who gets in: authentication first, then the APIs that are not for everybody."""
+"""Who gets in, and whose a request is: what the servers ask before anything is done for a call.
 
-from collections.abc import Callable, Iterable, Mapping
+Credentials come first (bearer tokens and API keys out of files: one a line, as it is or as `sha256:` and 64 hexadecimal
+digits; blank lines and comments do not count), then the APIs that are not for everybody, as Triton's
+--grpc-restricted-protocol and --http-restricted-api have them: codes and words are Triton's, and so is that the first
+header of a name counts. The live page is for those who may see what it shows.
+"""
 
-from tidegate_proxy.access.authentication import Authenticator
-from tidegate_proxy.access.onlookers import Onlookers
-from tidegate_proxy.access.owners import Owners
-from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal
-from tidegate_proxy.access.restrictions import Restrictions
-from tidegate_proxy.configuration.apis import Api
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import grpc
+
+from tidegate_proxy.access.left_apis import GRPC_PREFIX, same
+from tidegate_proxy.base.labels import LONGEST, digest, may_be_secret
+from tidegate_proxy.configuration.access import AuthenticationConfig, HeaderKey, Restriction
+from tidegate_proxy.configuration.addresses import is_local, names_this_machine
+from tidegate_proxy.configuration.apis import METHOD_API, Api, Protocol
 from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.tritons import TritonAddress
+
+
+class GrpcRefusal(NamedTuple):
+    """What a gRPC call ends with."""
+
+    code: grpc.StatusCode
+    details: str
+
+
+class HttpRefusal(NamedTuple):
+    """What an HTTP request is answered with."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[str, str], ...]
+
+
+def http_refusal(status: int, words: str, *headers: tuple[str, str]) -> HttpRefusal:
+    """The words as Triton packs them: JSON, without blanks, under the content type that Triton gives."""
+    body = json.dumps({"error": words}, separators=(",", ":"), ensure_ascii=False).encode()
+    return HttpRefusal(status, body, (("content-type", "text/plain"), *headers))
+
+
+Find = Callable[[str], str | bytes | None]
+"""Gives the first header of a lower-case name; None where there is none."""
+UNAUTHORIZED: Final = 401
+_SCHEME: Final = "bearer "
+_COMMENT: Final = re.compile(r"(?:^|[ \t])#.*")
+_CREDENTIAL: Final = re.compile(r"""[!$-&(-+\--~]+""")
+"""Quotes, commas and `#` are those of another format, or the rest of a line that was not meant to be a comment."""
+_OTHER_HASH: Final = re.compile(r"(?:sha-?\d+|md5|bcrypt|argon2\w*|blake\w*):|\$\w+\$", re.IGNORECASE)
+_HASHED: Final = re.compile(r"sha256:([0-9a-fA-F]{64})")
+
+
+class CredentialFileError(Exception):
+    """A file of tokens or API keys that cannot be used; the message names file, line and remedy, never the secret."""
+
+
+class Authenticator:
+    """The credentials that are accepted, ready to be asked. Immutable: make a new one when the files have changed."""
+
+    def __init__(self, config: AuthenticationConfig) -> None:
+        """Read the files. Raises CredentialFileError."""
+        self._tokens = _credentials_in(config.tokens_file) if config.tokens_file else frozenset()
+        self._api_keys = _credentials_in(config.api_keys_file) if config.api_keys_file else frozenset()
+        self._header = config.header
+        self._open = frozenset(config.open)
+        self._open_methods = frozenset(method for method, api in METHOD_API.items() if api in self._open)
+        ways = ["'authorization: Bearer TOKEN'"] * bool(self._tokens) + [f"'{self._header}: KEY'"] * bool(
+            self._api_keys
+        )
+        self._missing = f"Authentication required, expecting header {' or '.join(ways)}"
+        self.headers: Final = frozenset({"authorization", self._header})
+        """Lower-case names of the headers that carry credentials: not to be sent on to a Triton."""
+
+    def refusal(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> GrpcRefusal | None:
+        """Why a call of a gRPC method, by its full name, is refused; None if it is not."""
+        if method in self._open_methods:
+            return None
+        first: dict[str, str | bytes] = {}
+        for name, value in metadata:
+            if name in self.headers:
+                first.setdefault(name, value)
+        words = self._why_not(first.get)
+        return None if words is None else GrpcRefusal(grpc.StatusCode.UNAUTHENTICATED, words)
+
+    def http_refusal(self, api: Api | None, headers: Mapping[str, str]) -> HttpRefusal | None:
+        """Why a request is refused; None if it is not.
+
+        `api` is that of its route, None where it has none. `headers` are found by their lower-case names.
+        """
+        if api in self._open:
+            return None
+        words = self._why_not(headers.get)
+        if words is None:
+            return None
+        # RFC 6750, section 3; for API keys there is no scheme that anybody has registered.
+        scheme = "Bearer" if self._tokens else "ApiKey"
+        error = "" if words is self._missing or not self._tokens else ', error="invalid_token"'
+        return http_refusal(UNAUTHORIZED, words, ("www-authenticate", f'{scheme} realm="tidegate"{error}'))
+
+    def credential(self, find: Find) -> bytes | None:
+        """The digest of the credential that lets a call in, however it is written; None: it brings none.
+
+        `find` gives the first header of a lower-case name.
+        """
+        # Digests are looked up: how long that takes says nothing about a secret that nobody can choose the digest of.
+        if (key := find(self._header)) is not None and (digest := _digest(key.strip())) in self._api_keys:
+            return digest
+        if (authorization := find("authorization")) is not None:
+            text = authorization.decode(errors="replace") if isinstance(authorization, bytes) else authorization
+            digest = _digest(text[len(_SCHEME) :].strip())
+            if text[: len(_SCHEME)].lower() == _SCHEME and digest in self._tokens:
+                return digest
+        return None
+
+    def _why_not(self, find: Find) -> str | None:
+        if self.credential(find) is not None:
+            return None
+        if all(find(name) is None for name in self.headers):
+            return self._missing
+        return "Authentication failed, the credential is not known"
+
+
+def _digest(secret: str | bytes) -> bytes:
+    return hashlib.sha256(secret if isinstance(secret, bytes) else secret.encode(errors="surrogatepass")).digest()
+
+
+def _credentials_in(path: Path) -> frozenset[bytes]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise CredentialFileError(f"{path}: {why}; it must hold one token or API key per line") from error
+    digests = set()
+    for number, line in enumerate(lines, 1):
+        words = _COMMENT.sub("", line).split()
+        if not words:
+            continue
+        if len(words) > 1 or not _CREDENTIAL.fullmatch(words[0]):
+            raise CredentialFileError(
+                f"{path}, line {number}: a credential is one word of ASCII without quotes, commas or '#'; "
+                "a comment begins with '#' at the line's beginning or after a blank"
+            )
+        if _OTHER_HASH.match(words[0]) and not words[0].startswith("sha256:"):
+            raise CredentialFileError(
+                f"{path}, line {number}: hashes are written sha256: and 64 hexadecimal digits, no other way"
+            )
+        hashed = _HASHED.fullmatch(words[0])
+        if words[0].startswith("sha256:") and not hashed:
+            raise CredentialFileError(f"{path}, line {number}: after sha256: there must be 64 hexadecimal digits")
+        digests.add(bytes.fromhex(hashed[1]) if hashed else _digest(words[0]))
+    if not digests:
+        raise CredentialFileError(f"{path}: there is no credential in it: nobody could call")
+    return frozenset(digests)
+
+
+FORBIDDEN: Final = 403
+
+
+class RestrictionError(Exception):
+    """A key that cannot be read; the message names the file and the remedy."""
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What opens an API; None: nothing does."""
+
+    name: str
+    value: bytes
+
+
+class Restrictions:
+    """The rules, ready to be asked. Immutable: make a new one to change them."""
+
+    def __init__(self, restrictions: Sequence[Restriction]) -> None:
+        """Raises RestrictionError for a `value_file` that cannot be used."""
+        over_grpc = _keys(restrictions, "grpc")
+        self._of_method = {method: over_grpc[api] for method, api in METHOD_API.items() if api in over_grpc}
+        self._over_http = _keys(restrictions, "http")
+
+    def refusal(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> GrpcRefusal | None:
+        """Why a call of a gRPC method, by its full name, is refused; None if it is not."""
+        if method not in self._of_method:
+            return None
+        key = self._of_method[method]
+        if key is None:
+            return GrpcRefusal(grpc.StatusCode.PERMISSION_DENIED, "This protocol is closed")
+        name = GRPC_PREFIX + key.name
+        given = next((value for given_name, value in metadata if given_name == name), None)
+        if given is not None and same(given, key.value):
+            return None
+        return GrpcRefusal(grpc.StatusCode.UNAVAILABLE, f"This protocol is restricted, expecting header '{name}'")
+
+    def http_refusal(self, api: Api | None, headers: Mapping[str, str]) -> HttpRefusal | None:
+        """Why a request is refused; None if it is not.
+
+        `api` is that of its route, None where it has none. `headers` are found by their lower-case names.
+        """
+        if api is None or api not in self._over_http:
+            return None
+        key = self._over_http[api]
+        if key is None:
+            return http_refusal(FORBIDDEN, "This API is closed")
+        given = headers.get(key.name)
+        if given is None or not same(given, key.value):
+            return http_refusal(FORBIDDEN, f"This API is restricted, expecting header '{key.name}'")
+        return None
+
+
+def headers_of(triton: TritonAddress) -> tuple[tuple[str, str], ...]:
+    """What opens the APIs that a Triton restricts, as over HTTP. Raises RestrictionError."""
+    return tuple((name, _header_value(path)) for name, path in triton.headers.items())
+
+
+def _keys(restrictions: Sequence[Restriction], protocol: Protocol) -> dict[Api, _Key | None]:
+    return {
+        api: key
+        for restriction in restrictions
+        if protocol in restriction.protocols and not restriction.open
+        for key in [_key_of(restriction.header)]
+        for api in restriction.apis
+    }
+
+
+def _key_of(header: HeaderKey | None) -> _Key | None:
+    if header is None:
+        return None
+    if header.value is not None:
+        return _Key(header.name, header.value.get_secret_value().encode())
+    assert header.value_file is not None
+    return _Key(header.name, _header_value(header.value_file).encode())
+
+
+def _header_value(path: Path) -> str:
+    try:
+        value = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise RestrictionError(f"{path}: {why}; a value_file holds the value of a header, nothing else") from error
+    if not value or not value.isascii() or not value.isprintable():
+        raise RestrictionError(f"{path}: it must hold one line of ASCII, the value of a header")
+    return value
+
+
+_DIGITS: Final = 16
+"""How many digits of a credential's digest are used."""
+
+
+class Owners:
+    """Tells owners apart as the configuration says. Immutable."""
+
+    def __init__(self, config: ServeConfig, authenticator: Authenticator | None = None) -> None:
+        """`authenticator`: who knows credentials; None: what comes was looked at elsewhere."""
+        self._by = config.clients.by
+        self._key = config.clients.key or ""
+        self._is_secret = may_be_secret(self._key)
+        self._authenticator = authenticator
+
+    def of(self, find: Find, peer: Callable[[], str]) -> str:
+        """The owner of a call: `find` gives metadata, or a header, by its lower-case name; `peer` the connection.
+
+        Those who do not say who they are share a line. Secrets appear as digests: recordings hold owners.
+        """
+        if self._by == "connection":
+            return peer()
+        if self._by == "metadata":
+            given = find(self._key)
+            value = _text(given)
+            return value if len(value) <= LONGEST and not self._is_secret else digest(value)
+        if self._authenticator:
+            # Not as it is written, nor one beside it: a client would be as many owners as it likes.
+            credential = self._authenticator.credential(find)
+            return credential.hex()[:_DIGITS] if credential else ""
+        return digest(_text(find("authorization")) or _text(find("x-api-key")))
+
+
+def _text(given: str | bytes | None) -> str:
+    return given.decode("latin1") if isinstance(given, bytes) else given or ""
+
+
+NOT_FOUND: Final = 404
+_REMEDY: Final = (
+    "the live page shows names of models and requests: it is there where listen.metrics is an address of this machine "
+    "alone (--listen-metrics 127.0.0.1:8102), or with page.token_file"
+)
+_BY_NAME: Final = "ask for it as localhost or 127.0.0.1, or set page.token_file"
+
+
+class Onlookers:
+    """The rules, ready to be asked. Immutable: make a new one to change them."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        """Raises CredentialFileError for a file of tokens that cannot be used."""
+        page = config.page
+        self._enabled = page.enabled
+        self._local = config.listen.metrics is not None and is_local(config.listen.metrics)
+        self._tokens: Authenticator | None = None
+        if page.token_file:
+            self._tokens = Authenticator(AuthenticationConfig(tokens_file=page.token_file))
+        elif config.authentication:
+            self._tokens = Authenticator(config.authentication)
+
+    def page_refusal(self) -> HttpRefusal | None:
+        """Why there is no page at all; None: there is one."""
+        if not self._enabled:
+            return http_refusal(NOT_FOUND, "the live page is off (page.enabled)")
+        if self._tokens is None and not self._local:
+            return http_refusal(FORBIDDEN, _REMEDY)
+        return None
+
+    def refusal(self, headers: Mapping[str, str]) -> HttpRefusal | None:
+        """Why the data are not for who sends these headers, found by their lower-case names; None: they are."""
+        if refused := self.page_refusal():
+            return refused
+        if self._tokens:
+            return self._tokens.http_refusal(None, headers)
+        return None if names_this_machine(headers.get("host", "")) else http_refusal(FORBIDDEN, _BY_NAME)
 
 
 class Gate:
@@ -30,7 +342,6 @@ class Gate:
         """Take up the rules of another gate, which has read its files already."""
         self._rules, self._owners, self._onlookers = other._rules, other._owners, other._onlookers
 
-    @property
     def credential_headers(self) -> frozenset[str]:
         """Lower-case names of headers that are meant for this gate: no Triton needs to see them."""
         authenticator, _ = self._rules

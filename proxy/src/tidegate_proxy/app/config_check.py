@@ -17,8 +17,7 @@ from tidegate.documents import (
     wrong_fields,
 )
 from tidegate.host import PluginError, Plugins
-from tidegate_proxy.access.authentication import Authenticator, CredentialFileError
-from tidegate_proxy.access.restrictions import RestrictionError, Restrictions, headers_of
+from tidegate_proxy.access.gate import Authenticator, CredentialFileError, RestrictionError, Restrictions, headers_of
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.home_config import assignment_of
 from tidegate_proxy.frontends.handshake import secret_in

@@ -13,19 +13,16 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from tidegate.api import NS_PER_MS
-from tidegate_proxy.access.gate import Gate
-from tidegate_proxy.access.refusal import HttpRefusal
+from tidegate_proxy.access.gate import Gate, HttpRefusal
 from tidegate_proxy.app.actuation.actuator import Actuator
 from tidegate_proxy.app.dashboard.live import Live
 from tidegate_proxy.app.dashboard.routes import LivePage
 from tidegate_proxy.app.dashboard.viewers import Viewers
 from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.deployed.processes import Processes
-from tidegate_proxy.observability.metrics import Snapshot
 from tidegate_proxy.observability.metrics_registry import registry_of
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.recorder import Counts, Observability, Snapshot
 from tidegate_proxy.observability.shared_page import SharedPage
-from tidegate_proxy.observability.statistics import Counts
 from tidegate_proxy.observability.triton_metrics import merge, request_metrics
 from tidegate_proxy.rollout.mode import Trial
 from tidegate_proxy.scheduling.driver import Driver

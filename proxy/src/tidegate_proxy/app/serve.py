@@ -36,9 +36,8 @@ from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.processes import Processes
 from tidegate_proxy.frontends.home import Home, Services
 from tidegate_proxy.frontends.servers import GrpcOfFronts, HttpOfFronts
-from tidegate_proxy.messages.client import Client
-from tidegate_proxy.messages.request import Applications
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.messages.request import Applications, Client
+from tidegate_proxy.observability.recorder import Observability
 from tidegate_proxy.observability.tracing import otlp_tracing
 from tidegate_proxy.rollout.mode import Trial
 from tidegate_proxy.scheduling.driver import Driver
@@ -128,7 +127,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             in_force,
             observability,
             regions,
-            lambda: gate.credential_headers,
+            gate.credential_headers,
             on_batch=verifier.answered,
             pass_on=pass_on,
             look_again=look_again,

@@ -8,7 +8,7 @@ import msgspec
 
 from tidegate.control import Roster
 from tidegate.observation import ChangeProgressed
-from tidegate_proxy.access.restrictions import headers_of
+from tidegate_proxy.access.gate import headers_of
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.configuration.tritons import TritonAddress

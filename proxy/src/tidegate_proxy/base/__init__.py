@@ -1,7 +1,6 @@
 """What every other package may use.
 
 faults          reports what broke in Tidegate itself
-isolated        keeps errors of observability from requests
 labels          short labels, and few of them
 outcome         an answer, or why there is none
 refusal         why Tidegate refused a request, in one word

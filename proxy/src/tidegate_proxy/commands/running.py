@@ -49,8 +49,7 @@ def serving_errors() -> tuple[type[Exception], ...]:
     """What keeps a proxy from serving, each with the remedy in its message."""
     from tidegate.documents import DocumentError, ProfileFileError
     from tidegate.host import PluginError
-    from tidegate_proxy.access.authentication import CredentialFileError
-    from tidegate_proxy.access.restrictions import RestrictionError
+    from tidegate_proxy.access.gate import CredentialFileError, RestrictionError
     from tidegate_proxy.configuration.config_file import ConfigError
     from tidegate_proxy.observability.tracing import TracingError
     from tidegate_proxy.transport.tls import TlsError

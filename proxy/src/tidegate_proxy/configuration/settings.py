@@ -6,11 +6,24 @@ from typing import Final
 import grpc
 
 from tidegate_proxy.configuration.config import BatchVerification, Ejection, ServeConfig
-from tidegate_proxy.configuration.queue_limits import QueueLimits
 
 LEG_FACTOR: Final = 10
 LEG_FLOOR_S: Final = 30.0
 UNLIMITED: Final = 1 << 63
+
+
+@dataclass(frozen=True)
+class QueueLimits:
+    """Bounds of what waits for its answer, as a whole; a policy may drop before they are reached."""
+
+    requests: int = 100_000
+    """Requests that wait for their answers."""
+    bytes: int = 8 << 30
+    """Their messages, together."""
+    client_share: float = 0.01
+    """A share of requests and bytes: an owner with less than that is not refused because others fill the queue."""
+    model_share: float = 0.1
+    """The same for a model."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tidegate_proxy.access.authentication import CredentialFileError
+from tidegate_proxy.access.gate import CredentialFileError
 from tidegate_proxy.frontends.frames import Kind
 from tidegate_proxy.frontends.link import Link, LinkEnd
 

@@ -16,7 +16,7 @@ from tidegate_proxy.frontends.frames import INLINE, Kind
 from tidegate_proxy.frontends.link import Link
 from tidegate_proxy.servers.http.interface import Answer
 from tidegate_proxy.service.fan_out import ControlCall
-from tidegate_proxy.transport.http2.status import CODES
+from tidegate_proxy.transport.http2.headers import CODES
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,10 @@ Its heading, all beside the id and the tensors, is read once for all requests th
 written as another was is taken apart by comparing. Its deadline, application and shape come from the heading.
 """
 
+import asyncio
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Final, NamedTuple
@@ -17,6 +19,7 @@ from tritonclient.grpc import service_pb2
 from tidegate.api import NEVER, Model, ms_to_ns
 from tidegate.documents import shape_text
 from tidegate_proxy.base.labels import FrequentLabels, digest, label, may_be_secret
+from tidegate_proxy.base.outcome import Outcome, RequestFailed
 from tidegate_proxy.base.reserved_names import REGION_PARAMETER, RESERVED
 from tidegate_proxy.configuration.clients import AppConfig
 from tidegate_proxy.messages import wire
@@ -629,3 +632,117 @@ def _regions_in(message: bytes) -> tuple[str, ...]:
     if REGION_PARAMETER.encode() not in message:
         return ()
     return tuple(prefix for prefix in RESERVED if prefix.encode() in message) or ("",)
+
+
+Sender = tuple[str, str]
+"""Whom requests come from, and their model."""
+
+
+class BatchRefusal:
+    """What a batch that was refused is found to have been refused for.
+
+    As long as none of its requests has an answer it may be the Triton that fails, and nobody is to blame.
+    """
+
+    def __init__(self, spoiled: Callable[[Sender], None]) -> None:
+        """`spoiled`: is told of each sender that is to blame."""
+        self._spoiled = spoiled
+        self._failed: list[Sender] = []
+        self.somebody_answered = False
+        """Whether a sender of the batch has had an answer since, to a request of it or to a later one."""
+
+    def sender_answered(self) -> None:
+        """One of its senders had an answer to a later request."""
+        self.somebody_answered = True
+
+    def answered(self) -> None:
+        """One of the requests was answered after all."""
+        if self.somebody_answered and not self._failed:
+            return
+        self.somebody_answered = True
+        failed, self._failed = self._failed, []
+        for sender in failed:
+            self._spoiled(sender)
+
+    def failed(self, sender: Sender) -> None:
+        """One of them failed alone, too."""
+        if self.somebody_answered:
+            self._spoiled(sender)
+        else:
+            self._failed.append(sender)
+
+
+class Client(ABC):
+    """One who waits for the answer to one request."""
+
+    __slots__ = (
+        "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "owner", "refusal", "request_id", "runs_apart",
+        "span", "started_ns", "until_ns",
+    )  # fmt: skip
+
+    def __init__(self, envelope: Envelope, owner: str = "") -> None:
+        self.envelope = envelope
+        self.owner = owner
+        """Whose request it is (`access.owners`)."""
+        self.request_id = -1
+        self.arrival_ns = 0
+        self.due_ns = 0
+        """When the client wants its answer."""
+        self.until_ns = 0
+        """Until when the client wants an answer, if a late one."""
+        self.batch_id: int | None = None
+        """The batch whose leg runs for it."""
+        self.started_ns = 0
+        """When its first leg started; 0: none has."""
+        self.ended_ns = 0
+        """When its last leg ended; 0: none has."""
+        self.refusal: BatchRefusal | None = None
+        """The refusal of the batch that it was in; None: it was not refused."""
+        self.runs_apart = False
+        """Whether not everybody can share its batch, as it or others of its sender spoiled theirs, or may have."""
+        self.span: Any = None
+        """The OpenTelemetry span of its trace; None: nobody wants to know."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """What came along with the request: gRPC metadata, or HTTP headers."""
+        return ()
+
+    @property
+    def forwarded_metadata(self) -> Metadata:
+        """What of it may go on to a Triton over gRPC."""
+        return self.metadata
+
+    @abstractmethod
+    def resolve(self, outcome: Outcome) -> None:
+        """Take the answer, or what there is instead. Called once; must not block."""
+
+
+class AwaitingClient(Client):
+    """One that awaits its answer in an event loop."""
+
+    __slots__ = ("_metadata", "answer")
+
+    def __init__(self, envelope: Envelope, metadata: Metadata, owner: str = "") -> None:
+        super().__init__(envelope, owner)
+        self._metadata = metadata
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    @property
+    def metadata(self) -> Metadata:
+        """What came along with the request."""
+        return self._metadata
+
+    @property
+    def forwarded_metadata(self) -> Metadata:
+        """HTTP headers go on where no model can see what a Triton makes of them as metadata."""
+        return () if self.envelope.signature.reads_headers else self._metadata
+
+    def resolve(self, outcome: Outcome) -> None:
+        """Give the outcome to whoever awaits it."""
+        if self.answer.done():
+            return
+        if isinstance(outcome, RequestFailed):
+            self.answer.set_exception(outcome)
+        else:
+            self.answer.set_result(outcome)

@@ -18,8 +18,7 @@ from prometheus_client.registry import Collector
 
 from tidegate.observation.stimuli import ChangeState
 from tidegate_proxy.base.faults import faults
-from tidegate_proxy.configuration.queue_limits import FULL_OF
-from tidegate_proxy.observability.metrics import ModelCounts, Snapshot, Times
+from tidegate_proxy.observability.recorder import ModelCounts, Snapshot, Times
 from tidegate_proxy.transport.client_bounds import Bounds
 
 ADVICE_HOLDS_S = 60.0
@@ -296,7 +295,7 @@ def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
             of_shape.add_metric((name, shape), count, sum_ns * _PER_NS)
         rows.add_metric((name,), *_size_classes(counts.batch_rows))
         sizes.add_metric((name,), *_size_classes(counts.batch_requests))
-        for reason in FULL_OF:
+        for reason in ("requests", "bytes"):  # what queues can be full of
             refused.add_metric((name, reason), snapshot.refused[name, reason])
     return (
         slo,

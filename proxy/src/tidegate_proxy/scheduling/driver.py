@@ -31,15 +31,13 @@ from tidegate_proxy.base.faults import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.config import PolicyChoice
 from tidegate_proxy.configuration.settings import InForce, Settings
-from tidegate_proxy.messages.client import Client
-from tidegate_proxy.messages.request import Due
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.messages.request import Client, Due
+from tidegate_proxy.observability.recorder import Observability
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.failures import LookAgain, Recovery, Spoilers, no_look
+from tidegate_proxy.scheduling.in_flight import LegRun, RunningLegs, WaitingClients
 from tidegate_proxy.scheduling.legs import Legs
 from tidegate_proxy.scheduling.membership import Membership, Outliers
-from tidegate_proxy.scheduling.running_legs import LegRun, RunningLegs
-from tidegate_proxy.scheduling.waiting_clients import WaitingClients
 from tidegate_proxy.transport.liveness import Liveness
 from tidegate_proxy.tritons.catalog import Directory
 from tidegate_proxy.tritons.shared_memory import Regions
@@ -127,7 +125,10 @@ class Driver:
             return
         request_id = self.clients.number(client)
         merge_key = envelope.merge_key
-        if self._spoilers and (company := self._spoilers.company((client.owner, envelope.model), request_id)):
+        spoilers = self._spoilers
+        if (spoilers.alone or spoilers.suspects) and (
+            company := spoilers.company((client.owner, envelope.model), request_id)
+        ):
             client.runs_apart, merge_key = True, merge_key + company
         request = Request(
             request_id,

@@ -10,10 +10,9 @@ import grpc
 
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.configuration.settings import InForce
-from tidegate_proxy.messages.client import BatchRefusal, Client, Sender
+from tidegate_proxy.messages.request import BatchRefusal, Client, Sender
+from tidegate_proxy.scheduling.in_flight import LegRun, WaitingClients
 from tidegate_proxy.scheduling.membership import Membership
-from tidegate_proxy.scheduling.running_legs import LegRun
-from tidegate_proxy.scheduling.waiting_clients import WaitingClients
 from tidegate_proxy.tritons.backend import GOING, Backend
 from tidegate_proxy.tritons.catalog import Directory
 
@@ -28,25 +27,22 @@ class Spoilers:
     """The owners who spoiled batches lately, and those who may have."""
 
     def __init__(self) -> None:
-        self._alone: OrderedDict[Sender, tuple[int, int]] = OrderedDict()
+        self.alone: OrderedDict[Sender, tuple[int, int]] = OrderedDict()
         """How many more requests run alone, and how many there were to be."""
-        self._suspects: OrderedDict[Sender, tuple[int, BatchRefusal]] = OrderedDict()
+        self.suspects: OrderedDict[Sender, tuple[int, BatchRefusal]] = OrderedDict()
         """The number of the half, and the refusal that it is suspected for."""
         self._halves = itertools.count()
 
-    def __bool__(self) -> bool:
-        return bool(self._alone) or bool(self._suspects)
-
     def company(self, sender: Sender, request_id: int) -> str:
         """Whom a request that has come shares a batch with, as a part of its merge key; empty: with anybody."""
-        left, alone = self._alone.get(sender, (0, 0))
+        left, alone = self.alone.get(sender, (0, 0))
         if left > 1:
-            self._alone[sender] = (left - 1, alone)
+            self.alone[sender] = (left - 1, alone)
         elif left:
-            del self._alone[sender]
+            del self.alone[sender]
         if left:
             return f"/alone {request_id}"
-        half, _ = self._suspects.get(sender, (None, None))
+        half, _ = self.suspects.get(sender, (None, None))
         return "" if half is None else f"/suspects {half}"
 
     def suspect(self, senders: Iterable[Sender], refusal: BatchRefusal) -> None:
@@ -56,20 +52,20 @@ class Spoilers:
         for part in (known[:middle], known[middle:]):
             half = next(self._halves)
             for sender in part:
-                self._suspects.pop(sender, None)
-                self._suspects[sender] = half, refusal
-        while len(self._suspects) > MOST_SENDERS:
-            self._suspects.popitem(last=False)
+                self.suspects.pop(sender, None)
+                self.suspects[sender] = half, refusal
+        while len(self.suspects) > MOST_SENDERS:
+            self.suspects.popitem(last=False)
 
     def answered(self, sender: Sender) -> None:
         """A request was answered whose batch not everybody could share: its sender is not suspected any more."""
-        _, refusal = self._suspects.pop(sender, (None, None))
+        _, refusal = self.suspects.pop(sender, (None, None))
         if refusal:
             refusal.sender_answered()
 
     def failed_alone(self, sender: Sender) -> None:
         """A request failed, not for the first time, in whose batch there were no others."""
-        _, refusal = self._suspects.get(sender, (None, None))
+        _, refusal = self.suspects.get(sender, (None, None))
         if refusal is None or refusal.somebody_answered:
             self.spoiled(sender)
         else:  # as long as nobody is answered it may be the Triton
@@ -79,12 +75,12 @@ class Spoilers:
         """A request spoiled a batch, or failed alone as others of its sender had spoiled theirs."""
         if not sender[0]:
             return
-        self._suspects.pop(sender, None)
-        _, before = self._alone.pop(sender, (0, FIRST_ALONE // 2))
+        self.suspects.pop(sender, None)
+        _, before = self.alone.pop(sender, (0, FIRST_ALONE // 2))
         alone = min(MOST_ALONE, 2 * before)
-        self._alone[sender] = (alone, alone)
-        if len(self._alone) > MOST_SENDERS:
-            self._alone.popitem(last=False)
+        self.alone[sender] = (alone, alone)
+        if len(self.alone) > MOST_SENDERS:
+            self.alone.popitem(last=False)
 
 
 class RetryBudget:

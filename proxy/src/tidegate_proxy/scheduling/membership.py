@@ -17,10 +17,9 @@ import grpc
 from tidegate.api import BatchFailed, Profile, RequestCancelled, WorkerJoined, WorkerLost
 from tidegate.engine import PlanChanged
 from tidegate_proxy.configuration.settings import InForce
-from tidegate_proxy.messages.client import Client
+from tidegate_proxy.messages.request import Client
 from tidegate_proxy.scheduling.clock import LiveEngine
-from tidegate_proxy.scheduling.running_legs import LegRun, RunningLegs
-from tidegate_proxy.scheduling.waiting_clients import WaitingClients
+from tidegate_proxy.scheduling.in_flight import LegRun, RunningLegs, WaitingClients
 from tidegate_proxy.tritons.backend import Backend
 from tidegate_proxy.tritons.catalog import Catalog, Directory
 from tidegate_proxy.tritons.shared_memory import Regions

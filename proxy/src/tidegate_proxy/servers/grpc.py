@@ -14,8 +14,7 @@ from tidegate_proxy.base import refusal
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.config import ServeConfig, ServerTls
-from tidegate_proxy.messages.client import Client
-from tidegate_proxy.messages.request import Envelope
+from tidegate_proxy.messages.request import Client, Envelope
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.servers.streams import InferStream
 from tidegate_proxy.service import control

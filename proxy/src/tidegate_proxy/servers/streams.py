@@ -21,8 +21,7 @@ from tidegate_proxy.base import refusal
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
 from tidegate_proxy.messages import guards
-from tidegate_proxy.messages.client import Client
-from tidegate_proxy.messages.request import Envelope, PassedThrough, end_of_call_ns
+from tidegate_proxy.messages.request import Client, Envelope, PassedThrough, end_of_call_ns
 from tidegate_proxy.messages.wire import encode_varint, first_string
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.inference import Inference

@@ -25,10 +25,10 @@ from tidegate_proxy.messages.forwarded_metadata import forwarded
 from tidegate_proxy.messages.merging import ScatterError, read_answer
 from tidegate_proxy.messages.model_signature import split_elements
 from tidegate_proxy.messages.request import Envelope
-from tidegate_proxy.observability.metrics import Metrics
+from tidegate_proxy.observability.recorder import Metrics
 from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.scheduling.in_flight import LegRun
 from tidegate_proxy.scheduling.payload import OutputSizes, Payload, Stage
-from tidegate_proxy.scheduling.running_legs import LegRun
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.transport import CallFailed, Metadata
 from tidegate_proxy.tritons.backend import INFER, Backend
@@ -120,7 +120,7 @@ class BatchVerifier:
             assert sample, "the event is set with it"
             try:
                 if await _idle(sample.stage.backend, driver):
-                    sample = replace(sample, metadata=forwarded(sample.metadata, gate.credential_headers))
+                    sample = replace(sample, metadata=forwarded(sample.metadata, gate.credential_headers()))
                     await self._verify(sample, discovery)
             except (CallFailed, ScatterError) as error:
                 log.debug("verification of a batch of %s failed: %s", sample.model, error)

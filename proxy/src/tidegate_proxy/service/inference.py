@@ -5,10 +5,18 @@ import time
 from collections.abc import Callable, Sequence
 
 from tidegate_proxy.configuration.apis import Protocol
-from tidegate_proxy.messages.client import AwaitingClient, Client
 from tidegate_proxy.messages.forwarded_metadata import fits, keys_of
 from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM, Signature
-from tidegate_proxy.messages.request import Applications, Envelope, Headings, NotSchedulable, due, open_known
+from tidegate_proxy.messages.request import (
+    Applications,
+    AwaitingClient,
+    Client,
+    Envelope,
+    Headings,
+    NotSchedulable,
+    due,
+    open_known,
+)
 from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.transport import Metadata

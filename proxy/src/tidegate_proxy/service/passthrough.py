@@ -21,11 +21,10 @@ from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, o
 from tidegate_proxy.configuration.apis import Api, Protocol
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.messages import guards
-from tidegate_proxy.messages.client import Client
 from tidegate_proxy.messages.forwarded_metadata import forwarded
-from tidegate_proxy.messages.request import NotSchedulable, PassedThrough, open_envelope
+from tidegate_proxy.messages.request import Client, NotSchedulable, PassedThrough, open_envelope
 from tidegate_proxy.messages.wire import first_string
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.recorder import Observability
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.transport import CallFailed, Metadata, PendingCall
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, GOING, INFER, Backend, is_restricted
@@ -200,7 +199,7 @@ class Routing:
 
     def forwarded(self, metadata: Metadata) -> list[tuple[str, str | bytes]]:
         """What of a client's metadata goes on to a Triton."""
-        return forwarded(metadata, self._gate.credential_headers)
+        return forwarded(metadata, self._gate.credential_headers())
 
 
 def _open_first(backends: Iterable[Backend], protocol: Protocol, api: Api | None) -> list[Backend]:

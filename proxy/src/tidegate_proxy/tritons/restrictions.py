@@ -17,8 +17,8 @@ from typing import Final
 import aiohttp
 import grpc
 
+from tidegate_proxy.access.gate import RestrictionError
 from tidegate_proxy.access.left_apis import GRPC_PREFIX, LeftApis
-from tidegate_proxy.access.restrictions import RestrictionError
 from tidegate_proxy.configuration.apis import Api, Protocol
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.transport import CallFailed

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tidegate_proxy.access.refusal import HttpRefusal, http_refusal
+from tidegate_proxy.access.gate import HttpRefusal, http_refusal
 from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.messages.model_signature import Signature, TensorSpec
 from tidegate_proxy.servers.http import Answer, Call

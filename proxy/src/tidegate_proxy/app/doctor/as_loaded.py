@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tritonclient.grpc import model_config_pb2
 
-from tidegate_proxy.access.restrictions import headers_of
+from tidegate_proxy.access.gate import headers_of
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.tritons.backend import Backend, LoadedModel

@@ -7,7 +7,7 @@ from typing import Protocol as Interface
 
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.access.refusal import HttpRefusal
+from tidegate_proxy.access.gate import HttpRefusal
 from tidegate_proxy.configuration.apis import Api, Protocol
 from tidegate_proxy.servers.http.routes import Route
 

@@ -72,7 +72,7 @@ class HttpService:
             inference,
             self._signature,
             guard=gate.http_refusal,
-            hidden=lambda: gate.credential_headers,
+            hidden=gate.credential_headers,
             owner=gate.http_owner,
             overrides=self._override,
             limits=self._limits,

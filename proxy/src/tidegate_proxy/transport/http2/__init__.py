@@ -2,27 +2,18 @@
 
 One thread does it all, so nothing is handed from thread to thread: that was most of what a hop cost.
 
-    server.py              listens
-    server_connection.py   a client's connection: its calls, and what it may cost
-    call.py                one call of a client
-    opening.py             what the headers of a call say
-    channel.py             the calling side: a connection to a Triton, made again when it breaks
-    client_connection.py   that connection: its calls
-    client_call.py         one call to a Triton, unary or a stream
-    connection.py          what both sides share: reading, writing, flow control, keepalive
-    header_blocks.py       a Triton's long headers, cut off before libnghttp2 ends the connection for them
-    message.py             gRPC's five bytes before every message, size limits
-    inflation.py           messages that come compressed
-    metadata.py            headers as metadata and back: `-bin`, percent-encoding, time limits
-    blanks.py              values of headers that end with a blank, as some of Triton's messages do
-    status.py              what HTTP and HTTP/2 errors mean in gRPC
+    server.py       the serving side: listener, a client's connection and what it may cost, one call
+    client.py       the calling side: channel to a Triton, its connection, one call, unary or a stream
+    connection.py   what both sides share: reading, writing, flow control, keepalive
+    headers.py      headers as metadata and back, statuses; long ones are cut off before libnghttp2 ends the connection
+    message.py      gRPC's five bytes before every message, size limits, compression
+    blanks.py       values of headers that end with a blank, as some of Triton's messages do
 """
 
 import logging
 
 from tidegate_proxy.transport.http2.blanks import allow_blanks
-from tidegate_proxy.transport.http2.channel import Channel
-from tidegate_proxy.transport.http2.client_call import PendingCall, PendingStream
+from tidegate_proxy.transport.http2.client import Channel, PendingCall, PendingStream
 from tidegate_proxy.transport.http2.server import Server
 
 __all__ = ["Channel", "PendingCall", "PendingStream", "Server"]

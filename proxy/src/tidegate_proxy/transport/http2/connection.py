@@ -16,8 +16,8 @@ from ngh2.enums import ErrorCode, Setting
 from ngh2.events import ConnectionClosed, Event, PingAcknowledged, RequestReceived
 
 from tidegate_proxy.base.faults import faults
+from tidegate_proxy.transport.http2.headers import name_of
 from tidegate_proxy.transport.http2.message import JOINED_UP_TO, prefix
-from tidegate_proxy.transport.http2.status import name_of
 
 log = logging.getLogger(__name__)
 

@@ -1,21 +1,665 @@
-"""The serving side: listens, and gives every call of a client to `accept`, in the event loop."""
+"""The serving side: a listener, its clients' connections, what they may cost, and their calls."""
 
 import asyncio
+import logging
 import random
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from errno import EADDRINUSE
 from typing import Any, Final
 
+import ngh2
+from grpc import StatusCode
+from ngh2.enums import ErrorCode, Setting
+from ngh2.events import DataReceived, PingReceived, RequestReceived, SettingsReceived, StreamClosed, StreamReset
+
+from tidegate_proxy.base import refusal
+from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.outcome import own_fault
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.configuration.limits import LimitsConfig
-from tidegate_proxy.transport.client_bounds import Bounds, makes_room
-from tidegate_proxy.transport.http2.call import Call
-from tidegate_proxy.transport.http2.connection import ALPN
-from tidegate_proxy.transport.http2.server_connection import HEARD_S, ServerConnection
+from tidegate_proxy.transport.client_bounds import TOO_MUCH, Bounds, makes_room
+from tidegate_proxy.transport.http2.connection import ALPN, Connection, configuration
+from tidegate_proxy.transport.http2.headers import Header, Opening, opening_of, quoted
+from tidegate_proxy.transport.http2.message import (
+    ACCEPTED_ENCODINGS,
+    PREFIX_BYTES,
+    Assembler,
+    Inflation,
+    MessageError,
+    whole,
+)
 from tidegate_proxy.transport.tls import server_context
+
+log = logging.getLogger(__name__)
+
+
+HEADERS: Final[tuple[Header, ...]] = (
+    (b":status", b"200"),
+    (b"content-type", b"application/grpc"),
+    (b"grpc-accept-encoding", ACCEPTED_ENCODINGS),
+)
+OK: Final[tuple[Header, ...]] = ((b"grpc-status", b"0"), (b"grpc-message", b""))
+OPEN_BYTES: Final = 2048
+"""What a call takes while it is open beside its metadata and messages: its objects, its stream, its place in books."""
+INFLATED_HERE: Final = 1 << 18
+"""Bytes of a message that are inflated at once, in the event loop: some tenths of a millisecond."""
+INFLATED_ASIDE: Final = 1 << 22
+"""The bytes from which on a message is inflated in a thread, before what it comes to is looked at."""
+_DEADLINE: Final = "Deadline Exceeded"
+_REASON: Final = refusal.HEADER.encode()
+Received = Callable[[bytes | None], None]
+
+
+class Call:
+    """One RPC of a client. Its methods and callbacks are for the event loop's thread."""
+
+    __slots__ = (
+        "_assembler",
+        "_began",
+        "_connection",
+        "_deadline",
+        "_encoding",
+        "_ended",
+        "_held",
+        "_inflating",
+        "_is_delivering",
+        "_receiver",
+        "_then_gone",
+        "_unacknowledged",
+        "deadline_s",
+        "gone",
+        "metadata",
+        "method",
+        "owner",
+        "sent_all",
+        "stream_id",
+        "until_s",
+    )
+
+    def __init__(self, connection: "ServerConnection", stream_id: int, opening: Opening) -> None:
+        self.method = opening.method
+        """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
+        self.metadata = opening.metadata
+        """The client's metadata, keys in lower case."""
+        self.gone = False
+        """Whether the client gave up, its connection broke or its deadline passed before the call was ended."""
+        self.stream_id = stream_id
+        self.deadline_s: float | None = None
+        """The instant of its deadline by the event loop's clock; None: it has none."""
+        self.until_s = 0.0
+        """The instant by which its message has to be whole, or the rest of what its client sends, by the event loop's
+        clock; 0: nothing is waited for."""
+        self.sent_all = False
+        """The client sends no more."""
+        self.owner = ""
+        self._connection = connection
+        self._encoding = opening.encoding
+        self._assembler: Assembler | None = None
+        """What assembles messages that did not come whole."""
+        self._receiver: Received | None = None
+        self._is_delivering = False
+        """Whether messages are being given to those who wait for them: one that is asked for meanwhile follows."""
+        self._inflating: asyncio.Future[None] | None = None
+        self._began = False
+        self._then_gone: Callable[[], None] | None = None
+        """Called once the client is gone."""
+        self._ended = False
+        self._unacknowledged = 0
+        self._held = 0
+        """Bytes of its requests that count as in flight."""
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def when_gone(self, then: Callable[[], None]) -> None:
+        """Have `then` called once the client is gone, at once where it is; not where the call has ended."""
+        if self.gone:
+            then()
+        elif not self._ended:
+            self._then_gone = then
+
+    def peer(self) -> str:
+        """The client's address, as gRPC writes it."""
+        return self._connection.peer
+
+    def remaining_s(self) -> float | None:
+        """Time until the client's deadline, at least 0; None when it has none."""
+        return None if self.deadline_s is None else max(0.0, self.deadline_s - self._connection.now_s())
+
+    def receive(self, then: Received, within_s: float | None = None) -> None:
+        """Have `then` called with the next message, or with None when the client sends no more. One at a time.
+
+        The call ends instead where too much is in flight, or where the message is not whole in time.
+        """
+        self._receiver = then
+        if within_s is not None:
+            self.until_s = self._connection.now_s() + within_s
+        if self._unacknowledged:
+            self._acknowledge()
+        if not self._is_delivering and (self.sent_all or self._holds_part):
+            self._connection.deliver_soon(self)
+
+    def open(self) -> None:
+        """Count what it holds while it is open. Raises MessageError where that is too much."""
+        if not self._ended:
+            self._hold(OPEN_BYTES + sum(len(key) + len(value) for key, value in self.metadata))
+
+    def release(self, size: int) -> None:
+        """So many bytes of what was received are not held any more."""
+        size = min(size, self._held)
+        self._held -= size
+        self._connection.bounds.give_back(size, self.owner)
+
+    def answer(self, message: bytes) -> None:
+        """End a unary call well."""
+        if not self._ended:
+            self.release(self._held)
+            self._ended = True
+            try:
+                self._connection.answer(self, message)
+            except Exception as error:
+                self._connection.break_off(self, error)
+
+    def send(self, message: bytes, then: Callable[[object], None]) -> None:
+        """Send one message of a stream; `then` is called, with something of no meaning, when the next may be sent."""
+        if not self._ended:
+            if not self._began:
+                self._connection.begin(self)
+                self._began = True
+            self._connection.send(self.stream_id, message, then)
+
+    def end(self, code: StatusCode = StatusCode.OK, details: str = "", reason: str = "") -> None:
+        """End a call without a further message. Only the first end of a call counts. `reason`: as `transport.Call`."""
+        if self._ended:
+            return
+        self.drop()
+        self._ended = True
+        status: tuple[Header, ...] = (
+            (b"grpc-status", b"%d" % code.value[0]),
+            (b"grpc-message", quoted(details, self._connection.most_details)),
+        )
+        if reason:
+            status += ((_REASON, reason.encode()),)
+        try:
+            self._connection.end(self, status if self._began else (*HEADERS, *status), is_first=not self._began)
+        except Exception as error:
+            self._connection.break_off(self, error)
+
+    # For its connection ------------------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has its end, which may not be written yet."""
+        return self._ended
+
+    def expires_in(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+        """End it when its client's time is up."""
+        self.deadline_s = loop.time() + seconds
+        self._deadline = loop.call_later(seconds, self._expire)
+
+    def add(self, data: bytes, *, is_last: bool) -> None:
+        """Take in what its client sent. Raises MessageError."""
+        self.sent_all = is_last
+        receiver = self._receiver
+        if receiver is None and not self._ended:
+            self._unacknowledged += len(data)
+        else:
+            self._connection.acknowledge(self.stream_id, len(data))
+        if self._ended:
+            return
+        most_bytes = int(self._connection.limits.max_message_bytes)
+        if receiver and not self._holds_part and (message := whole(data, most_bytes)) is not None:
+            self._hold(len(message))
+            self._hand_over(receiver, message)
+            return
+        if data:
+            self._hold(len(data))
+            if self._assembler is None:
+                self._assembler = Assembler(self._encoding, most_bytes)
+            self._assembler.add(data)
+        if is_last or (self._assembler and self._assembler.has_message):
+            self.deliver()
+
+    def forget(self) -> None:
+        """Its stream is no more."""
+        if self._deadline:
+            self._deadline.cancel()
+        if not self._ended:
+            self._ended = True
+            self.drop()
+            self.leave()
+        elif self._unacknowledged:
+            self._acknowledge()
+        self._then_gone = None  # it refers to what refers to this call
+
+    def drop(self) -> None:
+        """Forget what has come."""
+        self._assembler = None
+        self._acknowledge()
+        self.release(self._held)
+        self._receiver = None
+        self.until_s = 0.0
+
+    def leave(self) -> None:
+        """The client waits no more."""
+        self.gone = True
+        if self._then_gone:
+            self._then_gone()
+
+    def _acknowledge(self) -> None:
+        amount, self._unacknowledged = self._unacknowledged, 0
+        self._connection.acknowledge(self.stream_id, amount)
+
+    def deliver(self) -> None:
+        """Give what has come to whoever waits for it: message by message, as far as they are asked for."""
+        if self._is_delivering:
+            return
+        self._is_delivering = True
+        try:
+            while receiver := self._receiver:
+                message = self._assembler.take() if self._assembler else None
+                if isinstance(message, Inflation):
+                    part = message.step(INFLATED_HERE)
+                    if not message.is_done:
+                        self._inflating = asyncio.ensure_future(self._inflate(message, part))
+                        return  # it goes on delivering
+                    self._hold(len(part) - message.wire_bytes)
+                    message = part
+                if message is not None:
+                    self.release(PREFIX_BYTES)
+                elif not self.sent_all:
+                    break
+                elif self._holds_part:
+                    raise MessageError(StatusCode.INTERNAL, "the client ended its stream in the middle of a message")
+                self._hand_over(receiver, message)
+        except Exception as error:  # one call's fault must not end the connection of all others
+            self._connection.fail(self, error)
+        self._is_delivering = False
+
+    async def _inflate(self, inflation: Inflation, part: bytes) -> None:
+        """Go on inflating a message that turns out to be large, in threads, so that nobody else waits for it."""
+        parts, loop = [part], asyncio.get_running_loop()
+        try:
+            while not inflation.is_done:
+                self._hold(len(parts[-1]))
+                parts.append(await loop.run_in_executor(None, inflation.step, INFLATED_ASIDE))
+                if self._ended:
+                    return
+            self._hold(len(parts[-1]) - inflation.wire_bytes)
+            message = await loop.run_in_executor(None, b"".join, parts)
+            self.release(PREFIX_BYTES)
+            if receiver := self._receiver:
+                self._hand_over(receiver, message)
+        except Exception as error:  # whatever it is, this call's fault or ours
+            self._connection.fail(self, error)
+            return
+        self._is_delivering = False
+        self.deliver()
+
+    @property
+    def _holds_part(self) -> bool:
+        """Whether something has come that was not handed over."""
+        return self._assembler is not None and self._assembler.held_bytes > 0
+
+    def _hold(self, size: int) -> None:
+        """Count so many bytes as in flight. Raises MessageError where they are too many."""
+        if not self._connection.bounds.take(size, self.owner):
+            self._connection.count("max_bytes_in_flight")
+            raise MessageError(StatusCode.RESOURCE_EXHAUSTED, TOO_MUCH)
+        self._held += size
+
+    def _hand_over(self, receiver: Received, message: bytes | None) -> None:
+        self._receiver = None
+        self.until_s = 0.0
+        receiver(message)
+
+    def _expire(self) -> None:
+        if not self._ended:
+            self.end(StatusCode.DEADLINE_EXCEEDED, _DEADLINE)
+            self.leave()
+
+
+HEADER_BYTES: Final = 1 << 16
+"""The most bytes of one request's headers, decoded."""
+LONGEST_DETAILS: Final = 1 << 14
+SHORTEST_DETAILS: Final = 1 << 8
+BESIDE_DETAILS: Final = 1 << 9
+"""The bytes of a client's limit that are for the other headers that come with a status."""
+KEEPALIVE_TIMEOUT_S: Final = 20.0
+RESETS: Final = (2000, 200)
+"""Calls that a connection may begin and reset before their deadlines: at once, and per second."""
+RESETS_IN_ALL: Final = (50_000, 5_000)
+"""Calls that it may reset at all, at once and per second: what one process answers, so that those who leave at their
+deadlines when all is late are no flood. libnghttp2's own default, 1000 and 33, would end their connections."""
+AT_ITS_DEADLINE_S: Final = 0.1
+HEARD_S: Final = 1.0
+"""After so long a client has heard that it is to go elsewhere, however far away it is."""
+PINGS: Final = 2
+"""That may come too early in a row, as with gRPC's own core."""
+
+
+class ServerConnection(Connection):
+    """One client's connection."""
+
+    def __init__(self, server: "Server") -> None:
+        limits = server.limits
+        super().__init__(
+            ngh2.Role.SERVER,
+            # libnghttp2 cannot tell who resets at its deadline from who floods: its limit is the outer one.
+            configuration(max_inbound_header_list_size=HEADER_BYTES, stream_reset_rate_limit=RESETS_IN_ALL),
+            {Setting.MAX_CONCURRENT_STREAMS: limits.max_streams, Setting.MAX_HEADER_LIST_SIZE: HEADER_BYTES},
+        )
+        self.limits = limits
+        self.bounds = server.bounds
+        self.now_s = self._loop.time
+        self.peer = ""
+        self._server = server
+        self._calls: dict[int, Call] = {}
+        self._reset_credit = float(RESETS[0])
+        self._began_s = self._reset_s = self.idle_since_s = self._taken_s = self.now_s()
+        self.has_asked = False
+        """Whether a call of it has ended."""
+        self._opening = Opening()
+        """The headers of its latest call."""
+        self._greeted = False
+        """Whether it has said anything."""
+        self._unread = 0
+        """Bytes that it has not taken, as they were counted last."""
+        self._leaving = False
+        """Whether its client was told to go elsewhere."""
+        self._shut = False
+        """Whether it takes no more calls."""
+        self._takes_headers = LONGEST_DETAILS
+        """Bytes of headers that it takes at a time."""
+        self._pings = 0
+        """In a row that came too early."""
+        self._pinged_s = 0.0
+        self.handlers |= {
+            RequestReceived: self._requested,
+            DataReceived: self._data,
+            StreamReset: self._reset,
+            StreamClosed: self._stream_closed,
+            PingReceived: self._pinged,
+            SettingsReceived: self._told,
+        }
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls are under way."""
+        return bool(self._calls)
+
+    @property
+    def host(self) -> str:
+        """The address that it comes from, without the port."""
+        return self.peer.rpartition(":")[0]
+
+    @property
+    def most_details(self) -> int:
+        """How long a status's details may be for its client to take them: gRPC's own refuse more, and the status.
+
+        They begin to refuse, some of them, at half of what they say.
+        """
+        return max(SHORTEST_DETAILS, min(self._takes_headers, LONGEST_DETAILS) // 2 - BESIDE_DETAILS)
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that have not ended."""
+        return len(self._calls)
+
+    def opened(self, transport: asyncio.Transport) -> None:
+        """Speak, unless there are too many already."""
+        self.peer = _peer_of(transport.get_extra_info("peername"))
+        if not self._server.admits(self):
+            transport.abort()
+            return
+        super().opened(transport)
+        self.keep_alive(self.limits.keepalive_s, KEEPALIVE_TIMEOUT_S)
+
+    def lost(self, reason: str) -> None:
+        """Nobody waits for an answer any more."""
+        calls, self._calls = list(self._calls.values()), {}
+        for call in calls:
+            self._forget(call)
+        self.bounds.unread(-self._unread)
+        self._unread = 0
+        self._server.left(self)
+
+    def retire(self) -> None:
+        """Have its client go elsewhere, in GOAWAY's two steps: what it began before it heard the first is answered."""
+        if not self._leaving:
+            self._leaving = True
+            self._say(self.http2.send_shutdown_notice)
+            self._loop.call_later(HEARD_S, self.shut_down)
+
+    def shut_down(self) -> None:
+        """Take no more calls; when those under way have ended, so does the connection."""
+        self._leaving = self._shut = True
+        self._say(lambda: self.http2.send_goaway(ErrorCode.NO_ERROR))
+        self._end_if_done()
+
+    def _say(self, goaway: Callable[[], None]) -> None:
+        if self.transport:
+            try:
+                goaway()
+            except ngh2.NGH2Error as error:
+                log.debug("no GOAWAY could be sent: %s", error)
+            self.wake()
+
+    def _end_if_done(self) -> None:
+        if self._shut and not self._calls and self.transport:
+            self.flush()
+            self.transport.close()
+
+    def count(self, limit: str) -> None:
+        """A limit, by its name in the configuration, has ended or refused something."""
+        self.bounds.count("grpc", limit)
+
+    def flooded(self) -> None:
+        """Count it: the connection is being ended."""
+        self.count("floods")
+
+    def end_for(self, limit: str) -> None:
+        """End the connection at once: a limit asks for it.
+
+        One that was ended gently, and takes nothing of what is left for it, comes to its end here.
+        """
+        if not self.closed_because:
+            self.count(limit)
+        self.abort(f"limits.{limit}")
+
+    @property
+    def unread(self) -> int:
+        """Bytes that its client has not taken."""
+        return self._unread
+
+    def sweep(self) -> None:
+        """Now and then: end what takes too long."""
+        limits, now_s = self.limits, self.now_s()
+        if not self._greeted:
+            self._greeted = self._heard
+            if not self._greeted and now_s - self._began_s > limits.head_timeout_s:
+                self.end_for("head_timeout_s")
+                return
+        for call in [call for call in self._calls.values() if call.until_s]:
+            if now_s > call.until_s:
+                self.count("body_timeout_s")
+                if call.is_over:
+                    call.until_s = 0.0
+                    self._stop_sending(call, waits=False)
+                else:
+                    words = "the request did not come within its time limit"
+                    self.fail(call, MessageError(StatusCode.DEADLINE_EXCEEDED, words))
+        if self._unread and now_s - self._taken_s > limits.send_timeout_s:
+            self.end_for("send_timeout_s")
+        elif not self._calls and now_s - self.idle_since_s > limits.idle_timeout_s:
+            self.terminate(ErrorCode.NO_ERROR, "idle")
+        elif limits.max_connection_age_s is not None and now_s - self._began_s > self._server.age_s(self):
+            self.retire()
+
+    # Of calls ----------------------------------------------------------------------------------------------------
+
+    def answer(self, call: Call, message: bytes) -> None:
+        """End a call with a message."""
+        try:
+            self.http2.send_response(call.stream_id, HEADERS)
+            self.write(call.stream_id, message)
+            self.http2.send_trailers(call.stream_id, OK)
+        except ngh2.NGH2Error as error:  # the client has left, and is about to be noticed
+            log.debug("no answer on stream %d: %s", call.stream_id, error)
+        self.wake()
+
+    def begin(self, call: Call) -> None:
+        """Send the headers that come before the first message of a stream."""
+        try:
+            self.http2.send_response(call.stream_id, HEADERS)
+        except ngh2.NGH2Error as error:
+            log.debug("no headers on stream %d: %s", call.stream_id, error)
+
+    def flush(self) -> None:
+        """Send what was written, as far as it is read; what is not read is counted, and may be too much."""
+        super().flush()
+        unread = self.unread_bytes if self.transport else 0
+        if unread == self._unread:
+            return
+        if unread < self._unread or not self._unread:
+            self._taken_s = self.now_s()
+        self.bounds.unread(unread - self._unread)
+        self._unread = unread
+        if unread > self.bounds.max_unread_bytes_per_connection and len(self._calls) > 1:
+            self.end_for("max_unread_bytes_per_connection")
+        elif self.bounds.unread_bytes > self.bounds.max_unread_bytes:
+            self._server.end_largest()
+
+    def end(self, call: Call, trailers: Sequence[Header], *, is_first: bool) -> None:
+        """End a call with a status."""
+        try:
+            if is_first:
+                self.http2.send_response(call.stream_id, trailers, end_stream=True)
+            else:
+                self.http2.send_trailers(call.stream_id, trailers)
+        except ngh2.NGH2Error as error:
+            log.debug("no status on stream %d: %s", call.stream_id, error)
+        self.wake(None if call.sent_all else lambda _: self._stop_sending(call))
+
+    def deliver_soon(self, call: Call) -> None:
+        """A message is asked for that may have come."""
+        self._loop.call_soon(call.deliver)
+
+    def _requested(self, event: RequestReceived) -> None:
+        stream_id, opening = event.stream_id, self._opening
+        if event.headers != opening.headers:
+            opening = opening_of(event.headers)
+            self._opening = opening if opening.is_small else Opening()
+        if opening.http_status:
+            headers = ((b":status", opening.http_status), (b"content-length", b"0"))
+            self.http2.send_response(stream_id, headers, end_stream=True)
+            return
+        call = self._calls[stream_id] = Call(self, stream_id, opening)
+        self._pings = 0
+        if opening.error:
+            call.end(*opening.error)
+            return
+        if opening.timeout_s is not None:
+            call.expires_in(opening.timeout_s, self._loop)
+        try:
+            self._server.accept(call)
+            call.open()
+            if event.end_stream:
+                call.add(b"", is_last=True)
+        except Exception as error:  # one call's fault must not end the connection of all others
+            self.fail(call, error)
+
+    def _data(self, event: DataReceived) -> None:
+        call = self._calls.get(event.stream_id)
+        if call is None:
+            self.acknowledge(event.stream_id, len(event.data))
+            return
+        try:
+            call.add(event.data, is_last=event.end_stream)
+        except Exception as error:  # one call's fault must not end the connection of all others
+            self.fail(call, error)
+
+    def fail(self, call: Call, error: Exception) -> None:
+        """What came cannot be taken, or a fault of ours met it: end the call alone."""
+        if isinstance(error, MessageError):
+            if error.code is StatusCode.RESOURCE_EXHAUSTED and error.details != TOO_MUCH:
+                self.count("max_message_bytes")
+            call.end(error.code, error.details)
+        else:
+            faults.report("a call", error)
+            call.end(StatusCode.INTERNAL, own_fault().details)
+        call.leave()
+
+    def break_off(self, call: Call, error: Exception) -> None:
+        """A fault of ours met the end of a call: its client is told that there is no more, whatever was written."""
+        faults.report("the end of a call", error)
+        try:
+            self.http2.reset_stream(call.stream_id, ErrorCode.INTERNAL_ERROR)
+        except ngh2.NGH2Error as refused:
+            log.debug("stream %d: %s", call.stream_id, refused)
+        self.wake()
+
+    def _forget(self, call: Call) -> None:
+        try:
+            call.forget()
+        except Exception as error:  # the other calls of the connection go on
+            faults.report("the end of a call", error)
+
+    def _stop_sending(self, call: Call, *, waits: bool = True) -> None:
+        """A call has its status, and its client may still be sending."""
+        try:
+            if waits and self.http2.queued_body_size(call.stream_id):
+                call.until_s = (
+                    self.now_s() + self.limits.body_timeout_s
+                )  # a reset would overtake what is still to be written
+            else:
+                self.http2.reset_stream(call.stream_id, ErrorCode.NO_ERROR)
+        except ngh2.NGH2Error as error:
+            log.debug("stream %d: %s", call.stream_id, error)
+        self.wake()
+
+    def _reset(self, event: StreamReset) -> None:
+        call = self._calls.get(event.stream_id)
+        now_s = self.now_s()
+        if call and call.deadline_s is not None and call.deadline_s - now_s < AT_ITS_DEADLINE_S:
+            return  # who leaves at its deadline floods nobody
+        burst, per_s = RESETS
+        self._reset_credit = min(burst, self._reset_credit + (now_s - self._reset_s) * per_s) - 1
+        self._reset_s = now_s
+        if self._reset_credit < 0 and not self.closed_because:
+            self.flooded()
+            self.terminate(ErrorCode.ENHANCE_YOUR_CALM, "too many calls are begun and reset")
+
+    def _told(self, event: SettingsReceived) -> None:
+        self._takes_headers = event.settings.get(Setting.MAX_HEADER_LIST_SIZE, self._takes_headers)
+
+    def _pinged(self, _event: PingReceived) -> None:
+        now_s = self.now_s()
+        early = not self._calls and now_s - self._pinged_s < self.limits.min_ping_interval_s
+        self._pings = self._pings + 1 if early else 0
+        self._pinged_s = now_s
+        if self._pings > PINGS and not self.closed_because:
+            self.count("min_ping_interval_s")
+            self.terminate(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+
+    def _stream_closed(self, event: StreamClosed) -> None:
+        call = self._calls.pop(event.stream_id, None)
+        if call:
+            self._forget(call)
+            self.has_asked = True
+            if not self._calls:
+                self.idle_since_s = self.now_s()
+                self._end_if_done()
+
+
+def _peer_of(name: object) -> str:
+    match name:
+        case (str(host), int(port), *rest):
+            return f"ipv6:[{host}]:{port}" if rest else f"ipv4:{host}:{port}"
+        case _:
+            return "unknown"
+
 
 SWEEP_S: Final = 0.25
 """How often connections are looked at that take too long."""

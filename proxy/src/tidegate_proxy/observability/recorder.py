@@ -1,13 +1,18 @@
-"""What became of requests, batches and workers: plain numbers, counted on the hot path, read when somebody asks.
+"""The recorder: what became of requests, batches and workers, in plain numbers and in traces.
 
-Nothing here knows Prometheus: `metrics_registry` turns a snapshot of these numbers into metrics, so that an event costs
-a few additions and no look-up of labels.
+The engine's reducer tells it of requests and legs, the driver of clients. It is called on the hot path, raises nothing,
+and keeps three accounts: `Metrics` (what `metrics_registry` turns into Prometheus'), `Statistics` (the numbers that
+Triton keeps per model and version: a Triton counts the merged batches it runs, clients expect one success per request
+of theirs, so these take the place of the Tritons' own) and spans (`tracing`).
 """
 
+import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from tidegate.api import NEVER, Advise, Batch, Request, Setup, Worker, WorkerJoined, WorkerLost, ms_to_ns
 from tidegate.observation import (
@@ -23,8 +28,150 @@ from tidegate.observation import (
     Reducer,
     StartLeg,
 )
-from tidegate_proxy.base.isolated import isolated
+from tidegate_proxy.base.faults import faults
 from tidegate_proxy.messages.padding import Padded
+from tidegate_proxy.messages.request import Client
+from tidegate_proxy.observability.tracing import Execution, Tracing
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def isolated(method: Callable[P, R]) -> Callable[P, R | None]:
+    """A method of those who look on: what it raises is reported as a fault, and None its result."""
+
+    @wraps(method)
+    def quiet(*arguments: P.args, **options: P.kwargs) -> R | None:
+        try:
+            return method(*arguments, **options)
+        except Exception as error:
+            faults.report(f"observability ({method.__name__})", error)
+            return None
+
+    return quiet
+
+
+FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
+"""Triton's: refused or timed out in the queue, cancelled by the client, the model failed, anything else."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What clients' requests to one version of a model came to. Sums of durations are over the successes."""
+
+    rows: int = 0
+    """The rows of the successes: Triton's inference_count."""
+    executions: int = 0
+    last_ms: int = 0
+    """When the last one was answered, in milliseconds since the epoch; 0: never."""
+    successes: int = 0
+    success_ns: int = 0
+    queue_ns: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    """How many failed, by one of FAILURE_REASONS."""
+    failure_ns: int = 0
+
+
+class Statistics:
+    """Counts requests to the scheduled models.
+
+    A request to a model or version that was not declared is not counted: its Triton counts it, or refuses it.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], Counts] = {}
+        self._latest: dict[str, str] = {}
+        self._members: dict[str, tuple[tuple[str, str], ...]] = {}
+
+    def declare(self, model: str, versions: Iterable[str]) -> None:
+        """Say which versions of a scheduled model are loaded; those that were before keep their counts."""
+        loaded = sorted(versions, key=by_number)
+        for name, version in [key for key in self._counts if key[0] == model and key[1] not in loaded]:
+            del self._counts[name, version]
+        for version in loaded:
+            self._counts.setdefault((model, version), Counts())
+        self._latest.pop(model, None)
+        if loaded:
+            self._latest[model] = loaded[-1]
+
+    def declare_ensemble(self, model: str, members: Iterable[tuple[str, str]]) -> None:
+        """Say which models (name, version, "" for the latest) a request to an ensemble runs inside Triton.
+
+        perf_analyzer wants the counts of all of them to move. How long each took only Triton knows: their times stay
+        with the ensemble.
+        """
+        self._members[model] = tuple(members)
+
+    def latest(self, model: str) -> str | None:
+        """The version that answers where a request names none; None for a model that was not declared."""
+        return self._latest.get(model)
+
+    def answered(
+        self,
+        model: str,
+        version: str,
+        rows: int,
+        *,
+        requests: int = 1,
+        at_ms: int,
+        total_ns: int,
+        queue_ns: int,
+        infer_ns: int,
+        input_ns: int = 0,
+        output_ns: int = 0,
+    ) -> None:
+        """Requests, one or those of a batch, were answered `at_ms` since the epoch; rows and durations are their sums.
+
+        From its arrival each took `total_ns`, waited `queue_ns`; its batch took `input_ns` to gather, `infer_ns` on
+        Triton, `output_ns` to divide.
+        """
+        if (counts := self._find(model, version)) is None:
+            return
+        counts.rows += rows
+        counts.last_ms = max(counts.last_ms, at_ms)
+        counts.successes += requests
+        counts.success_ns += total_ns
+        counts.queue_ns += queue_ns
+        counts.input_ns += input_ns
+        counts.infer_ns += infer_ns
+        counts.output_ns += output_ns
+
+    def failed(self, model: str, version: str, reason: str, total_ns: int) -> None:
+        """A request was refused, or failed; `reason` is one of FAILURE_REASONS."""
+        if counts := self._find(model, version):
+            counts.failures[reason] += 1
+            counts.failure_ns += total_ns
+
+    def executed(self, model: str, version: str) -> None:
+        """A Triton ran a batch, or refused it."""
+        if counts := self._find(model, version):
+            counts.executions += 1
+
+    def passed_through(self, model: str, version: str, *, ok: bool, at_ms: int, total_ns: int, rows: int = 1) -> None:
+        """A request went to Triton as it was and is answered: all of its time counts as inference."""
+        self.executed(model, version)
+        if not ok:
+            self.failed(model, version, "BACKEND", total_ns)
+            return
+        self.answered(model, version, rows, at_ms=at_ms, total_ns=total_ns, queue_ns=0, infer_ns=total_ns)
+        for member, of_version in self._members.get(model, ()):
+            self.passed_through(member, of_version, ok=True, at_ms=at_ms, total_ns=0, rows=rows)
+
+    def snapshot(self) -> dict[tuple[str, str], Counts]:
+        """The numbers now, by (model, version)."""
+        return {key: replace(counts, failures=counts.failures.copy()) for key, counts in self._counts.items()}
+
+    def _find(self, model: str, version: str) -> Counts | None:
+        return self._counts.get((model, version or self._latest.get(model, "")))
+
+
+def by_number(version: str) -> tuple[int, str]:
+    """To sort versions by: 10 comes after 9."""
+    return (int(version) if version.isdecimal() else -1, version)
+
 
 LATENCY_BOUNDS_NS = tuple(
     map(
@@ -386,3 +533,128 @@ class Metrics(Reader):
                 self._observers_removed += 1
             case EngineRestarted():
                 self._engine_restarts += 1
+
+
+PassedWatcher = Callable[[str, int, int, bool], None]
+"""Called for each answer to a request that was not scheduled: model, when it was sent, how long it took, whether it
+went well."""
+
+
+class Observability:
+    """Called on the hot path. Its methods raise nothing."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        reducer: Reducer,
+        tracing: Tracing | None = None,
+        watchers: Sequence[PassedWatcher] = (),
+        layout_gpus: float | None = None,
+    ) -> None:
+        """`reducer`: the engine's own. `watchers`: see `replace_watchers`. `layout_gpus`: GPUs of the first layout."""
+        self.metrics = Metrics(setup, reducer, layout_gpus)
+        self.statistics = Statistics()
+        self._watchers = tuple(watchers)
+        self.traces = tracing is not None
+        """Whether it wants to know of requests as they come."""
+        self._tracing = tracing
+
+    def replace_watchers(self, watchers: Sequence[PassedWatcher]) -> None:
+        """Call others from now on for each answer to a request that was not scheduled."""
+        self._watchers = tuple(watchers)
+
+    @isolated
+    def arrived(self, client: Client) -> None:
+        """A request is to be scheduled; its metadata may continue a trace."""
+        if self._tracing:
+            heading = client.envelope.heading
+            client.span = self._tracing.request_arrived(
+                client.metadata,
+                model=heading.model,
+                version=heading.version,
+                rows=heading.rows,
+                at_ns=client.arrival_ns,
+            )
+
+    @isolated
+    def batch_started(self, clients: Sequence[Client], effect: StartLeg, worker: str, at_ns: int) -> Execution | None:
+        """A leg of a batch goes to a Triton; what it returns is given back to `batch_ended`."""
+        heading, rows = clients[0].envelope.heading, effect.rows
+        if effect.leg == 0:
+            started_ns = self.metrics.sent_ns(effect.batch.id) or at_ns
+            for client in clients:
+                client.started_ns = started_ns
+                if padded := client.envelope.heading.padded:
+                    self.metrics.padded(heading.model, client.envelope.rows, padded)
+            self.statistics.executed(heading.model, heading.version)
+        if self._tracing is None:
+            return None
+        spans = [client.span for client in clients if client.span is not None]
+        return self._tracing.execution_started(spans, model=heading.model, rows=rows, worker=worker, at_ns=at_ns)
+
+    @isolated
+    def batch_ended(self, execution: Execution, at_ns: int, error: str | None = None) -> None:
+        """A batch is over that is traced."""
+        if self._tracing:
+            self._tracing.execution_ended(execution, at_ns=at_ns, error=error)
+
+    @isolated
+    def answered(self, clients: Sequence[Client], execution: Execution | None, output_ns: int) -> None:
+        """The clients of a batch have their answers; dividing the batch's took `output_ns`."""
+        heading, now_ns = clients[0].envelope.heading, time.monotonic_ns()
+        rows = total_ns = queue_ns = infer_ns = 0
+        for client in clients:
+            rows += client.envelope.rows
+            total_ns += now_ns - client.arrival_ns
+            queue_ns += client.started_ns - client.arrival_ns
+            infer_ns += client.ended_ns - client.started_ns
+        self.statistics.answered(
+            heading.model,
+            heading.version,
+            rows,
+            requests=len(clients),
+            at_ms=time.time_ns() // 1_000_000,
+            total_ns=total_ns,
+            queue_ns=queue_ns,
+            infer_ns=infer_ns,
+            output_ns=output_ns * len(clients),
+        )
+        if self._tracing:
+            for client in clients:
+                self._trace_answer(self._tracing, client, now_ns, execution)
+
+    def _trace_answer(self, tracing: Tracing, client: Client, now_ns: int, execution: Execution | None) -> None:
+        if client.span is not None:
+            outcome = "in_time" if client.ended_ns <= client.due_ns else "late"
+            queue_ns = client.started_ns - client.arrival_ns
+            tracing.request_ended(client.span, outcome, at_ns=now_ns, queue_ns=queue_ns, execution=execution)
+
+    @isolated
+    def failed(self, client: Client, reason: str, outcome: str) -> None:
+        """A client got an error, or left. `reason`: one of FAILURE_REASONS; `outcome`: the trace's words for it."""
+        heading, now_ns = client.envelope.heading, time.monotonic_ns()
+        self.statistics.failed(heading.model, heading.version, reason, now_ns - client.arrival_ns)
+        if self._tracing and client.span is not None:
+            self._tracing.request_ended(client.span, outcome, at_ns=now_ns)
+
+    @isolated
+    def passed_through(self, model: str, version: str, *, rows: int, sent_ns: int, ok: bool) -> None:
+        """A request that could not be scheduled has its answer."""
+        total_ns = time.monotonic_ns() - sent_ns
+        self.statistics.passed_through(
+            model, version, ok=ok, at_ms=time.time_ns() // 1_000_000, total_ns=total_ns, rows=rows
+        )
+        for watcher in self._watchers:
+            watcher(model, sent_ns, total_ns, ok)
+
+    @isolated
+    def passed_on(self, client: Client) -> None:
+        """A request that was to be scheduled was answered by a Triton as it was."""
+        if self._tracing and client.span is not None:
+            self._tracing.request_ended(client.span, "passed_through", at_ns=time.monotonic_ns())
+
+    @isolated
+    def close(self) -> None:
+        """Send what is left of the traces."""
+        if self._tracing:
+            self._tracing.close()
