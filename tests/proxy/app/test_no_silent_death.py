@@ -66,7 +66,14 @@ AT_ONCE = {
 }
 """Those of which every `make test` tries the places: one of each room that a request crosses."""
 
-PLACES = sorted(places(MODULES), key=lambda place: place[0])
+BESIDE = ("tidegate_proxy.transport.http2.client", "tidegate_proxy.transport.http2.server")
+"""Beside connections there are in these what a fault of ends one call alone."""
+ONE_CALL = {"Channel", "Call"}
+
+PLACES = sorted(
+    [*places(MODULES), *(place for place in places(BESIDE) if getattr(place[1], "__name__", "") in ONE_CALL)],
+    key=lambda place: place[0],
+)
 pytestmark = pytest.mark.apart
 
 
