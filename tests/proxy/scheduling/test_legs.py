@@ -164,7 +164,9 @@ class Split:
         message.raw_input_contents.append(np.ones(WIDTH, np.float32).tobytes())
         client = Waiting(open_envelope(message.SerializeToString(), WHOLE))
         now_ns = time.monotonic_ns()
-        self.driver.submit(client, now_ns, Due(now_ns + 60_000_000_000, 0))
+        request = self.driver.admit(client, now_ns, Due(now_ns + 60_000_000_000, 0))
+        assert request is not None
+        self.driver.schedule(request)
         return client
 
     async def called(self, *numbers: int) -> Triton:

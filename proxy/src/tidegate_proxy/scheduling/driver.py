@@ -27,7 +27,6 @@ from tidegate.engine import (
 )
 from tidegate.observation import ChangeProgressed
 from tidegate_proxy.base import refusal
-from tidegate_proxy.base.faults import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.config import PolicyChoice
 from tidegate_proxy.configuration.settings import InForce, Settings
@@ -107,22 +106,18 @@ class Driver:
 
     # Clients -----------------------------------------------------------------------------------------------------
 
-    def submit(self, client: Client, arrival_ns: int, due: Due, app: str = "") -> None:
-        """Have a request of an application scheduled; the client is told its outcome, if it is refused at once."""
-        try:
-            self._submit(client, arrival_ns, due, app)
-        except Exception as error:
-            faults.report("taking in a request", error)
-            self._give_up_client(client)
+    def admit(self, client: Client, arrival_ns: int, due: Due, app: str = "") -> Request | None:
+        """Let a client of an application wait; its request as the engine has it. None: it was told why not.
 
-    def _submit(self, client: Client, arrival_ns: int, due: Due, app: str) -> None:
+        A request whose model has become another goes to a Triton as it is.
+        """
         envelope, settings = client.envelope, self._in_force.settings
         client.arrival_ns, client.due_ns, client.until_ns = arrival_ns, due.deadline_ns, max(due)
         if self.observability.traces:
             self.observability.arrived(client)
         if client.until_ns <= arrival_ns:
             self.clients.tell(client, _rejected(settings, TIMEOUT_EXPIRED, refusal.EXPIRED))
-            return
+            return None
         request_id = self.clients.number(client)
         merge_key = envelope.merge_key
         spoilers = self._spoilers
@@ -147,13 +142,18 @@ class Driver:
         if not catalog.schedules(envelope) and envelope.model in catalog.hosts:
             self._pass_on(client)
         elif self.clients.admit(client, settings.queue):
-            self._engine.take_in(RequestArrived(time.monotonic_ns(), request))
+            return request
         else:
             words = f"[request id: {envelope.id or '<id_unknown>'}] {QUEUE_FULL}"
             self.clients.tell(client, _rejected(settings, words, refusal.QUEUE_FULL, queued=False))
+        return None
 
-    def _give_up_client(self, client: Client) -> None:
-        """A fault met its request, wherever that is by now."""
+    def schedule(self, request: Request) -> None:
+        """Have the engine take in a request that was admitted, and carry out what it decides."""
+        self._engine.take_in(RequestArrived(time.monotonic_ns(), request))
+
+    def give_up(self, client: Client) -> None:
+        """End a request that a fault met, wherever it is by now."""
         known = self.clients.remove(client.request_id)
         self.clients.tell(client, own_fault())  # who has been told already does not mind
         if known:

@@ -146,7 +146,7 @@ class Front:
             self._forward(call, message)
             return
         client = _UnaryClient(envelope, call, self._driver, call.owner)
-        self._inference.submit(client, arrival_ns, call.remaining_s())
+        self._inference.handle(client, arrival_ns, call.remaining_s())
         call.when_gone(client.leave)
 
     def _forward(self, call: Call, message: bytes | None) -> None:

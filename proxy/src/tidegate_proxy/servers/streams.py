@@ -160,7 +160,7 @@ class InferStream:
         remaining_s = self._call.remaining_s()
         client = _StreamClient(envelope, self, self._call, self._owner, end_of_call_ns(arrival_ns, remaining_s))
         self._due.append(client)
-        self._inference.submit(client, arrival_ns, remaining_s)
+        self._inference.handle(client, arrival_ns, remaining_s)
         if self._over:  # it ended before it was known whose request this is
             self.driver.leave(client)
         self._read()

@@ -1,9 +1,10 @@
-"""What becomes of an inference request, whichever way it came in: scheduled, or sent on to a Triton as it is."""
+"""The way of an inference request, whichever server it came by: `Inference.handle` has the whole of it."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 
+from tidegate_proxy.base.faults import faults
 from tidegate_proxy.configuration.apis import Protocol
 from tidegate_proxy.messages.forwarded_metadata import fits, keys_of
 from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM, Signature
@@ -27,7 +28,7 @@ Bypass = Callable[[Envelope], bool]
 
 
 class Inference:
-    """Opens requests, which may be done in any thread, and hands those that can be scheduled to the driver."""
+    """Opens requests, which may be done in any thread, and has those answered that can be scheduled."""
 
     def __init__(
         self, directory: Directory, driver: Driver, applications: Applications, bypasses: Sequence[Bypass]
@@ -105,13 +106,33 @@ class Inference:
                 return None
         return envelope
 
-    def submit(self, client: Client, arrival_ns: int, remaining_s: float | None) -> None:
-        """Have it scheduled. `remaining_s`: until the client's own deadline, if it has one."""
+    def handle(self, client: Client, arrival_ns: int, remaining_s: float | None) -> None:
+        """Have a request answered. `remaining_s`: until the client's own deadline, if it has one.
+
+        The way of a request, of which this is the middle; what waits for others goes on where an event says so:
+
+        arrive    a server reads it, the gate lets it in and says whose it is (`servers.grpc.Front.accept`,
+                  `servers.http.application.HttpFront`, `servers.streams.InferStream`)
+        open      what scheduling needs to know is read (`open`, above); where that cannot be, or shadow or canary want
+                  it so, it goes to a Triton as it is (`service.passthrough.Passages.begin`), and ends there
+        admit     it is numbered, and waits, unless its time is up or too many wait (`scheduling.driver.Driver.admit`)
+        schedule  the engine takes it in and asks the policy (`scheduling.clock.LiveEngine.take_in`), which answers now,
+                  or when other requests, the end of a batch or a timer have it decide
+        run       the engine's StartLeg has its batch gathered and sent (`scheduling.legs.Legs.start`)
+        divide    the batch's answer is cut into those of its requests (`scheduling.payload.Payload.outcomes`)
+        answer    the client is given its own (`scheduling.in_flight.WaitingClients.settle`), and its server sends it
+        """
         envelope = client.envelope
         model = self._directory.catalog.models.get(envelope.model)  # None: gone since it was opened; the engine says so
         heading = envelope.heading
         wanted = due(arrival_ns, model, heading.times, remaining_s, heeds_timeout=envelope.signature.heeds_timeout)
-        self._driver.submit(client, arrival_ns, wanted, self._applications.of(heading, client.metadata))
+        app = self._applications.of(heading, client.metadata)
+        try:
+            if request := self._driver.admit(client, arrival_ns, wanted, app):
+                self._driver.schedule(request)
+        except Exception as error:
+            faults.report("taking in a request", error)
+            self._driver.give_up(client)
 
     async def infer(self, message: bytes, remaining_s: float | None, metadata: Metadata = (), owner: str = "") -> bytes:
         """Have an owner's request over HTTP scheduled and await its answer, a serialized ModelInferResponse.
@@ -130,7 +151,7 @@ class Inference:
                 raise NotSchedulable("its headers are more than gRPC takes")
             metadata = ()  # no Triton has the model: what else could be done with them?
         client = AwaitingClient(envelope, metadata, owner)
-        self.submit(client, arrival_ns, remaining_s)
+        self.handle(client, arrival_ns, remaining_s)
         try:
             return await client.answer
         except asyncio.CancelledError:
