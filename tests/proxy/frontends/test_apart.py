@@ -18,7 +18,7 @@ import yaml
 from tritonclient.utils import InferenceServerException
 
 from tests.forked import Forked
-from tidegate_proxy.frontends.handshake import FrontUnproven, HomeUnproven
+from tidegate_proxy.frontends.address import FrontUnproven, HomeUnproven
 from tidegate_proxy.frontends.link import Link
 
 Make = Callable[..., Any]

@@ -108,7 +108,7 @@ def test_whatever_happens_every_request_ends_once_and_nothing_is_left(
     eventually: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidegate_proxy.service.probing.EVERY_S", 0.02)
+    monkeypatch.setattr("tidegate_proxy.service.discovery.EVERY_S", 0.02)
     drivers: list[Driver] = []
 
     class Seen(Driver):

@@ -268,7 +268,7 @@ def test_probes_that_are_answered_with_noise(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("tidegate_proxy.service.probing.EVERY_S", 0.02)
+    monkeypatch.setattr("tidegate_proxy.service.discovery.EVERY_S", 0.02)
     fake = start_fake(echo)
     proxy = serve_here([fake])
     live, ready = fake.answers.pop("ServerLive"), fake.answers["ServerReady"]

@@ -17,7 +17,7 @@ LOOKING_AFTER = (
     "tidegate_proxy.tritons.catalog",
     "tidegate_proxy.service.discovery",
     "tidegate_proxy.scheduling.membership",
-    "tidegate_proxy.service.probing",
+    "tidegate_proxy.service.discovery",
 )
 AT_THE_START_OR_THE_END = {
     *("close", "retire", "starting_profiles", "watch", "look_around", "change"),
@@ -39,7 +39,7 @@ def test_a_task_that_fails_once_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A Triton goes away and comes back, and has another version of its model; a fault only delays that."""
-    monkeypatch.setattr("tidegate_proxy.service.probing.EVERY_S", 0.02)
+    monkeypatch.setattr("tidegate_proxy.service.discovery.EVERY_S", 0.02)
     monkeypatch.setattr("tidegate_proxy.service.discovery.LOOK_EVERY_S", 0.05)
     triton = Refusing()
     fake = start_fake(triton)
@@ -94,7 +94,7 @@ def test_who_waits_for_a_triton_that_is_given_up_is_told_though_that_failed_once
     eventually: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidegate_proxy.service.probing.EVERY_S", 0.02)
+    monkeypatch.setattr("tidegate_proxy.service.discovery.EVERY_S", 0.02)
     triton = Refusing()
     triton.go_on.clear()
     fake = start_fake(triton)

@@ -50,7 +50,7 @@ def test_one_model_that_is_broken_keeps_no_other_from_being_served(
 def test_a_triton_with_a_broken_model_is_taken_back(
     start_fake: Make, serve_here: Make, infers: Callable[[Any], bool], eventually: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate_proxy.service.probing.EVERY_S", 0.02)
+    monkeypatch.setattr("tidegate_proxy.service.discovery.EVERY_S", 0.02)
     fake = start_fake(echo)
     proxy = serve_here([fake])
     (backend,) = proxy.serving._discovery.backends

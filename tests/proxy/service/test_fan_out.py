@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.base.outcome import Outcome, RequestFailed
+from tidegate_proxy.servers.http.forward import HttpCodec, index_json
 from tidegate_proxy.servers.http.interface import Answer, Call
 from tidegate_proxy.servers.http.routes import NONE
-from tidegate_proxy.servers.http.several import HttpCodec, index_json
 from tidegate_proxy.service.fan_out import (
     VERBS,
     ControlCall,

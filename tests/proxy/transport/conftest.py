@@ -15,8 +15,7 @@ from ngh2.events import ConnectionClosed, DataReceived, Event, ResponseReceived,
 from tests.proxy.fixtures.fronted import Fronted
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import InForce, settings_of
-from tidegate_proxy.frontends.home import Services
-from tidegate_proxy.frontends.servers import GrpcOfFronts
+from tidegate_proxy.frontends.home import GrpcOfFronts, Services
 from tidegate_proxy.transport import Call, Http2Server, Server
 from tidegate_proxy.transport.client_bounds import Bounds
 

@@ -20,7 +20,7 @@ from tidegate.host import PluginError, Plugins
 from tidegate_proxy.access.gate import Authenticator, CredentialFileError, RestrictionError, Restrictions, headers_of
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.home_config import assignment_of
-from tidegate_proxy.frontends.handshake import secret_in
+from tidegate_proxy.frontends.address import secret_in
 from tidegate_proxy.observability.tracing import TracingError, require_exporter
 from tidegate_proxy.transport.tls import TlsError, channel_credentials, server_context
 

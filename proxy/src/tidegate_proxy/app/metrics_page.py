@@ -19,7 +19,7 @@ from tidegate_proxy.app.dashboard.live import Live
 from tidegate_proxy.app.dashboard.routes import LivePage
 from tidegate_proxy.app.dashboard.viewers import Viewers
 from tidegate_proxy.configuration.apis import Api
-from tidegate_proxy.deployed.processes import Processes
+from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.recorder import Counts, Observability, Snapshot
 from tidegate_proxy.observability.shared_page import SharedPage
@@ -70,7 +70,7 @@ class MetricsPage:
         limits: HttpLimits,
         trial: Trial,
         actuator: Actuator | None = None,
-        processes: Processes | None = None,
+        processes: RunningTritons | None = None,
     ) -> None:
         self._policy = policy
         self._liveness = liveness

@@ -21,10 +21,9 @@ from tidegate.observation import Observer, Recorder
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.app.actuation.actuator import Actuator
 from tidegate_proxy.app.claims import Claims, ServedModels, load_missing, planned_for
-from tidegate_proxy.app.doctor.asking import executions, not_ready
+from tidegate_proxy.app.doctor.asking import executions, not_ready, why_not_ready
 from tidegate_proxy.app.doctor.diagnosis import AT_START, diagnose
 from tidegate_proxy.app.doctor.facts import NotReady, facts_of
-from tidegate_proxy.app.doctor.reach import why_not_ready
 from tidegate_proxy.app.metrics_page import MetricsPage
 from tidegate_proxy.app.proxy import Proxy
 from tidegate_proxy.app.tritons import Tritons, backend_of
@@ -33,9 +32,8 @@ from tidegate_proxy.configuration.descriptors import within_descriptors
 from tidegate_proxy.configuration.home_config import assignment_of
 from tidegate_proxy.configuration.settings import InForce, settings_of
 from tidegate_proxy.configuration.tritons import TritonAddress
-from tidegate_proxy.deployed.processes import Processes
-from tidegate_proxy.frontends.home import Home, Services
-from tidegate_proxy.frontends.servers import GrpcOfFronts, HttpOfFronts
+from tidegate_proxy.deployed.tritons import RunningTritons
+from tidegate_proxy.frontends.home import GrpcOfFronts, Home, HttpOfFronts, Services
 from tidegate_proxy.messages.request import Applications, Client
 from tidegate_proxy.observability.recorder import Observability
 from tidegate_proxy.observability.tracing import otlp_tracing
@@ -57,9 +55,9 @@ from tidegate_proxy.transport.ports import bind
 from tidegate_proxy.transport.tls import server_context
 from tidegate_proxy.tritons import restrictions as of_tritons
 from tidegate_proxy.tritons.backend import Backend, BackendError, BackendSilent
+from tidegate_proxy.tritons.batching_mode import drop_delays
 from tidegate_proxy.tritons.catalog import Catalog, Directory, discover
 from tidegate_proxy.tritons.gpus import gpus_here
-from tidegate_proxy.tritons.queue_delay import drop_delays
 from tidegate_proxy.tritons.shared_memory import Regions
 from tidegate_proxy.tritons.starting_profiles import hosted, misfits, said_of_others, starting_profiles
 
@@ -71,7 +69,7 @@ WAKE_SLACK_NS = 30_000_000
 
 @asynccontextmanager
 async def serving(  # noqa: PLR0915 - the list of all parts
-    config: ServeConfig, plugins: Plugins, processes: Processes | None = None, home: Home | None = None
+    config: ServeConfig, plugins: Plugins, processes: RunningTritons | None = None, home: Home | None = None
 ) -> AsyncIterator[Proxy]:
     """Serve until the block is left; then what is under way may end, for as long as `drain_s`.
 
@@ -260,7 +258,9 @@ async def _drain(proxy: Proxy, control: Control) -> None:
     proxy.driver.dismiss()
 
 
-def _controller(config: ServeConfig, plugins: Plugins, processes: Processes | None) -> tuple[Controller, Layout] | None:
+def _controller(
+    config: ServeConfig, plugins: Plugins, processes: RunningTritons | None
+) -> tuple[Controller, Layout] | None:
     """The controller that the configuration names, and the layout that it begins with; None: it names none.
 
     Raises PluginError, DocumentError.
@@ -294,7 +294,7 @@ def _actuator(
     controller: tuple[Controller, Layout],
     engine: Engine,
     tritons: Tritons,
-    processes: Processes | None,
+    processes: RunningTritons | None,
 ) -> Actuator:
     choice, (decider, layout) = config.controller, controller
     assert choice is not None, "there is a controller"

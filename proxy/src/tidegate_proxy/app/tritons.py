@@ -13,8 +13,7 @@ from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.scheduling.driver import Driver
-from tidegate_proxy.service.discovery import Discovery
-from tidegate_proxy.service.probing import watch
+from tidegate_proxy.service.discovery import Discovery, watch
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.catalog import Directory
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from tidegate.documents import WrongField
     from tidegate_proxy.app.doctor.examination import TritonReport
-    from tidegate_proxy.app.doctor.finding import Finding, Severity
+    from tidegate_proxy.app.doctor.facts import Finding, Severity
 
 
 def check(

@@ -10,8 +10,7 @@ from tidegate_proxy.commands.repository_flags import RepositoryFlags, repositori
 from tidegate_proxy.commands.triton_flags import TritonFlags, tritons_of
 
 if TYPE_CHECKING:
-    from tidegate_proxy.app.doctor.facts import Facts
-    from tidegate_proxy.app.doctor.finding import Finding
+    from tidegate_proxy.app.doctor.facts import Facts, Finding
     from tidegate_proxy.configuration.config import ServeConfig
 
 
@@ -52,10 +51,9 @@ def doctor(
     from rich.console import Console
     from rich.markup import escape
 
-    from tidegate_proxy.app.doctor.document import document_of
-    from tidegate_proxy.app.doctor.finding import Finding, grouped
-    from tidegate_proxy.app.doctor.page import print_findings, print_models, verdict
-    from tidegate_proxy.app.doctor.restarts import restarted_tritons
+    from tidegate_proxy.app.doctor.facts import Finding, grouped
+    from tidegate_proxy.app.doctor.installation import restarted_tritons
+    from tidegate_proxy.app.doctor.report import document_of, print_findings, print_models, verdict
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
 
     if config is None and not triton:
@@ -94,7 +92,7 @@ def _examined(
     from tidegate.host import Plugins
     from tidegate_proxy.app.config_check import check_offline, warnings
     from tidegate_proxy.app.doctor.examination import examine
-    from tidegate_proxy.app.doctor.finding import Finding, grouped
+    from tidegate_proxy.app.doctor.facts import Finding, grouped
 
     plugins = Plugins.installed()
     notices = [Finding("warning", "configuration", each.where, each.what, "") for each in warnings(settings)]

@@ -42,7 +42,7 @@ def init(
 
     from tidegate.host import Plugins
     from tidegate_proxy.app.doctor.examination import examine
-    from tidegate_proxy.app.doctor.page import verdict
+    from tidegate_proxy.app.doctor.report import verdict
     from tidegate_proxy.commands.initial_config import initial_configuration
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
     from tidegate_proxy.transport.tls import TlsError, channel_credentials

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from tidegate.documents import Layout
     from tidegate_proxy.tritons.mig.changes import Change
-    from tidegate_proxy.tritons.mig.interface import MigGpu, MigNode
+    from tidegate_proxy.tritons.mig.interface import MigGpu
+    from tidegate_proxy.tritons.mig.nvml import NvmlMig
 
 
 class Action(StrEnum):
@@ -112,10 +113,9 @@ def _act(
     yes: bool,
     as_json: bool,
 ) -> None:
-    from tidegate_proxy.tritons.mig.changes import changes
+    from tidegate_proxy.tritons.mig.changes import changes, cuts_of, node_of, read_wish
     from tidegate_proxy.tritons.mig.finding import uuid_of
     from tidegate_proxy.tritons.mig.nvml import NvmlMig
-    from tidegate_proxy.tritons.mig.wanted import cuts_of, node_of, read_wish
 
     if source is None:
         _show(console, NvmlMig().gpus(), as_json=as_json)
@@ -139,8 +139,8 @@ def _act(
                 _apply(console, there, found, yes=yes)
 
 
-def _apply(console: "Console", there: "MigNode", found: "Sequence[Change]", *, yes: bool) -> None:
-    from tidegate_proxy.tritons.mig.applying import apply_changes
+def _apply(console: "Console", there: "NvmlMig", found: "Sequence[Change]", *, yes: bool) -> None:
+    from tidegate_proxy.tritons.mig.changes import apply_changes
 
     if not yes:
         console.print("Nothing is changed: do it with --yes.")
@@ -183,7 +183,7 @@ def _gpu(gpu: "MigGpu") -> dict[str, Any]:
 
 
 def _plan(console: "Console", layout: "Layout", node: str | None, *, as_json: bool) -> None:
-    from tidegate_proxy.tritons.mig.wanted import cuts_of, node_of
+    from tidegate_proxy.tritons.mig.changes import cuts_of, node_of
 
     every = sorted({worker.device.node for worker in layout.workers})
     nodes = [node_of(layout, node)] if node else every
@@ -235,8 +235,8 @@ def _tell(console: "Console", found: "Sequence[Change]", *, as_json: bool) -> No
 
 def _env(console: "Console", source: Path, layout: "Layout", node: str, gpus: "Sequence[MigGpu]") -> None:
     from tidegate.documents import device_variable, read_deployment
+    from tidegate_proxy.tritons.mig.changes import check_names, gpu_of, workers_by_cut
     from tidegate_proxy.tritons.mig.finding import uuids
-    from tidegate_proxy.tritons.mig.wanted import check_names, gpu_of, workers_by_cut
 
     variables = {worker.name: device_variable(worker.repository) for worker in read_deployment(source).workers}
     cut = workers_by_cut(layout, node)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from tidegate_proxy.app.proxy import Proxy
     from tidegate_proxy.configuration.config import ServeConfig
-    from tidegate_proxy.deployed.processes import Processes
+    from tidegate_proxy.deployed.tritons import RunningTritons
     from tidegate_proxy.frontends.home import Home
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ async def run_proxy(
     settings: "ServeConfig",
     read_again: "Callable[[], ServeConfig]",
     announce: "Callable[[Proxy], None]",
-    processes: "Processes | None" = None,
+    processes: "RunningTritons | None" = None,
     home: "Home | None" = None,
     taken_up: "Callable[[], None]" = lambda: None,
 ) -> "Proxy | None":

@@ -17,6 +17,10 @@ class DeploymentError(Exception):
     """A deployment that cannot be started or stopped here; the message says what, where and the remedy."""
 
 
+class WorkerNotStarted(Exception):
+    """The process of a worker did not come up; the message says why. Nothing of it is left."""
+
+
 @dataclass(frozen=True)
 class WorkerPlan:
     """One worker that is to be started. Ports are 0 where any free one will do."""

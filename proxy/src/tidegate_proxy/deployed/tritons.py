@@ -13,8 +13,7 @@ from pathlib import Path
 
 from tidegate.documents import RUN_FOLDER, DocumentError, Layout, LayoutWorker
 from tidegate_proxy.configuration.tritons import TritonAddress
-from tidegate_proxy.deployed.folder import DeploymentError, WorkerPlan, port_remedy
-from tidegate_proxy.deployed.processes import WorkerNotStarted
+from tidegate_proxy.deployed.folder import DeploymentError, WorkerNotStarted, WorkerPlan, port_remedy
 from tidegate_proxy.deployed.repositories import Repositories, plain
 from tidegate_proxy.deployed.slice_environment import environment_of
 from tidegate_proxy.deployed.state import RunningWorker

@@ -7,15 +7,12 @@ docs/decisions/0064-fronts.md and 0067-homes.md say why it is done so.
 
     supervisor.py       starts homes and fronts, and starts anew those that end
     front.py            a front
-      relayed_call.py       a gRPC call, as the front passes it on; relayed_exchange.py: an HTTP request
-      relayed_stream.py     a stream, which may name models of several homes
+      relayed.py            a gRPC call, an HTTP request and a stream, as the front passes them on
       home_line.py          a home, as the front knows it
       routes.py             which home is asked for which model
-      together.py           what concerns all homes, answered as by one server; together_http.py: over HTTP
+      together.py           what concerns all homes, answered as by one server
     link.py, frames.py  what fronts and homes say to each other
-      address.py            where they find each other; handshake.py: how they prove to be who they are
-    home.py             a home's side
-      servers.py            the home's servers, whose clients the fronts have
-      remote_call.py        a gRPC call, as the home sees it; remote_exchange.py: an HTTP request
-      claims.py             which models it answers for, of several homes; how they move
+      address.py            where they find each other, and how they prove to be who they are
+    home.py             a home's side, and its servers, whose clients the fronts have
+      remote.py             a gRPC call and an HTTP request, as the home sees them
 """

@@ -1,23 +1,127 @@
-"""Where fronts find a home, and homes listen for fronts: a socket of this machine, or a port that others reach, too."""
+"""Where fronts and homes find each other, and how they prove to be who they are.
+
+Those of other machines prove to each other that they know the same secret, before they say anything. Each answers a
+number that the other has drawn with an HMAC (RFC 2104) over both numbers and its own role. The secret itself is never
+sent, and no answer can be used again, nor by the other side. What is said afterwards is neither encrypted nor signed by
+it: that is what TLS is for.
+"""
 
 import asyncio
+import hmac
 import logging
+import secrets
 import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from tidegate_proxy.access.gate import CredentialFileError
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import HomeConfig, ServerTls
 from tidegate_proxy.configuration.links import LinksConfig
 from tidegate_proxy.configuration.tritons import TritonTls
-from tidegate_proxy.frontends.handshake import FrontUnproven, HomeUnproven, secret_in
+from tidegate_proxy.frontends.frames import Kind
 from tidegate_proxy.frontends.link import Link, LinkEnd
 from tidegate_proxy.transport.ports import bind
 from tidegate_proxy.transport.tls import channel_context, server_context
 
 log = logging.getLogger(__name__)
+
+
+_NUMBER_BYTES: Final = 32
+_SHORTEST: Final = 16
+_WITHIN_S: Final = 5.0
+"""Whoever has not proven it by then is sent away."""
+_LARGEST: Final = 256
+"""No frame may have more bytes before that."""
+
+
+def secret_in(path: Path) -> bytes:
+    """The secret in a file, without blanks around it. Raises CredentialFileError."""
+    try:
+        secret = path.read_bytes().strip()
+    except OSError as error:
+        raise CredentialFileError(f"links.secret_file: {path}: {error.strerror}") from error
+    if len(secret) < _SHORTEST:
+        raise CredentialFileError(
+            f"links.secret_file: {path} has {len(secret)} bytes: it must have {_SHORTEST} or more, "
+            "as `openssl rand -hex 32` makes them"
+        )
+    return secret
+
+
+class _Unproven:
+    """The end of a link of which it is not known who is at the other one."""
+
+    def __init__(self, link: Link, secret: bytes, lost: Callable[[], None]) -> None:
+        self.link = link
+        self._secret = secret
+        self._lost = lost
+        self.drawn = secrets.token_bytes(_NUMBER_BYTES)
+        link.limit(_LARGEST)
+        self._timer = asyncio.get_running_loop().call_later(_WITHIN_S, link.abort)
+
+    def lost(self) -> None:
+        """The other end is gone, or was sent away."""
+        self._timer.cancel()
+        self._lost()
+
+    def proof(self, role: bytes, theirs: bytes, ours: bytes) -> bytes:
+        """What who has this role answers."""
+        return hmac.digest(self._secret, role + theirs + ours, "sha256")
+
+    def is_proof(self, given: bytes, role: bytes, theirs: bytes, ours: bytes) -> bool:
+        """Whether it is what who has this role answers."""
+        return hmac.compare_digest(given, self.proof(role, theirs, ours))
+
+    def go_on(self, make_end: Callable[[Link], LinkEnd]) -> None:
+        """The other one is who it should be."""
+        self._timer.cancel()
+        self.link.limit(None)
+        self.link.hand_over(make_end)
+
+
+class FrontUnproven(_Unproven):
+    """A home's end: it draws a number, and hears from a front that knows the secret."""
+
+    def __init__(self, link: Link, secret: bytes, make_end: Callable[[Link], LinkEnd]) -> None:
+        """`make_end`: what goes on once that is proven."""
+        super().__init__(link, secret, lambda: None)
+        self._make_end = make_end
+        link.send(Kind.CHALLENGE, payload=self.drawn)
+
+    def take(self, kind: int, _number: int, payload: bytes) -> None:
+        """The front's number and proof."""
+        theirs, given = payload[:_NUMBER_BYTES], payload[_NUMBER_BYTES:]
+        if kind != Kind.PROOF or not self.is_proof(given, b"front", self.drawn, theirs):
+            self.link.abort()
+            return
+        self.link.send(Kind.PROVEN, payload=self.proof(b"home", theirs, self.drawn))
+        self.go_on(self._make_end)
+
+
+class HomeUnproven(_Unproven):
+    """A front's end: it answers a home's number with its proof and a number of its own, and checks the answer."""
+
+    def __init__(
+        self, link: Link, secret: bytes, make_end: Callable[[Link], LinkEnd], refused: Callable[[], None]
+    ) -> None:
+        """`make_end`: what goes on once that is proven; `refused`: called where the link ends before."""
+        super().__init__(link, secret, refused)
+        self._make_end = make_end
+        self._theirs = b""
+
+    def take(self, kind: int, _number: int, payload: bytes) -> None:
+        """The home's number, then its proof."""
+        if kind == Kind.CHALLENGE and not self._theirs:
+            self._theirs = payload
+            self.link.send(Kind.PROOF, payload=self.drawn + self.proof(b"front", payload, self.drawn))
+        elif kind == Kind.PROVEN and self._theirs and self.is_proof(payload, b"home", self.drawn, self._theirs):
+            self.go_on(self._make_end)
+        else:
+            self.link.abort()
+
 
 MakeEnd = Callable[[Link], LinkEnd]
 _CONNECT_S: Final = 5.0

@@ -25,12 +25,9 @@ from tidegate_proxy.frontends import frames
 from tidegate_proxy.frontends.address import HomeAddress, RemoteAddress
 from tidegate_proxy.frontends.frames import Kind
 from tidegate_proxy.frontends.home_line import HomeLine, no_home, shutting_down
-from tidegate_proxy.frontends.relayed_call import RelayedCall
-from tidegate_proxy.frontends.relayed_exchange import HomeLost, RelayedExchange, scope_of
-from tidegate_proxy.frontends.relayed_stream import RelayedStream
+from tidegate_proxy.frontends.relayed import HomeLost, RelayedCall, RelayedExchange, RelayedStream, scope_of
 from tidegate_proxy.frontends.routes import Routes
-from tidegate_proxy.frontends.together import OF_ONE_MODEL, Together
-from tidegate_proxy.frontends.together_http import TogetherHttp
+from tidegate_proxy.frontends.together import OF_ONE_MODEL, Together, TogetherHttp
 from tidegate_proxy.servers.http.exchange import Exchange
 from tidegate_proxy.servers.http.interface import Receive, Scope, Send
 from tidegate_proxy.servers.http.routes import match

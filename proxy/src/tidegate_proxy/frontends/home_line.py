@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import grpc
 
@@ -17,6 +17,9 @@ from tidegate_proxy.frontends.link import Link
 from tidegate_proxy.servers.http.interface import Answer
 from tidegate_proxy.service.fan_out import ControlCall
 from tidegate_proxy.transport.http2.headers import CODES
+
+if TYPE_CHECKING:
+    from tidegate_proxy.frontends.front import Front
 
 log = logging.getLogger(__name__)
 
@@ -62,20 +65,10 @@ class Relayed(Protocol):
         """It could not begin, as its home was away: now it may."""
 
 
-class Told(Protocol):
-    """Who hears what a home says of itself."""
-
-    def home_said(self, home: "HomeLine", kind: int, payload: bytes) -> None:
-        """A frame that is about no call."""
-
-    def home_lost(self, home: "HomeLine") -> None:
-        """It is not linked any more."""
-
-
 class HomeLine:
     """Lives in the event loop of a front."""
 
-    def __init__(self, number: int, address: HomeAddress, told: Told) -> None:
+    def __init__(self, number: int, address: HomeAddress, told: "Front") -> None:
         self.number = number
         self._address = address
         self._told = told

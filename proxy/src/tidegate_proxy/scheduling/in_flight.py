@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidegate.engine import StartLeg
 from tidegate_proxy.base.faults import faults
@@ -36,26 +36,21 @@ class LegRun:
     call: PendingCall | None = None
     recovery: asyncio.Task[None] | None = None
     """What is done about its failure."""
+    batch_id: int = field(init=False)
+    backend: Backend = field(init=False)
+    """Where it runs."""
+    is_last: bool = field(init=False)
+    """Whether its batch is answered after it."""
 
-    @property
-    def batch_id(self) -> int:
-        """Its batch."""
-        return self.effect.batch.id
-
-    @property
-    def backend(self) -> Backend:
-        """Where it runs."""
-        return self.stage.backend
+    def __post_init__(self) -> None:
+        batch = self.effect.batch
+        self.batch_id, self.backend = batch.id, self.stage.backend
+        self.is_last = self.effect.leg + 1 == len(batch.legs)
 
     @property
     def planned_ns(self) -> int:
         """How long it is planned to take."""
         return self.effect.batch.legs[self.effect.leg].duration_ns
-
-    @property
-    def is_last(self) -> bool:
-        """Whether its batch is answered after it."""
-        return self.effect.leg + 1 == len(self.effect.batch.legs)
 
     @property
     def abandoned(self) -> bool:

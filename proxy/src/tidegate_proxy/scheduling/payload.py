@@ -6,7 +6,7 @@ How large an answer will be is learned from the answers before it, to requests o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final
 
@@ -67,11 +67,11 @@ class Stage:
     """That of this leg, then those of the later ones, which may read what it writes."""
     alone: bool
     """Whether it is the only leg, of a model that its Triton knows by the name that clients use."""
+    backend: Backend = field(init=False)
+    """Where it runs."""
 
-    @property
-    def backend(self) -> Backend:
-        """Where it runs."""
-        return self.backends[0]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "backend", self.backends[0])
 
 
 @dataclass(frozen=True, slots=True)

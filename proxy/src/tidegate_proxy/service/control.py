@@ -272,14 +272,8 @@ class Control:
             own = {key: counts for key, counts in self._observability.statistics.snapshot().items() if key[0] == name}
             alone: bytes = merge_statistics((), own, split=(name,)).SerializeToString()
             return alone
-        outcomes = await self._fan_out.all_of(call)
-        answers = [outcome for outcome in outcomes if isinstance(outcome, bytes)]
-        if not answers:
-            answer_in(outcomes[0])
         catalog, counted = self._directory.catalog, self._observability.statistics.snapshot()
-        responses = [service_pb2.ModelStatisticsResponse.FromString(answer) for answer in answers]
-        merged: bytes = merge_statistics(responses, counted, catalog.hidden, catalog.split).SerializeToString()
-        return merged
+        return answer_in(await self._fan_out.statistics(call, counted, catalog.hidden, catalog.split))
 
     async def _live(self, _call: ControlCall) -> bytes:
         serialized: bytes = service_pb2.ServerLiveResponse(live=not self.liveness.complaint()).SerializeToString()

@@ -1,4 +1,4 @@
-"""Keeps the catalog true: asks the Tritons again when what they serve may have changed."""
+"""Keeps the catalog true: asks the Tritons again when what they serve may have changed, and whether they live."""
 
 import asyncio
 import logging
@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from tidegate.control import Roster
@@ -18,13 +19,13 @@ from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.fan_out import Verb
 from tidegate_proxy.tritons import restrictions as of_tritons
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
-from tidegate_proxy.tritons.batching_mode import lines_of
+from tidegate_proxy.tritons.batching_mode import drop_delays, lines_of
 from tidegate_proxy.tritons.catalog import Catalog, Directory, discover, followed
-from tidegate_proxy.tritons.queue_delay import drop_delays
 from tidegate_proxy.tritons.serialization import Ended
 from tidegate_proxy.tritons.starting_profiles import starting_profiles
 
 log = logging.getLogger(__name__)
+
 
 LOOK_EVERY_S = 5.0
 """How often the Tritons are asked for what was loaded or unloaded without Tidegate."""
@@ -330,3 +331,50 @@ def tell(catalog: Catalog, before: Catalog | None = None) -> None:
 
 def _known(catalog: Catalog, backend: Backend) -> dict[str, tuple[str, ...]]:
     return {model.config.name: model.versions for model in catalog.loaded.get(backend, ())}
+
+
+EVERY_S = 0.5
+PATIENCE = 3
+"""Probes in a row that fail at once after which a Triton counts as gone. One that answers nothing at all counts as hung
+after its `health_timeout_s`; one that refuses connections is found earlier, by the calls that fail."""
+
+
+async def watch(backend: Backend, driver: Driver, discovery: Discovery) -> None:
+    """Probe one Triton for ever, one probe at a time. Who answers inferences need not answer probes."""
+    silence = Silence()
+    while True:
+        await asyncio.sleep(EVERY_S)
+        try:
+            await _look(backend, driver, discovery, silence)
+        except Exception as error:  # whatever it answered to one probe, there is a next
+            faults.report(f"a probe of Triton at {backend.address}", error)
+
+
+@dataclass
+class Silence:
+    """The silence of one Triton: probes in a row that it has not answered, and since when it has answered nothing."""
+
+    probes: int = 0
+    since_ns: int = 0
+
+
+async def _look(backend: Backend, driver: Driver, discovery: Discovery, silence: Silence) -> None:
+    """Probe it, unless it has just answered something else."""
+    driver.membership.give_up_overdue(backend)
+    began_ns = time.monotonic_ns()
+    if not backend.alive:
+        silence.probes = 0
+        if driver.membership.is_ejected(backend):
+            return
+        if await backend.is_live():
+            await discovery.take_back(backend)
+        else:
+            backend.cut_off()  # what it was asked since it was given up, where no other can be asked
+    elif backend.heard_ns > began_ns - EVERY_S * 1e9 or await backend.is_live() or backend.heard_ns > began_ns:
+        silence.probes = 0
+    else:
+        silence.since_ns = silence.since_ns if silence.probes else began_ns
+        silence.probes += 1
+        silent_s = (time.monotonic_ns() - silence.since_ns) / 1e9
+        if silence.probes >= PATIENCE or silent_s >= backend.health_timeout_s:
+            driver.membership.give_up(backend, f"it did not answer {silence.probes} probes in {silent_s:.1f} s")

@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -11,6 +11,8 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, answer_in
+from tidegate_proxy.observability.merged_statistics import merge_statistics
+from tidegate_proxy.observability.recorder import Counts
 from tidegate_proxy.service.passthrough import Routing
 from tidegate_proxy.transport import Metadata
 from tidegate_proxy.tritons.backend import Backend
@@ -100,6 +102,14 @@ class Codec(ABC, Generic[AnyTriton, Question, Answer]):
         """The index that it has given."""
 
     @abstractmethod
+    def statistics_in(self, answer: Answer) -> service_pb2.ModelStatisticsResponse:
+        """The statistics of models that it has given."""
+
+    @abstractmethod
+    def statistics_as(self, statistics: service_pb2.ModelStatisticsResponse, like: Answer) -> Answer:
+        """Statistics as an answer, beside which all is as in another one."""
+
+    @abstractmethod
     def index_as(self, index: Sequence[IndexRow], like: Answer) -> Answer:
         """An index as an answer, beside which all is as in another one."""
 
@@ -157,6 +167,35 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
             return next((answer for answer in answers if not codec.succeeded(answer)), first)
         given = [answer for answer in answers if codec.succeeded(answer)]
         return codec.index_as(self._whole(map(codec.index_in, given)), given[0]) if given else first
+
+    async def statistics(
+        self,
+        question: Question,
+        counted: Mapping[tuple[str, str], Counts] | None = None,
+        hidden: Collection[str] = (),
+        split: Collection[str] = (),
+    ) -> Answer:
+        """What they have counted, added up where it is the same model's; the first failure, where none answers.
+
+        `counted`: what Tidegate counts in their place; None: nothing, and what one alone says is passed on.
+        """
+        codec, answers = self._codec, await self.all_of(question)
+        given = [answer for answer in answers if codec.succeeded(answer)]
+        if not given or (len(given) == 1 and counted is None):
+            return (given or answers)[0]
+        merged = merge_statistics([*map(codec.statistics_in, given)], counted or {}, hidden, split)
+        return codec.statistics_as(merged, given[0])
+
+    async def first_done(self, question: Question) -> Answer | None:
+        """Ask one after the other until one has done it; the first failure, where none has; None: none lives."""
+        first: Answer | None = None
+        for triton in self._tritons:
+            if triton.alive:
+                answer = await self._codec.ask(triton, question)
+                if self._codec.succeeded(answer):
+                    return answer
+                first = answer if first is None else first
+        return first
 
     def _asked(self) -> Sequence[AnyTriton]:
         return [triton for triton in self._tritons if triton.alive] or self._tritons[:1]
@@ -219,6 +258,15 @@ class GrpcAnswers(Codec[AnyTriton, ControlCall, Outcome]):
     def index_in(self, answer: Outcome) -> Iterable[IndexRow]:
         """The index that it has given."""
         return index_of(answer_in(answer))
+
+    def statistics_in(self, answer: Outcome) -> service_pb2.ModelStatisticsResponse:
+        """The statistics of models that it has given."""
+        return service_pb2.ModelStatisticsResponse.FromString(answer_in(answer))
+
+    def statistics_as(self, statistics: service_pb2.ModelStatisticsResponse, like: Outcome) -> Outcome:
+        """Statistics as an answer."""
+        serialized: bytes = statistics.SerializeToString()
+        return serialized
 
     def index_as(self, index: Sequence[IndexRow], like: Outcome) -> Outcome:
         """An index as an answer."""

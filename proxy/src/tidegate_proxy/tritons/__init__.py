@@ -3,7 +3,7 @@
 backend             one Triton: its addresses, channel and health
 catalog             what all of them serve, as one value
 variants            models whose configurations differ between Tritons
-batching_mode       whether a model's requests are merged, run alone or pass through
+batching_mode       whether a model's requests are merged, run alone or pass through; loads it without Triton's delay
 declared_padding    the padding that an operator declares, checked against the model's configuration
 split_models        models in partitions, which clients see as one
 execution_slots     which instances run in turn, and how many workers that makes
@@ -12,7 +12,6 @@ interference        by how much models slow each other down
 kinds               what kind of worker each Triton is
 gpus                which GPUs and MIG instances this machine has
 starting_profiles   how long batches are expected to take at first
-queue_delay         loads models without Triton's own queue delay
 shared_memory       regions that Tidegate and Tritons on this machine share
 restrictions        the headers that open what a Triton restricts
 metrics_scrape      the metrics pages of Tritons

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -30,6 +31,9 @@ from tidegate_proxy.servers.http.exchange import Exchange
 from tidegate_proxy.servers.http.interface import Receive, Scope, Send
 from tidegate_proxy.servers.http.server import start_server
 from tidegate_proxy.transport.ports import bind
+
+if TYPE_CHECKING:
+    from tidegate_proxy.app.dashboard.live import Live
 
 EVIL = "<img src=x onerror='document.title=1'><script>document.title=2</script>\"'`${1}"
 LONG = "a-model-whose-name-does-not-end" * 5
@@ -106,7 +110,7 @@ class Broken(Hostile):
 def in_browser(folder: Path, test: Callable[[Tab, str], Awaitable[None]], shown: Hostile | None = None) -> None:
     async def all_of_it() -> None:
         hostile = shown or Hostile()
-        page = LivePage(hostile, None if shown else Viewers(hostile), lambda _headers: None)
+        page = LivePage(hostile, None if shown else Viewers(cast("Live", hostile)), lambda _headers: None)
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             await page.answer(Exchange(scope, receive, send), scope["query_string"])

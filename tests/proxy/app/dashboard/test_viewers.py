@@ -3,12 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from tidegate_proxy.app.dashboard import viewers
 from tidegate_proxy.app.dashboard.snapshot import Snapshot
 from tidegate_proxy.app.dashboard.viewers import MOST, TooMany, Viewers
+
+if TYPE_CHECKING:
+    from tidegate_proxy.app.dashboard.live import Live
 
 
 class Watched:
@@ -41,7 +45,7 @@ def run(test: Callable[[Watched, Viewers], Awaitable[None]]) -> Watched:
     watched = Watched()
 
     async def all_of_it() -> None:
-        those = Viewers(watched)
+        those = Viewers(cast("Live", watched))
         try:
             await asyncio.wait_for(test(watched, those), 20)
         finally:

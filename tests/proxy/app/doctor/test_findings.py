@@ -7,24 +7,40 @@ import pytest
 
 from tests.proxy.app.doctor.made_up import config_of, facts_of, profiles_of, said
 from tidegate.documents import ProfileFile
-from tidegate_proxy.app.doctor.agreement import disagreements
-from tidegate_proxy.app.doctor.batching import (
+from tidegate_proxy.app.doctor.diagnosis import diagnose
+from tidegate_proxy.app.doctor.facts import (
+    ENOUGH_EXECUTIONS,
+    Executions,
+    Finding,
+    Form,
+    NotReady,
+    RowsVerdict,
+    Service,
+    Timed,
+    grouped,
+)
+from tidegate_proxy.app.doctor.installation import broken_plugins, unseen_gpus
+from tidegate_proxy.app.doctor.models import (
     batches_of_one,
+    disagreements,
     judged_twice,
     merged_by_nobody,
+    merged_rows,
+    models_that_do_not_load,
+    models_that_nobody_has,
+    parts_of_nobody,
+    remedy_for,
     waiting_twice,
     words_in_vain,
 )
-from tidegate_proxy.app.doctor.diagnosis import diagnose
-from tidegate_proxy.app.doctor.facts import Executions, Form, NotReady, RowsVerdict, Service, Timed
-from tidegate_proxy.app.doctor.finding import Finding, grouped
-from tidegate_proxy.app.doctor.installation import broken_plugins, unseen_gpus
-from tidegate_proxy.app.doctor.loading import models_that_do_not_load
-from tidegate_proxy.app.doctor.names import models_that_nobody_has, parts_of_nobody, remedy_for
-from tidegate_proxy.app.doctor.one_row import ENOUGH_EXECUTIONS
-from tidegate_proxy.app.doctor.profiles import measured_in_vain, not_measured, shapes_in_vain
-from tidegate_proxy.app.doctor.rows import merged_rows
-from tidegate_proxy.app.doctor.slos import requests_not_timed, slos_in_vain, slos_too_short
+from tidegate_proxy.app.doctor.times import (
+    measured_in_vain,
+    not_measured,
+    requests_not_timed,
+    shapes_in_vain,
+    slos_in_vain,
+    slos_too_short,
+)
 from tidegate_proxy.tritons.batching_mode import Consent
 
 

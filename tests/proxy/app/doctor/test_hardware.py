@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2
 from tests.proxy.app.doctor.made_up import config_of, facts_of, profiles_of, said
 from tidegate.documents import Hardware, ProfileFile
 from tidegate_proxy.app.doctor.facts import Facts, Form
-from tidegate_proxy.app.doctor.hardware import measured_elsewhere, measured_otherwise
+from tidegate_proxy.app.doctor.times import measured_elsewhere, measured_otherwise
 
 H100 = Hardware(cpu="AMD EPYC 9554", cores=16, gpus=("NVIDIA H100 80GB HBM3",), driver="550.54")
 A100 = Hardware(cpu="Intel Xeon 8358", cores=16, gpus=("NVIDIA A100-SXM4-40GB",), driver="550.54")

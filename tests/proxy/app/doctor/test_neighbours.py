@@ -8,7 +8,7 @@ from tests.proxy.app.doctor.made_up import config_of, facts_of, profiles_of, sai
 from tidegate.api import Model
 from tidegate.documents import ProfileFile
 from tidegate_proxy.app.doctor.facts import Facts
-from tidegate_proxy.app.doctor.neighbours import in_turn_on_processors, waits_behind_longer_ones
+from tidegate_proxy.app.doctor.times import in_turn_on_processors, waits_behind_longer_ones
 
 ON_CPU = "max_batch_size: 8 dynamic_batching {} instance_group { kind: KIND_CPU count: 1 }"
 

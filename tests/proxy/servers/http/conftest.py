@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import pytest
@@ -21,12 +21,17 @@ from tidegate_proxy.configuration.apis import Api, Protocol
 from tidegate_proxy.messages.model_signature import Signature, signature_of
 from tidegate_proxy.messages.request import open_envelope
 from tidegate_proxy.messages.wire import first_string
-from tidegate_proxy.servers.http import Guard, Handler, HttpFront, HttpLimits, HttpServer, Scheduling, start_server
+from tidegate_proxy.servers.http import Guard, Handler, HttpFront, HttpLimits, HttpServer, start_server
 from tidegate_proxy.servers.http.routes import Route
 from tidegate_proxy.transport.client_bounds import Bounds
 from tidegate_proxy.transport.ports import bind
 from tidegate_proxy.tritons.batching_mode import consent_of
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
+
+if TYPE_CHECKING:
+    from tidegate_proxy.service.inference import Inference
+    from tidegate_proxy.service.passthrough import Routing
+    from tidegate_proxy.tritons.backend import Backend
 
 __all__ = ["start_upstream"]
 
@@ -202,7 +207,7 @@ class RunningFront:
     def __init__(
         self,
         urls: Sequence[str],
-        scheduling: Scheduling,
+        scheduling: object,
         scheduled: Callable[[str], Signature | None],
         overrides: Callable[[str, Route], Handler | None] = lambda _method, _route: None,
         limits: HttpLimits | None = None,
@@ -216,9 +221,9 @@ class RunningFront:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self._front = HttpFront(
-            self.tritons,
-            self,
-            scheduling,
+            cast("list[Backend]", self.tritons),
+            cast("Routing", self),
+            cast("Inference", scheduling),
             lambda model, _exchange: scheduled(model),
             overrides=overrides,
             guard=guard,

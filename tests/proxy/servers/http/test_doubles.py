@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.servers.http.doubles import print_doubles
+from tidegate_proxy.servers.http.json_data import print_doubles
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))

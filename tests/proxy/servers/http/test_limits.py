@@ -14,7 +14,7 @@ from tests.proxy.servers.http.by_hand import NOT_FOUND, exchange
 from tidegate_proxy.configuration.settings import InForce, Settings
 from tidegate_proxy.messages.model_signature import Signature, TensorSpec
 from tidegate_proxy.servers.http import HttpLimits
-from tidegate_proxy.servers.http.connections import RESERVE
+from tidegate_proxy.servers.http.connection import RESERVE
 from tidegate_proxy.transport.client_bounds import Bounds
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"

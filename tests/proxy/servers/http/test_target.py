@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.proxy.servers.http.by_hand import NOT_FOUND, Upstream, exchange
 from tidegate_proxy.access.gate import HttpRefusal, http_refusal
 from tidegate_proxy.configuration.apis import Api
-from tidegate_proxy.servers.http.routes import match
-from tidegate_proxy.servers.http.target import NoNormalForm, normal_form
+from tidegate_proxy.servers.http.routes import NoNormalForm, match, normal_form
 
 INDEX = b"/v2/repository/index"
 

@@ -11,8 +11,7 @@ pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py, the extra `nv
 
 from tests.proxy.tritons.mig.fake_nvml import FakeNvml, Gpu, refuse  # noqa: E402
 from tidegate.documents import MIG_GEOMETRIES, Device, Mig, MigGeometry  # noqa: E402
-from tidegate_proxy.tritons.mig.applying import apply_changes  # noqa: E402
-from tidegate_proxy.tritons.mig.changes import changes  # noqa: E402
+from tidegate_proxy.tritons.mig.changes import apply_changes, changes  # noqa: E402
 from tidegate_proxy.tritons.mig.interface import MigError  # noqa: E402
 from tidegate_proxy.tritons.mig.nvml import NvmlMig  # noqa: E402
 

@@ -1,7 +1,5 @@
 """A controller, live: what it wants is brought about beside what serves.
 
 actuator    carries the orders of a control loop out: BEGIN HERE
-processes   what starts and stops the workers' processes
 warming     one request of each model, before a worker counts as warm
-in_thread   what takes long, beside the event loop
 """

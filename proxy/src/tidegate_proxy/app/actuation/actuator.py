@@ -5,28 +5,60 @@ finish what they run, and end. What it does to the engine are stimuli, so that t
 """
 
 import asyncio
+import contextlib
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tidegate.api import NEVER
 from tidegate.control import AskController, ControlLoop, Order, Roster, StartWorker, StopWorker, Switch
 from tidegate.documents import Layout
 from tidegate.observation import ChangeProgressed
-from tidegate_proxy.app.actuation.in_thread import in_thread
 from tidegate_proxy.app.actuation.warming import NotWarm, warm
 from tidegate_proxy.app.tritons import Tritons
 from tidegate_proxy.base.faults import faults
-from tidegate_proxy.deployed.processes import Processes, WorkerNotStarted
+from tidegate_proxy.deployed.folder import WorkerNotStarted
+from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 
 if TYPE_CHECKING:
     from tidegate_proxy.configuration.tritons import TritonAddress
 
 log = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """What `work` gives, or raises, in a thread of its own; whoever is cancelled meanwhile leaves it behind."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def tell(value: T | None, error: BaseException | None) -> None:
+        if outcome.done():
+            return
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(value)  # type: ignore[arg-type]  # what `work` gave
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = work()
+        except BaseException as raised:  # whoever awaits it gets it
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(tell, value, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await outcome
+
 
 LOOK_EVERY_S: Final = 0.05
 """How often it looks whether workers have drained, or died, while a change is under way."""
@@ -41,7 +73,9 @@ AT_A_TIME: Final = 4
 class Actuator:
     """Drives one control loop on the monotonic clock. Lives in the event loop."""
 
-    def __init__(self, loop: ControlLoop, tritons: Tritons, processes: Processes | None, start_limit_s: float) -> None:
+    def __init__(
+        self, loop: ControlLoop, tritons: Tritons, processes: RunningTritons | None, start_limit_s: float
+    ) -> None:
         """`processes`: None where nothing is ever started, in a dry run. `start_limit_s`: that of the loop."""
         self.loop = loop
         self._tritons = tritons

@@ -3,12 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tidegate_proxy.app.dashboard.snapshot import Snapshot
 from tidegate_proxy.base.faults import faults
+
+if TYPE_CHECKING:
+    from tidegate_proxy.app.dashboard.live import Live
 
 MOST: Final = 8
 """So many may look at a time."""
@@ -21,23 +23,10 @@ class TooMany(Exception):
     """As many as may look at a time do."""
 
 
-class Watched(Protocol):
-    """What can be looked at."""
-
-    def open(self) -> None:
-        """Begin to look."""
-
-    def close(self) -> None:
-        """Look no more."""
-
-    def tick(self, viewers: int) -> Snapshot:
-        """What happened since the tick before."""
-
-
 class Viewers:
     """Opens what is watched for the first viewer, makes each snapshot once for all, closes after the last one."""
 
-    def __init__(self, watched: Watched, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, watched: "Live", *, clock: Callable[[], float] = time.monotonic) -> None:
         self._watched = watched
         self._clock = clock
         self._news: dict[object, asyncio.Event] = {}

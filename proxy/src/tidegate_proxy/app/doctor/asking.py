@@ -1,12 +1,25 @@
-"""What Tritons know of models beyond their configs: what failed to load, and how long executions took."""
+"""What Tritons are asked beyond their configs: what failed to load, how long requests take, why one is not reached."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Collection, Mapping, Sequence
+from statistics import median
+from typing import Final
 
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import model_config_pb2, service_pb2
 
-from tidegate_proxy.app.doctor.facts import Executions, NotReady
+from tidegate_proxy.access.gate import headers_of
+from tidegate_proxy.app.actuation.warming import request_of_zeros
+from tidegate_proxy.app.doctor.facts import Executions, Facts, NotReady, Timed
+from tidegate_proxy.app.doctor.models import first_line
+from tidegate_proxy.configuration.addresses import host_of, port_of
+from tidegate_proxy.configuration.config import ModelConfig
+from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
 from tidegate_proxy.transport import CallFailed
-from tidegate_proxy.tritons.backend import SERVICE, Backend
+from tidegate_proxy.tritons.backend import INFER, SERVICE, Backend, LoadedModel
+from tidegate_proxy.tritons.catalog import Catalog
 
 ANSWER_WITHIN_S = 10.0
 _SHARES_NO_MEMORY = "Client shared memory is disabled"
@@ -65,3 +78,189 @@ def _executions(answer: service_pb2.ModelStatisticsResponse) -> dict[str, Execut
                 took_ns = batch.compute_input.ns + batch.compute_infer.ns + batch.compute_output.ns
                 counts[model.name] = count + batch.compute_infer.count, total_ns + took_ns
     return {name: Executions(count, total_ns / count / 1e6) for name, (count, total_ns) in counts.items()}
+
+
+class AsLoaded(Backend):
+    """The way to a Triton of which it is only asked what would become of its models."""
+
+    def __init__(self, triton: TritonAddress, told: Mapping[str, ModelConfig]) -> None:
+        """`told`: what the configuration says of models. Raises TlsError, RestrictionError."""
+        super().__init__(
+            triton.grpc,
+            http=triton.http,
+            metrics=triton.metrics,
+            tls=triton.tls,
+            worker=triton.worker or "",
+            kind=triton.kind or "",
+            in_turn=triton.in_turn,
+            is_local=triton.is_local,
+            headers=headers_of(triton),
+        )
+        self._without_delay = {name for name, said in told.items() if said.load_without_delay}
+        self._known: list[LoadedModel] | None = None
+
+    async def models(self, known: Sequence[LoadedModel] = (), suspects: Collection[str] = ()) -> list[LoadedModel]:
+        """All models that were ready when it was first asked. Raises BackendError when it cannot be asked."""
+        if self._known is None:
+            self._known = [self._as_loaded(model) for model in await super().models(known, suspects)]
+        return self._known
+
+    def _as_loaded(self, model: LoadedModel) -> LoadedModel:
+        if model.config.name not in self._without_delay:
+            return model
+        config = model_config_pb2.ModelConfig()
+        config.CopyFrom(model.config)
+        if config.HasField("dynamic_batching"):
+            config.dynamic_batching.max_queue_delay_microseconds = 0
+        return LoadedModel(config, model.versions)
+
+
+WARM_UPS: Final = 2
+REQUESTS: Final = 5
+WITHIN_S: Final = 60.0
+LONG_S: Final = 2.0
+"""A model that takes so long is asked once."""
+
+
+async def time_requests(facts: Facts, catalog: Catalog) -> dict[str, Timed]:
+    """What one row of zeros takes, by model, of all that have an SLO and no profile. One after the other."""
+    timed = {}
+    for service in facts.services.values():
+        if service.slo_ms is None or service.model is None or service.model.pipelines:
+            continue
+        if any(profile.model == service.name for profile in facts.measured.profiles):
+            continue
+        timed[service.name] = await _timed(service.name, catalog.hosts[service.name][0], catalog)
+    return timed
+
+
+async def _timed(name: str, backend: Backend, catalog: Catalog) -> Timed:
+    config = next(model.config for model in catalog.loaded[backend] if model.config.name == name)
+    is_open = any(-1 in tensor.dims for tensor in config.input)
+    message = request_of_zeros(config).SerializeToString()
+    took_s: list[float] = []
+    try:
+        for number in range(WARM_UPS + REQUESTS):
+            start_s = time.perf_counter()
+            await backend.ask(INFER, message, timeout_s=WITHIN_S)
+            lasted_s = time.perf_counter() - start_s
+            if number >= WARM_UPS or lasted_s > LONG_S:
+                took_s.append(lasted_s)
+            if lasted_s > LONG_S:
+                break
+    except CallFailed as error:
+        return Timed(None, " ".join(error.details.split()), is_open)
+    return Timed(1e3 * median(took_s), open_dimensions=is_open)
+
+
+CONNECT_TIMEOUT_S: Final = 1.0
+REACHED_WITHIN_S: Final = 2.0
+_PORTS: Final = (("/metrics", "its metrics port"), ("/v2", "its HTTP port"))
+
+
+async def listens(address: str) -> bool:
+    """Whether anybody takes connections at HOST:PORT."""
+    return not await _why_not_connected(address)
+
+
+async def why_not_ready(backend: Backend, triton: TritonAddress) -> str:
+    """What is wrong at the address of a Triton that is not ready, with the remedy."""
+    address = triton.grpc
+    if why := await _why_not_connected(address):
+        return why
+    for path, name in _PORTS:
+        if await _speaks_http(address, path):
+            return f"that is {name}: give its gRPC port (Triton's default is 8001)"
+    if await _speaks_http(address, "/"):
+        return "HTTP is spoken there: is this its gRPC port?"
+    if why := await _why_no_tls(address, triton.tls):
+        return why
+    if await backend.is_live():
+        failed = await not_ready(backend)
+        reasons = "; ".join(f"model {each.model}: {first_line(each.reason)}" for each in failed)
+        return f"it lives, and is not ready: {reasons or 'it is loading models'}"
+    return "somebody listens there who does not speak gRPC as a Triton does: is this its gRPC port?"
+
+
+async def _why_not_connected(address: str) -> str:
+    host = host_of(address).strip("[]")
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, port_of(address))
+    except socket.gaierror:
+        return f"there is no host {host!r}: is its name right?"
+    except TimeoutError:
+        return f"nothing there answers within {CONNECT_TIMEOUT_S:g} s: does the machine run, and may it be reached?"
+    except OSError:
+        return "does it run, and is this its gRPC port?"
+    writer.close()
+    return ""
+
+
+async def _speaks_http(address: str, path: str) -> bool:
+    """Whether the path is answered over HTTP/1; of `/` any answer counts."""
+    host = host_of(address).strip("[]")
+    try:
+        async with asyncio.timeout(REACHED_WITHIN_S):
+            reader, writer = await asyncio.open_connection(host, port_of(address))
+            try:
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
+                line = await reader.readline()
+            finally:
+                writer.close()
+    except (OSError, ValueError):
+        return False
+    return line.startswith(b"HTTP/1.") and (path == "/" or b" 200" in line)
+
+
+async def _why_no_tls(address: str, tls: TritonTls | None) -> str:
+    """What a handshake tells; empty where TLS is not to blame."""
+    host = host_of(address).strip("[]")
+    if tls is None:
+        anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+        try:
+            await _shake_hands(address, anybody, None)
+        except (OSError, TimeoutError):
+            return ""
+        return "TLS is spoken there: say so in tritons.N.tls, e.g. {ca: ca.pem}, or with --tls-ca ca.pem"
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert and tls.key:
+            context.load_cert_chain(tls.cert, tls.key)
+        went_on = await _shake_hands(address, context, tls.server_name or host)
+    except (OSError, TimeoutError) as error:
+        return _in_words(error)
+    if went_on:
+        return ""
+    if tls.cert is None:
+        return "it asks for a certificate of ours: give `cert` and `key` of tritons.N.tls, or --tls-cert and --tls-key"
+    return f"it does not take our certificate {tls.cert}: is it of an authority that the Triton trusts?"
+
+
+def _in_words(error: OSError) -> str:
+    """What is wrong where a handshake fails so, and what to do about it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message}): check `ca` and `server_name` of tritons.N.tls"
+    if isinstance(error, ssl.SSLError) and error.reason != "WRONG_VERSION_NUMBER":
+        return f"TLS fails there: {error.reason or error}: check tritons.N.tls"
+    return "TLS is not spoken there: leave out tritons.N.tls, or start it with --grpc-use-ssl"
+
+
+async def _shake_hands(address: str, context: ssl.SSLContext, name: str | None) -> bool:
+    """Agree on TLS. Whether the server goes on then: one that misses our certificate, or refuses it, hangs up."""
+    context.set_alpn_protocols(["h2"])
+    host = host_of(address).strip("[]")
+    async with asyncio.timeout(REACHED_WITHIN_S):
+        reader, writer = await asyncio.open_connection(
+            host, port_of(address), ssl=context, server_hostname=name or host
+        )
+    try:
+        async with asyncio.timeout(REACHED_WITHIN_S):
+            return bool(await reader.read(1))  # its settings
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    finally:
+        writer.transport.abort()  # no word of farewell to somebody who may not answer it

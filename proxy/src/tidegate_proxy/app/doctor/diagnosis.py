@@ -3,25 +3,33 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tidegate_proxy.app.doctor.agreement import disagreements
-from tidegate_proxy.app.doctor.batching import (
+from tidegate_proxy.app.doctor.facts import Facts, Finding, grouped
+from tidegate_proxy.app.doctor.installation import broken_plugins, unseen_gpus
+from tidegate_proxy.app.doctor.models import (
     batches_of_one,
+    disagreements,
     judged_twice,
     merged_by_nobody,
+    merged_rows,
+    models_that_do_not_load,
+    models_that_nobody_has,
+    parts_of_nobody,
+    policies_that_refuse,
     waiting_twice,
     words_in_vain,
 )
-from tidegate_proxy.app.doctor.deciding import policies_that_refuse
-from tidegate_proxy.app.doctor.facts import Facts
-from tidegate_proxy.app.doctor.finding import Finding, grouped
-from tidegate_proxy.app.doctor.hardware import measured_elsewhere, measured_otherwise
-from tidegate_proxy.app.doctor.installation import broken_plugins, unseen_gpus
-from tidegate_proxy.app.doctor.loading import models_that_do_not_load
-from tidegate_proxy.app.doctor.names import models_that_nobody_has, parts_of_nobody
-from tidegate_proxy.app.doctor.neighbours import in_turn_on_processors, waits_behind_longer_ones
-from tidegate_proxy.app.doctor.profiles import measured_in_vain, not_measured, shapes_in_vain
-from tidegate_proxy.app.doctor.rows import merged_rows
-from tidegate_proxy.app.doctor.slos import requests_not_timed, slos_in_vain, slos_too_short
+from tidegate_proxy.app.doctor.times import (
+    in_turn_on_processors,
+    measured_elsewhere,
+    measured_in_vain,
+    measured_otherwise,
+    not_measured,
+    requests_not_timed,
+    shapes_in_vain,
+    slos_in_vain,
+    slos_too_short,
+    waits_behind_longer_ones,
+)
 
 Rule = Callable[[Facts], Iterator[Finding]]
 

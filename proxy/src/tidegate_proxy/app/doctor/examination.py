@@ -8,17 +8,26 @@ from pathlib import Path
 
 from tidegate.documents import Layout, ProfileFile, hardware_here, read_document, read_profiles
 from tidegate.host import Plugins
-from tidegate_proxy.app.doctor.as_loaded import AsLoaded
-from tidegate_proxy.app.doctor.asking import executions, not_ready, shared_memory_refusal
-from tidegate_proxy.app.doctor.deciding import policies_that_refuse, why_refused, why_refused_by_homes
+from tidegate_proxy.app.doctor.asking import (
+    AsLoaded,
+    executions,
+    listens,
+    not_ready,
+    shared_memory_refusal,
+    time_requests,
+    why_not_ready,
+)
 from tidegate_proxy.app.doctor.diagnosis import ALL, diagnose
-from tidegate_proxy.app.doctor.facts import Facts, facts_of
-from tidegate_proxy.app.doctor.finding import Finding, grouped
-from tidegate_proxy.app.doctor.names import models_that_nobody_has, parts_of_nobody
-from tidegate_proxy.app.doctor.profiles import measured_in_vain
-from tidegate_proxy.app.doctor.reach import listens, why_not_ready
-from tidegate_proxy.app.doctor.rows import judge_rows
-from tidegate_proxy.app.doctor.timing import time_requests
+from tidegate_proxy.app.doctor.facts import Facts, Finding, facts_of, grouped
+from tidegate_proxy.app.doctor.models import (
+    judge_rows,
+    models_that_nobody_has,
+    parts_of_nobody,
+    policies_that_refuse,
+    why_refused,
+    why_refused_by_homes,
+)
+from tidegate_proxy.app.doctor.times import measured_in_vain
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.tritons import restrictions as of_tritons

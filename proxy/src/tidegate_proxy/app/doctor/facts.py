@@ -1,7 +1,8 @@
-"""What is known of a configuration and of the Tritons that it names: what findings are made from."""
+"""What a doctor knows: facts, what one row takes by them, and one thing that deserves attention."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from tritonclient.grpc import model_config_pb2
 
@@ -11,6 +12,49 @@ from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.tritons.batching_mode import Consent
 from tidegate_proxy.tritons.catalog import Catalog
 from tidegate_proxy.tritons.starting_profiles import misfits
+
+Severity = Literal["error", "warning", "advice"]
+"""What keeps Tidegate from serving, or requests from being answered; what costs something; what could be gained."""
+SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "advice")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found, in one sentence."""
+
+    severity: Severity
+    rule: str
+    """A name for machines, such as `slo-too-short`."""
+    where: str
+    """The path of a field of the configuration, e.g. `models.resnet50.slo_ms`, or what else it is about."""
+    what: str
+    remedy: str
+    """What to do about it."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}; {self.remedy}" if self.remedy else f"{self.where}: {self.what}"
+
+
+def grouped(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, gravest first; what is the same at several places becomes one that names them all."""
+    places: dict[tuple[Severity, str, str, str], list[str]] = {}
+    for finding in findings:
+        where = places.setdefault((finding.severity, finding.rule, finding.what, finding.remedy), [])
+        if finding.where not in where:
+            where.append(finding.where)
+    found = [
+        Finding(severity, rule, _places(where), what, remedy)
+        for (severity, rule, what, remedy), where in places.items()
+    ]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _places(places: Sequence[str]) -> str:
+    """All of them: `models a, b` of several models."""
+    names = [place.removeprefix("model ") for place in places]
+    if len(places) > 1 and all(place.startswith("model ") for place in places):
+        return f"models {', '.join(names)}"
+    return ", ".join(places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +217,76 @@ def _service(catalog: Catalog, name: str) -> Service:
 def _on_all(workers: Sequence[Worker]) -> set[str]:
     """What every one of these workers hosts."""
     return set.intersection(*(set(worker.hosts) for worker in workers)) if workers else set()
+
+
+ENOUGH_EXECUTIONS: Final = 100
+"""From so many executions on their mean is believed: the first ones of a model may take a hundred times as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneRow:
+    """What requests of one row and one shape take where they are answered the quickest."""
+
+    expected_ms: float
+    planned_ms: float
+    """What 95 of a hundred take at most; as expected, where nobody knows."""
+    source: str
+    """Who says so."""
+    shape: str = ""
+    """Empty: of every shape that nothing else is known of."""
+
+
+def one_row(facts: Facts, service: Service) -> list[OneRow]:
+    """What is known of each shape; empty where nothing is. A profile counts more than a request that was timed, that
+    more than a mean since Triton's start."""
+    if service.model is None:
+        return []
+    if facts.has_layout:
+        return _by_layout(facts, service.model)
+    profiled = _by_profile(facts, service)
+    if profiled:
+        return profiled
+    timed = facts.timed.get(service.name)
+    if timed is not None and timed.took_ms is not None:
+        smallest = ", with every open dimension 1" if timed.open_dimensions else ""
+        return [OneRow(timed.took_ms, timed.took_ms, f"timed now{smallest}")]
+    executions = facts.executions.get(service.name)
+    if executions is not None and executions.count >= ENOUGH_EXECUTIONS:
+        source = f"the mean of {executions.count:,} executions, by its Triton's statistics"
+        return [OneRow(executions.mean_ms, executions.mean_ms, source)]
+    return []
+
+
+def _by_layout(facts: Facts, model: Model) -> list[OneRow]:
+    """What the quickest way through the partitions takes, without the links between them; none that the layout does not
+    tell of."""
+    quickest: dict[str, Profile] = {}
+    for profile in facts.planned:
+        known = quickest.get(profile.partition)
+        if known is None or profile.expected_ns(1) < known.expected_ns(1):
+            quickest[profile.partition] = profile
+    ways = [path.partitions for path in model.paths if quickest.keys() >= set(path.partitions)]
+    rows = [
+        OneRow(
+            sum(quickest[name].expected_ns(1) for name in way) / 1e6,
+            sum(quickest[name].planned_ns(1) for name in way) / 1e6,
+            "the layout, without links",
+        )
+        for way in ways
+    ]
+    return [min(rows, key=lambda row: row.expected_ms)] if rows else []
+
+
+def _by_profile(facts: Facts, service: Service) -> list[OneRow]:
+    assert service.model is not None
+    quickest: dict[str, OneRow] = {}
+    for kind in service.kinds:
+        profiles = facts.measured.profiles_of(service.name, kind, service.model.max_rows)
+        for profile in profiles:
+            if not profile.shape and len(profiles) > 1:
+                continue  # what the slowest of the others takes
+            source = f"the profile for workers of kind {kind!r}"
+            row = OneRow(profile.expected_ns(1) / 1e6, profile.planned_ns(1) / 1e6, source, profile.shape)
+            if profile.shape not in quickest or row.expected_ms < quickest[profile.shape].expected_ms:
+                quickest[profile.shape] = row
+    return sorted(quickest.values(), key=lambda row: row.expected_ms)

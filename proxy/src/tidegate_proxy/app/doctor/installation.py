@@ -1,11 +1,12 @@
-"""What is installed beside Tidegate: plugins that do not load, packages that would help."""
+"""What is wrong with what is installed and runs here: plugins, packages, Tritons that end by themselves."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from tritonclient.grpc import model_config_pb2
 
-from tidegate_proxy.app.doctor.facts import Facts
-from tidegate_proxy.app.doctor.finding import Finding
+from tidegate_proxy.app.doctor.facts import Facts, Finding
+from tidegate_proxy.deployed.state import read_state
 
 
 def broken_plugins(facts: Facts) -> Iterator[Finding]:
@@ -39,4 +40,19 @@ def unseen_gpus(facts: Facts) -> Iterator[Finding]:
                 f"tritons.{index}.kind",
                 "nothing tells which GPU its models run on, so that what is measured counts for every kind",
                 'pip install "tidegate-proxy[nvml]", or name the kind',
+            )
+
+
+def restarted_tritons(folder: Path) -> Iterator[Finding]:
+    """Each worker of the deployment in a folder, if one is up there, whose Triton was started again."""
+    state = read_state(folder)
+    for worker in state.workers if state else ():
+        if worker.restarts:
+            times = "once" if worker.restarts == 1 else f"{worker.restarts} times"
+            yield Finding(
+                "warning",
+                "triton-restarted",
+                f"worker {worker.name}",
+                f"its Triton ended by itself and was started again {times}",
+                f"see why in {worker.log}, and update Triton or take the model out that ends it",
             )

@@ -1,17 +1,17 @@
 """The HTTP front: every `/v2` route of Triton.
 
 service          the HTTP service as a part of the proxy; interface: what the rest of this package asks of the proxy
-server           listens; connections: all of them, and who of them makes room; connection: one
+server           listens; connection: one, and all of them with who makes room
 application      the ASGI application: inferences are scheduled, all else goes on to a Triton
-  exchange         one request, its body and its response; routes: their paths; compression: of bodies
-  infer_request    the translation to gRPC's messages; infer_response: and back; json_data, doubles: tensors as JSON
-  aside            large JSON is read and written in other processes; fair_queue: who waits for one of them
-  forward          the way to a Triton's own HTTP port; screening: what may not go that way
-  several          routes that concern all Tritons; split: routes about split models
+  exchange         one request, its body and its response; routes: paths, in their normal form; compression: of bodies
+  infer_request    the translation to gRPC's messages; infer_response: and back; json_data: tensors as JSON
+  aside            large JSON is read and written in other processes, by turns of the clients who wait for one
+  forward          the way to a Triton's own HTTP port, or those of all; screening: what may not go that way
+  split            routes about split models
 """
 
 from tidegate_proxy.servers.http.application import HttpFront
-from tidegate_proxy.servers.http.interface import Answer, Call, Guard, Handler, HttpLimits, Scheduling, Triton
+from tidegate_proxy.servers.http.interface import Answer, Call, Guard, Handler, HttpLimits
 from tidegate_proxy.servers.http.server import HttpServer, start_server
 
 __all__ = [
@@ -22,7 +22,5 @@ __all__ = [
     "HttpFront",
     "HttpLimits",
     "HttpServer",
-    "Scheduling",
-    "Triton",
     "start_server",
 ]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, Generic, Self
+from typing import Final, Self
 
 from tritonclient.grpc import service_pb2
 
@@ -18,27 +18,25 @@ from tidegate_proxy.servers.http import compression, infer_request, infer_respon
 from tidegate_proxy.servers.http.aside import Aside
 from tidegate_proxy.servers.http.compression import TooLarge
 from tidegate_proxy.servers.http.exchange import ClientLeft, Exchange, RequestBody
-from tidegate_proxy.servers.http.forward import Forwarder, Unreachable, unreachable
+from tidegate_proxy.servers.http.forward import Forwarder, Unreachable, merged_handlers, unreachable
 from tidegate_proxy.servers.http.interface import (
     Answer,
-    AnyTriton,
     Call,
     Guard,
     Handler,
     HttpLimits,
     Owner,
-    PassedThrough,
     Receive,
-    Routing,
-    Scheduling,
     Scope,
     Send,
 )
 from tidegate_proxy.servers.http.json_data import Refused
 from tidegate_proxy.servers.http.screening import CHANGES, Screen, why_not_changed
-from tidegate_proxy.servers.http.several import merged_handlers
 from tidegate_proxy.service.fan_out import MODEL_CHANGES, Changing, unnoticed
+from tidegate_proxy.service.inference import Inference
+from tidegate_proxy.service.passthrough import Routing
 from tidegate_proxy.transport.client_bounds import Bounds, TooMuchInFlight
+from tidegate_proxy.tritons.backend import Backend
 
 _OK: Final = 200
 _STREAMED_FROM: Final = 1 << 20
@@ -49,13 +47,12 @@ _HEAR_OUT_S: Final = 1.0
 """How long a client may go on sending a body that is refused, so that it comes to read why."""
 
 
-class HttpFront(Generic[AnyTriton]):
+class HttpFront:
     """Answers every route of Triton's HTTP service. A context manager: its connections live as long as it is entered.
 
     `routing` chooses a Triton for what is not scheduled. `scheduled(model, exchange)` gives the signature of a
     model whose request is scheduled, None for others. `overrides(method, route)` gives a handler that answers
-    in place of a Triton, if there is one; it wins over those of `several`, which are there when there are several
-    Tritons. `guard`
+    in place of a Triton, if there is one; it wins over those of all Tritons together, where there are several. `guard`
     may refuse a request before its body is read; `hidden` names the headers that were meant for it.
     `owner` says whose a request is.
     `passed_through` is told of every inference that a Triton answered. `refuses_shared_memory`: whether tensors there
@@ -64,9 +61,9 @@ class HttpFront(Generic[AnyTriton]):
 
     def __init__(
         self,
-        tritons: Sequence[AnyTriton],
-        routing: Routing[AnyTriton],
-        scheduling: Scheduling,
+        tritons: Sequence[Backend],
+        routing: Routing,
+        inference: Inference,
         scheduled: Callable[[str, Exchange], Signature | None],
         *,
         overrides: Callable[[str, routes.Route], Handler | None] = lambda _method, _route: None,
@@ -74,13 +71,13 @@ class HttpFront(Generic[AnyTriton]):
         hidden: Callable[[], frozenset[str]] = frozenset,
         owner: Owner = lambda _header, _peer: "",
         limits: HttpLimits | None = None,
-        passed_through: PassedThrough | None = None,
+        passed_through: Callable[..., None] | None = None,
         refuses_shared_memory: Callable[[], bool] = bool,
         bounds: Bounds | None = None,
-        changing: Changing[Call, AnyTriton] = unnoticed,
+        changing: Changing[Call, Backend] = unnoticed,
     ) -> None:
         self._routing = routing
-        self._scheduling = scheduling
+        self._inference = inference
         self._scheduled = scheduled
         self._forwarder = Forwarder()
         self._aside = Aside()
@@ -182,7 +179,7 @@ class HttpFront(Generic[AnyTriton]):
         exchange.watch()
         try:
             message, form = await self._translate(exchange, content, signature, route.version)
-            answer = await self._scheduling.infer(message, None, exchange.metadata, exchange.owner)
+            answer = await self._inference.infer(message, None, exchange.metadata, exchange.owner)
         except NotSchedulable:
             await self._pass_on(exchange, content, route, is_inference=True)
             return

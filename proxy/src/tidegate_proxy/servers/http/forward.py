@@ -1,22 +1,41 @@
-"""Calls passed on to a Triton's own HTTP port, and its responses passed back, both as they are."""
+"""Calls passed on to the HTTP port of one Triton, or of all, and their responses passed back, as they are."""
 
 import asyncio
 import io
+import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import aiohttp
+from google.protobuf.json_format import ParseDict
 from multidict import CIMultiDict
+from tritonclient.grpc import service_pb2
 from yarl import URL
 
 from tidegate_proxy.messages.forwarded_metadata import LONGEST_VALUE
+from tidegate_proxy.observability.merged_statistics import statistics_json
 from tidegate_proxy.servers.http.infer_response import error
-from tidegate_proxy.servers.http.interface import Answer, Call, Headers, Send, Triton
+from tidegate_proxy.servers.http.interface import Answer, Call, Handler, Headers, Send
+from tidegate_proxy.service.fan_out import (
+    VERBS,
+    AnyTriton,
+    Changing,
+    Codec,
+    FanOut,
+    IndexRow,
+    Question,
+    Verb,
+    unnoticed,
+)
+from tidegate_proxy.tritons.backend import Backend
 
 log = logging.getLogger(__name__)
+
 
 CONNECT_TIMEOUT_S: Final = 5.0
 _HOP_BY_HOP: Final = frozenset(
@@ -61,7 +80,7 @@ class Forwarder:
         if self._session is not None:
             await self._session.close()
 
-    async def whole(self, triton: Triton, call: Call) -> Answer:
+    async def whole(self, triton: Backend, call: Call) -> Answer:
         """A call whose answer is wanted whole; 503 where the Triton cannot be reached."""
         try:
             async with _until_given_up(triton), self._request(triton, call, call.body) as response:
@@ -70,7 +89,7 @@ class Forwarder:
         except (aiohttp.ClientError, TimeoutError) as failed:
             return unreachable(triton, failed)
 
-    async def stream(self, triton: Triton, call: Call, body: bytes | AsyncIterator[bytes], send: Send) -> None:
+    async def stream(self, triton: Backend, call: Call, body: bytes | AsyncIterator[bytes], send: Send) -> None:
         """A call whose answer goes to the client piece by piece, as it comes.
 
         Raises Unreachable while nothing has been sent yet. An answer that breaks off leaves the client's response
@@ -95,7 +114,7 @@ class Forwarder:
         await send({"type": "http.response.body", "body": b""})
 
     def _request(
-        self, triton: Triton, call: Call, body: bytes | AsyncIterator[bytes]
+        self, triton: Backend, call: Call, body: bytes | AsyncIterator[bytes]
     ) -> "aiohttp.client._RequestContextManager":
         assert self._session is not None, "use the forwarder as a context manager"
         return self._session.request(
@@ -109,7 +128,7 @@ class Forwarder:
             allow_redirects=False,
         )
 
-    def _url(self, triton: Triton, call: Call) -> URL:
+    def _url(self, triton: Backend, call: Call) -> URL:
         base = self._urls.get(triton.http_url)
         if base is None:
             base = self._urls[triton.http_url] = URL(triton.http_url)
@@ -137,7 +156,7 @@ class _Cut:
 
 
 @asynccontextmanager
-async def _until_given_up(triton: Triton) -> AsyncIterator[None]:
+async def _until_given_up(triton: Backend) -> AsyncIterator[None]:
     """While a call is under way. Raises TimeoutError in it when its Triton is given up."""
     try:
         async with asyncio.timeout(None) as limit:
@@ -151,12 +170,12 @@ async def _until_given_up(triton: Triton) -> AsyncIterator[None]:
         raise TimeoutError(str(error) or "it does not answer") from error
 
 
-def unreachable(triton: Triton, reason: object) -> Answer:
+def unreachable(triton: Backend, reason: object) -> Answer:
     """What a client gets when a Triton does not answer."""
     return error(503, f"Triton at {triton.http_url} cannot be reached: {reason}")
 
 
-def _passed_on(call: Call, triton: Triton) -> CIMultiDict[str]:
+def _passed_on(call: Call, triton: Backend) -> CIMultiDict[str]:
     values = [value for name, value in call.headers if name.lower() == b"connection"]
     named = {name.strip().lower() for value in values for name in value.split(b",")}
     dropped = (_HOP_BY_HOP | named) - _OF_THE_BODY
@@ -181,3 +200,64 @@ def _text(raw: bytes) -> str:
         return raw.decode()
     except UnicodeDecodeError:
         return raw.decode("latin1")
+
+
+_OK = 200
+
+
+class HttpAnswers(Codec[AnyTriton, Question, Answer]):
+    """Reads what is said over HTTP."""
+
+    def succeeded(self, answer: Answer) -> bool:
+        """Whether it has done what it was asked."""
+        return answer.status == _OK
+
+    def says_yes(self, answer: Answer) -> bool:
+        """Whether it is ready, or lives: else it answers with an error."""
+        return answer.status == _OK
+
+    def index_in(self, answer: Answer) -> Iterable[IndexRow]:
+        """The index that it has given."""
+        rows = json.loads(answer.body)
+        return [IndexRow(**{name: row[name] for name in IndexRow._fields if name in row}) for row in rows]
+
+    def statistics_in(self, answer: Answer) -> service_pb2.ModelStatisticsResponse:
+        """The statistics of models that it has given."""
+        return ParseDict(json.loads(answer.body), service_pb2.ModelStatisticsResponse())
+
+    def statistics_as(self, statistics: service_pb2.ModelStatisticsResponse, like: Answer) -> Answer:
+        """Statistics as an answer, with the headers of another one."""
+        return replace(like, body=statistics_json(statistics))
+
+    def index_as(self, index: Sequence[IndexRow], like: Answer) -> Answer:
+        """An index as an answer, with the headers of another one."""
+        return replace(like, body=index_json(index))
+
+
+class HttpCodec(HttpAnswers[Backend, Call]):
+    """Asks a Triton on its HTTP port."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+
+    async def ask(self, triton: Backend, question: Call) -> Answer:
+        """What it says."""
+        return await self._forwarder.whole(triton, question)
+
+
+def index_json(index: Iterable[IndexRow]) -> bytes:
+    """The index as Triton's HTTP endpoint prints it."""
+    rows = [{name: value for name, value in row._asdict().items() if value} for row in index]
+    return json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def merged_handlers(
+    tritons: Sequence[Backend], forwarder: Forwarder, changing: Changing[Call, Any] = unnoticed
+) -> dict[tuple[str, str], Handler]:
+    """Handlers that ask every living Triton and make one answer of theirs, by HTTP method and pattern."""
+    fan_out: FanOut[Backend, Call, Answer] = FanOut(tritons, HttpCodec(forwarder), changing=changing)
+
+    def handler(verb: Verb) -> Handler:
+        return partial(fan_out.answer, verb)
+
+    return {route: handler(verb) for verb in VERBS for route in verb.routes}

@@ -13,9 +13,9 @@ from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.configuration.config import SHED_HTTP_STATUS
 from tidegate_proxy.messages import wire
 from tidegate_proxy.servers.http import json_data
-from tidegate_proxy.servers.http.doubles import print_doubles
 from tidegate_proxy.servers.http.infer_request import ResponseForm
 from tidegate_proxy.servers.http.interface import Answer, Headers
+from tidegate_proxy.servers.http.json_data import print_doubles
 
 JSON: Final[Headers] = [(b"content-type", b"application/json")]
 _SPLIT_FROM: Final = 1 << 14

@@ -1,14 +1,11 @@
 """What the HTTP front asks of the rest of the proxy."""
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
-from typing import Protocol as Interface
-
-from tritonclient.grpc import service_pb2
+from typing import Any, Final
 
 from tidegate_proxy.access.gate import HttpRefusal
-from tidegate_proxy.configuration.apis import Api, Protocol
+from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.servers.http.routes import Route
 
 Scope = MutableMapping[str, Any]
@@ -20,83 +17,6 @@ Headers = list[tuple[bytes, bytes]]
 """Names in lower case, as the server library gives them; in the order in which they came, repetitions included."""
 NAMES: Final = "tidegate.names"
 """Key of the scope of a request: the names of its headers as the client wrote them, which are Triton's to match."""
-
-
-class Triton(Interface):
-    """A Triton behind the front."""
-
-    @property
-    def http_url(self) -> str:
-        """Where its HTTP service is: `http://host:port`."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether it is worth asking."""
-
-    @property
-    def forwarded(self) -> set[Any]:
-        """Calls to it that are under way, each with a method `cancel`, which is called when it is given up."""
-
-    def http_headers(self, api: Api) -> Sequence[tuple[str, str]]:
-        """What opens an API that it restricts for a client's call."""
-
-    def passes(self, model: str) -> None:
-        """A call about a model is passed on to it."""
-
-    def passed(self, model: str) -> None:
-        """Such a call is over."""
-
-
-AnyTriton = TypeVar("AnyTriton", bound=Triton)
-
-
-class Routing(Interface[AnyTriton]):
-    """Says which Triton answers what is not scheduled."""
-
-    def route(self, model: str, protocol: Protocol, api: Api | None) -> AnyTriton:
-        """For a call of an API about a model that is no inference; "" for one about none."""
-
-    def route_http_inference(
-        self, model: str, sequence: str, header: service_pb2.ModelInferRequest | None
-    ) -> AnyTriton:
-        """For an inference; `sequence`: the id of its sequence, "" where it is of none; `header`: what it says of its
-        tensors. Neither needs to be known but where `looks_inside` says so."""
-
-    def looks_inside(self, model: str) -> bool:
-        """Whether it matters what is in an inference of this model."""
-
-    async def unreachable(self, triton: AnyTriton, details: str) -> None:
-        """A Triton could not be reached: from now on it may be another's turn."""
-
-    def may_try_again(self, lost: AnyTriton, model: str, tries: int) -> bool:
-        """Whether an inference that was tried so often, the last time in vain with this Triton, is sent to another."""
-
-
-class Scheduling(Interface):
-    """The scheduler."""
-
-    async def infer(
-        self,
-        message: bytes,
-        remaining_s: float | None,
-        metadata: Sequence[tuple[str, str | bytes]] = (),
-        owner: str = "",
-    ) -> bytes:
-        """Have a request scheduled; cancelling the call cancels the request.
-
-        `message`: a serialized inference.ModelInferRequest with raw_input_contents. `remaining_s`: how long the client
-        waits; None, always so over HTTP, where only the model and the request's parameters limit it.
-        `metadata`: headers by which the client's trace goes on. `owner`: whose request it is.
-        Gives a serialized ModelInferResponse with raw_output_contents. Raises NotSchedulable where Triton has to see
-        the request as it came, RequestFailed where the client gets an error instead.
-        """
-
-
-class PassedThrough(Interface):
-    """Is told of inferences that a Triton answered, not the scheduler."""
-
-    def __call__(self, model: str, version: str, *, sent_ns: int, ok: bool) -> None:
-        """One that was sent on at this instant of the monotonic clock is over."""
 
 
 @dataclass(frozen=True, slots=True)

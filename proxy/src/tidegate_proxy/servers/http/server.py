@@ -9,8 +9,7 @@ from typing import Final, Protocol
 import uvicorn
 from uvicorn.server import ServerState
 
-from tidegate_proxy.servers.http.connection import HttpConnection
-from tidegate_proxy.servers.http.connections import Connections
+from tidegate_proxy.servers.http.connection import Connections, HttpConnection
 from tidegate_proxy.servers.http.interface import Application, HttpLimits, Receive, Scope, Send
 from tidegate_proxy.transport.client_bounds import Bounds, Served
 

@@ -7,9 +7,9 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 
 from tidegate_proxy.base.outcome import RequestFailed
+from tidegate_proxy.servers.http.forward import index_json
 from tidegate_proxy.servers.http.infer_response import JSON, error, failure
 from tidegate_proxy.servers.http.interface import Answer, Call, Handler
-from tidegate_proxy.servers.http.several import index_json
 from tidegate_proxy.service.control import Control
 from tidegate_proxy.tritons.catalog import Directory
 from tidegate_proxy.tritons.split_models import VERSION, SplitModel

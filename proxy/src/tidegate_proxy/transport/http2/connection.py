@@ -284,9 +284,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _dispatch(self) -> None:
         """Handle what came, unless what came before still waits; the rest of what is much waits for the next turn."""
-        waits, events = bool(self._events), self._events
-        events.extend(event for event in self.http2.events() if type(event) in self.handlers)
-        if not waits:
+        waits, events, handlers = bool(self._events), self._events, self.handlers
+        events.extend([event for event in self.http2.events() if type(event) in handlers])
+        if events and not waits:
             self._handle_some()
 
     def _handle_some(self) -> None:

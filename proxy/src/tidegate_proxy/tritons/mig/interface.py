@@ -1,9 +1,7 @@
 """GPUs and their MIG instances as values, and what may be done to them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from tidegate.documents import Device, Mig, MigGeometry
 
@@ -62,16 +60,3 @@ class MigGpu:
 
     def __str__(self) -> str:
         return f"GPU {self.number} ({self.device.product})"
-
-
-class MigNode(Protocol):
-    """The GPUs of a machine. Every method raises MigError."""
-
-    def gpus(self) -> Sequence[MigGpu]:
-        """What there is, in nvidia-smi's order."""
-
-    def create(self, gpu: MigGpu, wanted: Mig) -> None:
-        """Make an instance, one device by itself, in exactly that place."""
-
-    def destroy(self, gpu: MigGpu, instance: MigInstance) -> None:
-        """Remove an instance with all that is in it. On an error it is as it was."""

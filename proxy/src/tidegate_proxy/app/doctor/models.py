@@ -1,0 +1,376 @@
+"""What is wrong with models.
+
+They do not load, no Triton has them, they differ, they are batched in vain, or merged though their rows mix.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+from tritonclient.grpc import model_config_pb2
+
+from tidegate.api import Setup
+from tidegate.documents import Layout, ProfileFile, read_document
+from tidegate.host import PluginError, Plugins
+from tidegate.host.by_model import BY_MODEL, ByModelOptions
+from tidegate_proxy.app.doctor.facts import Facts, Finding, RowsVerdict, Service
+from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
+from tidegate_proxy.configuration.home_config import of_home
+from tidegate_proxy.tritons.backend import Backend
+from tidegate_proxy.tritons.batching_mode import BATCH_PARAMETER, asked_of_tritons_batcher, delay_us
+from tidegate_proxy.tritons.catalog import Catalog, discover
+from tidegate_proxy.tritons.gpus import Gpu
+from tidegate_proxy.tritons.starting_profiles import starting_profiles
+
+
+def first_line(reason: str) -> str:
+    """Why, without the lines of Python that led there."""
+    return reason.strip().partition("\n")[0]
+
+
+def models_that_do_not_load(facts: Facts) -> Iterator[Finding]:
+    """A model that another Triton, or another version, still serves is a warning; else its requests fail."""
+    for each in facts.not_ready:
+        served = each.model in facts.services
+        version = f", version {each.version}," if each.version else ""
+        yield Finding(
+            "warning" if served else "error",
+            "not-loaded",
+            f"model {each.model}",
+            f"Triton at {each.triton} has it{version} and does not serve it: {first_line(each.reason)}",
+            "mend it there, and have it loaded again" if served else "mend it there: its requests fail until then",
+        )
+
+
+def models_that_nobody_has(facts: Facts) -> Iterator[Finding]:
+    """Where something is said of such a model that has to be followed, `serve` refuses to start."""
+    failed = {each.model for each in facts.not_ready}
+    for name, said in facts.config.models.items():
+        if name in facts.services:
+            continue
+        what = "a Triton has it, but not ready" if name in failed else "no Triton has a model of this name"
+        yield Finding(
+            "error" if _must_be_followed(said) else "warning",
+            "unknown-model",
+            f"models.{name}",
+            what + ", so that `serve` does not start" * _must_be_followed(said),
+            "mend the model, or take it out" if name in failed else remedy_for(name, facts.services),
+        )
+
+
+def parts_of_nobody(facts: Facts) -> Iterator[Finding]:
+    """Parts of a policy of policies that decide for nothing: no Triton has their models, or a part before them does."""
+    choice = facts.config.policy
+    if choice.name != BY_MODEL:
+        return
+    try:
+        parts = ByModelOptions.model_validate(choice.options).parts
+    except ValidationError:  # `check_offline` says what is wrong
+        return
+    if not parts:
+        yield Finding(
+            "warning",
+            "part-of-nobody",
+            "policy.options.parts",
+            f"{BY_MODEL} has no part: all is served first come, first served",
+            "name models and the policy that decides for them",
+        )
+    of_part: dict[str, int] = {}
+    for index, part in enumerate(parts):
+        where = f"policy.options.parts.{index}.models"
+        for pattern in part.models:
+            known = [name for name in facts.services if fnmatchcase(name, pattern)]
+            before = {of_part.get(name, index) for name in known}
+            if not known:
+                yield Finding(
+                    "warning",
+                    "part-of-nobody",
+                    where,
+                    f"no Triton has a model {pattern!r} (it may be loaded later)",
+                    remedy_for(pattern, facts.services),
+                )
+            elif index not in before and pattern != "*":  # that is what is left, be it nothing at present
+                first = ", ".join(f"parts.{number}" for number in sorted(before))
+                yield Finding(
+                    "warning",
+                    "part-of-nobody",
+                    where,
+                    f"{pattern!r}: all its models are those of {first}, which comes first",
+                    "name what is particular before what is general",
+                )
+            for name in known:
+                of_part.setdefault(name, index)
+
+
+def remedy_for(name: str, known: Collection[str]) -> str:
+    """What to do about a name that is not among those that are known: the nearest of them, or all if they are few."""
+    if close := get_close_matches(name, known, n=3, cutoff=0.6) or _alike_but_for_case(name, known):
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    if not known:
+        return "there is none at all: load one"
+    listed = sorted(known)
+    shown = ", ".join(listed[:10]) + (f" and {len(listed) - 10} more" if len(listed) > 10 else "")
+    return f"take it out, or name one of: {shown}"
+
+
+def _alike_but_for_case(name: str, known: Collection[str]) -> list[str]:
+    return [other for other in known if other.casefold() == name.casefold()]
+
+
+def _must_be_followed(said: ModelConfig) -> bool:
+    return bool(said.slo_ms or said.batch or said.late or said.merge.pad)
+
+
+def why_refused(config: ServeConfig, plugins: Plugins, catalog: Catalog, measured: ProfileFile) -> str:
+    """Why the policy cannot be made of these models and workers, in words; empty: it can."""
+    models, workers = tuple(catalog.models.values()), tuple(catalog.workers)
+    profiles = starting_profiles(catalog, measured)
+    try:
+        plugins.make_policy(
+            config.policy.name,
+            Setup(models, workers, profiles, config.seed, network=catalog.network),
+            dict(config.policy.options),
+        )
+    except PluginError as error:
+        return str(error)
+    return ""
+
+
+async def why_refused_by_homes(
+    config: ServeConfig, plugins: Plugins, backends: Sequence[Backend], gpus: Sequence[Gpu], measured: ProfileFile
+) -> str:
+    """The same of several homes, each of which decides over what its own Tritons have: the first that cannot.
+
+    Raises BackendError where they cannot be asked, and DocumentError.
+    """
+    for number in range(len(config.homes)):
+        own = of_home(config, number, len(config.homes))
+        addresses = {triton.grpc for triton in own.tritons}
+        there = [backend for backend in backends if backend.address in addresses]
+        layout = read_document(own.layout, Layout) if own.layout else None
+        catalog = await discover(there, own.models, Catalog(gpus=gpus), layout=layout)
+        if why := why_refused(own, plugins, catalog, measured):
+            return f"home {number}: {why}"
+    return ""
+
+
+def policies_that_refuse(facts: Facts) -> Iterator[Finding]:
+    """A policy that does not take these models on these workers keeps `serve` from starting."""
+    if facts.refusal:
+        yield Finding("error", "policy-refuses", "policy", f"{facts.refusal}; `serve` does not start", "")
+
+
+def disagreements(facts: Facts) -> Iterator[Finding]:
+    """An error where tensors differ, for which requests are scheduled then depends on who has most Tritons."""
+    for name, service in facts.services.items():
+        if len(service.forms) < 2:
+            continue
+        only_rows = len({_tensors(form.config) for form in service.forms}) == 1
+        places = "; ".join(f"{_form(form.config)} at {', '.join(form.tritons)}" for form in service.forms)
+        consequence = (
+            "batches are no larger than all of them take"
+            if only_rows
+            else "requests of the first form are scheduled, others pass to a Triton that takes them"
+        )
+        yield Finding(
+            "warning" if only_rows else "error",
+            "disagreement",
+            f"model {name}",
+            f"it is not the same at every Triton ({places}): {consequence}",
+            "load the same everywhere, unless they are being updated just now",
+        )
+
+
+def _tensors(config: model_config_pb2.ModelConfig) -> tuple[str, ...]:
+    return tuple(sorted(_described(tensor) for tensor in (*config.input, *config.output)))
+
+
+def _form(config: model_config_pb2.ModelConfig) -> str:
+    tensors = ", ".join(_described(tensor) for tensor in config.input)
+    return f"max_batch_size {config.max_batch_size}, {tensors}"
+
+
+def _described(tensor: object) -> str:
+    name, dims = getattr(tensor, "name", ""), getattr(tensor, "dims", ())
+    datatype = model_config_pb2.DataType.Name(getattr(tensor, "data_type", 0)).removeprefix("TYPE_")
+    return f"{name} {datatype} [{','.join(map(str, dims))}]"
+
+
+_HARMFUL: Final = frozenset({"preserve_ordering", "max_queue_size", "default_timeout_microseconds"})
+"""What a batcher does to batches that are formed already: it holds them back, or refuses them."""
+
+
+def words_in_vain(facts: Facts) -> Iterator[Finding]:
+    """Words of the operator, `batch` and `merge.pad`, that a model's config does not allow to be followed."""
+    for service in facts.services.values():
+        word = facts.told(service.name).batch
+        if word is None and BATCH_PARAMETER in service.config.parameters:
+            word = service.config.parameters[BATCH_PARAMETER].string_value
+        if service.consent.batch == "pass" and word not in (None, "pass"):
+            yield Finding(
+                "warning",
+                "word-in-vain",
+                f"models.{service.name}",
+                f"its requests cannot be scheduled (batch: {word}): {service.consent.why}",
+                "take the word out: they pass straight to a Triton",
+            )
+        if service.name in facts.unpadded:
+            yield Finding(
+                "error",
+                "not-padded",
+                f"models.{service.name}.merge.pad",
+                f"it cannot be padded so, and `serve` does not start: {facts.unpadded[service.name]}",
+                "correct it, or take it out",
+            )
+
+
+def waiting_twice(facts: Facts) -> Iterator[Finding]:
+    """Scheduled models whose batches wait for company in their Triton, after they did so in Tidegate."""
+    for service in facts.services.values():
+        delay = delay_us(service.config)
+        if service.model is not None and delay:
+            yield Finding(
+                "warning",
+                "waits-twice",
+                f"models.{service.name}",
+                f"every batch that is not full waits up to {delay / 1e3:g} ms in its Triton, too: dynamic_batching "
+                f"has max_queue_delay_microseconds: {delay}",
+                f"drop it from {service.name}/config.pbtxt, or, where the Triton runs with "
+                f"--model-control-mode=explicit, say models.{service.name}.load_without_delay: true",
+            )
+
+
+def judged_twice(facts: Facts) -> Iterator[Finding]:
+    """Scheduled models whose Triton holds back or refuses whole batches by rules that were meant for requests."""
+    for service in facts.services.values():
+        asked = [name for name in asked_of_tritons_batcher(service.config) if name in _HARMFUL]
+        if service.model is not None and asked:
+            yield Finding(
+                "warning",
+                "judged-twice",
+                f"models.{service.name}",
+                f"its Triton applies to whole batches what was meant for requests: {', '.join(asked)} of "
+                "dynamic_batching",
+                f"drop that from {service.name}/config.pbtxt, or say models.{service.name}.batch: pass",
+            )
+
+
+def merged_by_nobody(facts: Facts) -> Iterator[Finding]:
+    """Models with a batch dimension whose requests run one by one because nobody has said that they may be merged."""
+    for service in facts.services.values():
+        config = service.config
+        if service.consent.batch != "alone" or facts.told(service.name).batch or BATCH_PARAMETER in config.parameters:
+            continue
+        if config.max_batch_size > 1 and not config.HasField("dynamic_batching"):
+            verdict = facts.rows.get(service.name)
+            if verdict is not None and verdict.batches is False:
+                continue
+            remedy = (
+                "say merge if its rows do not influence each other; of an ONNX file `tidegate generate` finds that out"
+            )
+            if verdict is not None:
+                remedy = "say merge: its rows are independent" if verdict.batches else f"{remedy} ({verdict.reason})"
+            yield Finding(
+                "advice",
+                "never-merged",
+                f"models.{service.name}.batch",
+                "its requests run one by one, as in its Triton: it has no dynamic_batching",
+                remedy,
+            )
+
+
+def batches_of_one(facts: Facts) -> Iterator[Finding]:
+    """Models whose batch is fixed at one row though they look as if it could be freed."""
+    for service in facts.services.values():
+        if not _is_of_one_row(service):
+            continue
+        if service.config.backend in ("", "onnxruntime", "python"):
+            remedy = "`tidegate generate MODEL.onnx --batch-dim` frees that of an ONNX file, where its graph allows"
+        else:
+            remedy = "export it with a dynamic batch, and set max_batch_size"
+        yield Finding(
+            "advice",
+            "batch-of-one",
+            f"model {service.name}",
+            "it takes one row at a time, so that nothing can be merged",
+            remedy,
+        )
+
+
+def _is_of_one_row(service: Service) -> bool:
+    """Whether its inputs are of one row each, by max_batch_size or by a first dimension of 1, and Triton asks no more
+    of them."""
+    config = service.config
+    if config.max_batch_size > 1 or not config.input:
+        return False
+    if config.HasField("ensemble_scheduling") or config.HasField("sequence_batching"):
+        return False
+    if config.model_transaction_policy.decoupled or config.batch_input or config.batch_output:
+        return False
+    return config.max_batch_size == 1 or all(_begins_with_one(tensor) for tensor in config.input)
+
+
+def _begins_with_one(tensor: model_config_pb2.ModelInput) -> bool:
+    return len(tensor.dims) > 1 and tensor.dims[0] == 1 and not tensor.is_shape_tensor
+
+
+_MODEL_FILE: Final = "model.onnx"
+
+
+def judge_rows(repositories: Sequence[Path], services: Mapping[str, Service]) -> dict[str, RowsVerdict]:
+    """Run the models that may be merged, as far as their ONNX files are there; what was found, by model.
+
+    It takes seconds for each, and needs the package tidegate-repo-generator.
+    """
+    if not repositories:
+        return {}
+    from tidegate_repo_generator.model import GenerateError  # noqa: PLC0415 - an extra; slow to import
+    from tidegate_repo_generator.onnx_file import read_onnx  # noqa: PLC0415
+    from tidegate_repo_generator.rows.judgement import judge_batching  # noqa: PLC0415
+
+    found = {}
+    for name, service in services.items():
+        path = _model_file(repositories, service.config)
+        if path is None or service.consent.batch == "pass" or service.config.max_batch_size < 1:
+            continue
+        try:
+            verdict = judge_batching(read_onnx(path))
+        except (GenerateError, OSError) as error:
+            found[name] = RowsVerdict(None, str(error))
+        else:
+            found[name] = RowsVerdict(verdict.batches, verdict.reason)
+    return found
+
+
+def merged_rows(facts: Facts) -> Iterator[Finding]:
+    """Models whose requests are merged though their rows are not independent, or without evidence that they are."""
+    for name, verdict in facts.rows.items():
+        service = facts.services[name]
+        if service.consent.batch != "merge" or verdict.batches:
+            continue
+        remedy = f"say models.{name}.batch: alone, or drop dynamic_batching and tidegate_batch from its config.pbtxt"
+        if verdict.batches is False:
+            what = f"its requests are merged, and change each other's answers: {verdict.reason}"
+            yield Finding("error", "rows-mixed", f"models.{name}.batch", what, remedy)
+        else:
+            what = f"its requests are merged, and it is not shown that its rows are independent: {verdict.reason}"
+            yield Finding(
+                "warning", "rows-in-doubt", f"models.{name}.batch", what, f"{remedy}; or say merge, if you know"
+            )
+
+
+def _model_file(repositories: Sequence[Path], config: model_config_pb2.ModelConfig) -> Path | None:
+    """The ONNX file of the newest version of a model; None where there is none."""
+    file = str(config.default_model_filename)
+    if not file.endswith(".onnx"):  # of the Python backend that is its model.py
+        file = str(config.parameters["model_file"].string_value) if "model_file" in config.parameters else _MODEL_FILE
+    for repository in repositories:
+        folder = Path(repository, str(config.name))
+        versions = [path for path in folder.glob("*") if path.name.isdecimal()]
+        for version in sorted(versions, key=lambda path: -int(path.name)):
+            if (version / file).is_file():
+                return version / file
+    return None

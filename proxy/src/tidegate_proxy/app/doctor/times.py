@@ -1,0 +1,277 @@
+"""What is wrong with times: SLOs that cannot be kept, profiles of other machines, models in each other's way."""
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Final
+
+from tritonclient.grpc import model_config_pb2
+
+from tidegate.documents import Hardware, ModelProfile
+from tidegate.engine.estimates.lateness import LARGEST_SHARE
+from tidegate_proxy.app.doctor.facts import Facts, Finding, OneRow, Service, one_row
+from tidegate_proxy.app.doctor.models import remedy_for
+from tidegate_proxy.tritons.catalog import LATE_PARAMETER, SLO_PARAMETER
+from tidegate_proxy.tritons.starting_profiles import said_of_others
+
+
+def slos_too_short(facts: Facts) -> Iterator[Finding]:
+    """SLOs below what a request of one row takes, by which every request, or every slow one, is refused."""
+    for service in facts.services.values():
+        rows = one_row(facts, service)
+        if service.slo_ms is not None and rows:
+            yield from _too_short(facts, service, service.slo_ms, rows)
+
+
+def _too_short(facts: Facts, service: Service, slo_ms: float, rows: list[OneRow]) -> Iterator[Finding]:
+    where = f"models.{service.name}.slo_ms"
+    serves_late = service.model is not None and service.model.late == "serve"
+    usable_ms = slo_ms * (1 - LARGEST_SHARE)
+    hopeless = [row for row in rows if row.expected_ms >= slo_ms]
+    quickest = rows[0]
+    remedy = f"set it to {_enough_ms(rows)} ms or more, twice that for batches to form"
+    fate = "answered late" if serves_late else "refused"
+    if len(hopeless) == len(rows):
+        yield Finding(
+            "warning" if serves_late else "error",
+            "slo-too-short",
+            where,
+            f"{slo_ms:g} ms are less than the {quickest.expected_ms:.3g} ms that one row takes ({quickest.source}), so "
+            f"that nearly every request is {fate}",
+            remedy,
+        )
+    elif hopeless:
+        shapes = ", ".join(f"{row.shape} ({row.expected_ms:.3g} ms)" for row in hopeless)
+        yield Finding(
+            "warning",
+            "slo-too-short",
+            where,
+            f"{slo_ms:g} ms are less than one row of some shapes takes, so that such requests are {fate}: {shapes}",
+            remedy,
+        )
+    elif slow := [row for row in rows if row.planned_ms > usable_ms]:
+        worst = max(slow, key=lambda row: row.planned_ms)
+        of_shape = f" of shape {worst.shape}" if worst.shape else ""
+        yield Finding(
+            "warning",
+            "slo-tight",
+            where,
+            f"{slo_ms:g} ms leave no room: one row{of_shape} takes up to {worst.planned_ms:.3g} ms ({worst.source}), "
+            f"and a part is kept free for the way back, so that requests are {fate} as soon as anything waits",
+            remedy,
+        )
+
+
+def _enough_ms(rows: list[OneRow]) -> int:
+    """Enough for one row of any shape, with what is kept free for the way back, in ms."""
+    return ceil(max(row.planned_ms for row in rows) / (1 - LARGEST_SHARE))
+
+
+def requests_not_timed(facts: Facts) -> Iterator[Finding]:
+    """Models that do not answer the request that was to be timed: their SLO is held against nothing."""
+    for name, timed in facts.timed.items():
+        if timed.took_ms is None:
+            sizes = ", with every open dimension 1," if timed.open_dimensions else ""
+            yield Finding(
+                "advice" if timed.open_dimensions else "warning",
+                "not-timed",
+                f"model {name}",
+                f"it does not answer one row of zeros{sizes} so that nobody knows how long it takes: {timed.why_not}",
+                "have `tidegate profile` measure it with a shape that it takes"
+                if timed.open_dimensions
+                else "see why in the log of its Triton",
+            )
+
+
+def slos_in_vain(facts: Facts) -> Iterator[Finding]:
+    """SLOs, and words on late requests, of models whose requests are not scheduled: nobody reads them."""
+    for service in facts.services.values():
+        if service.model is not None:
+            continue
+        said = facts.told(service.name)
+        for field, given in (("slo_ms", said.slo_ms), ("late", said.late)):
+            if given:
+                yield Finding(
+                    "error",
+                    "slo-of-unscheduled",
+                    f"models.{service.name}.{field}",
+                    f"its requests are not scheduled ({service.consent.why}), so that `serve` does not start",
+                    "take it out, or see to it that they can be scheduled",
+                )
+        for parameter in (SLO_PARAMETER, LATE_PARAMETER):
+            if parameter in service.config.parameters:
+                yield Finding(
+                    "warning",
+                    "slo-of-unscheduled",
+                    f"model {service.name}",
+                    f"{parameter} of its config.pbtxt is not read, as its requests are not scheduled "
+                    f"({service.consent.why})",
+                    "take it out, or see to it that they can be scheduled",
+                )
+
+
+def not_measured(facts: Facts) -> Iterator[Finding]:
+    """Models that begin with a guess. It matters where there is an SLO, which is kept or not by it."""
+    if facts.has_layout:
+        return
+    file = facts.config.profiles or "profiles.json"
+    for service in facts.services.values():
+        if service.model is None:
+            continue
+        for kind in service.kinds:
+            if facts.measured.profiles_of(service.name, kind, service.model.max_rows):
+                continue
+            of_kind = "" if kind == "default" else f" --kind {kind}"
+            yield Finding(
+                "advice" if service.slo_ms is None else "warning",
+                "no-profile",
+                f"model {service.name}",
+                f"nobody has measured it on workers of kind {kind!r}{said_of_others(facts.measured, service.name)}: it "
+                "begins with a guess, and learns from what it sees",
+                f"tidegate profile --triton {facts.config.tritons[0].grpc}{of_kind} -o {file}",
+            )
+
+
+def shapes_in_vain(facts: Facts) -> Iterator[Finding]:
+    """Shapes that were measured, and that no request has."""
+    for words in facts.misfits:
+        yield Finding("warning", "profile-misfit", "profiles", words, "")
+
+
+def measured_in_vain(facts: Facts) -> Iterator[Finding]:
+    """Models that were measured, and that no Triton has."""
+    unknown = {profile.model for profile in facts.measured.profiles} - facts.services.keys()
+    for name in sorted(unknown):
+        yield Finding(
+            "advice",
+            "profile-of-unknown",
+            "profiles",
+            f"it tells of a model {name!r}, which no Triton has",
+            remedy_for(name, facts.services),
+        )
+
+
+_RULE: Final = "profile-elsewhere"
+_EMULATED: Final = frozenset({"alpha_ms", "table_ms", "groups_ms", "shapes_ms", "time_input"})
+"""Parameters of an emulated GPU, one of which says how long it takes: the same on every machine."""
+_ON_GPU: Final = frozenset({int(model_config_pb2.ModelInstanceGroup.KIND_GPU)})
+_ON_CPU: Final = frozenset({int(model_config_pb2.ModelInstanceGroup.KIND_CPU)})
+"""The kinds of all instances of a model; a Triton tells of each what it has made of `auto`."""
+
+
+def measured_elsewhere(facts: Facts) -> Iterator[Finding]:
+    """Profiles of another GPU, or of another processor for a model that runs on it: they say what is not so here."""
+    ends = ": batches, and what can be in time, are planned by another machine until it has been learned"
+    for service, profile, there, here, kinds in _of_this_machine(facts):
+        if kinds == _ON_GPU and there.gpus and here.gpus and not set(there.gpus) & set(here.gpus):
+            what = f"it was measured on {_gpus(there)}, and this machine has {_gpus(here)}"
+        elif kinds == _ON_CPU and there.cpu != here.cpu:
+            what = f"it runs on the CPU, and was measured on {there.cpu}, where this machine has {here.cpu}"
+        else:
+            continue
+        yield Finding("warning", _RULE, f"model {service.name}", what + ends, _remedy(facts, profile))
+
+
+def measured_otherwise(facts: Facts) -> Iterator[Finding]:
+    """Profiles of this processor with another number of cores, or of a GPU that they do not name."""
+    for service, profile, there, here, kinds in _of_this_machine(facts):
+        if kinds == _ON_GPU and here.gpus and not there.gpus:
+            what = f"it runs on a GPU, and its profile names none: it was measured on {there.cpu}, or nothing told"
+        elif kinds == _ON_CPU and there.cpu == here.cpu and there.cores != here.cores:
+            what = f"it runs on the CPU, and was measured with {there.cores} cores, where there are {here.cores} here"
+        else:
+            continue
+        yield Finding("advice", _RULE, f"model {service.name}", what, _remedy(facts, profile))
+
+
+def _of_this_machine(facts: Facts) -> Iterator[tuple[Service, ModelProfile, Hardware, Hardware, set[int]]]:
+    """Models that Tritons of this machine run, with each profile that holds for them and tells where it was measured.
+
+    Besides that hardware, the hardware of this machine, and the kinds of the model's instances.
+
+    Where some of its Tritons are elsewhere and their workers of other kinds, nobody knows whose a profile is.
+    """
+    here = facts.hardware
+    if facts.has_layout or here is None:
+        return
+    local = {triton.grpc for triton in facts.config.tritons if triton.is_local}
+    for service in facts.services.values():
+        tritons = {address for form in service.forms for address in form.tritons}
+        if service.model is None or not tritons & local or (len(service.kinds) > 1 and tritons - local):
+            continue
+        configs = [form.config for form in service.forms if local.intersection(form.tritons)]
+        if any(map(is_emulated, configs)):
+            continue
+        kinds = {int(group.kind) for config in configs for group in config.instance_group}
+        for kind in service.kinds:
+            for profile in facts.measured.measured_for(service.name, kind):
+                if profile.hardware is not None:
+                    yield service, profile, profile.hardware, here, kinds
+
+
+def is_emulated(config: model_config_pb2.ModelConfig) -> bool:
+    """Whether a model stands for one on a GPU."""
+    return config.backend == "python" and not _EMULATED.isdisjoint(config.parameters)
+
+
+def _gpus(hardware: Hardware) -> str:
+    return " and ".join(dict.fromkeys(hardware.gpus))
+
+
+def _remedy(facts: Facts, profile: ModelProfile) -> str:
+    triton = next(triton.grpc for triton in facts.config.tritons if triton.is_local)
+    of_kind = "" if profile.kind == "default" else f" --kind {profile.kind}"
+    return f"tidegate profile {profile.model} --triton {triton}{of_kind} -o {facts.config.profiles}"
+
+
+IN_TURN = "they take turns, as they need the same resource of its rate limiter, or as `in_turn` says"
+REMEDY = "serve one of them from a Triton of its own, or let them run side by side: without that resource, or `in_turn`"
+
+
+def waits_behind_longer_ones(facts: Facts) -> Iterator[Finding]:
+    """SLOs that a model cannot keep behind one batch of another that shares all its workers."""
+    if facts.has_layout:
+        return
+    for service in facts.services.values():
+        own = one_row(facts, service)
+        if service.slo_ms is None or not own:
+            continue
+        left_ms = service.slo_ms * (1 - LARGEST_SHARE) - max(row.planned_ms for row in own)
+        longer = {
+            name: max(row.expected_ms for row in rows)
+            for name in service.beside
+            if (rows := one_row(facts, facts.services[name]))
+        }
+        behind = {name: took_ms for name, took_ms in longer.items() if took_ms > left_ms > 0}
+        if behind:
+            worst = max(behind, key=lambda name: behind[name])
+            yield Finding(
+                "warning",
+                "waits-behind",
+                f"models.{service.name}.slo_ms",
+                f"{service.slo_ms:g} ms are too short to wait for one row of {worst!r}, which takes "
+                f"{behind[worst]:.3g} ms: {IN_TURN}",
+                REMEDY,
+            )
+
+
+def in_turn_on_processors(facts: Facts) -> Iterator[Finding]:
+    """Models that run on processors, and in turn: where there are cores for both, one of them idles."""
+    if facts.has_layout or not any(triton.in_turn is True for triton in facts.config.tritons):
+        return
+    for service in facts.services.values():
+        others = [name for name in service.beside if _on_processors(facts.services[name])]
+        if others and _on_processors(service):
+            yield Finding(
+                "advice",
+                "in-turn",
+                f"model {service.name}",
+                f"it runs on processors, as does {', '.join(others)}, and they take turns, as `in_turn` says: side by "
+                "side is quicker where there are cores for both",
+                "leave `tritons.N.in_turn` out, or let it be `learned`, if they do not call each other",
+            )
+
+
+def _on_processors(service: Service) -> bool:
+    cpu = model_config_pb2.ModelInstanceGroup.KIND_CPU
+    groups = [group.kind for group in service.config.instance_group]
+    return bool(groups) and all(kind == cpu for kind in groups) and not is_emulated(service.config)

@@ -1,0 +1,471 @@
+"""What clients ask, as a front passes it on to the home that it concerns: a gRPC call, an HTTP request, a stream."""
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.base.outcome import RequestFailed
+from tidegate_proxy.frontends import frames
+from tidegate_proxy.frontends.frames import INLINE, STREAM, Kind
+from tidegate_proxy.frontends.home_line import HomeLine, failure_in
+from tidegate_proxy.messages.request import PassedThrough
+from tidegate_proxy.messages.wire import first_string
+from tidegate_proxy.servers.http.interface import NAMES, Message, Receive, Scope, Send
+from tidegate_proxy.transport.interface import Call
+
+if TYPE_CHECKING:
+    from tidegate_proxy.frontends.front import Front
+
+
+class RelayedCall:
+    """One call that is for one home. What that says of it comes to `take`."""
+
+    __slots__ = ("_call", "_first", "_home", "_homes", "_number")
+
+    def __init__(self, homes: "Front", call: Call, body_timeout_s: float | None) -> None:
+        self._homes = homes
+        self._call = call
+        self._home: HomeLine | None = None
+        self._first: bytes | None = None
+        """Its first message, until it begins."""
+        self._number = 0
+        call.when_gone(self._gone)
+        if call.method == STREAM:
+            self.again()
+        else:
+            call.receive(self._received_first, body_timeout_s)
+
+    def take(self, kind: int, payload: bytes) -> None:
+        """What the home says."""
+        if kind == Kind.ANSWER:
+            self._over()
+            self._call.answer(payload)
+        elif kind == Kind.END:
+            self._over()
+            self.fail(failure_in(payload))
+        elif kind == Kind.SEND:
+            self._call.send(payload, self._sent)
+        elif kind == Kind.WANT:
+            self._call.receive(self._received)
+        elif kind == Kind.RELEASE:
+            self._call.release(frames.size_of(payload))
+
+    def fail(self, failure: RequestFailed) -> None:
+        """End it with a status."""
+        self._call.end(failure.code, failure.details, failure.refusal)
+
+    def again(self) -> None:
+        """Begin, at the home that has its model now."""
+        self._home = None
+        if not self._call.gone:
+            model = first_string(self._first or b"") if self._homes.are_several else ""
+            self._homes.find(model, self._begin, self.fail)
+
+    def _begin(self, home: HomeLine) -> None:
+        call, message = self._call, self._first
+        if call.gone:
+            return
+        self._home = home
+        self._number = home.begin(self)
+        if not self._number:  # it was told, or will be
+            return
+        self._first = None
+        inline = message if message is not None and len(message) <= INLINE else None
+        opening = frames.call(call.method, call.peer(), call.metadata, call.remaining_s(), inline)
+        home.send(Kind.CALL, self._number, opening)
+        if message is not None and inline is None:
+            home.send(Kind.MESSAGE, self._number, message)
+        elif message is None and call.method != STREAM:
+            home.send(Kind.CLOSED, self._number)
+
+    def _over(self) -> None:
+        if self._home:
+            self._home.over(self._number)
+
+    def _received_first(self, message: bytes | None) -> None:
+        """The first message; None: there is none."""
+        self._first = message
+        self.again()
+
+    def _received(self, message: bytes | None) -> None:
+        """A further message; None: there is none."""
+        if not self._home:
+            return
+        if message is None:
+            self._home.send(Kind.CLOSED, self._number)
+        else:
+            self._home.send(Kind.MESSAGE, self._number, message)
+
+    def _sent(self, _nothing: object) -> None:
+        if self._home:
+            self._home.send(Kind.TAKEN, self._number)
+
+    def _gone(self) -> None:
+        if not self._home:
+            return
+        if self._number:
+            self._home.over(self._number)
+            self._home.send(Kind.GONE, self._number)
+        else:
+            self._home.forget(self)
+
+
+_PASSED_ON: Final = ("method", "path", "raw_path", "query_string", "root_path", "scheme", "http_version")
+
+
+class HomeLost(Exception):
+    """The home ended while a request was under way, or was not there."""
+
+    def __init__(self, failure: RequestFailed) -> None:
+        super().__init__(failure.details)
+        self.reason = failure.refusal
+        """Says the same in one word for the client's program."""
+
+
+class RelayedExchange:
+    """One request and its response."""
+
+    def __init__(
+        self, homes: "Front", model: str, scope: Scope, receive: Receive, send: Send, *, is_page: bool = False
+    ) -> None:
+        """`model`: the one that it is about; "": none. `is_page`: whether it is for the page of the metrics."""
+        self._homes = homes
+        self._model = model
+        self._home: HomeLine | None = None
+        self._is_page = is_page
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._number = 0
+        self._body: bytes | None = None
+        self._said: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
+        """What the home says."""
+        self._wanted = asyncio.Semaphore(0)
+        """Parts of the body that the home asks for."""
+        self._client_left = False
+        self._failure: RequestFailed | None = None
+        """Why it is not answered."""
+        self.has_answer = False
+        """Whether the client has been sent something of its answer."""
+
+    async def run(self) -> None:
+        """Pass it on, and the answer back. Raises HomeLost."""
+        self._body = await self._short_body()
+        if self._client_left:
+            return
+        self.again()
+        reading = asyncio.get_running_loop().create_task(self._read(self._body is not None))
+        try:
+            await self._answer()
+        finally:
+            reading.cancel()
+            if self._home:
+                self._home.forget(self)
+                self._home.over(self._number)
+
+    def again(self) -> None:
+        """Begin, at the home that has its model now."""
+        self._home = None
+        self._homes.find(self._model, self._begin, self.fail)
+
+    def _begin(self, home: HomeLine) -> None:
+        if self._client_left or self._failure:
+            return
+        self._home = home
+        self._number = home.begin(self)
+        if self._number:
+            home.send(Kind.ASK, self._number, frames.encode((scope_of(self._scope), self._body, self._is_page)))
+
+    def take(self, kind: int, payload: bytes) -> None:
+        """What the home says."""
+        self._said.put_nowait((kind, payload))
+
+    def fail(self, failure: RequestFailed) -> None:
+        """The home is no more."""
+        self._failure = failure
+        self._said.put_nowait((0, b""))
+
+    async def _short_body(self) -> bytes | None:
+        """The whole body where it is said to be short; None where the home asks for it part by part."""
+        length = next((value for name, value in self._scope["headers"] if name == b"content-length"), None)
+        if length is None:
+            is_chunked = any(name == b"transfer-encoding" for name, _ in self._scope["headers"])
+            return None if is_chunked else b""
+        if not length.isdigit() or int(length) > INLINE:
+            return None
+        parts = []
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._client_left = True
+                return None
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    async def _read(self, is_whole: bool) -> None:
+        """Pass the body on as it is asked for, and say when the client leaves."""
+        while not is_whole:
+            await self._wanted.acquire()
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._leave()
+                return
+            is_whole = not message.get("more_body", False)
+            self._tell(Kind.BODY_END if is_whole else Kind.BODY, message.get("body", b""))
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._leave()
+
+    def _leave(self) -> None:
+        self._client_left = True
+        self._tell(Kind.GONE)
+        self._said.put_nowait((Kind.GONE, b""))
+
+    def _tell(self, kind: Kind, payload: bytes = b"") -> None:
+        if self._home and self._number:
+            self._home.send(kind, self._number, payload)
+
+    async def _answer(self) -> None:
+        while True:
+            kind, payload = await self._said.get()
+            if kind == Kind.WANT:
+                self._wanted.release()
+            elif kind == Kind.START:
+                self.has_answer = True
+                start = frames.start_of(payload)
+                head: Message = {"type": "http.response.start", "status": start.status, "headers": start.headers}
+                await self._send(head)
+            elif kind == Kind.PART:
+                await self._send({"type": "http.response.body", "body": payload, "more_body": True})
+                self._tell(Kind.TAKEN)
+            elif kind == Kind.LAST:
+                await self._send({"type": "http.response.body", "body": payload})
+                return
+            elif self._client_left:
+                return
+            else:
+                raise HomeLost(self._failure) if self._failure else ConnectionError("the home broke the answer off")
+
+
+def scope_of(scope: Scope) -> dict[str, Any]:
+    """What of ASGI's scope a home is told."""
+    told = {name: scope[name] for name in _PASSED_ON if name in scope}
+    return told | {"client": scope.get("client"), "headers": scope["headers"], NAMES: scope.get(NAMES)}
+
+
+_OK = grpc.StatusCode.OK
+
+
+class RelayedStream:
+    """One stream of a client. Its messages are read one at a time, each when the home of the one before has taken it.
+
+    A request whose home is lost is answered with an error of its own, as Triton does in streams; where a home is lost
+    that the stream has begun at, what was under way there cannot be told apart, and the stream ends.
+    """
+
+    def __init__(self, homes: "Front", call: Call) -> None:
+        self._homes = homes
+        self._call = call
+        self._parts: dict[HomeLine, _Part] = {}
+        self._outbox: deque[tuple[_Part | None, bytes]] = deque()
+        """Answers that wait until the client has taken those before, and the home that is told when it has."""
+        self._is_sending = False
+        self._client_done = False
+        self._end: RequestFailed | None = None
+        """How it ends once nothing is under way."""
+        if home := homes.any_home():  # which knows of it then, and ends it when all ends
+            self._begin_at(home, None)
+        call.when_gone(self._gone)
+        self._read()
+
+    # Requests ----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        if not self._call.gone and self._end is None:
+            self._call.receive(self._received)
+
+    def _received(self, message: bytes | None) -> None:
+        if message is not None:
+            self._send_on(message)
+            return
+        self._client_done = True
+        for part in self._parts.values():
+            part.home.send(Kind.CLOSED, part.number)
+        self._end_if_done()
+
+    def _send_on(self, message: bytes) -> None:
+        def then(home: HomeLine) -> None:
+            part = self._parts.get(home) or self._begin_at(home, message)
+            if part:
+                part.pass_on(message)
+
+        self._homes.find(first_string(message), then, lambda failure: self.refuse(message, failure))
+
+    def _begin_at(self, home: HomeLine, message: bytes | None) -> "_Part | None":
+        part = _Part(self, self._call, home)
+        if not part.begin(message):
+            return None  # it is told, or will be
+        self._parts[home] = part
+        return part
+
+    def passed_on(self) -> None:
+        """The message that was read last is on its way: the next one may come."""
+        self._read()
+
+    def again(self, message: bytes) -> None:
+        """A message whose home was away: now it may be there."""
+        if not self._call.gone and self._end is None:
+            self._send_on(message)
+
+    def refuse(self, message: bytes, failure: RequestFailed) -> None:
+        """A request goes to no home."""
+        refused = service_pb2.ModelStreamInferResponse(error_message=failure.details)
+        refused.infer_response.id = PassedThrough.of(message).id
+        self._call.release(len(message))
+        self.answer(None, refused.SerializeToString())
+        self._read()
+
+    # Answers -----------------------------------------------------------------------------------------------------
+
+    def answer(self, part: "_Part | None", message: bytes) -> None:
+        """A message to the client."""
+        self._outbox.append((part, message))
+        if not self._is_sending:
+            self._send()
+
+    def _send(self) -> None:
+        if self._outbox:
+            self._is_sending = True
+            part, message = self._outbox.popleft()
+            self._call.send(message, lambda _nothing: self._sent(part))
+        else:
+            self._is_sending = False
+            self._end_if_done()
+
+    def _sent(self, part: "_Part | None") -> None:
+        if part and part.number:
+            part.home.send(Kind.TAKEN, part.number)
+        self._send()
+
+    # Its end -----------------------------------------------------------------------------------------------------
+
+    def part_ended(self, part: "_Part", how: RequestFailed) -> None:
+        """A home has ended its part."""
+        self._parts.pop(part.home, None)
+        if how.code is not _OK and not part.home.is_leaving:
+            self.fail(how)
+        else:  # what it had to say is said; further requests find another home, or the same when it is back
+            self._end_if_done()
+
+    def lose(self, part: "_Part") -> None:
+        """A home is lost that had nothing of it."""
+        self._parts.pop(part.home, None)
+        self._end_if_done()
+
+    def fail(self, failure: RequestFailed) -> None:
+        """End it, after the answers that are there."""
+        if self._end is None:
+            self._end = failure
+            self._leave_parts()
+            self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._parts or self._outbox or self._is_sending or not (self._client_done or self._end):
+            return
+        if self._end:
+            self._call.end(self._end.code, self._end.details, self._end.refusal)
+        else:
+            self._call.end()
+
+    def _gone(self) -> None:
+        self._end = self._end or RequestFailed(grpc.StatusCode.CANCELLED, "")
+        self._outbox.clear()
+        self._leave_parts()
+
+    def _leave_parts(self) -> None:
+        parts, self._parts = list(self._parts.values()), {}
+        for part in parts:
+            part.leave()
+
+
+class _Part:
+    """The stream at one home."""
+
+    def __init__(self, stream: RelayedStream, call: Call, home: HomeLine) -> None:
+        self.home = home
+        self.number = 0
+        self._stream = stream
+        self._call = call
+        self._wants = False
+        self._is_used = False
+        """Whether it has been given any message."""
+        self._message: bytes | None = None
+        """What is passed on when the home wants it."""
+
+    def begin(self, message: bytes | None) -> bool:
+        """Whether it could, for this message; else that is told, now or when the home is back."""
+        self._message = message
+        self.number = self.home.begin(self)
+        if self.number:
+            call = self._call
+            opening = frames.call(call.method, call.peer(), call.metadata, call.remaining_s(), None)
+            self.home.send(Kind.CALL, self.number, opening)
+        return bool(self.number)
+
+    def pass_on(self, message: bytes) -> None:
+        """The next message for this home."""
+        self._message = message
+        if self._wants:
+            self._give()
+
+    def _give(self) -> None:
+        assert self._message is not None, "it is there"
+        message, self._message, self._wants, self._is_used = self._message, None, False, True
+        self.home.send(Kind.MESSAGE, self.number, message)
+        self._stream.passed_on()
+
+    def take(self, kind: int, payload: bytes) -> None:
+        """What the home says."""
+        if kind == Kind.SEND:
+            self._stream.answer(self, payload)
+        elif kind == Kind.WANT:
+            self._wants = True
+            if self._message is not None:
+                self._give()
+        elif kind == Kind.RELEASE:
+            self._call.release(frames.size_of(payload))
+        elif kind == Kind.END:
+            self.home.over(self.number)
+            self.number = 0
+            message, self._message = self._message, None
+            self._stream.part_ended(self, failure_in(payload))
+            if message is not None:
+                self._stream.again(message)
+
+    def fail(self, failure: RequestFailed) -> None:
+        """The home is lost, or was not there."""
+        begun, self.number = bool(self.number), 0
+        if self._is_used:
+            self._stream.fail(failure)
+            return
+        if begun:
+            self._stream.lose(self)
+        if self._message is not None:
+            self._stream.refuse(self._message, failure)
+
+    def again(self) -> None:
+        """The home was away."""
+        if self._message is not None:
+            self._stream.again(self._message)
+
+    def leave(self) -> None:
+        """Nobody waits for it any more."""
+        if self.number:
+            self.home.over(self.number)
+            self.home.send(Kind.GONE, self.number)
+        else:
+            self.home.forget(self)
