@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import ExecutionTimes, Profile, ms_to_ns
-from tidegate_orloj.batch_latency import MOST_BINS, BatchLatency, Floats, Law, law_of_profile, law_of_times
+from tidegate_orloj.batch_latency import (
+    MOST_BINS,
+    BatchLatency,
+    Floats,
+    Law,
+    expected_ms,
+    law_of_profile,
+    law_of_several,
+    law_of_times,
+)
 
 
 def times(*times_ms: float, fixed_ms: float = 0.0, scale: float = 1.0) -> ExecutionTimes:
@@ -55,8 +64,7 @@ def test_the_product_of_distribution_functions_is_equation_8() -> None:
         return Law(lambda rows: knots[number])
 
     # The histogram has as few bins as the functions have knots: a mean within a few per cent.
-    latency = BatchLatency([known(0), known(1), known(2)], np.full(3, 1 / 3), rows=4, others=3)
-    assert latency.expected_of([0, 1, 2, 0]) == pytest.approx(mean_ms, rel=0.05)
+    assert expected_ms([known(0), known(1), known(2), known(0)], 4) == pytest.approx(mean_ms, rel=0.05)
 
 
 @given(
@@ -70,11 +78,10 @@ def test_a_batch_of_known_requests_takes_what_draws_say(
 ) -> None:
     members = [number % len(apps) for number in range(rows)]
     laws = [law(*each, fixed_ms=fixed_ms, scale=scale) for each in apps]
-    latency = BatchLatency(laws, np.full(len(apps), 1 / len(apps)), rows, rows - 1)
     rng = Random(0)
     drawn = [max(rng.choice(apps[member]) for member in members) for _ in range(4000)]
     mean_ms = fixed_ms + scale * rows * sum(drawn) / len(drawn)
-    assert latency.expected_of(members) == pytest.approx(mean_ms, rel=0.1)
+    assert expected_ms([laws[member] for member in members], rows) == pytest.approx(mean_ms, rel=0.1)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 8])
@@ -84,7 +91,7 @@ def test_of_one_application_it_is_the_power_of_its_distribution_function(rows: i
     mean_ms = rows * (10 + 90 * rows / (rows + 1))  # the mean of the maximum of uniform ones
     assert latency.mean_ms[0] == pytest.approx(mean_ms, rel=0.01)
     assert latency.mean_ms[0] == pytest.approx(times(*points_ms).expected_batch_ns(rows) / 1e6, rel=0.01)
-    assert latency.expected_of([0] * rows) == pytest.approx(mean_ms, rel=0.01)
+    assert expected_ms([law(*points_ms)] * rows, rows) == pytest.approx(mean_ms, rel=0.01)
 
 
 def test_what_is_known_of_a_request_counts() -> None:
@@ -98,16 +105,22 @@ def test_what_is_known_of_a_request_counts() -> None:
 PROFILE = Profile("m", "default", tuple(map(ms_to_ns, (10, 15, 20))), tuple(map(ms_to_ns, (12, 15, 30))))
 
 
+def test_without_applications_half_of_what_a_margin_scatters_is_noise_of_whole_batches() -> None:
+    """The margin of a profile is that of whole batches, and no request's own, of which the longest would count."""
+    own, half = (BatchLatency([law_of_profile(PROFILE, 0.99, each)], np.ones(1), 3, 2) for each in (0.0, None))
+    all_noise = BatchLatency([law_of_profile(PROFILE, 0.99, 1.0)], np.ones(1), 3, 2)
+    assert all_noise.mean_ms[0] == pytest.approx(PROFILE.expected_ns(3) / 1e6, rel=0.01)
+    assert all_noise.mean_ms[0] < half.mean_ms[0] < own.mean_ms[0]
+
+
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("others", [0, 2])
-def test_a_shape_takes_what_its_profile_expects(rows: int, others: int) -> None:
-    """The margin of a profile is that of whole batches: no request's own, of which the longest would count."""
-    latency = BatchLatency([law_of_profile(PROFILE, 0.99)], np.ones(1), rows, others)
+def test_a_shape_takes_what_its_profile_expects(rows: int) -> None:
+    latency = BatchLatency([law_of_profile(PROFILE, 0.99)], np.ones(1), rows, others=0)
     assert latency.mean_ms[0] == pytest.approx(PROFILE.expected_ns(rows) / 1e6, rel=0.01)
 
 
 def test_a_shape_is_as_late_as_its_profile_plans_one_time_in_a_hundred() -> None:
-    latency = BatchLatency([law_of_profile(PROFILE, 0.99)], np.ones(1), rows=3, others=2)
+    latency = BatchLatency([law_of_profile(PROFILE, 0.99, 1.0)], np.ones(1), rows=3, others=2)
     later = latency.edges_ms[:-1] >= PROFILE.planned_ns(3) / 1e6
     assert (latency.density[0] * np.diff(latency.edges_ms))[later].sum() == pytest.approx(0.01, abs=0.015)
 
@@ -126,7 +139,6 @@ def test_noise_scatters_a_batch_and_does_not_grow_with_it(rows: int, noise_cv: f
     quiet = BatchLatency([law(*points_ms)], np.ones(1), rows, rows - 1)
     noisy = BatchLatency([law(*points_ms)._replace(noise_cv=noise_cv)], np.ones(1), rows, rows - 1)
     assert noisy.mean_ms[0] == pytest.approx(quiet.mean_ms[0])
-    assert noisy.expected_of([0] * rows) == pytest.approx(quiet.expected_of([0] * rows))
     middles = (noisy.edges_ms[:-1] + noisy.edges_ms[1:]) / 2
     mass = noisy.density[0] * np.diff(noisy.edges_ms)
     mean_ms = mass @ middles
@@ -149,3 +161,21 @@ def test_histograms_are_distributions(apps: list[list[float]], rows: int) -> Non
     np.testing.assert_allclose(latency.density @ widths, 1.0)
     assert (latency.mean_ms >= latency.edges_ms[0] - 1e-9).all()
     assert (latency.mean_ms <= latency.edges_ms[-1] + 1e-9).all()
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_applications_that_are_taken_for_one_take_what_draws_from_both_say(rows: int) -> None:
+    """However their own fixed costs differ, and more often what comes more often."""
+    one = times(*range(10, 30), fixed_ms=8, scale=0.3)
+    other = times(*range(40, 60), fixed_ms=10, scale=0.5)
+    pooled = law_of_several([one, other], [3.0, 1.0])
+    rng = Random(0)
+
+    def drawn_ms() -> float:
+        of = one if rng.random() < 0.75 else other
+        return (of.fixed_ns + of.scale * rng.choice(of.times_ns)) / 1e6
+
+    fixed_ms = 0.75 * 8 + 0.25 * 10
+    longest = [fixed_ms + rows * (max(drawn_ms() for _ in range(rows)) - fixed_ms) for _ in range(4000)]
+    assert expected_ms([pooled] * rows, rows) == pytest.approx(sum(longest) / len(longest), rel=0.03)
+    assert pooled.mean_ms(1) == pytest.approx(0.75 * (8 + 0.3 * 19.5) + 0.25 * (10 + 0.5 * 49.5), rel=0.02)

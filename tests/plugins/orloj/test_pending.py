@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.plugins.orloj.test_priority import equation_2
 from tidegate.api import NEVER, ExecutionTimes, Model, Profile, Request, ms_to_ns
-from tidegate_orloj.applications import Applications, Size, alone
+from tidegate_orloj.applications import Applications, Size
+from tidegate_orloj.batch_latency import Floats
 from tidegate_orloj.pending import MOST_EXPONENT, Pending
 from tidegate_orloj.priority import Cost
 
@@ -37,7 +38,21 @@ def request(number: int, at_ms: float = 0, slo_ms: float | None = 200, app: str 
 
 
 APPS = ("", "quick", "slow", "not known")
-SIZES = (alone("default"), Size("default", 2, 1), Size("default", 4, 3, 1))
+ALONE = Size("default", 1, 0)
+SIZES = (ALONE, Size("default", 2, 1), Size("default", 4, 3))
+
+
+def slowest(known: Applications) -> int:
+    """The group whose batches hold all groups."""
+    return int(known.groups("default").ranks.argmax())
+
+
+def scores_of(queue: Pending, size: Size, now_ns: int) -> Floats:
+    """The priorities in batches that hold requests of all groups, whatever was drawn for other events."""
+    queue.applications._budget.renew()
+    curves = queue.applications.curves([size])
+    scores = queue.scores(size, curves[size].curve, now_ns)
+    return scores[slowest(queue.applications) if size.others else 0]
 
 
 @given(st.data(), st.sampled_from([1e-6, 1e-4, 1e-2, 0.1]))
@@ -59,16 +74,17 @@ def test_whatever_comes_and_goes_each_has_the_priority_of_equation_2(data: st.Da
         waiting[number] = new
         queue.push(new)
         size = data.draw(st.sampled_from(SIZES))
-        scores = queue.scores(size, ms_to_ns(now_ms))
+        scores = scores_of(queue, size, ms_to_ns(now_ms))
         assert len(scores) == len(queue) == len(waiting)
         for place, score in enumerate(scores):
             one = queue.request_at(place)
             assert waiting[one.id] == one
-            latency = known.latency(size if size.rows else size._replace(rows=one.rows))
-            app = known.number_of(one)
+            latency = known.latency(size)
+            line = slowest(known) if size.others else 0
+            group = int(known.groups("default").group_of[known.number_of(one)])
             arrived_ms, given_ms = one.arrival_ns / 1e6, (one.deadline_ns - one.arrival_ns) / 1e6
             expected = sum(
-                equation_2(latency, app, arrived_ms + multiple * given_ms - now_ms, 0.0, b, cost)
+                equation_2(latency, (line, group), arrived_ms + multiple * given_ms - now_ms, 0.0, b, cost)
                 for multiple, cost in ((0.5, 1.0), (1.0, 2.0))
             )
             assert score == pytest.approx(expected, rel=1e-4, abs=1e-7)
@@ -80,14 +96,14 @@ def test_the_base_of_instants_is_reset_before_anything_overflows() -> None:
     limit_ms = MOST_EXPONENT / b
     for number, at_ms in enumerate((0.0, 0.9 * limit_ms, 8 * limit_ms, 80 * limit_ms)):
         queue.push(request(number, at_ms, app="slow"))
-        scores = queue.scores(alone("default"), ms_to_ns(at_ms))
-        assert scores[-1] == pytest.approx(float(queue.scores(alone("default"), ms_to_ns(at_ms))[-1]))
+        scores = scores_of(queue, ALONE, ms_to_ns(at_ms))
+        assert scores[-1] == pytest.approx(float(scores_of(queue, ALONE, ms_to_ns(at_ms))[-1]))
         assert scores[-1] > 0
         assert np.isfinite(scores).all()
     fresh = pending(b)
     fresh.push(request(9, 80 * limit_ms, app="slow"))
-    assert queue.scores(alone("default"), ms_to_ns(80 * limit_ms))[-1] == pytest.approx(
-        fresh.scores(alone("default"), ms_to_ns(80 * limit_ms))[0], rel=1e-9
+    assert scores_of(queue, ALONE, ms_to_ns(80 * limit_ms))[-1] == pytest.approx(
+        scores_of(fresh, ALONE, ms_to_ns(80 * limit_ms))[0], rel=1e-9
     )
 
 
@@ -95,10 +111,10 @@ def test_scores_follow_when_a_distribution_moves() -> None:
     known = applications()
     queue = pending(known=known)
     queue.push(request(0, slo_ms=100, app="quick"))
-    before = queue.scores(alone("default"), 0)[0]
+    before = scores_of(queue, ALONE, 0)[0]
     known.tell_times(ExecutionTimes("m", "quick", "default", (ms_to_ns(300),)))
     assert before > 0
-    assert queue.scores(alone("default"), 0)[0] == 0
+    assert scores_of(queue, ALONE, 0)[0] == 0
 
 
 def test_the_best_are_those_of_the_highest_scores_and_of_equal_ones_the_oldest() -> None:
@@ -125,19 +141,19 @@ def test_without_a_deadline_a_request_waits_until_patience_is_at_an_end() -> Non
     queue = pending()
     queue.push(request(0, slo_ms=None))
     queue.push(request(1, at_ms=50, slo_ms=60))
-    score, dated = queue.scores(alone("default"), ms_to_ns(50))
+    score, dated = scores_of(queue, ALONE, ms_to_ns(50))
     assert 0 < score < inf
     assert dated > 0
-    assert queue.scores(alone("default"), ms_to_ns(100))[0] == inf
+    assert scores_of(queue, ALONE, ms_to_ns(100))[0] == inf
 
 
 def test_applications_that_come_more_often_weigh_more() -> None:
     known = applications()
-    before_ms = known.latency(Size("default", 4, 3)).mean_ms[1]
-    for _ in range(1000):
-        known.count(2)
-    after_ms = known.latency(Size("default", 4, 3)).mean_ms[1]
+    before_ms = known.latency(Size("default", 4, 3)).mean_ms[2, 1]
+    for number in range(1000):
+        known.count(request(number, app="slow"))
+    after_ms = known.latency(Size("default", 4, 3)).mean_ms[2, 1]
     assert after_ms > before_ms
     follower = applications()
     follower.inherit(known)
-    assert follower.latency(Size("default", 4, 3)).mean_ms[1] == pytest.approx(after_ms, rel=0.02)
+    assert follower.latency(Size("default", 4, 3)).mean_ms[2, 1] == pytest.approx(after_ms, rel=0.02)

@@ -3,7 +3,9 @@
 from typing import Any, ClassVar
 
 import msgspec
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from tidegate.api import (
@@ -26,8 +28,11 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.testing import Playbook, PolicyConformance, check_policy
+from tidegate_orloj.applications import MOST_GROUPS, Budget, Size
+from tidegate_orloj.batch_latency import BatchLatency
 from tidegate_orloj.pending import Pending
-from tidegate_orloj.policy import MOST_LOOKED_AT, Candidate, Orloj, OrlojOptions
+from tidegate_orloj.policy import Candidate, Orloj, OrlojOptions
+from tidegate_orloj.priority import Curve
 
 SLO_MS = 200
 QUICK = ExecutionTimes("m", "quick", "default", tuple(map(ms_to_ns, (9, 10, 11))), ms_to_ns(5), 0.5)
@@ -178,6 +183,11 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
         OrlojOptions.model_validate(options)
 
 
+def counted(units: int) -> int:
+    """How many of something that takes so many units may be done for an event."""
+    return Budget.UNITS // units
+
+
 def test_a_worker_that_frees_looks_at_the_most_urgent_of_very_many_queues() -> None:
     looked: list[str] = []
 
@@ -186,19 +196,79 @@ def test_a_worker_that_frees_looks_at_the_most_urgent_of_very_many_queues() -> N
             looked.append(queue.key[2])
             return super()._candidate(start_ns, queue, kind)
 
+    many = 100
     started = Playbook(Watched(SETUP, OrlojOptions())) >> arrived(9999)
     started.commands()
-    for number in range(3 * MOST_LOOKED_AT):
+    for number in range(many):
         event = arrived(number, app="quick", slo_ms=2 * SLO_MS - number / 10)
         started >>= msgspec.structs.replace(
             event, request=msgspec.structs.replace(event.request, merge_key=f"key {number}")
         )
         started.commands()
     looked.clear()
-    assert dispatched(started >> freed(10)) == (3 * MOST_LOOKED_AT - 1,), "it is due first"
-    assert len(looked) == MOST_LOOKED_AT
-    assert f"key {2 * MOST_LOOKED_AT}" in looked
-    assert f"key {2 * MOST_LOOKED_AT - 1}" not in looked
+    assert dispatched(started >> freed(10)) == (many - 1,), "it is due first"
+    assert looked == [f"key {many - 1 - number}" for number in range(len(looked))]
+    assert 3 <= len(looked) <= counted(Budget.QUEUE + Budget.SIZE)
+
+
+@pytest.mark.parametrize("names", [1, 5, 20, 100, 500])
+@pytest.mark.parametrize("waiting", [10, 300])
+def test_the_work_for_an_event_does_not_grow_with_the_names_that_clients_use(
+    names: int, waiting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted: curves that are drawn, their size, and sizes that are looked at; just after distributions moved, too."""
+    drawn: list[tuple[int, ...]] = []
+    scored = 0
+
+    def drawing(curve: Curve, latency: BatchLatency, b: float) -> None:
+        drawn.append(latency.density.shape)
+        draw(curve, latency, b)
+
+    def scoring(queue: Pending, size: Size, curve: Curve, now_ns: int) -> NDArray[np.float64]:
+        nonlocal scored
+        scored += 1
+        return score(queue, size, curve, now_ns)
+
+    draw, score = Curve.__init__, Pending.scores
+    monkeypatch.setattr(Curve, "__init__", drawing)
+    monkeypatch.setattr(Pending, "scores", scoring)
+    model = Model("m", 64, slo_ns=ms_to_ns(1e6))
+    times = [
+        ExecutionTimes("m", f"a{number}", "default", tuple(map(ms_to_ns, (5 + number, 9 + number))), ms_to_ns(3), 0.5)
+        for number in range(names)
+    ]
+    profile = Profile.linear("m", alpha_ms=10, beta_ms=5, max_rows=64)
+    setup = msgspec.structs.replace(SETUP, models=(model,), profiles=(profile,), execution_times=tuple(times))
+    policy = Orloj(setup, OrlojOptions())
+    for number in range(waiting):
+        policy.handle(arrived(number, number / 100, app=f"a{number % names}", slo_ms=1e5 + number))
+    for moment in range(40):
+        if moment % 3 == 0:
+            moved = times[moment % names]
+            slower = tuple(time_ns + ms_to_ns(1 + moment) for time_ns in moved.times_ns)
+            policy.handle(
+                ExecutionTimesUpdated(ms_to_ns(100 + moment), msgspec.structs.replace(moved, times_ns=slower))
+            )
+        drawn.clear()
+        scored = 0
+        policy.handle(freed(100 + moment))
+        assert len(drawn) <= Budget.MOST_CURVES
+        assert all(len(shape) < 3 or shape[0] <= MOST_GROUPS + 1 for shape in drawn)
+        assert all(shape[-2] <= MOST_GROUPS + 1 for shape in drawn)
+        assert scored <= counted(Budget.SIZE)
+
+
+def test_what_is_yet_to_be_drawn_is_drawn_in_the_next_events() -> None:
+    """After so many events a distribution that moved is in all curves: what is told meanwhile is not lost."""
+    waiting = [arrived(number, app="quick", slo_ms=1e5) for number in range(60)]
+    story = busy(*waiting)
+    for moment in range(6):
+        assert dispatched(story >> freed(10 + moment))
+    policy = story.policy
+    assert isinstance(policy, Orloj)
+    known = policy._applications["m", ""]
+    versions = {size.rows: curves.version for size, curves in known._curves.items()}
+    assert versions == dict.fromkeys((1, 2, 3, 4), known._version)
 
 
 def test_a_successor_knows_what_was_told_since_and_how_often_applications_come() -> None:

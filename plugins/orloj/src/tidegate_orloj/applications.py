@@ -1,81 +1,156 @@
 """Whose requests wait for a model: the distribution of each application's times, and how often each comes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import log
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.api import ExecutionTimes, Policy, Profile, Request
-from tidegate_orloj.batch_latency import BatchLatency, Law, law_of_profile, law_of_times
+from tidegate.api import NS_PER_MS, ExecutionTimes, Policy, Profile, Request
+from tidegate_orloj.batch_latency import (
+    BatchLatency,
+    Floats,
+    Law,
+    expected_ms,
+    law_of_profile,
+    law_of_several,
+)
 from tidegate_orloj.priority import Curve
 
 USUAL_DELAY = 0.1
 """The rate of the anticipated delay, per mean time of a request alone: it has to suit models of 3 ms and of 700 ms."""
-ANY = -1
-"""The application that stands for all of them."""
-OWN_ROWS = 0
-"""Rows of a batch that is a single request, whatever rows it has."""
-
-
-class Size(NamedTuple):
-    """What sets batches apart whose latencies have one distribution."""
-
-    kind: str
-    """The kind of the worker."""
-    rows: int
-    others: int
-    """How many requests are in it besides the one that is asked about."""
-    longest: int = ANY
-    """The application whose requests take longest alone, of those that it may hold; ANY: it may hold all."""
-
-
-def alone(kind: str) -> Size:
-    """A batch of a single request."""
-    return Size(kind, OWN_ROWS, 0)
-
-
+MOST_GROUPS = 8
+"""So many groups of applications are told apart at most, besides those that are not known: clients name them."""
 LOOK_EVERY = 256
 """After so many requests it is seen whether applications come as often as was thought."""
 MOVED = 0.05
 """The least by which the share of one has to have moved for that to count."""
 
 
+class Size(NamedTuple):
+    """What sets batches apart whose latencies are computed together."""
+
+    kind: str
+    """The kind of the worker."""
+    rows: int
+    others: int
+    """How many requests are in it besides the one that is asked about."""
+
+
+class Budget:
+    """The work that may still be done for the present event: among a few hundred requests a unit takes 0.05 ms."""
+
+    UNITS = 40
+    QUEUE, SIZE, CURVES = 1, 2, 5
+    """The units to look at a queue, at the batches of a size, and to draw the curves of a size."""
+    MOST_CURVES = 3
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Another event has come."""
+        self.left, self._curves = self.UNITS, self.MOST_CURVES
+
+    def spend(self, units: int) -> None:
+        """So much was done."""
+        self.left -= units
+
+    def allows_curves(self) -> bool:
+        """Whether the curves of one more size may be drawn, which is done then."""
+        if not self._curves:
+            return False
+        self._curves -= 1
+        self.spend(self.CURVES)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Applications that are taken for one, on a kind of worker; group 0 is those of which nothing is known."""
+
+    group_of: NDArray[np.intp]
+    """The group of each application, by its number."""
+    laws: tuple[Law, ...]
+    ranks: NDArray[np.intp]
+    """The place of each group by what it takes alone: 0 for the quickest."""
+    shares: Floats
+    """How often requests of each group come."""
+    mixtures: Floats
+    """The same of batches that hold no slower group than the i-th, in line i."""
+    known: int
+    """Of how many applications times are known."""
+    told: tuple[tuple[tuple[int, int], ...], ...]
+    """What the laws were made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCurves:
+    """Batches of a size on a kind of worker: one for each group that may be the slowest of theirs."""
+
+    version: int
+    """The version of the applications for which it was made."""
+    mean_ns: NDArray[np.int64]
+    """What they are expected to take, by the slowest group in them, and that of the request that is asked about."""
+    curve: Curve
+    """The priority of requests in them."""
+
+
 class Applications:
     """The applications of one model and shape, by number.
 
     Number 0 is all requests whose application has no distribution of its own: those are told apart by their shape, for
-    which there is a profile. What follows from laws and shares is computed
-    when it is asked for, and kept until one of them moves.
+    which there is a profile. What follows from laws and shares is computed when it is asked for, a few curves for each
+    event, and kept as long as groups are: older curves stand in for those that are yet to be drawn.
     """
 
-    def __init__(self, model: str, shape: str, b: float | None = None, *, quantile: float = Policy.quantile) -> None:
-        """`b`: see `Curve`; None: USUAL_DELAY over the mean time of a request alone. `quantile`: see Policy."""
-        self._quantile = quantile
+    def __init__(
+        self,
+        model: str,
+        shape: str,
+        b: float | None = None,
+        *,
+        quantile: float = Policy.quantile,
+        budget: Budget | None = None,
+    ) -> None:
+        """`b`: see `Curve`; None: USUAL_DELAY over the mean time of a request alone. `quantile`: see Policy.
+
+        `budget`: of the work that is done for an event; None: its own.
+        """
         self.model = model
         self.shape = shape
-        self.version = 0
-        """Another number whenever a law or a share has moved: what was derived from them is to be derived anew."""
+        self._quantile = quantile
+        self._budget = budget or Budget()
+        self._version = 0
+        """Another number whenever a law or a share has moved."""
         self._given_b = b
-        self._b: float | None = b
         self._numbers: dict[str, int] = {}
         self._profiles: dict[str, Profile] = {}
-        self._times: dict[tuple[str, str], Law] = {}
-        """The laws by (kind of worker, application)."""
+        self._times: dict[str, dict[int, ExecutionTimes]] = {}
+        """What requests take alone, by kind of worker and number."""
+        self._told: dict[tuple[str, int], int] = {}
+        """How often that was told."""
+        self._stock_taken = 0
+        self._is_named = False
+        """Whether requests say which application they are of, be it one that is not known yet."""
         self._counts = np.ones(1)
         self._shares = np.ones(1)
         """How often each comes, never 0: what never came yet may."""
         self._arrived = 0
-        self._latencies: dict[Size, BatchLatency] = {}
-        self._curves: dict[Size, Curve] = {}
-        self._ranks: dict[str, NDArray[np.intp]] = {}
+        self._groups: dict[str, Groups] = {}
+        self._grouped: dict[str, int] = {}
+        """The versions of the groups, by kind of worker."""
+        self._alone_ns: dict[tuple[str, int], NDArray[np.int64]] = {}
+        self._curves: dict[Size, BatchCurves] = {}
+        self._b: float | None = b
 
     @property
     def b(self) -> float:
-        """How soon a request that is not run now is expected to, per ms; another one only with another version."""
+        """How soon a request that is not run now is expected to, per ms."""
         if self._b is None:
-            alone = [self.latency(Size(kind, 1, 0)).mean_ms @ self._shares for kind in self._profiles]
-            self._b = USUAL_DELAY / float(min(alone))
+            self._b = USUAL_DELAY / min(self._mean_ms(kind) for kind in self._profiles)
         return self._b
 
     def tell_profile(self, profile: Profile) -> None:
@@ -88,15 +163,22 @@ class Applications:
         if times.app and times.app not in self._numbers:
             self._numbers[times.app] = len(self._numbers) + 1
             self._counts = np.append(self._counts, 1.0)
-        self._times[times.kind, times.app] = law_of_times(times)
-        self._take_stock()
+        number = self._numbers.get(times.app, 0)
+        self._times.setdefault(times.kind, {})[number] = times
+        self._told[times.kind, number] = self._told.get((times.kind, number), 0) + 1
+        self._shares = self._counts / self._counts.sum()
+        self._forget()
 
     def number_of(self, request: Request) -> int:
         """The number of a request's application."""
         return self._numbers.get(request.app, 0)
 
-    def count(self, number: int) -> None:
-        """One of its requests arrived; old ones weigh ever less."""
+    def count(self, request: Request) -> None:
+        """A request arrived; old ones weigh ever less."""
+        number = self.number_of(request)
+        if request.app and not self._is_named:
+            self._is_named = True
+            self._forget()
         self._counts[number] += 1
         self._arrived += 1
         if self._arrived % LOOK_EVERY == 0:
@@ -113,55 +195,152 @@ class Applications:
         self._counts[0] = other._counts[0]
         self._take_stock()
 
-    def ranks(self, kind: str) -> NDArray[np.intp]:
-        """The place of each application among all, by what its requests take alone: 0 for the quickest."""
-        known = self._ranks.get(kind)
-        if known is None:
-            order = np.argsort(self.latency(Size(kind, 1, 0)).mean_ms, kind="stable")
-            known = self._ranks[kind] = np.argsort(order)
-        return known
+    def groups(self, kind: str) -> Groups:
+        """The groups of applications on a kind of worker."""
+        if self._grouped.get(kind) != self._version:
+            self._regroup(kind)
+        return self._groups[kind]
+
+    def curves(self, sizes: Sequence[Size]) -> dict[Size, BatchCurves]:
+        """The curves of these sizes of one kind of worker, without those that are yet to be drawn.
+
+        As many are drawn as the work for an event allows: those of single requests first, then those that are missing,
+        of these the largest, then those of the oldest version.
+        """
+        self.groups(sizes[0].kind)  # which drops those that are no longer true
+        known = self._curves
+        old = [size for size in sizes if size not in known or known[size].version != self._version]
+
+        def order(size: Size) -> tuple[int, int, int]:
+            return min(1, size.others), known[size].version if size in known else -1, -size.rows
+
+        for size in sorted(old, key=order):
+            if not self._budget.allows_curves():
+                break
+            latency = self.latency(size)
+            known[size] = BatchCurves(self._version, latency.mean_ns, Curve(latency, self.b))
+        return {size: known[size] for size in sizes if size in known}
 
     def latency(self, size: Size) -> BatchLatency:
-        """How long batches of a size take, for each application that the request asked about may be of."""
-        known = self._latencies.get(size)
+        """How long batches of a size take, by the slowest group in them and that of the request asked about."""
+        groups = self.groups(size.kind)
+        mixtures = groups.mixtures if size.others else groups.shares[None, :]
+        return BatchLatency(groups.laws, mixtures, size.rows, size.others)
+
+    def alone_ns(self, kind: str, rows: int) -> NDArray[np.int64]:
+        """What requests of so many rows are expected to take alone, by their group."""
+        laws = self.groups(kind).laws
+        known = self._alone_ns.get((kind, rows))
         if known is None:
-            kind = size.kind
-            unnamed = self._times.get((kind, "")) or law_of_profile(
-                self._profiles[kind],
-                self._quantile,
-                max((law.noise_cv for (on, _), law in self._times.items() if on == kind), default=None),
-            )
-            laws = [unnamed, *(self._times.get((kind, name), unnamed) for name in self._numbers)]
-            shares = self._shares
-            if size.longest != ANY:
-                ranks = self.ranks(kind)
-                shares = np.where(ranks <= ranks[size.longest], shares, 0.0)
-            known = self._latencies[size] = BatchLatency(laws, shares / shares.sum(), size.rows, size.others)
+            taken_ms = [law.mean_ms(rows) for law in laws]
+            known = self._alone_ns[kind, rows] = (np.asarray(taken_ms) * NS_PER_MS).astype(np.int64)
         return known
 
-    def curve(self, size: Size) -> Curve:
-        """The priority of requests in batches of a size."""
-        known = self._curves.get(size)
-        if known is None:
-            known = self._curves[size] = Curve(self.latency(size), self.b)
-        return known
-
-    def expected_ns(self, size: Size) -> NDArray[np.int64]:
-        """What batches of a size are expected to take, by the application of the request that is asked about."""
-        return self.latency(size).mean_ns
-
-    def alone_ns(self, kinds: Iterable[str], request: Request) -> int:
+    def quickest_alone_ns(self, kinds: Iterable[str], request: Request) -> int:
         """What a request is expected to take alone on the quickest of these kinds of worker."""
         number = self.number_of(request)
-        return min(int(self.expected_ns(Size(kind, request.rows, 0))[number]) for kind in kinds)
+        return min(int(self.alone_ns(kind, request.rows)[self.groups(kind).group_of[number]]) for kind in kinds)
+
+    def expected_ms(self, kind: str, rows: int, members: Iterable[int]) -> float:
+        """What a batch of these requests is expected to take, each given by the number of its application."""
+        groups = self.groups(kind)
+        return expected_ms((groups.laws[groups.group_of[member]] for member in members), rows)
+
+    def _regroup(self, kind: str) -> None:
+        """Make the laws of groups again; and the groups, where more applications are known."""
+        self._grouped[kind] = self._version
+        known, before = self._times.get(kind, {}), self._groups.get(kind)
+        if before and len(before.group_of) == len(self._shares) and before.known == len(known):
+            group_of = before.group_of
+        else:
+            group_of, before = self._group(kind), None
+            for size in [size for size in self._curves if size.kind == kind]:
+                del self._curves[size]
+        laws = self._laws(kind, group_of, before)
+        ranks = np.argsort(np.argsort([law.mean_ms(1) for law in laws], kind="stable"))
+        shares: Floats = np.bincount(group_of, self._shares, len(laws)).astype(np.float64)
+        mixtures: Floats = np.where(ranks <= ranks[:, None], shares, 0.0)
+        mixtures = mixtures / mixtures.sum(axis=1, keepdims=True)
+        told = tuple(self._told_of(kind, group_of))
+        self._groups[kind] = Groups(group_of, tuple(laws), ranks, shares, mixtures, len(known), told)
+
+    def _group(self, kind: str) -> NDArray[np.intp]:
+        """The group of each application: 0 is that of all of which nothing is known on this kind of worker."""
+        known = self._times.get(kind, {})
+        named = sorted(number for number in known if number)
+        means_ns = [known[number].fixed_ns + known[number].scale * known[number].mean_ns for number in named]
+        group_of = np.zeros(len(self._shares), np.intp)
+        group_of[named] = 1 + np.asarray(_alike(means_ns, self._shares[named].tolist()), np.intp)
+        return group_of
+
+    def _told_of(self, kind: str, group_of: NDArray[np.intp]) -> Iterator[tuple[tuple[int, int], ...]]:
+        """Of each group what was told when: of those that have not changed the law stands."""
+        told: list[list[tuple[int, int]]] = [[] for _ in range(int(group_of.max()) + 1)]
+        for number in self._times.get(kind, {}):
+            told[group_of[number]].append((number, self._told[kind, number]))
+        for each in told:
+            yield (*each, (-1, self._stock_taken))
+
+    def _laws(self, kind: str, group_of: NDArray[np.intp], before: Groups | None) -> list[Law]:
+        """The laws of the groups."""
+        known = self._times.get(kind, {})
+        noise_cv = max((times.noise_cv for number, times in known.items() if number), default=0.0)
+        laws = []
+        for group, told in enumerate(self._told_of(kind, group_of)):
+            if group == 0 and 0 not in known:
+                laws.append(
+                    law_of_profile(self._profiles[kind], self._quantile, noise_cv if known or self._is_named else None)
+                )
+            elif before and before.told[group] == told:
+                laws.append(before.laws[group])
+            else:
+                members = [number for number, _ in told if number >= 0]
+                shares = [float(self._shares[number]) for number in members]
+                laws.append(law_of_several([known[number] for number in members], shares))
+        return laws
+
+    def _mean_ms(self, kind: str) -> float:
+        groups = self.groups(kind)
+        return float(groups.shares @ [law.mean_ms(1) for law in groups.laws])
 
     def _take_stock(self) -> None:
         self._shares = self._counts / self._counts.sum()
+        self._stock_taken += 1
         self._forget()
 
     def _forget(self) -> None:
+        self._alone_ns.clear()
         self._b = self._given_b
-        self._latencies.clear()
-        self._ranks.clear()
-        self._curves.clear()
-        self.version += 1
+        self._version += 1
+
+
+def _alike(means_ns: Sequence[float], shares: Sequence[float]) -> list[int]:
+    """The groups of applications, numbered from the quickest on: those next to each other that differ least are one.
+
+    What is lost by taking two for one grows with how far apart they are and how often both come (Ward).
+    """
+    order = sorted(range(len(means_ns)), key=means_ns.__getitem__)
+    runs = [[number] for number in order]
+    centers = [log(max(1.0, means_ns[number])) for number in order]
+    weights = [shares[number] for number in order]
+
+    def lost(at: int) -> float:
+        one, other = weights[at], weights[at + 1]
+        return one * other / (one + other) * (centers[at + 1] - centers[at]) ** 2
+
+    losses = [lost(at) for at in range(len(runs) - 1)]
+    while len(runs) > MOST_GROUPS:
+        at = losses.index(min(losses))
+        both = weights[at] + weights[at + 1]
+        centers[at] = (weights[at] * centers[at] + weights[at + 1] * centers[at + 1]) / both
+        weights[at] = both
+        runs[at] += runs[at + 1]
+        del runs[at + 1], centers[at + 1], weights[at + 1], losses[at]
+        for changed in (at - 1, at):
+            if 0 <= changed < len(losses):
+                losses[changed] = lost(changed)
+    groups = [0] * len(means_ns)
+    for group, run in enumerate(runs):
+        for number in run:
+            groups[number] = group
+    return groups

@@ -7,6 +7,7 @@ equal to the sum over all subsets of Equation 8, and takes k multiplications ins
 Noise is the same for all requests of a batch: it is a factor of the maximum, and no request's own.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from math import erf, log, sqrt
@@ -30,10 +31,21 @@ class Law(NamedTuple):
     """The distribution of what it takes by its rows, without noise."""
     noise_cv: float = 0.0
     """Standard deviation over mean of the noise."""
+    means_ms: Callable[[int], float] | None = None
+    """The mean of `knots`, where that is known without them."""
+
+    def mean_ms(self, rows: int) -> float:
+        """The mean of what a request of so many rows takes alone."""
+        if self.means_ms:
+            return self.means_ms(rows)
+        edges_ms, shares = self.knots(rows)
+        return float(np.diff(shares) @ (edges_ms[:-1] + edges_ms[1:])) / 2
 
 
 MOST_BINS = 96
 """The finest histogram of a batch's latency."""
+MOST_POINTS = 64
+"""The finest distribution of several applications together."""
 NARROWEST = 0.005
 """The least width of a distribution, as a share of its largest value: one that is a single number is widened to it."""
 MIN_NOISE_CV = 0.01
@@ -45,72 +57,104 @@ _NORMAL: Floats = np.array([(1 + erf(score / sqrt(2))) / 2 for score in _SCORES]
 
 def law_of_times(times: ExecutionTimes) -> Law:
     """The law of an application whose stand-alone times are known as a distribution."""
-    points_ms = np.asarray(times.times_ns, dtype=np.float64) / NS_PER_MS
-    # Each point stands for an equal share: as far as half the way to its neighbours.
-    between = (points_ms[:-1] + points_ms[1:]) / 2
-    first = max(points_ms[0] - (between[0] - points_ms[0] if len(between) else 0.0), 0.0)
-    last = points_ms[-1] + (points_ms[-1] - between[-1] if len(between) else 0.0)
+    return law_of_several([times], [1.0])
+
+
+def law_of_several(times: Sequence[ExecutionTimes], shares: Sequence[float]) -> Law:
+    """The law of applications that are taken for one. `shares`: how often each of them comes."""
+    weights = np.asarray(shares) / sum(shares)
+    fixed_ms = float(weights @ [each.fixed_ns for each in times]) / NS_PER_MS
+    # What a row adds: alone each takes what it did, whatever its own fixed cost is.
+    points = [np.asarray(each.times_ns, np.float64) * each.scale + each.fixed_ns for each in times]
+    row_ms = np.maximum(np.concatenate(points) / NS_PER_MS - fixed_ms, 0.0)
+    each_share = np.repeat(weights / [len(each) for each in points], [len(each) for each in points])
+    if len(times) > 1:
+        order = np.argsort(row_ms, kind="stable")
+        row_ms, each_share = row_ms[order], each_share[order]
+        kept = _evenly(np.concatenate(([0.0], np.cumsum(each_share))), MOST_POINTS)
+        each_share = np.add.reduceat(each_share, kept[:-1])
+        row_ms = row_ms[(kept[:-1] + kept[1:] - 1) // 2]
+    # Each point stands for a share: as far as half the way to its neighbours.
+    between = (row_ms[:-1] + row_ms[1:]) / 2
+    first = max(row_ms[0] - (between[0] - row_ms[0] if len(between) else 0.0), 0.0)
+    last = row_ms[-1] + (row_ms[-1] - between[-1] if len(between) else 0.0)
     edges_ms = np.concatenate(([first], between, [last]))
-    shares = np.linspace(0.0, 1.0, len(edges_ms))
+    up_to = np.concatenate(([0.0], np.cumsum(each_share)))
+    up_to /= up_to[-1]
+    mean_ms = float(np.diff(up_to) @ (edges_ms[:-1] + edges_ms[1:])) / 2
 
     def knots(rows: int) -> Knots:
-        return _rising(times.fixed_ns / NS_PER_MS + times.scale * rows * edges_ms), shares
+        return _rising(fixed_ms + rows * edges_ms), up_to
 
-    return Law(knots, times.noise_cv)
+    return Law(knots, max(each.noise_cv for each in times), lambda rows: fixed_ms + rows * mean_ms)
 
 
 def law_of_profile(profile: Profile, quantile: float, noise_cv: float | None = None) -> Law:
     """The law of requests that are told apart by their shape alone: about what is expected, as far as is planned.
 
     `quantile`: of what batches take, that the profile plans with. `noise_cv`: how much of that margin is noise, which
-    applications have shown; None: all of it, as the margin is that of whole batches.
+    applications have shown; None: half of it, as nothing tells.
     """
     most = profile.max_rows
     margin_cv = (profile.planned_ns(most) / profile.expected_ns(most) - 1) / NormalDist().inv_cdf(quantile)
-    noise_cv = margin_cv if noise_cv is None else min(noise_cv, margin_cv)
+    noise_cv = margin_cv * sqrt(0.5) if noise_cv is None else min(noise_cv, margin_cv)
     own = sqrt(1 - (noise_cv / margin_cv) ** 2) if margin_cv else 0.0
 
-    def knots(rows: int) -> Knots:
+    def edges_ms(rows: int) -> tuple[float, float, float]:
         expected_ms = profile.expected_ns(rows) / NS_PER_MS
         margin_ms = own * (profile.planned_ns(rows) / NS_PER_MS - expected_ms)
-        edges_ms = np.array([max(expected_ms - margin_ms, expected_ms / 2), expected_ms, expected_ms + margin_ms])
-        return _rising(edges_ms), np.array([0.0, 0.5, 1.0])
+        return max(expected_ms - margin_ms, expected_ms / 2), expected_ms, expected_ms + margin_ms
 
-    return Law(knots, noise_cv)
+    def knots(rows: int) -> Knots:
+        return _rising(np.array(edges_ms(rows))), np.array([0.0, 0.5, 1.0])
+
+    def mean_ms(rows: int) -> float:
+        least_ms, expected_ms, most_ms = edges_ms(rows)
+        return (least_ms + 2 * expected_ms + most_ms) / 4
+
+    return Law(knots, noise_cv, mean_ms)
 
 
 class BatchLatency:
     """How long a batch takes, given that a request of an application is in it and that the others are of any.
 
-    `edges_ms`: of the bins, strictly rising. `density[a, i]`: the probability per millisecond of bin i, for a request
-    of application a. `mean_ms[a]`: what the batch is expected to take.
+    `edges_ms`: of the bins, strictly rising. `density[..., a, i]`: the probability per millisecond of bin i, for a
+    request of application a. `mean_ms[..., a]`: what the batch is expected to take.
     """
 
     def __init__(self, laws: Sequence[Law], shares: Floats, rows: int, others: int) -> None:
-        """`shares`: how often each application comes, of sum 1; `others`: how many requests run with the one."""
+        """`shares[..., a]`: how often each application comes, of sum 1; `others`: how many requests run with the one.
+
+        Of several batches of so many rows, which hold different applications, all have the same bins.
+        """
         knots = [law.knots(rows) for law in laws]
         edges_ms = np.unique(np.concatenate([edges for edges, _ in knots]))
         own = np.array([np.interp(edges_ms, edges, shares_up_to) for edges, shares_up_to in knots])
+        mean_shares = shares.reshape(-1, len(laws)).mean(axis=0)
         if len(edges_ms) > MOST_BINS + 1:
-            kept = _evenly(shares @ own, MOST_BINS)
+            kept = _evenly(mean_shares @ own, MOST_BINS)
             edges_ms, own = edges_ms[kept], own[:, kept]
-        self._own: Floats = own
-        self._middles_ms: Floats = (edges_ms[:-1] + edges_ms[1:]) / 2
+        middles_ms: Floats = (edges_ms[:-1] + edges_ms[1:]) / 2
         mixed = shares @ own
-        mass = np.diff(own * mixed**others, axis=1)
-        self.mean_ms: Floats = mass @ self._middles_ms
-        noise_cv = sqrt(sum(share * law.noise_cv**2 for law, share in zip(laws, shares, strict=True)))
+        mass = np.diff(own * (mixed**others)[..., None, :], axis=-1)
+        self.mean_ms: Floats = mass @ middles_ms
+        noise_cv = sqrt(sum(share * law.noise_cv**2 for law, share in zip(laws, mean_shares.tolist(), strict=True)))
         if noise_cv > MIN_NOISE_CV:
-            edges_ms, fractions = _scattered(self._middles_ms, noise_cv)
+            edges_ms, fractions = _scattered(middles_ms, noise_cv)
             mass = mass @ fractions
         self.edges_ms: Floats = edges_ms
         self.density: Floats = mass / np.diff(edges_ms)
         self.mean_ns: NDArray[np.int64] = (self.mean_ms * NS_PER_MS).astype(np.int64)
 
-    def expected_of(self, members: Iterable[int]) -> float:
-        """What a batch of these requests is expected to take in ms, each given by the number of its application."""
-        longest: Floats = reduce(np.multiply, (self._own[member] for member in members))
-        return float(np.diff(longest) @ self._middles_ms)
+
+def expected_ms(laws: Iterable[Law], rows: int) -> float:
+    """What a batch is expected to take whose requests have these laws."""
+    counts = Counter(laws)
+    knots = [law.knots(rows) for law in counts]
+    edges_ms = np.unique(np.concatenate([edges for edges, _ in knots]))
+    own = (np.interp(edges_ms, *each) ** count for each, count in zip(knots, counts.values(), strict=True))
+    longest: Floats = reduce(np.multiply, own)
+    return float(np.diff(longest) @ (edges_ms[:-1] + edges_ms[1:])) / 2
 
 
 def _scattered(times_ms: Floats, noise_cv: float) -> tuple[Floats, Floats]:

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from tidegate.api import NEVER, NS_PER_MS, Model, QueueKey, Request
 from tidegate.toolkit import RequestQueue
-from tidegate_orloj.applications import OWN_ROWS, Applications, Size
+from tidegate_orloj.applications import Applications, Size
 from tidegate_orloj.batch_latency import Floats
-from tidegate_orloj.priority import Cost
+from tidegate_orloj.priority import Cost, Curve
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -22,8 +22,12 @@ MOST_EXPONENT = 100.0
 
 @dataclass(slots=True)
 class _Lines:
-    """What the priorities of all requests are in batches of one size: `alpha * exp(b*t) + beta` until the milestone."""
+    """What the priorities of all requests are in batches of a size: `alpha * exp(b*t) + beta` until the milestone.
 
+    The first index of alpha and beta is the slowest group in the batch.
+    """
+
+    curve: Curve
     alpha: Floats
     beta: Floats
     milestone_ms: Floats
@@ -44,7 +48,6 @@ class Pending(RequestQueue):
         "_rows",
         "_steps",
         "_steps_ns",
-        "_version",
         "applications",
         "wake_ns",
     )
@@ -77,7 +80,6 @@ class Pending(RequestQueue):
         self._rows: Ints = np.zeros(FIRST_CAPACITY, np.int64)
         self._lines: dict[Size, _Lines] = {}
         self._base_ns = 0
-        self._version = applications.version
 
     @property
     def app(self) -> NDArray[np.intp]:
@@ -146,31 +148,42 @@ class Pending(RequestQueue):
             self.remove(request.id)
         return taken
 
-    def expected_ns(self, size: Size) -> Ints:
-        """What a batch of this size is expected to take with each of the requests in it."""
-        if size.rows != OWN_ROWS:
-            return self.applications.expected_ns(size)[self.app]
+    def alone_ns(self, kind: str) -> Ints:
+        """What each request is expected to take alone on a kind of worker."""
+        groups = self.groups(kind)
+        if self.rows == len(self):
+            return self.applications.alone_ns(kind, 1)[groups]
         alone_ns = np.zeros(len(self), np.int64)
-        for rows, places in self._by_rows(np.arange(len(self))):
-            alone_ns[places] = self.applications.expected_ns(size._replace(rows=rows))[self._app[places]]
+        for rows in np.unique(self.rows_each).tolist():
+            places = self.rows_each == rows
+            alone_ns[places] = self.applications.alone_ns(kind, rows)[groups[places]]
         return alone_ns
 
-    def scores(self, size: Size, now_ns: int) -> Floats:
-        """The priority of each request in a batch of this size (Equation 2); infinite where patience is at an end."""
+    def groups(self, kind: str) -> NDArray[np.intp]:
+        """The group of each request on a kind of worker, by what its application takes."""
+        return self.applications.groups(kind).group_of[self.app]
+
+    def scores(self, size: Size, curve: Curve, now_ns: int) -> Floats:
+        """The priority of each request in batches of this size (Equation 2); infinite where patience is at an end.
+
+        `curve`: of such batches. In line i they hold no slower group than the i-th.
+        """
         count = len(self)
-        self._refresh(now_ns)
+        if curve.b * (now_ns - self._base_ns) / NS_PER_MS > MOST_EXPONENT:
+            self._base_ns = now_ns
+            self._lines.clear()
         lines = self._lines.get(size)
-        if lines is None:
-            capacity = len(self._ids)
-            unknown = np.full(capacity, -np.inf)
-            lines = self._lines[size] = _Lines(np.zeros(capacity), np.zeros(capacity), unknown)
+        if lines is None or lines.curve is not curve:
+            drawn, capacity = np.zeros((curve.batches, len(self._ids))), len(self._ids)
+            lines = self._lines[size] = _Lines(curve, drawn, drawn.copy(), np.full(capacity, -np.inf))
         now_ms = (now_ns - self._base_ns) / NS_PER_MS
         past = np.flatnonzero(lines.milestone_ms[:count] <= now_ms)
         if len(past):
-            self._update(lines, size, past, now_ms)
-        scores: Floats = lines.alpha[:count] * exp(self.applications.b * now_ms) + lines.beta[:count]
+            self._update(lines, size.kind, past, now_ms)
+        scores: Floats = lines.alpha[:, :count] * exp(curve.b * now_ms) + lines.beta[:, :count]
         if self._due_ns[:count].max() == NEVER:
-            scores[(self._due_ns[:count] == NEVER) & (self._steps_ns[-1, :count] <= now_ns)] = np.inf
+            patient = (self._due_ns[:count] == NEVER) & (self._steps_ns[-1, :count] <= now_ns)
+            scores[:, patient] = np.inf
         return scores
 
     def best(self, scores: Floats, among: Mask, most_rows: int) -> NDArray[np.intp]:
@@ -190,35 +203,14 @@ class Pending(RequestQueue):
                 left -= each
         return ranked[taken]
 
-    def _refresh(self, now_ns: int) -> None:
-        """All lines are to be drawn anew where the distributions have moved, or instants are too far from the base."""
-        far = self.applications.b * (now_ns - self._base_ns) / NS_PER_MS > MOST_EXPONENT
-        if far:
-            self._base_ns = now_ns
-        if far or self._version != self.applications.version:
-            self._version = self.applications.version
-            self._lines.clear()
-
-    def _update(self, lines: _Lines, size: Size, places: NDArray[np.intp], now_ms: float) -> None:
-        groups = self._by_rows(places) if size.rows == OWN_ROWS else [(size.rows, places)]
-        for rows, members in groups:
-            curve = self.applications.curve(size._replace(rows=rows))
-            steps = []
-            before = 0.0
-            for step, (_, cost) in enumerate(self._steps):
-                steps.append(((self._steps_ns[step, members] - self._base_ns) / NS_PER_MS, cost - before))
-                before = cost
-            drawn = curve.lines_of_steps(self._app[members], steps, now_ms)
-            lines.alpha[members], lines.beta[members], lines.milestone_ms[members] = drawn
-
-    def _by_rows(self, places: NDArray[np.intp]) -> Iterator[tuple[int, NDArray[np.intp]]]:
-        """These places, by the rows of their requests."""
-        if self.rows == len(self):
-            yield 1, places
-            return
-        rows = self._rows[places]
-        for each in np.unique(rows):
-            yield int(each), places[rows == each]
+    def _update(self, lines: _Lines, kind: str, places: NDArray[np.intp], now_ms: float) -> None:
+        steps = []
+        before = 0.0
+        for step, (_, cost) in enumerate(self._steps):
+            steps.append(((self._steps_ns[step, places] - self._base_ns) / NS_PER_MS, cost - before))
+            before = cost
+        drawn = lines.curve.lines_of_steps(self.groups(kind)[places], steps, now_ms)
+        lines.alpha[:, places], lines.beta[:, places], lines.milestone_ms[places] = drawn
 
     def _arrays(self) -> Iterator[NDArray[np.int64] | NDArray[np.float64]]:
         """All arrays by place, which is their last index."""

@@ -13,6 +13,7 @@ from pydantic import Field, PositiveFloat, model_validator
 from tidegate.api import (
     NEVER,
     AnyCommand,
+    AnyEvent,
     Batch,
     CancelTimer,
     Commands,
@@ -32,14 +33,12 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.toolkit import QueueingPolicy
-from tidegate_orloj.applications import ANY, OWN_ROWS, Applications, Size, alone
+from tidegate_orloj.applications import Applications, BatchCurves, Budget, Size
 from tidegate_orloj.pending import Ints, Mask, Pending
 from tidegate_orloj.priority import Cost
 
 ONE_STEP: tuple[Cost, ...] = ((1.0, 1.0),)
 """A request that misses its deadline costs 1."""
-MOST_LOOKED_AT = 128
-"""So many queues a worker that frees looks at: merge keys come from clients, and to look at one takes 0.1 ms."""
 
 
 class CostStep(PolicyOptions):
@@ -89,6 +88,18 @@ class Candidate:
     """The sum of the priorities."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Batches of a size that can be filled with requests that are expected to be in time."""
+
+    size: Size
+    curves: BatchCurves
+    feasible: Mask
+    """The requests that are, in line i in batches that hold no slower group than the i-th."""
+    lines: NDArray[np.intp]
+    """Which of these batches can be filled."""
+
+
 class Orloj(QueueingPolicy[Pending]):
     """An idle worker takes at once the requests that it is worth most to run, in a batch size that leaves them time.
 
@@ -103,6 +114,7 @@ class Orloj(QueueingPolicy[Pending]):
         super().__init__(setup, options)
         self._times = {(times.model, times.kind, times.app): times for times in setup.execution_times}
         self._applications: dict[tuple[str, str], Applications] = {}
+        self._budget = Budget()
         self._rows = {model.name: self._rows_of(model) for model in setup.models}
         """The rows of the batches of several requests that are considered, by model."""
         self._steps = {name: tuple((step.after, step.cost) for step in steps) for name, steps in options.costs.items()}
@@ -117,6 +129,11 @@ class Orloj(QueueingPolicy[Pending]):
             if model in follower.models and any(profile.partition == model for profile in setup.profiles):
                 follower._applications_of(model, shape).inherit(known)
         return follower
+
+    def handle(self, event: AnyEvent) -> Commands:
+        """Answer an event with a bounded amount of work."""
+        self._budget.renew()
+        return super().handle(event)
 
     def new_queue(self, key: QueueKey, model: Model) -> Pending:
         """An empty one, of the applications of its model and shape."""
@@ -135,12 +152,12 @@ class Orloj(QueueingPolicy[Pending]):
         queue = self.enqueue(request)
         applications = queue.applications
         if is_new:
-            applications.count(applications.number_of(request))
+            applications.count(request)
         if self.idle.peek(request.model):
             return self.queue_changed(event.now_ns, queue)
         kinds = self._kinds_of(request.model)
         if kinds and request.deadline_ns != NEVER:
-            last_ns = int(queue.due_ns[-1]) - applications.alone_ns(kinds, request)
+            last_ns = int(queue.due_ns[-1]) - applications.quickest_alone_ns(kinds, request)
             if last_ns < queue.wake_ns:
                 queue.wake_ns = last_ns
                 return [SetTimer(queue.key, max(event.now_ns, last_ns + 1))]
@@ -173,6 +190,11 @@ class Orloj(QueueingPolicy[Pending]):
         commands = self._drop_hopeless(now_ns, queue)
         granted = True
         while granted and queue:
+            if (
+                self._budget.left <= 0
+            ):  # many workers are idle: the others are given something at once, in another event
+                queue.wake_ns = now_ns
+                return [*commands, SetTimer(queue.key, now_ns)]
             granted = False
             for worker in self.idle.peek_each_kind(queue.model.name):
                 if candidate := self._candidate(now_ns, queue, worker.kind):
@@ -185,13 +207,12 @@ class Orloj(QueueingPolicy[Pending]):
         """Run the batch of most worth, of those whose requests are the most urgent where there are very many."""
         commands: list[AnyCommand] = []
         found: list[tuple[float, int, QueueKey, Candidate]] = []
-        queues = [queue for queue in self.queues.values() if queue.model.name in worker.hosts]
-        if len(queues) > MOST_LOOKED_AT:
-            queues = nsmallest(MOST_LOOKED_AT, queues, key=lambda queue: queue.urgency)
-        for queue in queues:
+        for queue in self._most_urgent(queue for queue in self.queues.values() if queue.model.name in worker.hosts):
             commands += self._drop_hopeless(now_ns, queue)
             if queue and (candidate := self._candidate(now_ns, queue, worker.kind)):
                 found.append((-candidate.worth, queue.head.arrival_ns, queue.key, candidate))
+            if found and self._budget.left <= 0:
+                break
         if not found or not self.idle.is_idle(worker.id):
             return commands
         _, _, key, candidate = min(found, key=lambda entry: entry[:3])
@@ -203,59 +224,111 @@ class Orloj(QueueingPolicy[Pending]):
         commands.append(self._run(now_ns, queue, candidate, worker))
         return [*commands, *self.queue_changed(now_ns, queue)]
 
+    def _look_again(self, now_ns: int, partitions: tuple[str, ...], shape: str | None = None) -> Commands:
+        """Look at what waits for these partitions, the most urgent where there is very much: timers see to the rest."""
+        affected = (
+            queue
+            for queue in self.queues.values()
+            if queue.model.name in partitions and (shape is None or queue.shape == shape)
+        )
+        commands: list[AnyCommand] = []
+        for queue in self._most_urgent(affected):
+            commands += self.queue_changed(now_ns, queue)
+            if self._budget.left <= 0:
+                break
+        return commands
+
+    def _most_urgent(self, queues: Iterable[Pending]) -> Iterator[Pending]:
+        """The most urgent first, as many as the work for an event allows at most."""
+        for queue in nsmallest(Budget.UNITS // Budget.QUEUE, queues, key=lambda each: each.urgency):
+            self._budget.spend(Budget.QUEUE)
+            yield queue
+
     # Algorithm 1 ----------------------------------------------------------------------------------------------------
 
     def _candidate(self, start_ns: int, queue: Pending, kind: str) -> Candidate | None:
         """The batch that a queue would run from then on on a worker of a kind; None where nothing would be in time."""
-        choice = self.options.choice
-        found = []
-        for size in self._sizes_for(queue, kind):
-            feasible = self._feasible(queue, size, start_ns)
-            if feasible.any() and int(queue.rows_each[feasible].sum()) >= size.rows:
-                found.append((size, feasible))
+        if len(queue) == 1:
+            return self._alone(start_ns, queue, kind)
+        found = list(self._found(start_ns, queue, kind))
         if not found:
             return None
-        if choice in ("alike", "worth"):
-            candidates = [self._of_size(queue, start_ns, *each) for each in found]
+        if self.options.choice in ("alike", "worth"):
+            candidates = [self._of_most_worth(queue, start_ns, each) for each in found]
             return max(candidates, key=lambda each: (each.worth, len(each.places)))
-        sign = 1 if choice == "earliest" else -1
-        chosen = min(found, key=lambda each: (sign * int(queue.due_ns[each[1]].min()), -each[0].rows))
-        return self._of_size(queue, start_ns, *chosen)
+        sign = 1 if self.options.choice == "earliest" else -1
 
-    def _sizes_for(self, queue: Pending, kind: str) -> Iterator[Size]:
-        """What batches of a queue may be like: a single request, and of so many rows those of any or alike ones."""
-        longest = [ANY]
-        if self.options.choice == "alike":
-            present = np.flatnonzero(np.bincount(queue.app))
-            longest = [int(number) for number in present]
-        yield alone(kind)
-        for rows in self._rows[queue.model.name]:
-            if rows > queue.rows:
-                return  # what waits does not fill it
-            for number in longest:
-                yield Size(kind, rows, rows - 1, number)
+        def first_due(each: _Found) -> tuple[int, int]:
+            return sign * int(queue.due_ns[each.feasible[each.lines[-1]]].min()), -each.size.rows
+
+        return self._of_most_worth(queue, start_ns, min(found, key=first_due))
+
+    def _alone(self, start_ns: int, queue: Pending, kind: str) -> Candidate | None:
+        """The only request of a queue: who has a merge key to itself is soon looked at."""
+        if queue.due_ns[0] - start_ns < queue.alone_ns(kind)[0]:
+            return None
+        size = Size(kind, int(self._next_rows(queue)[0]), 0)
+        self._budget.spend(Budget.SIZE)
+        known = queue.applications.curves([size])
+        if size not in known:
+            return None
+        return Candidate(np.zeros(1, np.intp), float(queue.scores(size, known[size].curve, start_ns)[0, 0]))
+
+    def _next_rows(self, queue: Pending) -> Ints:
+        """The rows for which curves are drawn that stand for each request alone: its own or somewhat more."""
+        if queue.rows == len(queue):
+            return queue.rows_each
+        steps = np.array([1, *self._rows[queue.model.name], queue.model.max_rows])
+        next_rows: Ints = steps[np.minimum(np.searchsorted(steps, queue.rows_each), len(steps) - 1)]
+        return next_rows
+
+    def _found(self, start_ns: int, queue: Pending, kind: str) -> Iterator[_Found]:
+        """The sizes of batches that can be filled: of a single request, and of so many rows."""
+        groups, rows_each, left_ns = queue.groups(kind), queue.rows_each, queue.due_ns - start_ns
+        alone = left_ns >= queue.alone_ns(kind)
+        sizes = self._rows[queue.model.name]
+        singles = {1: alone}
+        if queue.rows != len(queue):
+            next_rows = self._next_rows(queue)
+            singles = {int(rows): alone & (next_rows == rows) for rows in np.unique(next_rows)}
+        alone_sizes = {Size(kind, rows, 0): feasible for rows, feasible in singles.items() if feasible.any()}
+        filled_sizes = [Size(kind, rows, rows - 1) for rows in sizes if rows <= queue.rows]
+        self._budget.spend(Budget.SIZE * (len(alone_sizes) + len(filled_sizes)))
+        known = queue.applications.curves([*alone_sizes, *filled_sizes]) if alone_sizes else {}
+        present, ranks = np.unique(groups), queue.applications.groups(kind).ranks
+        for size, curves in known.items():
+            if not size.others:
+                yield _Found(size, curves, alone_sizes[size][None, :], np.zeros(1, np.intp))
+                continue
+            lines = present if self.options.choice == "alike" else np.array([ranks.argmax()])
+            feasible = curves.mean_ns[:, groups] <= left_ns
+            feasible &= ranks[groups] <= ranks[:, None]
+            if queue.rows != len(queue):
+                feasible &= rows_each <= size.rows
+            filled = lines[feasible[lines] @ rows_each >= size.rows]
+            if len(filled):
+                yield _Found(size, curves, feasible, filled)
 
     @staticmethod
-    def _feasible(queue: Pending, size: Size, start_ns: int) -> Mask:
-        """Which requests are expected to be in time in a batch of this size that starts then."""
-        feasible: Mask = queue.due_ns - queue.expected_ns(size) >= start_ns
-        if size.rows != OWN_ROWS:
-            feasible &= queue.rows_each <= size.rows
-        if size.longest != ANY:
-            ranks = queue.applications.ranks(size.kind)
-            feasible &= ranks[queue.app] <= ranks[size.longest]
-        return feasible
-
-    @staticmethod
-    def _of_size(queue: Pending, start_ns: int, size: Size, feasible: Mask) -> Candidate:
-        scores = queue.scores(size, start_ns)
-        places = queue.best(scores, feasible, max(size.rows, 1))
-        return Candidate(places, float(scores[places].sum()))
+    def _of_most_worth(queue: Pending, start_ns: int, found: _Found) -> Candidate:
+        """Of the batches of a size, that whose requests are worth most together."""
+        scores = queue.scores(found.size, found.curves.curve, start_ns)
+        most_rows = found.size.rows if found.size.others else 1
+        if queue.rows == len(queue):
+            rest = len(queue) - most_rows
+            feasible = np.where(found.feasible[found.lines], scores[found.lines], -np.inf)
+            worth = np.partition(feasible, rest, axis=1)[:, rest:].sum(axis=1)
+            line = found.lines[int(worth.argmax())]
+            return Candidate(queue.best(scores[line], found.feasible[line], most_rows), float(worth.max()))
+        places = [queue.best(scores[line], found.feasible[line], most_rows) for line in found.lines]
+        sums = [float(scores[line, members].sum()) for line, members in zip(found.lines, places, strict=True)]
+        at = sums.index(max(sums))
+        return Candidate(places[at], sums[at])
 
     def _last_starts_ns(self, queue: Pending) -> Ints:
         """The instant after which each request is expected to be late even alone on the quickest worker."""
         kinds = self._kinds_of(queue.model.name)
-        quickest_ns: Ints = np.min([queue.expected_ns(alone(kind)) for kind in kinds], axis=0)
+        quickest_ns: Ints = np.min([queue.alone_ns(kind) for kind in kinds], axis=0)
         return queue.due_ns - quickest_ns
 
     def _drop_hopeless(self, now_ns: int, queue: Pending) -> list[AnyCommand]:
@@ -288,8 +361,8 @@ class Orloj(QueueingPolicy[Pending]):
         """Dispatch it, planned to take what a batch of these very requests is expected to."""
         requests = [queue.request_at(place) for place in candidate.places]
         members = [int(queue.app[place]) for place in candidate.places]
-        size = Size(worker.kind, sum(request.rows for request in requests), 0)
-        planned_ns = ms_to_ns(queue.applications.latency(size).expected_of(members))
+        rows = sum(request.rows for request in requests)
+        planned_ns = ms_to_ns(queue.applications.expected_ms(worker.kind, rows, members))
         leg = Leg(worker.id, queue.model.name, self.start_ns(now_ns, worker), max(1, planned_ns))
         self._take(queue, requests)
         self.idle.occupy(worker.id)
@@ -326,7 +399,7 @@ class Orloj(QueueingPolicy[Pending]):
         known = self._applications.get((model, shape))
         if known is None:
             known = self._applications[model, shape] = Applications(
-                model, shape, self.options.delay_rate, quantile=self.quantile
+                model, shape, self.options.delay_rate, quantile=self.quantile, budget=self._budget
             )
             for profile in self.profiles.values():
                 if (profile.partition, profile.shape) == (model, shape):

@@ -11,9 +11,9 @@ from math import exp, log, sqrt
 
 NOISE_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """The hypotheses: so much of the least scatter of an application is noise."""
-PRIOR = 2.0
-"""How much likelier all of it is to be noise than nothing, as a logarithm, before batches tell: who believes the
-contrary forms no batches that could."""
+PRIOR, PRIOR_CV = 2.0, 0.2
+"""How much likelier all of it is to be noise than nothing, as a logarithm, where it is so much or more, before batches
+tell: who believes the contrary forms no batches that could. Less scatter hinders nobody."""
 MIN_BATCHES = 16
 """So many batches tell what their requests share; before, the profile does."""
 FADE = 0.995
@@ -33,7 +33,7 @@ LEAST = 0.5
 """The least that is taken for the cube root of a chi-squared variable over its mean."""
 MAX_SURPRISE = 3.0
 """A batch strays by so many standard deviations at most: a stall proves nothing."""
-MIN_CV = 0.02
+MIN_CV = 0.005
 """The least scatter of batches that is believed, as a fraction of what they take."""
 
 
@@ -184,8 +184,9 @@ class BatchLaw:
         return [sqrt(fraction) * self.max_noise_cv for fraction in NOISE_FRACTIONS]
 
     def _weights(self) -> list[float]:
+        prior = PRIOR * min(1.0, self.max_noise_cv / PRIOR_CV)
         logarithms = [
-            PRIOR * fraction + each for fraction, each in zip(NOISE_FRACTIONS, self._log_likelihoods, strict=True)
+            prior * fraction + each for fraction, each in zip(NOISE_FRACTIONS, self._log_likelihoods, strict=True)
         ]
         best = max(logarithms)
         likelihoods = [exp(each - best) for each in logarithms]
