@@ -51,8 +51,9 @@ def scores_of(queue: Pending, size: Size, now_ns: int) -> Floats:
     """The priorities in batches that hold requests of all groups, whatever was drawn for other events."""
     queue.applications._budget.renew()
     curves = queue.applications.curves([size])
-    scores = queue.scores(size, curves[size].curve, now_ns)
-    return scores[slowest(queue.applications) if size.others else 0]
+    line = slowest(queue.applications) if size.others else 0
+    scores: Floats = queue.scores(size, curves[size].curve, now_ns)[line]
+    return scores
 
 
 @given(st.data(), st.sampled_from([1e-6, 1e-4, 1e-2, 0.1]))

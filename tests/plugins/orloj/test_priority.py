@@ -23,7 +23,9 @@ def latency_of(edges_ms: list[float]) -> BatchLatency:
     return BatchLatency([Law(lambda rows, each=each: each) for each in knots], np.full(2, 0.5), 1, 0)  # type: ignore[misc]
 
 
-def equation_2(latency: BatchLatency, app: int, due_ms: float, now_ms: float, b: float, cost: float = 1.0) -> float:
+def equation_2(
+    latency: BatchLatency, app: int | tuple[int, int], due_ms: float, now_ms: float, b: float, cost: float = 1.0
+) -> float:
     """As it is printed, with h a density, exp(-b*D) * exp(b*t) taken together, as they overflow apart,
     and the difference of two nearly equal powers by `expm1`."""
     total = 0.0

@@ -45,7 +45,7 @@ class Budget:
     UNITS = 40
     QUEUE, SIZE, CURVES = 1, 2, 5
     """The units to look at a queue, at the batches of a size, and to draw the curves of a size."""
-    MOST_CURVES = 3
+    MOST_CURVES = 4
 
     def __init__(self) -> None:
         self.renew()

@@ -10,7 +10,7 @@ Noise is the same for all requests of a batch: it is a factor of the maximum, an
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from math import erf, log, sqrt
+from math import ceil, erf, log, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -44,15 +44,19 @@ class Law(NamedTuple):
 
 MOST_BINS = 96
 """The finest histogram of a batch's latency."""
+MOST_EDGES = 4 * MOST_BINS
+"""So many edges of several distributions are looked at before they are made coarser."""
 MOST_POINTS = 64
 """The finest distribution of several applications together."""
 NARROWEST = 0.005
 """The least width of a distribution, as a share of its largest value: one that is a single number is widened to it."""
 MIN_NOISE_CV = 0.01
 """Less noise than that makes no difference."""
-_SCORES: Floats = np.linspace(-4.0, 4.0, 257)
-_NORMAL: Floats = np.array([(1 + erf(score / sqrt(2))) / 2 for score in _SCORES])
-"""The normal distribution function at these standard scores."""
+FARTHEST, STEPS = 4.0, 128
+"""The normal distribution function is tabulated up to so many standard deviations, in so many steps for each."""
+_NORMAL: Floats = np.array(
+    [(1 + erf(step / STEPS / sqrt(2))) / 2 for step in range(round(-FARTHEST * STEPS), round(FARTHEST * STEPS) + 1)]
+)
 
 
 def law_of_times(times: ExecutionTimes) -> Law:
@@ -128,7 +132,8 @@ class BatchLatency:
         Of several batches of so many rows, which hold different applications, all have the same bins.
         """
         knots = [law.knots(rows) for law in laws]
-        edges_ms = np.unique(np.concatenate([edges for edges, _ in knots]))
+        every = ceil(sum(len(edges) for edges, _ in knots) / MOST_EDGES)
+        edges_ms = np.unique(np.concatenate([np.append(edges[:-1:every], edges[-1]) for edges, _ in knots]))
         own = np.array([np.interp(edges_ms, edges, shares_up_to) for edges, shares_up_to in knots])
         mean_shares = shares.reshape(-1, len(laws)).mean(axis=0)
         if len(edges_ms) > MOST_BINS + 1:
@@ -164,8 +169,9 @@ def _scattered(times_ms: Floats, noise_cv: float) -> tuple[Floats, Floats]:
     """
     log_std = sqrt(log(1 + noise_cv * noise_cv))
     centers = np.log(np.maximum(times_ms, 1e-6)) - log_std**2 / 2
-    edges = np.linspace(centers[0] + log_std * _SCORES[0], centers[-1] + log_std * _SCORES[-1], MOST_BINS + 1)
-    below: Floats = np.interp((edges - centers[:, None]) / log_std, _SCORES, _NORMAL, left=0.0, right=1.0)
+    edges = np.linspace(centers[0] - log_std * FARTHEST, centers[-1] + log_std * FARTHEST, MOST_BINS + 1)
+    steps = np.rint((edges - centers[:, None]) * (STEPS / log_std) + FARTHEST * STEPS)
+    below: Floats = _NORMAL[np.clip(steps, 0, len(_NORMAL) - 1).astype(np.intp)]
     below[:, 0], below[:, -1] = 0.0, 1.0
     return np.exp(edges), np.diff(below, axis=1)
 
