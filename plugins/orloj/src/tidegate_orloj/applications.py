@@ -81,9 +81,9 @@ class Groups:
     mixtures: Floats
     """The same of batches that hold no slower group than the i-th, in line i."""
     known: int
-    """Of how many applications times are known."""
+    """The number of applications whose times are known."""
     told: tuple[tuple[tuple[int, int], ...], ...]
-    """What the laws were made of."""
+    """The times that the laws were made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ class Applications:
         return group_of
 
     def _told_of(self, kind: str, group_of: NDArray[np.intp]) -> Iterator[tuple[tuple[int, int], ...]]:
-        """Of each group what was told when: of those that have not changed the law stands."""
+        """Yield what was told, and when, of each group: the law of those that have not changed stands."""
         told: list[list[tuple[int, int]]] = [[] for _ in range(int(group_of.max()) + 1)]
         for number in self._times.get(kind, {}):
             told[group_of[number]].append((number, self._told[kind, number]))

@@ -311,7 +311,7 @@ class Orloj(QueueingPolicy[Pending]):
 
     @staticmethod
     def _of_most_worth(queue: Pending, start_ns: int, found: _Found) -> Candidate:
-        """Of the batches of a size, that whose requests are worth most together."""
+        """Return the batch of a size whose requests are worth most together."""
         scores = queue.scores(found.size, found.curves.curve, start_ns)
         most_rows = found.size.rows if found.size.others else 1
         if queue.rows == len(queue):
