@@ -7,7 +7,15 @@ from msgspec.structs import replace
 
 from tests.core.engine.script import SETUP, arrived, engine_of, finished
 from tidegate.api import Commands, PolicyOptions, RequestArrived, Setup
-from tidegate.engine import ClockAdvanced, Engine, PolicyChanged, PolicyReplaced, PolicyRestored, StartLeg
+from tidegate.engine import (
+    ClockAdvanced,
+    Engine,
+    PolicyChanged,
+    PolicyOverran,
+    PolicyReplaced,
+    PolicyRestored,
+    StartLeg,
+)
 from tidegate.engine.kernel.succession import FIRST_BACKOFF_NS, LONGEST_BACKOFF_NS
 from tidegate.observation import Recorder, read_log
 from tidegate.toolkit import FirstComeFirstServed
@@ -105,6 +113,42 @@ def test_another_policy_that_is_chosen_is_not_replaced_by_the_one_that_broke() -
     engine.handle(PolicyChanged(5, "other", {}))
     assert engine.handle(ClockAdvanced(2 * S)) == []
     assert engine.name == "other"
+
+
+def overran(now_ns: int) -> PolicyOverran:
+    return PolicyOverran(now_ns, took_ns=2 * S, within_ns=10 * S, budget_ns=S // 50)
+
+
+def test_a_policy_that_takes_too_long_is_replaced_and_tried_again_as_one_that_broke() -> None:
+    engine = fussy()
+    for number in range(4):
+        engine.handle(arrived(number))
+    (replaced,) = engine.handle(overran(5))
+    assert isinstance(replaced, PolicyReplaced)
+    assert replaced.reason == "Fussy: TimeoutError: 2.0 s of 10 s went into decisions of more than 20 ms"
+    assert (replaced.backoff_ns, type(engine.policy)) == (FIRST_BACKOFF_NS, FirstComeFirstServed)
+    assert engine.handle(overran(6)) == [], "first come, first served stays"
+    (started,) = engine.handle(finished(10))
+    assert isinstance(started, StartLeg), "what waited is not lost"
+    assert engine.handle(ClockAdvanced(5 + S)) == [PolicyRestored("fussy")]
+    assert backoffs_s(engine, [overran(6 + S)]) == [2]
+    engine.validate()
+
+
+def test_a_measured_overrun_replays_byte_by_byte_without_a_clock() -> None:
+    logs = []
+    events: list[Any] = [arrived(0), overran(3), arrived(1, 4), ClockAdvanced(S + 3), arrived(2, S + 4)]
+    for _ in range(2):
+        log = io.BytesIO()
+        engine = fussy(observers=[Recorder(log)])
+        for event in events:
+            engine.handle(event)
+        engine.close()
+        logs.append(log.getvalue())
+        _, entries = read_log(logs[-1].splitlines())
+        events = [entry.event for entry in entries]
+    assert logs[0] == logs[1]
+    assert any(isinstance(event, PolicyOverran) for event in events)
 
 
 def test_a_recorded_retry_replays_byte_by_byte() -> None:

@@ -2,17 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import Commands, Drop, Model, PolicyOptions, Profile, Request, RequestArrived, Setup, Worker
-from tidegate.engine import AnyEffect, Engine, EngineRestarted
+from tidegate.engine import AnyEffect, Engine, EngineRestarted, PolicyOverran, PolicyReplaced
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.observability.recorder import Metrics
-from tidegate_proxy.scheduling.clock import LiveEngine
+from tidegate_proxy.scheduling.clock import WATCHED_EVENTS, DecisionBudget, LiveEngine
 
 SETUP = Setup((Model("m", 1),), (Worker(0, "w", ("m",)),), (Profile("m", "default", (1,)),))
 
@@ -177,5 +178,63 @@ def test_what_an_engine_wanted_before_it_restarted_is_carried_out_and_what_resta
         restarted = EngineRestarted("test", "ZeroDivisionError: division by zero", failed=(2,))
         assert world.carried_out == [Drop(0, "enough"), Drop(1, "enough"), restarted]
         assert world.deepest == 1
+
+    _in_a_loop(work)
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The monotonic clock and that of the thread, both moved by hand."""
+    now = SimpleNamespace(wall_ns=10**12, cpu_ns=0, asked=0)
+
+    def thread_time_ns() -> int:
+        now.asked += 1
+        cpu_ns: int = now.cpu_ns
+        return cpu_ns
+
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now.wall_ns)
+    monkeypatch.setattr(time, "thread_time_ns", thread_time_ns)
+    return now
+
+
+def overruns(clocks: SimpleNamespace, decisions: Iterable[tuple[int, int]]) -> list[int]:
+    """After which of these decisions a policy is given up, each of so many ms of wall time, and of CPU."""
+    budget, found = DecisionBudget(), []
+    for number, (wall_ms, cpu_ms) in enumerate(decisions):
+        began_ns, seemed_ns = budget.began_ns(), clocks.wall_ns
+        clocks.wall_ns += wall_ms * 1_000_000
+        clocks.cpu_ns += cpu_ms * 1_000_000
+        if budget.ended(clocks.wall_ns, clocks.wall_ns - seemed_ns, began_ns):
+            found.append(number)
+    return found
+
+
+def test_a_policy_is_given_up_that_takes_a_tenth_of_the_time_for_overlong_decisions(clocks: SimpleNamespace) -> None:
+    assert overruns(clocks, [(340, 340)] * 5) == [4], "the first is not measured yet; then 1.2 s of 1.36 s"
+    assert overruns(clocks, [(4800, 4800)] * 3) == [1, 2]
+    assert overruns(clocks, [(30, 30), *[(10, 10)] * 60] * 100) == [], "a hundredth of the time, it is borne"
+
+
+def test_where_the_machine_gives_the_cpu_to_others_no_policy_is_given_up(clocks: SimpleNamespace) -> None:
+    assert overruns(clocks, [(300, 2)] * 1000) == []
+
+
+def test_decisions_within_the_budget_are_not_measured(clocks: SimpleNamespace) -> None:
+    assert overruns(clocks, [(19, 19)] * 1000) == []
+    assert clocks.asked == 0
+    overruns(clocks, [(21, 1), *[(1, 1)] * 1000])
+    assert clocks.asked == 2 * WATCHED_EVENTS
+
+
+def test_a_live_policy_that_overruns_is_replaced_and_nothing_is_lost() -> None:
+    def work() -> None:
+        world = World()
+        late_ns = time.monotonic_ns() + 10**9
+        overran = [PolicyOverran(late_ns, 2 * 10**9, 10**10, 2 * 10**7)]
+        world.engine._budget.ended = lambda *_: overran.pop() if overran else None  # type: ignore[method-assign]
+        world.arrive()
+        assert any(isinstance(effect, PolicyReplaced) for effect in world.carried_out)
+        assert type(world.engine.engine.policy) is FirstComeFirstServed
+        assert world.engine.engine.tally.accepted == 1
 
     _in_a_loop(work)

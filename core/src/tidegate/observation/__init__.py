@@ -27,6 +27,7 @@ from tidegate.observation.stimuli import (
     ClockAdvanced,
     PlanChanged,
     PolicyChanged,
+    PolicyOverran,
     TriesChanged,
 )
 from tidegate.observation.stories import Stories
@@ -51,6 +52,7 @@ __all__ = [
     "ObserverSpec",
     "PlanChanged",
     "PolicyChanged",
+    "PolicyOverran",
     "PolicyReplaced",
     "PolicyRestored",
     "Reader",

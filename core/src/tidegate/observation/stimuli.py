@@ -37,6 +37,20 @@ class PolicyChanged(Event, frozen=True, tag=True):
     options: dict[str, Any]
 
 
+class PolicyOverran(Event, frozen=True, tag=True):
+    """The driver measured that the policy takes too long to decide: it is replaced as if it had broken.
+
+    Engines hold no clock. In the log of events this makes a replay go as the run went.
+    """
+
+    took_ns: int
+    """How long decisions of more than the budget took together."""
+    within_ns: int
+    """In how long a time."""
+    budget_ns: int
+    """How long one may take."""
+
+
 class TriesChanged(Event, frozen=True, tag=True):
     """The operator wants it otherwise: how often a request is tried, from now on, whose workers fail."""
 
@@ -65,5 +79,5 @@ class ChangeProgressed(Event, frozen=True, tag=True):
     """Why it was undone, or refused; empty where all went well."""
 
 
-AnyStimulus = AnyEvent | ClockAdvanced | PlanChanged | PolicyChanged | TriesChanged | ChangeProgressed
+AnyStimulus = AnyEvent | ClockAdvanced | PlanChanged | PolicyChanged | PolicyOverran | TriesChanged | ChangeProgressed
 """The closed union, for decoding and for exhaustive matches."""

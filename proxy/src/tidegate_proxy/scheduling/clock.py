@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidegate.api import WorkerJoined
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged, PolicyChanged
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged, PolicyChanged, PolicyOverran
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.observability.recorder import Metrics
 
@@ -84,6 +84,55 @@ ASK_AGAIN_NS = 10_000_000
 """After so long an engine that could not say when to wake it is asked again."""
 
 
+DECISION_BUDGET_NS = 20_000_000
+"""How long the decision on one event may take."""
+MAX_OVERRUN_NS = 1_000_000_000
+"""So much time in decisions of more than that is too much ..."""
+OVERRUN_WINDOW_NS = 10_000_000_000
+"""... within about so long."""
+WATCHED_EVENTS = 256
+"""After a decision that seemed long, so many are measured by the time of the CPU, which takes a system call."""
+
+
+class DecisionBudget:
+    """Notices a policy whose decisions take too long: everything else waits for them.
+
+    A decision seems long, too, where the machine gave the CPU to others. So what counts is the CPU time of this thread,
+    which is measured for a while after a decision that seemed long. It leaks away: a tenth of the time may go there.
+    """
+
+    def __init__(self) -> None:
+        self._watched = 0
+        """So many events are still measured."""
+        self._overrun_ns = 0
+        self._counted_ns = 0
+        """When that was counted."""
+
+    def began_ns(self) -> int | None:
+        """Return the CPU time of the thread as a decision begins; None where it is not measured."""
+        return time.thread_time_ns() if self._watched else None
+
+    def ended(self, now_ns: int, seemed_ns: int, began_ns: int | None) -> PolicyOverran | None:
+        """Count a decision that seems to have taken so long; return what to tell the engine of a slow policy."""
+        took_ns = seemed_ns
+        if began_ns is not None:
+            self._watched -= 1
+            took_ns = time.thread_time_ns() - began_ns
+        if took_ns <= DECISION_BUDGET_NS:
+            return None
+        self._watched = WATCHED_EVENTS
+        if began_ns is None:
+            return None
+        leaked_ns = (now_ns - self._counted_ns) * MAX_OVERRUN_NS // OVERRUN_WINDOW_NS
+        self._overrun_ns = max(0, self._overrun_ns - leaked_ns) + took_ns
+        self._counted_ns = now_ns
+        if self._overrun_ns < MAX_OVERRUN_NS:
+            return None
+        overran = PolicyOverran(now_ns, self._overrun_ns, OVERRUN_WINDOW_NS, DECISION_BUDGET_NS)
+        self._overrun_ns = 0
+        return overran
+
+
 class LiveEngine:
     """One engine that lives in the event loop it was made in."""
 
@@ -104,6 +153,7 @@ class LiveEngine:
         self._performing = False
         self._put_off: Callable[[], None] | None = None
         self._alarm = Alarm(self._advance)
+        self._budget = DecisionBudget()
 
     def seen_ns(self) -> int:
         """The engine's last sign of life: now, unless it should have been woken earlier."""
@@ -153,6 +203,7 @@ class LiveEngine:
         """
         if self._put_off is not None:
             self._catch_up_in_order()
+        began_ns = self._budget.began_ns()
         try:
             effects = self.engine.handle(event)
         except Exception as error:
@@ -161,8 +212,10 @@ class LiveEngine:
             faults.report("the engine", error)
             effects = self.engine.start_anew(event, error)
         self._effects += effects
+        now_ns = time.monotonic_ns()
+        overran = self._budget.ended(now_ns, now_ns - event.now_ns, began_ns)
         try:
-            self._metrics.handled(event, effects, time.monotonic_ns() - event.now_ns)
+            self._metrics.handled(event, effects, now_ns - event.now_ns)
         except Exception as error:  # who looks on disturbs nobody
             faults.report("metrics", error)
         try:
@@ -170,6 +223,8 @@ class LiveEngine:
         except Exception as error:  # the effects are to be carried out nevertheless
             faults.report("what follows an event", error)
             self._alarm.set(time.monotonic_ns() + ASK_AGAIN_NS)
+        if overran is not None:
+            self.handle(overran)
 
     def perform(self) -> None:
         """Carry out what is to be carried out, unless that is going on: then it is done when this returns to there."""

@@ -44,6 +44,7 @@ from tidegate.observation import (
     Observer,
     PlanChanged,
     PolicyChanged,
+    PolicyOverran,
     Reducer,
     Stories,
     Story,
@@ -52,7 +53,7 @@ from tidegate.observation import (
 )
 from tidegate.toolkit import FirstComeFirstServed
 
-_FOLLOWED = frozenset({PlanChanged, PolicyChanged})
+_FOLLOWED = frozenset({PlanChanged, PolicyChanged, PolicyOverran})
 """Events with which another policy takes over."""
 MAX_TRIES = 2
 """Unless somebody decides otherwise, a request whose worker failed is tried once more."""

@@ -32,6 +32,7 @@ from tidegate.observation import (
     ClockAdvanced,
     PlanChanged,
     PolicyChanged,
+    PolicyOverran,
     TriesChanged,
 )
 
@@ -70,7 +71,7 @@ class Intake:
                 self._update_profile(event)
             case PlanChanged():
                 self._change_plan(event)
-            case PolicyChanged():
+            case PolicyChanged() | PolicyOverran():
                 self._change_policy(event)
             case TriesChanged():
                 self._state.settings = msgspec.structs.replace(self._state.settings, max_tries=event.max_tries)
@@ -311,8 +312,11 @@ class Intake:
             # The policy before may have run what is late.
             self._policy.tell_all(self._waiting.expire(self._state.now_ns))
 
-    def _change_policy(self, event: PolicyChanged) -> None:
+    def _change_policy(self, event: PolicyChanged | PolicyOverran) -> None:
         """Another policy goes on with the same models and workers; what runs is finished first."""
+        if isinstance(event, PolicyOverran):
+            self._policy.overran(event)
+            return
         state = self._state
         state.release()
         self._waiting.workers_changed(event.now_ns)  # whether all is in turn is the policy's to say

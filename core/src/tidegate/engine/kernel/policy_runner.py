@@ -24,7 +24,7 @@ from tidegate.engine.kernel import commands
 from tidegate.engine.kernel.invariants import BooksBroken
 from tidegate.engine.kernel.state import State
 from tidegate.engine.waiting import IN_VAIN, News
-from tidegate.observation import ObserverRemoved, PolicyReplaced, PolicyRestored, Witness
+from tidegate.observation import ObserverRemoved, PolicyOverran, PolicyReplaced, PolicyRestored, Witness
 from tidegate.toolkit import FirstComeFirstServed
 
 
@@ -216,6 +216,13 @@ class PolicyRunner:
             if request.id in self._waiting.queued:
                 self._waiting.look_after(request)
                 self.inform(RequestArrived(state.now_ns, request))
+
+    def overran(self, event: PolicyOverran) -> None:
+        """Replace a policy that takes too long to decide; first come, first served stays."""
+        if type(self._state.policy) is not FirstComeFirstServed:
+            took_s, within_s, budget_ms = event.took_ns / 1e9, event.within_ns / 1e9, event.budget_ns / 1e6
+            words = f"{took_s:.1f} s of {within_s:.0f} s went into decisions of more than {budget_ms:.0f} ms"
+            self._replace(TimeoutError(words))
 
     def _replace(self, fault: Exception, applied: int | None = None) -> None:
         """`applied`: how many of the commands were in order with which it answered; None: it could not follow."""
