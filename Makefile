@@ -55,8 +55,8 @@ site: .venv/installed  ## The documents as pages with a search, into build/site,
 dist: .venv/installed  ## Wheels and source distributions of all members into dist/, checked, and tried in a clean environment
 	$(BIN)/python -m release
 
-# Half an hour and more, or in need of the papers' data, so not among them: python -m bench.synthetic_workloads, bench.no_regret, bench.faults,
-# bench.ppipe_planner, bench.ppipe_simulated, bench.orloj, bench.paris_elsa, bench.dynamic_models
+# Half an hour and more, or in need of the papers' data, so not among them: python -m bench.papers.synthetic_workloads, bench.no_regret, bench.faults,
+# bench.papers.ppipe_planner, bench.papers.ppipe_simulated, bench.papers.orloj, bench.papers.paris_elsa, bench.dynamic_models
 bench: .venv/installed  ## Benchmarks: Tidegate beside Triton in one run (run nothing else meanwhile)
 	$(BIN)/python -m bench
 

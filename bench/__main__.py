@@ -1,8 +1,7 @@
 """Run every benchmark: `make bench`, or `python -m bench [--json FILE]`. Nothing else should run meanwhile.
 
-Not among them, since they take long or need the papers' data, all `python -m bench.NAME`: synthetic_workloads, faults,
-ppipe_planner, ppipe_simulated, dynamic_models, shadow_switch, shadow_mode, inss,
-inss.live, concurrent_models.
+Not among them, since they take long or need the papers' data, all `python -m bench.NAME`: faults, dynamic_models,
+shadow_switch, shadow_mode, concurrent_models, no_regret, and what reproduces papers (`bench/papers`).
 """
 
 import argparse

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.orloj import COMPARED, Cell, bench_insertion, main, run_cell
-from bench.orloj_paper import SYSTEMS, published
-from bench.orloj_workloads import CASES, MOMENTS_MS, SLOS, SPREADS, Workload, times_of
+from bench.papers.orloj import COMPARED, Cell, bench_insertion, main, run_cell
+from bench.papers.orloj_paper import SYSTEMS, published
+from bench.papers.orloj_workloads import CASES, MOMENTS_MS, SLOS, SPREADS, Workload, times_of
 from tidegate.sim.build import setup_of
 from tidegate.workload import PolicyChoice
 from tidegate.workload.distributions import Table

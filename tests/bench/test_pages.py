@@ -1,6 +1,7 @@
 """The pages of benchmarks: each shows what was measured, and needs no network."""
 
-from bench import ppipe_simulated, scheduler, soak
+from bench import scheduler, soak
+from bench.papers import ppipe_simulated
 from bench.scheduler import MIDDLE, MODELS, WORKERS, Cell, growth
 from tests.pages import check_alone, headings, verdicts
 from tidegate.report import Origin

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.paris_elsa.__main__ import main
-from bench.paris_elsa.decisions import time_decisions
-from bench.paris_elsa.design_points import ELSA, FIFS, homogeneous, layout_of, paris, slices_of, slo_of
-from bench.paris_elsa.live import overhead_in_log
-from bench.paris_elsa.measured import MIGPERF, PARVAGPU, Case, Curve, read_cases, sizes_of_requests
-from bench.paris_elsa.throughput import Cell, Setting, ceiling_rps, measure
+from bench.papers.paris_elsa.__main__ import main
+from bench.papers.paris_elsa.decisions import time_decisions
+from bench.papers.paris_elsa.design_points import ELSA, FIFS, homogeneous, layout_of, paris, slices_of, slo_of
+from bench.papers.paris_elsa.live import overhead_in_log
+from bench.papers.paris_elsa.measured import MIGPERF, PARVAGPU, Case, Curve, read_cases, sizes_of_requests
+from bench.papers.paris_elsa.throughput import Cell, Setting, ceiling_rps, measure
 from tidegate.api import NS_PER_MS, Batch, Dispatch, Leg, LegFinished, Request, RequestArrived
 from tidegate.engine import StartLeg
 from tidegate.observation import EngineSettings, Recorder

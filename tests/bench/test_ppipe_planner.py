@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import ppipe_planner
+from bench.papers import ppipe_planner
 
 
 def test_it_runs_on_synthetic_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.synthetic_workloads import (
+from bench.papers.synthetic_workloads import (
     MIXED,
     MODELS,
     MOST_WORKERS,
@@ -128,7 +128,9 @@ def test_the_command_writes_both_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rows: list[dict[str, object]]
 ) -> None:
     """The search itself is replaced: a member of the grid takes seconds."""
-    monkeypatch.setattr("bench.synthetic_workloads.compare", lambda workload: rows[0] | {"model": workload.model})
+    monkeypatch.setattr(
+        "bench.papers.synthetic_workloads.compare", lambda workload: rows[0] | {"model": workload.model}
+    )
     main(["--sample", "2", "--mixed", "1", "--json", str(tmp_path / "f.json"), "--html", str(tmp_path / "f.html")])
     written = json.loads((tmp_path / "f.json").read_text())["workloads"]
     assert [row["model"] == MIXED for row in written] == [True, False, False]

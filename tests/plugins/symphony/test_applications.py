@@ -7,7 +7,7 @@ from statistics import fmean
 import msgspec
 import pytest
 
-from bench.orloj_workloads import Workload
+from bench.papers.orloj_workloads import Workload
 from tidegate.api import (
     NEVER,
     Dispatch,

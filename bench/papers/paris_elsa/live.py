@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from bench.paris_elsa.design_points import MODEL, Point, layout_of, slices_of, slo_of
-from bench.paris_elsa.measured import Case, Curve, sizes_of_requests
-from bench.paris_elsa.throughput import ceiling_rps, scenario_of
+from bench.papers.paris_elsa.design_points import MODEL, Point, layout_of, slices_of, slo_of
+from bench.papers.paris_elsa.measured import Case, Curve, sizes_of_requests
+from bench.papers.paris_elsa.throughput import ceiling_rps, scenario_of
 from tidegate.api import NS_PER_MS, Dispatch, LegFinished, RequestArrived
 from tidegate.documents import Layout
 from tidegate.observation import read_log

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.paris_elsa.measured import PRODUCT, PROFILES
+from bench.papers.paris_elsa.measured import PRODUCT, PROFILES
 from tidegate.api import Model, Profile, Request, RequestArrived, Setup, Worker, WorkerReady, ms_to_ns
 from tidegate.documents import Device, Mig
 from tidegate_paris_elsa.policy import Elsa, ElsaOptions

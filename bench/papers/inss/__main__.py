@@ -1,6 +1,6 @@
 """Planners of MPS shares on measured models of a V100, simulated with interference (InSS, section 6).
 
-    python -m bench.inss --data DIR [--json FILE]
+    python -m bench.papers.inss --data DIR [--json FILE]
 
 DIR holds iGniter's measurements (docs/results/inss.md says which, and where they come from); none of it is a part of
 this project. An hour on two cores, so no part of `make bench`; `--only`, `--seeds` and `--seconds` try a part.
@@ -28,9 +28,9 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import t as students
 
-from bench.inss.changing import CHANGES_S, CONTROLLERS, NAMES, Hour, follow
-from bench.inss.outcomes import Load, Outcome, Way, known, largest_scale, outcome
-from bench.inss.workloads import TEN
+from bench.papers.inss.changing import CHANGES_S, CONTROLLERS, NAMES, Hour, follow
+from bench.papers.inss.outcomes import Load, Outcome, Way, known, largest_scale, outcome
+from bench.papers.inss.workloads import TEN
 from tidegate.sim.parallel import run_parallel
 
 PARTS = ("told", "rates", "scale", "throughput", "many", "changing")
@@ -47,14 +47,14 @@ MANY_GPUS, MANY_SCALES, MANY_SEEDS = 64, (0.5, 0.7), 3
 MANY_SECONDS = 1.0
 CHANGING_GPUS, CHANGING_SCALE, CHANGING_SEEDS = 2, 0.7, 3
 CHANGING_STRETCH = 20.0
-"""All takes so many times as long, as in `bench.inss.live`: an hour has a twentieth of its requests to simulate."""
+"""All takes so many times as long, as in `bench.papers.inss.live`: an hour has a twentieth of its requests."""
 CONFIDENCE = 0.95
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print tables, write figures."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.inss", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m bench.papers.inss", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the folder with the measurements")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")

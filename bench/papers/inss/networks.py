@@ -1,6 +1,6 @@
 """InSS's networks on made-up models that nobody learned from, judged by the latency model.
 
-    python -m bench.inss.networks [--problems 100] [--json FILE]
+    python -m bench.papers.inss.networks [--problems 100] [--json FILE]
 
 Beside them chance, rules of thumb, and the search, which gets some time. Ten minutes on one core. `reward` is
 InSS's, the mean over all models; `bears` how many times its rates a plan bears, the median; a decision's processor time
@@ -81,7 +81,7 @@ class Rules:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print a table, write figures."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.inss.networks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m bench.papers.inss.networks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--problems", type=int, default=100, help="of 4 GPUs; of 64, a twentieth; default 100")
     parser.add_argument("--networks", type=Path, default=SHIPPED / "inss", help="a folder; default: those shipped")

@@ -2,7 +2,7 @@
 
 The last two are those of PPipe, sections 7.2 and 7.6.
 
-    python -m bench.ppipe_planner --data FOLDER --json FILE
+    python -m bench.papers.ppipe_planner --data FOLDER --json FILE
 
 `--data`: the folder with the paper's published profiles and plans. Without it the models are synthetic, and nothing is
 compared. Nothing else should run meanwhile.
@@ -61,7 +61,7 @@ class Outcome:
 
 def main() -> None:
     """Run, print the tables, write the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.ppipe_planner", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.papers.ppipe_planner", description=__doc__)
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="the paper's published data")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     arguments = parser.parse_args()

@@ -8,8 +8,8 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.inss.outcomes import Load, Way, plan, problem_for
-from bench.inss.workloads import stretched
+from bench.papers.inss.outcomes import Load, Way, plan, problem_for
+from bench.papers.inss.workloads import stretched
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from bench.inss.workloads import interference_of, measured, problem_of, rates_of
+from bench.papers.inss.workloads import interference_of, measured, problem_of, rates_of
 from tidegate.api import PlanningError
 from tidegate.documents import InterferenceModel, Layout, Sensitivity
 from tidegate.host import Plugins

@@ -1,11 +1,11 @@
 """Ten minutes on emulated GPUs whose load changes every 30 s: one plan, and controllers that follow the load.
 
-    python -m bench.inss.live --data DIR [--seconds S] [--stretch TIMES] [--json FILE]
+    python -m bench.papers.inss.live --data DIR [--seconds S] [--stretch TIMES] [--json FILE]
 
 Each way in turn: `tidegate up` starts a real tritonserver for every share of two emulated GPUs, which slow each other
 down as the interference model says, and the controller that is asked for starts and stops more of them. DIR holds
-iGniter's measurements, as for `python -m bench.inss`. All takes `--stretch` times as long as it was measured, and as
-many times fewer requests come: processes are asleep for most of their time, so that two cores do. The same is
+iGniter's measurements, as for `python -m bench.papers.inss`. All takes `--stretch` times as long as it was measured,
+and as many times fewer requests come: processes are asleep for most of their time, so that two cores do. The same is
 simulated, for comparison. It fails where a request is lost.
 """
 
@@ -22,8 +22,8 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
-from bench.inss.changing import CONTROLLERS, POLICY, Followed, Hour, follow, followed, scenario_of
-from bench.inss.outcomes import Load
+from bench.papers.inss.changing import CONTROLLERS, POLICY, Followed, Hour, follow, followed, scenario_of
+from bench.papers.inss.outcomes import Load
 from tidegate_loadtest.live import Sending
 from tidegate_loadtest.scenario_run import LiveRun, run_live
 
@@ -47,7 +47,7 @@ class Compared:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run them one after the other, and print a table."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.inss.live", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m bench.papers.inss.live", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the folder with the measurements")
     parser.add_argument("--seconds", type=float, default=600.0, metavar="S", help="of each way; default 600")

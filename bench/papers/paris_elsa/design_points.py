@@ -8,7 +8,7 @@ from functools import cache
 from math import ceil
 from typing import Any
 
-from bench.paris_elsa.measured import PRODUCT, PROFILES, Case
+from bench.papers.paris_elsa.measured import PRODUCT, PROFILES, Case
 from tidegate.api import PlanningError
 from tidegate.documents import MIG_GEOMETRIES, Layout
 from tidegate.host import Plugins

@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.paris_elsa.design_points import ELSA, FIFS, MERGING
-from bench.paris_elsa.live import AIM, Pair
-from bench.paris_elsa.throughput import Found
+from bench.papers.paris_elsa.design_points import ELSA, FIFS, MERGING
+from bench.papers.paris_elsa.live import AIM, Pair
+from bench.papers.paris_elsa.throughput import Found
 
 GAIN_OVER_WHOLE, GAIN_OVER_BEST = 1.7, 1.1
 """The aims, mean over the models."""

@@ -1,6 +1,6 @@
 """PARIS and ELSA beside homogeneous and random slices and FIFS, on measured slices of an A100 (section VI), simulated.
 
-    python -m bench.paris_elsa --data DIR [--json FILE]
+    python -m bench.papers.paris_elsa --data DIR [--json FILE]
 
 DIR holds the measurements (docs/results/paris_elsa.md says which, and where they come from); none of it is a part of
 this project. About an hour on two cores, so no part of `make bench`; `--only`, `--models` and `--requests` try a part.
@@ -25,12 +25,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench.paris_elsa import tables
-from bench.paris_elsa.decisions import WORKERS, time_decisions
-from bench.paris_elsa.design_points import ELSA, FIFS, HOMOGENEOUS, MERGING, Point, drawn, homogeneous, paris
-from bench.paris_elsa.live import run_pair
-from bench.paris_elsa.measured import Case, read_cases
-from bench.paris_elsa.throughput import Cell, Found, Setting, measure
+from bench.papers.paris_elsa import tables
+from bench.papers.paris_elsa.decisions import WORKERS, time_decisions
+from bench.papers.paris_elsa.design_points import ELSA, FIFS, HOMOGENEOUS, MERGING, Point, drawn, homogeneous, paris
+from bench.papers.paris_elsa.live import run_pair
+from bench.papers.paris_elsa.measured import Case, read_cases
+from bench.papers.paris_elsa.throughput import Cell, Found, Setting, measure
 from tidegate.sim.parallel import run_parallel
 
 PARTS = ("throughput", "sensitivity", "within", "merging", "decisions", "live")
@@ -59,7 +59,7 @@ LIVE_MODEL, LIVE_GPCS, LIVE_LOADS = "inceptionv3", 14, (0.35, 0.6)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print tables, write figures."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.paris_elsa", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m bench.papers.paris_elsa", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the folder with the measurements")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")

@@ -1,6 +1,6 @@
 """Deferred against eager batching on a sample of the 5880 synthetic workloads of the Symphony paper (section 3.4.2).
 
-    python -m bench.synthetic_workloads --sample 200 --seed 1 --json synthetic.json --html synthetic.html
+    python -m bench.papers.synthetic_workloads --sample 200 --seed 1 --json synthetic.json --html synthetic.html
 
 Half an hour on one core, so no part of `make bench`. A sample and a seed give the same figures in every process.
 """
@@ -43,7 +43,7 @@ from tidegate.sim.parallel import run_parallel
 from tidegate.sim.run import Run
 from tidegate.workload import PolicyChoice, Scenario, stream
 
-PROFILES = Path(__file__).parents[1] / "scenarios" / "profiles_1080ti.csv"
+PROFILES = Path(__file__).parents[2] / "scenarios" / "profiles_1080ti.csv"
 """Table 3 of the paper: of the two tables the one whose beta/alpha range from 9.7 to 0.02 over Table 1's models."""
 MODELS = ("DenseNet121", "InceptionV3", "ResNet50V2", "VGG16", "Xception", "BERT")
 SLOS_MS = (20.0, 25.0, 30.0, 40.0, 50.0)
@@ -201,7 +201,9 @@ def summarise(rows: Sequence[dict[str, Any]], ratio: str) -> dict[str, float]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Search, print the distribution, write files."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.synthetic_workloads", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m bench.papers.synthetic_workloads",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--sample", type=int, default=200, help="of the 5880 workloads with equal models; default 200")
     parser.add_argument("--mixed", type=int, default=6, help="of the 42 workloads with 35 models; default 6")

@@ -1,6 +1,6 @@
 """PPipe against its baselines, simulated, on the paper's clusters of 25 fast and 75 slow GPUs (sections 7.2 and 7.4).
 
-    python -m bench.ppipe_simulated --data DIR --json ppipe.json --html ppipe.html
+    python -m bench.papers.ppipe_simulated --data DIR --json ppipe.json --html ppipe.html
 
 DIR holds the artifact's block timings and plans (docs/results/ppipe.md); none of it is a part of this project. About an
 hour on two cores, so no part of `make bench`; `--clusters HC1-L --groups G1` tries a part of it.
@@ -180,7 +180,9 @@ def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Simulate, print load factors and gains beside the paper's, write files."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.ppipe_simulated", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m bench.papers.ppipe_simulated",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--data", type=Path, required=True, help="folder with the artifact's models/ and plans/")
     parser.add_argument("--layouts", type=Path, required=True, help="folder for the plans' layouts: made where missing")

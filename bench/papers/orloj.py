@@ -1,6 +1,6 @@
 """Orloj beside Clipper, Nexus, Clockwork and Symphony, on the workloads of its paper (Tables 2 to 5), simulated.
 
-    python -m bench.orloj --json orloj.json
+    python -m bench.papers.orloj --json orloj.json
 
 Finish rates beside the published ones; then how the readings of Algorithm 1 differ, what it costs to learn the
 distributions, whether applications had better have queues of their own, how much b matters (figure 11), and how long an
@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bench.orloj_paper import SYSTEMS, published
-from bench.orloj_workloads import CASES, LOAD, SLOS, Workload
+from bench.papers.orloj_paper import SYSTEMS, published
+from bench.papers.orloj_workloads import CASES, LOAD, SLOS, Workload
 from tidegate.api import ExecutionTimes, Model, Profile, Request, RequestArrived, Setup, Worker, WorkerReady, ms_to_ns
 from tidegate.host import Plugins
 from tidegate.sim.parallel import run_parallel
@@ -132,7 +132,7 @@ def bench_insertion(pending: int, insertions: int = 500) -> dict[str, float]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Simulate, print tables, write figures."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.orloj", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m bench.papers.orloj", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument("--only", choices=PARTS, help="one of the parts")

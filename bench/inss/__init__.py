@@ -1,1 +1,0 @@
-"""Planners of MPS shares on measured models: see `python -m bench.inss --help`."""

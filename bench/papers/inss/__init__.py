@@ -1,0 +1,1 @@
+"""Planners of MPS shares on measured models: see `python -m bench.papers.inss --help`."""

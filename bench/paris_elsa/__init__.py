@@ -1,1 +1,0 @@
-"""PARIS, ELSA and their baselines on measured MIG slices: see `python -m bench.paris_elsa --help`."""
