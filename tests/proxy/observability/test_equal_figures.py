@@ -178,10 +178,12 @@ def run(
         infer_all(client, MODEL, asked(2, 20))
         infer_all(client, "picky", asked(1, 10))
     before = proxy.engine.tally.accepted
-    gated = [start_call(proxy, "ModelInfer", request_of("gated", {"X": np.ones((1, 3), np.float32)})) for _ in range(8)]
+    request = request_of("gated", {"X": np.ones((1, 3), np.float32)})
+    _running = start_call(proxy, "ModelInfer", request)
     eventually(gate.somebody_waits, "the model to run")
+    waiting = [start_call(proxy, "ModelInfer", request) for _ in range(7)]
     eventually(lambda: proxy.engine.tally.accepted == before + 8, "all of them to arrive")
-    for call in gated[-3:]:
+    for call in waiting[-3:]:
         call.cancel()
     eventually(lambda: proxy.engine.tally.cancelled == 3, "them to leave")
     gate.open()
