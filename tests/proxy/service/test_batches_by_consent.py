@@ -42,7 +42,7 @@ output { name: "Y" data_type: TYPE_FP32 dims: [ 2 ] }
 instance_group { count: 2 kind: KIND_CPU }
 """
 DELAYED = "dynamic_batching { max_queue_delay_microseconds: 200000 }"
-CLIENTS, EACH = 12, 20
+CLIENTS, EACH = 12, 10
 
 
 @pytest.fixture(scope="module")
