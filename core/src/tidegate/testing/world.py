@@ -3,6 +3,8 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import exp
+from statistics import NormalDist
 from typing import Any
 
 import msgspec
@@ -221,10 +223,15 @@ def _service_factors(rng: random.Random) -> tuple[float, ...]:
         factors = [rng.uniform(0.7, 1.6) for _ in range(7)]
     else:
         cv = rng.choice(SCATTER)
-        factors = [max(0.05, rng.gauss(1, cv)) for _ in range(23)]
+        factors = [max(0.05, 1 + cv * _deviation(rng)) for _ in range(23)]
     if rng.random() < 0.2:
         factors[rng.randrange(len(factors))] *= STALL
     return tuple(factors)
+
+
+def _deviation(rng: random.Random) -> float:
+    """Draw from a normal distribution without its ends: hypothesis gives `gauss` any number, however large."""
+    return NormalDist().inv_cdf(rng.uniform(0.001, 0.999))
 
 
 def _worker(rng: random.Random, worker_id: int, partitions: Sequence[str], pools: int) -> Worker:
@@ -271,7 +278,7 @@ def _arrival(
 def _rows(rng: random.Random, word: str) -> int:
     match word:
         case "log-normal":
-            return max(1, round(rng.lognormvariate(1.0, 0.8)))
+            return max(1, round(exp(1.0 + 0.8 * _deviation(rng))))
         case "1 or 16":
             return rng.choice((1, 1, 1, 16))
     return rng.randint(1, 3)
