@@ -3,29 +3,24 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 import trustme
+import uvloop
 
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.transport.tls import (
     TlsError,
-    channel_credentials,
-    channel_options,
+    channel_context,
     server_context,
-    server_credentials,
 )
-from tidegate_proxy.tritons.backend import SERVICE
+from tidegate_proxy.tritons.backend import Backend
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
-LIVE = SERVICE + "ServerLive"
 NAME = "inference.example"
 
 
@@ -53,75 +48,6 @@ def _trusted(folder: Path, authority: trustme.CA, name: str = "ca") -> Path:
     path = folder / f"{name}.pem"
     path.write_bytes(authority.cert_pem.bytes())
     return path
-
-
-@pytest.fixture
-def serve_grpc() -> Iterator[Callable[[grpc.ServerCredentials], str]]:
-    """A gRPC server that answers every method with the bytes it was sent."""
-    servers = []
-
-    class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is untyped
-        def service(self, handler_call_details: Any) -> Any:  # noqa: ANN401
-            return grpc.unary_unary_rpc_method_handler(lambda request, context: request)
-
-    def serve(credentials: grpc.ServerCredentials) -> str:
-        server = grpc.server(ThreadPoolExecutor(1), handlers=[Echo()])
-        port = server.add_secure_port("127.0.0.1:0", credentials)
-        server.start()
-        servers.append(server)
-        return f"127.0.0.1:{port}"
-
-    yield serve
-    for server in servers:
-        server.stop(None)
-
-
-def _call(address: str, tls: TritonTls) -> bytes | grpc.StatusCode:
-    with grpc.secure_channel(address, channel_credentials(tls), options=channel_options(tls)) as channel:
-        try:
-            answer: bytes = channel.unary_unary(LIVE)(b"hello", timeout=60)
-        except grpc.RpcError as error:
-            return error.code()
-        return answer
-
-
-def test_grpc_over_tls(tmp_path: Path, authority: trustme.CA, stranger: trustme.CA, serve_grpc: Any) -> None:  # noqa: ANN401
-    cert, key = _issue(tmp_path, authority)
-    address = serve_grpc(server_credentials(ServerTls(cert=cert, key=key)))
-    ca, other = _trusted(tmp_path, authority), _trusted(tmp_path, stranger, "other")
-    assert _call(address, TritonTls(ca=ca, server_name=NAME)) == b"hello"
-    assert _call(address, TritonTls(ca=ca)) is grpc.StatusCode.UNAVAILABLE
-    assert _call(address, TritonTls(ca=other, server_name=NAME)) is grpc.StatusCode.UNAVAILABLE
-
-
-def test_grpc_with_client_certificates(
-    tmp_path: Path,
-    authority: trustme.CA,
-    stranger: trustme.CA,
-    serve_grpc: Any,  # noqa: ANN401
-) -> None:
-    cert, key = _issue(tmp_path, authority)
-    ca = _trusted(tmp_path, authority)
-    address = serve_grpc(server_credentials(ServerTls(cert=cert, key=key, client_ca=ca)))
-    for issuer, answer in ((authority, b"hello"), (stranger, grpc.StatusCode.UNAVAILABLE)):
-        own_cert, own_key = _issue(tmp_path, issuer, "client")
-        assert _call(address, TritonTls(ca=ca, cert=own_cert, key=own_key, server_name=NAME)) == answer
-    assert _call(address, TritonTls(ca=ca, server_name=NAME)) is grpc.StatusCode.UNAVAILABLE
-
-
-def test_grpc_takes_up_new_files(
-    tmp_path: Path,
-    authority: trustme.CA,
-    stranger: trustme.CA,
-    serve_grpc: Any,  # noqa: ANN401
-) -> None:
-    cert, key = _issue(tmp_path, authority)
-    address = serve_grpc(server_credentials(ServerTls(cert=cert, key=key)))
-    old = TritonTls(ca=_trusted(tmp_path, authority), server_name=NAME)
-    new = TritonTls(ca=_trusted(tmp_path, stranger, "other"), server_name=NAME)
-    assert (_call(address, old), _call(address, new)) == (b"hello", grpc.StatusCode.UNAVAILABLE)
-    _issue(tmp_path, stranger)
-    assert (_call(address, new), _call(address, old)) == (b"hello", grpc.StatusCode.UNAVAILABLE)
 
 
 @asynccontextmanager
@@ -193,19 +119,20 @@ def test_http_with_client_certificates_takes_up_a_new_ca(
 
 
 def test_files_that_do_not_fit_are_left_aside(
-    tmp_path: Path,
-    authority: trustme.CA,
-    serve_grpc: Any,  # noqa: ANN401
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, authority: trustme.CA, caplog: pytest.LogCaptureFixture
 ) -> None:
     cert, key = _issue(tmp_path, authority)
-    client = TritonTls(ca=_trusted(tmp_path, authority), server_name=NAME)
-    address = serve_grpc(server_credentials(ServerTls(cert=cert, key=key)))
+    ca = _trusted(tmp_path, authority)
+
+    async def scenario() -> None:
+        async with _serving_http(server_context(ServerTls(cert=cert, key=key))) as port:
+            key.write_bytes(authority.issue_cert(NAME).private_key_pem.bytes())
+            assert await _ask(port, ca) == b"hello\n"
+            cert.write_text("half of it")
+            assert await _ask(port, ca) == b"hello\n"
+
     with caplog.at_level(logging.WARNING):
-        key.write_bytes(authority.issue_cert(NAME).private_key_pem.bytes())
-        assert _call(address, client) == b"hello"
-        cert.write_text("half of it")
-        assert _call(address, client) == b"hello"
+        asyncio.run(scenario())
     first, second = (record.getMessage() for record in caplog.records if "TLS goes on" in record.getMessage())
     assert first == f"TLS goes on with what it had: {key}: it is not the key of {cert}"
     assert f"{cert}: there are no certificates in PEM form in it" in second
@@ -222,10 +149,16 @@ def test_channels_reach_a_triton_that_speaks_tls(
     options += ["--model-control-mode=explicit", f"--grpc-use-ssl{'-mutual' if mutual else ''}=1"]
     triton = start_triton([tmp_path / "models"], options=options)
     own_cert, own_key = _issue(tmp_path, authority, "client")
-    with_own = _call(triton.grpc_address, TritonTls(ca=ca, cert=own_cert, key=own_key))
-    without = _call(triton.grpc_address, TritonTls(ca=ca))
-    # `hello` is no message; a Triton that says so was reached.
-    assert (with_own is grpc.StatusCode.UNAVAILABLE, without is grpc.StatusCode.UNAVAILABLE) == (False, mutual)
+
+    async def reaches(tls: TritonTls) -> bool:
+        backend = Backend(triton.grpc_address, tls=tls)
+        try:
+            return await backend.is_live()
+        finally:
+            await backend.close()
+
+    assert uvloop.run(reaches(TritonTls(ca=ca, cert=own_cert, key=own_key)))
+    assert uvloop.run(reaches(TritonTls(ca=ca))) is not mutual
     triton.stop()
 
 
@@ -244,16 +177,15 @@ def test_words_for_files_that_cannot_be_used(tmp_path: Path, authority: trustme.
         ({"cert": cert, "key": absent}, f"{absent}: No such file or directory"),
         ({"cert": cert, "key": key, "client_ca": text}, f"{text}: there are no certificates in PEM form in it"),
     ):
-        for make in (server_credentials, server_context):
-            with pytest.raises(TlsError) as caught:
-                make(ServerTls(**tls))
-            assert str(caught.value).startswith(said)
+        with pytest.raises(TlsError) as caught:
+            server_context(ServerTls(**tls))
+        assert str(caught.value).startswith(said)
     for client, said in (
         (TritonTls(ca=text), f"{text}: there are no certificates"),
         (TritonTls(cert=cert, key=other_key), f"{other_key}: it is not the key of {cert}"),
     ):
         with pytest.raises(TlsError) as caught:
-            channel_credentials(client)
+            channel_context(client)
         assert str(caught.value).startswith(said)
 
 

@@ -23,7 +23,7 @@ from tidegate.observation import ChangeProgressed
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.observability.metrics_registry import registry_of
-from tidegate_proxy.observability.recorder import Statistics
+from tidegate_proxy.observability.observability import Statistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
 from tidegate_proxy.rollout import canary, comparison, shadow
 from tidegate_proxy.transport.client_bounds import Bounds

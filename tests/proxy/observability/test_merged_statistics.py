@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.observability.merged_statistics import merge_statistics, statistics_json
-from tidegate_proxy.observability.recorder import Counts, Statistics
+from tidegate_proxy.observability.observability import Counts, Statistics
 
 
 def _declared() -> Statistics:

@@ -29,7 +29,7 @@ from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, Fail,
 from tidegate.host import Plugins, make_policy
 from tidegate.observation import Recorder, read_log
 from tidegate.testing import random_world, run_world
-from tidegate_proxy.observability.recorder import MAX_REASONS, MAX_SHAPES, OTHER_REASONS, OTHER_SHAPES, Metrics
+from tidegate_proxy.observability.observability import MAX_REASONS, MAX_SHAPES, OTHER_REASONS, OTHER_SHAPES, Metrics
 
 MS = 1_000_000
 SETUP = Setup((Model("m", 4),), (Worker(0, "a:1/0", ("m",)), Worker(1, "a:1/1", ("m",))), ())

@@ -8,7 +8,7 @@ from tidegate.api import Advise, Batch, Drop, Leg, LegFinished, Model, Request, 
 from tidegate.engine import ClockAdvanced, EngineRestarted, StartLeg
 from tidegate.observation import ChangeProgressed
 from tidegate_proxy.observability.metrics_registry import ADVICE_HOLDS_S, CHANGE_STATES, registry_of
-from tidegate_proxy.observability.recorder import Metrics
+from tidegate_proxy.observability.observability import Metrics
 from tidegate_proxy.transport.client_bounds import Bounds
 
 MS, S = 1_000_000, 1_000_000_000

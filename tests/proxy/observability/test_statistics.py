@@ -1,6 +1,6 @@
 """The counts that clients see."""
 
-from tidegate_proxy.observability.recorder import FAILURE_REASONS, Counts, Statistics
+from tidegate_proxy.observability.observability import FAILURE_REASONS, Counts, Statistics
 
 
 def _declared() -> Statistics:

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.observability.merged_statistics import merge_statistics, statistics_json
-from tidegate_proxy.observability.recorder import FAILURE_REASONS, Statistics
+from tidegate_proxy.observability.observability import FAILURE_REASONS, Statistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.metrics_scrape import scrape

@@ -15,7 +15,7 @@ from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.configuration.settings import InForce, Settings
 from tidegate_proxy.messages.model_signature import Signature
-from tidegate_proxy.observability.recorder import Observability
+from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling import legs as spacing
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.tritons.backend import LoadedModel

@@ -30,7 +30,7 @@ from tidegate_proxy.base.outcome import Outcome
 from tidegate_proxy.configuration.settings import InForce, Settings
 from tidegate_proxy.messages.model_signature import Signature, TensorSpec
 from tidegate_proxy.messages.request import Client, Due, open_envelope
-from tidegate_proxy.observability.recorder import Observability
+from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.tritons.catalog import Catalog, Directory
 from tidegate_proxy.tritons.shared_memory import Region, Regions

@@ -22,7 +22,7 @@ from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.home_config import assignment_of
 from tidegate_proxy.frontends.address import secret_in
 from tidegate_proxy.observability.tracing import TracingError, require_exporter
-from tidegate_proxy.transport.tls import TlsError, channel_credentials, server_context
+from tidegate_proxy.transport.tls import TlsError, channel_context, server_context
 
 _UNUSABLE: Final = (
     ProfileFileError,
@@ -99,7 +99,7 @@ def _uses(config: ServeConfig) -> Iterator[tuple[str, Callable[[], object]]]:
         yield "authentication", partial(Authenticator, config.authentication)
     for index, triton in enumerate(config.tritons):
         if triton.tls is not None:
-            yield f"tritons.{index}.tls", partial(channel_credentials, triton.tls)
+            yield f"tritons.{index}.tls", partial(channel_context, triton.tls)
         yield f"tritons.{index}.headers", partial(headers_of, triton)
     for index, restriction in enumerate(config.restricted):
         yield f"restricted.{index}", partial(Restrictions, [restriction])

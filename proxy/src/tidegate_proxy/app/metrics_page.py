@@ -21,7 +21,7 @@ from tidegate_proxy.app.dashboard.viewers import Viewers
 from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.observability.metrics_registry import registry_of
-from tidegate_proxy.observability.recorder import Counts, Observability, Snapshot
+from tidegate_proxy.observability.observability import Counts, Observability, Snapshot
 from tidegate_proxy.observability.shared_page import SharedPage
 from tidegate_proxy.observability.triton_metrics import merge, request_metrics
 from tidegate_proxy.rollout.mode import Trial

@@ -35,7 +35,7 @@ from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.frontends.home import GrpcOfFronts, Home, HttpOfFronts, Services
 from tidegate_proxy.messages.request import Applications, Client
-from tidegate_proxy.observability.recorder import Observability
+from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import otlp_tracing
 from tidegate_proxy.rollout.mode import Trial
 from tidegate_proxy.scheduling.driver import Driver

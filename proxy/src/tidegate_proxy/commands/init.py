@@ -45,7 +45,7 @@ def init(
     from tidegate_proxy.app.doctor.report import verdict
     from tidegate_proxy.commands.initial_config import initial_configuration
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
-    from tidegate_proxy.transport.tls import TlsError, channel_credentials
+    from tidegate_proxy.transport.tls import TlsError, channel_context
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
@@ -67,7 +67,7 @@ def init(
     try:
         for each in settings.tritons:
             if each.tls is not None:
-                channel_credentials(each.tls)
+                channel_context(each.tls)
     except TlsError as error:
         raise fail(str(error)) from error
     examination = asyncio.run(examine(settings, Plugins.installed(), repositories=repositories_of(repository)))

@@ -6,7 +6,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.observability.recorder import Counts, by_number
+from tidegate_proxy.observability.observability import Counts, by_number
 
 Message = Any
 """A protobuf message: they share no type."""

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from tidegate.observation.stimuli import ChangeState
 from tidegate_proxy.base.faults import faults
-from tidegate_proxy.observability.recorder import ModelCounts, Snapshot, Times
+from tidegate_proxy.observability.observability import ModelCounts, Snapshot, Times
 from tidegate_proxy.transport.client_bounds import Bounds
 
 ADVICE_HOLDS_S = 60.0

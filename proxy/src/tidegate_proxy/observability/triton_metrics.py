@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from tidegate_proxy.observability.exposition import Family, families_of, merged, sample
-from tidegate_proxy.observability.recorder import FAILURE_REASONS, Counts
+from tidegate_proxy.observability.observability import FAILURE_REASONS, Counts
 
 REQUEST_METRICS = {
     "nv_inference_request_success": "Number of successful inference requests, all batch sizes",

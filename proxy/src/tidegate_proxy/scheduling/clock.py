@@ -14,7 +14,7 @@ from typing import Final
 from tidegate.api import WorkerJoined
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged, PolicyChanged, PolicyOverran
 from tidegate_proxy.base.faults import faults
-from tidegate_proxy.observability.recorder import Metrics
+from tidegate_proxy.observability.observability import Metrics
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _CLOCK_MONOTONIC: Final = 1

@@ -31,7 +31,7 @@ from tidegate_proxy.base.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, Outcome,
 from tidegate_proxy.configuration.config import PolicyChoice
 from tidegate_proxy.configuration.settings import InForce, Settings
 from tidegate_proxy.messages.request import Client, Due
-from tidegate_proxy.observability.recorder import Observability
+from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.failures import LookAgain, Recovery, Spoilers, no_look
 from tidegate_proxy.scheduling.in_flight import LegRun, RunningLegs, WaitingClients

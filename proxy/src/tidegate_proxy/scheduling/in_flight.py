@@ -10,7 +10,7 @@ from tidegate_proxy.base.faults import faults
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.settings import QueueLimits
 from tidegate_proxy.messages.request import Client
-from tidegate_proxy.observability.recorder import Observability
+from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import Execution
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.payload import Payload, Stage

@@ -25,7 +25,7 @@ from tidegate_proxy.messages.forwarded_metadata import forwarded
 from tidegate_proxy.messages.merging import ScatterError, read_answer
 from tidegate_proxy.messages.model_signature import split_elements
 from tidegate_proxy.messages.request import Envelope
-from tidegate_proxy.observability.recorder import Metrics
+from tidegate_proxy.observability.observability import Metrics
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.scheduling.in_flight import LegRun
 from tidegate_proxy.scheduling.payload import OutputSizes, Payload, Stage

@@ -14,7 +14,7 @@ from tidegate.documents import Layout, ProfileFile
 from tidegate_proxy.access.gate import RestrictionError
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.observability.recorder import Statistics
+from tidegate_proxy.observability.observability import Statistics
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.fan_out import Verb
 from tidegate_proxy.tritons import restrictions as of_tritons

@@ -24,7 +24,7 @@ from tidegate_proxy.messages import guards
 from tidegate_proxy.messages.forwarded_metadata import forwarded
 from tidegate_proxy.messages.request import Client, NotSchedulable, PassedThrough, open_envelope
 from tidegate_proxy.messages.wire import first_string
-from tidegate_proxy.observability.recorder import Observability
+from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.transport import CallFailed, Metadata, PendingCall
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, GOING, INFER, Backend, is_restricted

@@ -6,9 +6,7 @@ import ssl
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
-
-import grpc
+from typing import Final
 
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.configuration.tritons import TritonTls
@@ -20,18 +18,6 @@ _OPENSSL_NAME: Final = re.compile(r"\[[^\]]*\] (.*?)(?: \(_ssl\.c:\d+\))?")
 
 class TlsError(Exception):
     """A certificate or key that cannot be used; the message names the file and says why."""
-
-
-def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
-    """The credentials of a gRPC server. Connections that come after files changed take them up. Raises TlsError."""
-    files = _ServerFiles(tls)
-
-    def newer_certificates() -> Any:  # noqa: ANN401 - grpc is untyped
-        return _certificates(tls) if files.renewed() else None
-
-    return grpc.dynamic_ssl_server_credentials(
-        _certificates(tls), newer_certificates, require_client_authentication=tls.client_ca is not None
-    )
 
 
 def server_context(tls: ServerTls, protocols: Sequence[str] = ()) -> ssl.SSLContext:
@@ -51,20 +37,11 @@ def server_context(tls: ServerTls, protocols: Sequence[str] = ()) -> ssl.SSLCont
     return context
 
 
-def channel_credentials(tls: TritonTls) -> grpc.ChannelCredentials:
-    """The credentials of a gRPC channel to a Triton; `channel_options` belong to it. Raises TlsError."""
-    if tls.ca is not None:
-        _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), tls.ca)
-    if tls.cert is not None and tls.key is not None:
-        _load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), tls.cert, tls.key)
-    ca, key, cert = (None if path is None else _read(path) for path in (tls.ca, tls.key, tls.cert))
-    return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
-
-
-def channel_context(tls: TritonTls, protocols: Sequence[str]) -> ssl.SSLContext:
+def channel_context(tls: TritonTls, protocols: Sequence[str] = ()) -> ssl.SSLContext:
     """The TLS context of a connection to a Triton; `protocols` are agreed on in the handshake. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.set_alpn_protocols(protocols)
+    if protocols:
+        context.set_alpn_protocols(protocols)
     if tls.ca is None:
         context.load_default_certs()
     else:
@@ -72,11 +49,6 @@ def channel_context(tls: TritonTls, protocols: Sequence[str]) -> ssl.SSLContext:
     if tls.cert is not None and tls.key is not None:
         _load_pair(context, tls.cert, tls.key)
     return context
-
-
-def channel_options(tls: TritonTls) -> list[tuple[str, Any]]:
-    """Options of a gRPC channel to a Triton."""
-    return [] if tls.server_name is None else [("grpc.ssl_target_name_override", tls.server_name)]
 
 
 class _ServerFiles:
@@ -114,11 +86,6 @@ def _server_context(tls: ServerTls, protocols: Sequence[str]) -> ssl.SSLContext:
         _trust(context, tls.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
-
-
-def _certificates(tls: ServerTls) -> Any:  # noqa: ANN401 - grpc is untyped
-    ca = None if tls.client_ca is None else _read(tls.client_ca)
-    return grpc.ssl_server_certificate_configuration([(_read(tls.key), _read(tls.cert))], root_certificates=ca)
 
 
 def _load_pair(context: ssl.SSLContext, cert: Path, key: Path) -> None:

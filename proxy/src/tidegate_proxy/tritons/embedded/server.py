@@ -117,11 +117,6 @@ class EmbeddedTriton:
         return self._guardian is not None and self._guardian.poll() is None
 
     @property
-    def log_path(self) -> Path | None:
-        """The file that was asked for with `log`."""
-        return self._log_path
-
-    @property
     def log_text(self) -> str:
         """What the server has logged since its last `start`; still there after `stop`."""
         if self._log_fd is None:

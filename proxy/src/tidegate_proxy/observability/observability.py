@@ -1,9 +1,9 @@
-"""The recorder: what became of requests, batches and workers, in plain numbers and in traces.
+"""What became of requests, batches and workers, in plain numbers and in traces.
 
-The engine's reducer tells it of requests and legs, the driver of clients. It is called on the hot path, raises nothing,
-and keeps three accounts: `Metrics` (what `metrics_registry` turns into Prometheus'), `Statistics` (the numbers that
-Triton keeps per model and version: a Triton counts the merged batches it runs, clients expect one success per request
-of theirs, so these take the place of the Tritons' own) and spans (`tracing`).
+The engine's reducer tells of requests and legs, the driver of clients. All of it is called on the hot path, raises
+nothing, and is kept in three accounts: `Metrics` (what `metrics_registry` turns into Prometheus'), `Statistics` (the
+numbers that Triton keeps per model and version: a Triton counts the merged batches it runs, clients expect one success
+per request of theirs, so these take the place of the Tritons' own) and spans (`tracing`).
 """
 
 import time
