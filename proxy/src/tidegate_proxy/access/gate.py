@@ -132,6 +132,10 @@ def _digest(secret: str | bytes) -> bytes:
 
 
 def _credentials_in(path: Path) -> frozenset[bytes]:
+    """Digests of the credentials in a file: one a line, as it is or as `sha256:` and 64 hexadecimal digits.
+
+    Blank lines do not count, nor do comments, which begin with `#` at a line's beginning or after a blank.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

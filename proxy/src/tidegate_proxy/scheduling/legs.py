@@ -1,8 +1,4 @@
-"""The legs of batches: started, sent, ended, failed.
-
-Legs for several instances of one Triton that has a batcher of its own are sent one after the other (`Spacing`): Triton
-would merge them.
-"""
+"""The legs of batches: started, sent, ended, failed; those that a Triton would merge one after the other."""
 
 import asyncio
 import time
@@ -63,7 +59,14 @@ class _Queue:
 
 
 class Spacing:
-    """Holds legs back. Lives in an event loop."""
+    """Sends legs that their Triton would merge one after the other has begun: a batch stays what the policy made of it.
+
+    A Triton with `dynamic_batching` makes one batch of what waits in a model's queue, whoever made batches of it
+    before: of two legs for two of its instances one, on one of them, for so long that both miss their deadlines, while
+    the other idles and nobody knows. A leg waits there for as long as the worker that it was sent to in advance runs
+    another one, and for some tenths of a millisecond where it is idle. So long the next one is held back, if that costs
+    less than being merged. Lives in an event loop.
+    """
 
     def __init__(self, engine: LiveEngine, directory: Directory, running: RunningLegs) -> None:
         self._engine = engine

@@ -159,7 +159,11 @@ _ON_CPU: Final = frozenset({int(model_config_pb2.ModelInstanceGroup.KIND_CPU)})
 
 
 def measured_elsewhere(facts: Facts) -> Iterator[Finding]:
-    """Profiles of another GPU, or of another processor for a model that runs on it: they say what is not so here."""
+    """Profiles of another GPU, or of another processor for a model that runs on it: they say what is not so here.
+
+    Nothing is said where it cannot be known: of a Triton that is elsewhere, of a profile that does not tell what it was
+    measured on.
+    """
     ends = ": batches, and what can be in time, are planned by another machine until it has been learned"
     for service, profile, there, here, kinds in _of_this_machine(facts):
         if kinds == _ON_GPU and there.gpus and here.gpus and not set(there.gpus) & set(here.gpus):

@@ -23,7 +23,12 @@ Place = TypeVar("Place")
 
 
 class FairQueue(Generic[Place]):
-    """A queue of all who wait for a place. Lives in one event loop."""
+    """A queue of all who wait for a place. Lives in one event loop.
+
+    Weighted fair queueing: whoever comes is due when everybody who waits, from then on, has had as much as he asks for
+    and has had lately. So neither large pieces of work nor many of one owner hold up a small one of another. Source: A.
+    Demers, S. Keshav, S. Shenker, "Analysis and Simulation of a Fair Queueing Algorithm" (SIGCOMM 1989).
+    """
 
     def __init__(self, places: Iterable[Place]) -> None:
         self._free = list(places)

@@ -46,7 +46,14 @@ _POWER_SIGNIFICANDS, _POWER_EXPONENTS = _cached_powers()
 
 
 def print_doubles(values: npt.NDArray[np.float64]) -> list[str]:
-    """The JSON text of each double of a flat array; NaN and infinities as RapidJSON's extension writes them."""
+    """The JSON text of each double of a flat array; NaN and infinities as RapidJSON's extension writes them.
+
+    Triton writes JSON with RapidJSON, whose numbers are Grisu2's: they always read back as the same double, but a
+    quarter of them differ from Python's in the last digit. Whoever compares or hashes answers sees that, so it is done
+    alike here, for whole arrays at a time. Source: F. Loitsch, "Printing Floating-Point Numbers Quickly and Accurately
+    with Integers" (PLDI 2010), with RapidJSON's choices: no rounding of the last digit after the ninth fractional step,
+    and its layout of the decimal point.
+    """
     texts: list[str] = []
     for start in range(0, len(values), _BLOCK):
         block = values[start : start + _BLOCK]

@@ -28,6 +28,8 @@ class NoNormalForm(ValueError):
 def normal_form(target: bytes) -> bytes:
     """The target in origin form: its path, with escapes of unreserved characters decoded, and its query as it came.
 
+    Gate, routes, screens and forwarder see it, and a Triton is sent it. Servers differ in how they read dot segments,
+    `//`, escapes and fragments: a target that two of them could read as two paths has no normal form, and is refused.
     Raises NoNormalForm.
     """
     if not target.startswith(b"/"):
