@@ -71,12 +71,11 @@ def _restart(
     load: Load,
     **options: Any,  # noqa: ANN401
 ) -> EmbeddedTriton:
-    """Start a Triton where the dead one was; the callers leave it the processors meanwhile."""
+    """Start a Triton where the dead one was; from then on the callers leave the processors to it and to Tidegate."""
     port = int(dead.grpc_address.rpartition(":")[2])
     dead.stop()
     load.pause_s = 0.1
     restarted: EmbeddedTriton = start_triton([repository], grpc_port=port, **options)
-    load.pause_s = 0.0
     return restarted
 
 
@@ -116,6 +115,7 @@ def test_with_the_only_triton_gone_clients_are_told(
         eventually(lambda: load.outcomes.total() > load.outcomes["right"] + 20, "clients to be told")
         _restart(start_triton, repository, triton, load)
         eventually(lambda: "is back" in tidegate.log, "Tidegate to find it again")
+        load.pause_s = 0.0
         right = load.outcomes["right"]
         eventually(lambda: load.outcomes["right"] > right + 50, "requests to be answered again")
     told = {
@@ -196,6 +196,7 @@ def test_a_rolling_update_with_another_max_batch_size_loses_nothing(
         for updated, triton in enumerate(tritons, 1):
             _restart(start_triton, tmp_path / "new", triton, load, grace_s=grace_s)
             eventually(lambda seen=updated: tidegate.log.count("is back") == seen, "it to be taken back")
+            load.pause_s = 0.0
             so_far = load.outcomes.total()
             eventually(lambda seen=so_far: load.outcomes.total() > seen + 100, "requests to be answered")
     assert set(load.outcomes) == {"right"}, load.outcomes
