@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +25,8 @@ from rich.table import Table
 from tidegate.api import (
     AnyEvent,
     Commands,
+    ExecutionTimes,
+    ExecutionTimesUpdated,
     LegFinished,
     Model,
     Policy,
@@ -41,6 +44,9 @@ KINDS: Final = ("applications", "shapes", "models")
 WORKERS: Final = 4
 FIXED_MS, ROW_MS, MAX_ROWS = 8.0, 2.0, 16
 NOISE_CV: Final = 0.2
+POINTS: Final = 64
+TELL_EVERY: Final = 50
+"""Distributions move after so many requests: more often than they do live."""
 BY_APPLICATION: Final = {"parts": [{"models": ["*"], "policy": "clockwork", "by_application": True}]}
 
 
@@ -76,17 +82,18 @@ class World:
             profiles=tuple(
                 Profile.linear(model, alpha_ms=ROW_MS, beta_ms=FIXED_MS, max_rows=MAX_ROWS) for model in models
             ),
+            execution_times=tuple(self._times(number) for number in range(names if of == "applications" else 0)),
         )
         policy = Plugins.installed().make_policy(name, setup, BY_APPLICATION if name == "by-model" else {})
         self._slo_ns = slo_ns
         self._engine = Engine(policy, name=name, strict=True)
         self.taken_ms: list[tuple[float, str]] = []
-        self._time(policy)
+        self._measure(policy)
         self._app: dict[int, int] = {}
         self._ends: list[tuple[int, int, StartLeg]] = []
         self._now_ns = 0
 
-    def _time(self, policy: Policy) -> None:
+    def _measure(self, policy: Policy) -> None:
         handle, taken_ms = policy.handle, self.taken_ms
 
         def timed(event: AnyEvent) -> Commands:
@@ -97,12 +104,33 @@ class World:
 
         policy.handle = timed  # type: ignore[method-assign]
 
+    def _times(self, number: int) -> ExecutionTimes:
+        """What requests of an application take alone, told beforehand; the engine learns that it scatters."""
+        own_ms = self._own_ms(number)
+        scale = own_ms / (FIXED_MS + own_ms)
+        points_ms = [own_ms * (0.7 + 0.6 * (at + 0.5) / POINTS) / scale for at in range(POINTS)]
+        return ExecutionTimes("m0", f"app {number}", "default", tuple(map(ms_to_ns, points_ms)), FIXED_MS * 1e6, scale)
+
+    def _own_ms(self, number: int) -> float:
+        return ROW_MS * (0.2 + 2 * number / self._names)
+
+    def tell(self) -> None:
+        """Applications take a little longer than they did: as many are told at once as a batch may hold."""
+        slower = 1 + self._rng.random() / 10
+        for number in self._rng.sample(range(self._names), min(self._names, MAX_ROWS)):
+            times = self._times(number)
+            moved = tuple(round(slower * each) for each in times.times_ns)
+            event = ExecutionTimesUpdated(self._now_ns, msgspec.structs.replace(times, times_ns=moved))
+            self._engine.policy.handle(event)
+
     def run(self, requests: int) -> None:
         """Let so many arrive, as fast as others leave."""
         for request in self._requests(requests):
             while self._engine.queued >= self._waiting:
                 self._go_on()
             self._handle(RequestArrived(self._now_ns, request))
+            if self._of == "applications" and request.id % TELL_EVERY == 0:
+                self.tell()
 
     def _requests(self, count: int) -> Iterator[Request]:
         for number in range(len(self._app), len(self._app) + count):
@@ -138,7 +166,7 @@ class World:
         for effect in self._engine.handle(event):
             if isinstance(effect, StartLeg):
                 longest = max(self._app[request_id] for request_id in effect.batch.request_ids)
-                own_ms = ROW_MS * (0.2 + 2 * longest / self._names) * self._rng.uniform(0.7, 1.3)
+                own_ms = self._own_ms(longest) * self._rng.uniform(0.7, 1.3)
                 took_ms = (FIXED_MS + effect.rows * own_ms) * self._rng.lognormvariate(0, NOISE_CV)
                 heappush(self._ends, (self._now_ns + ms_to_ns(took_ms), effect.batch.id, effect))
 

@@ -1,5 +1,6 @@
 """Symphony where it is known how long the requests of applications take: who runs with whom."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import fmean
@@ -26,7 +27,7 @@ from tidegate.api import (
 from tidegate.sim.run import Run, simulate
 from tidegate.testing import Playbook
 from tidegate.workload import PolicyChoice
-from tidegate_symphony.applications import LOOK_EVERY, MOST_GROUPS, Applications
+from tidegate_symphony.applications import LOOK_EVERY, MOST_GROUPS, MOST_POINTS, Applications
 from tidegate_symphony.policy import Symphony, SymphonyOptions
 
 QUANTILE = 0.99
@@ -176,6 +177,43 @@ def test_what_need_not_be_answered_in_time_is_not_chosen_by_the_chance_to_be() -
     play = playbook(QUICK, SLOW)
     waiting = [arrived(number, number, "quick", due_ms=NEVER // 10**6) for number in range(3)]
     assert batches(play, *waiting, freed(60)) == [(0,), (1, 2)]
+
+
+@pytest.mark.parametrize("names", [2, 8, 20, 100])
+def test_the_work_after_distributions_moved_does_not_grow_with_the_names_that_clients_use(
+    names: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def counted(
+        among: Sequence[ExecutionTimes],
+        shares: Mapping[str, float],
+        like: Profile,
+        quantile: float,
+        *,
+        most_points: int,
+    ) -> Profile:
+        looked.append(min(most_points, sum(len(times.times_ns) for times in among)))
+        return made(among, shares, like, quantile, most_points=most_points)
+
+    made = ExecutionTimes.profile_of_batches
+    monkeypatch.setattr(ExecutionTimes, "profile_of_batches", staticmethod(counted))
+    many = [
+        ExecutionTimes("m", f"a{number}", "default", tuple(range(10**6 * (1 + number), 10**6 * (2 + number), 15_625)))
+        for number in range(names)
+    ]
+    play = playbook(*many) >> arrived(0, 0, "a0")
+    play.commands()
+    assert len(looked) <= MOST_GROUPS
+    assert sum(looked) <= MOST_POINTS
+    looked.clear()
+    for times in many:
+        play >>= ExecutionTimesUpdated(0, msgspec.structs.replace(times, fixed_ns=1000.0))
+        play.commands()
+    assert not looked, "no event of a request or worker has come"
+    play >>= arrived(1, 1, "a1")
+    play.commands()
+    assert 0 < len(looked) <= MOST_GROUPS
 
 
 # Whole workloads ------------------------------------------------------------------------------------------------------

@@ -53,18 +53,24 @@ class ExecutionTimes(msgspec.Struct, frozen=True):
 
     @staticmethod
     def profile_of_batches(
-        among: Sequence["ExecutionTimes"], shares: Mapping[str, float], like: Profile, quantile: float
+        among: Sequence["ExecutionTimes"],
+        shares: Mapping[str, float],
+        like: Profile,
+        quantile: float,
+        *,
+        most_points: int = MOST_POINTS,
     ) -> Profile:
         """A profile of batches of requests, each of any of these applications as often as it comes (Orloj, 4.1, 4.2).
 
         A batch of k takes `c0 + c1 * k * longest`, and the longest of k is within t with probability `F(t) ** k`.
         Expected is the mean of that, planned its quantile, to which the quantile of the noise adds as independent
         deviations do, in ns. `shares`: how often each comes, by application, positive, in any unit. `like`: the profile
-        whose partition, kind, shape and number of rows it has. Raises ValueError for no application.
+        whose partition, kind, shape and number of rows it has. `most_points`: about so many of the times are looked at.
+        Raises ValueError for no application.
         """
         if not among:
             raise ValueError("no applications are given")
-        every = ceil(sum(len(times.times_ns) for times in among) / MOST_POINTS)
+        every = ceil(sum(len(times.times_ns) for times in among) / most_points)
         drawn = []
         for times in among:
             points = times.times_ns[(len(times.times_ns) - 1) % every :: every]  # the longest among them

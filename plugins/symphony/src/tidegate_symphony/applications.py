@@ -9,6 +9,8 @@ from tidegate_symphony.outlook import Promises
 
 MOST_GROUPS = 8
 """So many groups of applications are told apart at most; clients name applications."""
+MOST_POINTS = 640
+"""About so many points of all groups' distributions together are looked at."""
 DIFFERENT = 1.1
 """Applications are worth telling apart where the largest batch of all takes so many times what one of the quickest
 does: less may be chance, and who names applications may do so for other reasons."""
@@ -90,10 +92,12 @@ class Applications:
         if len(ranked) < 2:
             return
         step = ceil(len(ranked) / MOST_GROUPS)
-        for last in range(len(ranked) - step * ((len(ranked) - 1) // step), len(ranked) + 1, step):
+        lasts = range(len(ranked) - step * ((len(ranked) - 1) // step), len(ranked) + 1, step)
+        for last in lasts:
             among = ranked[:last]
             apps = None if last == len(ranked) else frozenset(times.app for times in among)
-            yield ExecutionTimes.profile_of_batches(among, self._shares, profile.up_to(max_rows), quantile), apps
+            like, points = profile.up_to(max_rows), min(256, MOST_POINTS // len(lasts))
+            yield ExecutionTimes.profile_of_batches(among, self._shares, like, quantile, most_points=points), apps
 
     def _take_stock(self) -> None:
         total = sum(self._counts.values())

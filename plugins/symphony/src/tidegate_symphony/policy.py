@@ -105,6 +105,8 @@ class Symphony(QueueingPolicy[ModelThread]):
         """The applications that are known, by model."""
         for times in setup.execution_times:
             self._applications.setdefault(times.model, Applications()).tell(times)
+        self._moved: set[str] = set()
+        """The models of which something else is known of applications than candidates were gathered by."""
         self._ends_ns: dict[int, int] = {}
         """When what runs is planned to end, by worker."""
         self._ready = ReadyCandidates()
@@ -130,6 +132,8 @@ class Symphony(QueueingPolicy[ModelThread]):
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards the rate of its model and shape; it joins the candidate, or there is a new one."""
         request, now_ns = event.request, event.now_ns
+        if self._moved:
+            self._plan_by_applications()
         load = self._loads.get((request.model, request.shape))
         if load is None:
             load = self._begin_load((request.model, request.shape), now_ns)
@@ -141,7 +145,8 @@ class Symphony(QueueingPolicy[ModelThread]):
                 load.rate.observe(now_ns, request.rows)
                 rate_of_key.observe(now_ns, request.rows)
             if request.app and (known := self._applications.get(request.model)) and known.count(request.app):
-                self._plan_by_applications(request.model)
+                self._moved.add(request.model)
+                self._plan_by_applications()
             if self._adapts and (need := self._needs.get(request.model) or self._share(request.model)):
                 need.refresh(now_ns, request.rows)
         thread = self.enqueue(request)
@@ -157,6 +162,8 @@ class Symphony(QueueingPolicy[ModelThread]):
 
     def queue_changed(self, now_ns: int, queue: ModelThread) -> Commands:
         """A new candidate: dispatch it, or wait for its moment."""
+        if self._moved:
+            self._plan_by_applications()
         commands: list[AnyCommand] = []
         self._update(now_ns, queue, commands)
         return commands
@@ -166,6 +173,8 @@ class Symphony(QueueingPolicy[ModelThread]):
 
         One that had better wait until a worker that is about to be idle is so keeps it from those less urgent.
         """
+        if self._moved:
+            self._plan_by_applications()
         commands: list[AnyCommand] = []
         hosts = self.idle.hosts(worker.id)
         tried: set[QueueKey] = set()
@@ -226,9 +235,9 @@ class Symphony(QueueingPolicy[ModelThread]):
         return commands
 
     def on_execution_times_updated(self, event: ExecutionTimesUpdated) -> Commands:
-        """Batches of an application take otherwise."""
+        """Batches of an application take otherwise: those of many may be told one after the other."""
         self._applications.setdefault(event.times.model, Applications()).tell(event.times)
-        self._plan_by_applications(event.times.model)
+        self._moved.add(event.times.model)
         return ()
 
     def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
@@ -371,17 +380,20 @@ class Symphony(QueueingPolicy[ModelThread]):
             return ()  # of several shapes their profiles tell: what is known of applications is of all shapes together
         return known.alike(profile, model.merged_rows, self.quantile)
 
-    def _plan_by_applications(self, model: str) -> None:
-        """What is known of a model's applications has changed: candidates are gathered anew when they are asked for."""
-        self.forget_plans((model,))
-        for kind in [kind for kind in self._loads if kind[0] == model]:
+    def _plan_by_applications(self) -> None:
+        """Plan with what is known of applications now: candidates are gathered anew when they are asked for."""
+        moved = sorted(self._moved)
+        self._moved.clear()
+        self.forget_plans(moved)
+        for kind in [kind for kind in self._loads if kind[0] in moved]:
             self._outlook(kind)
 
     def _begin_load(self, kind: Kind, now_ns: int) -> KindLoad:
         """Something of a kind arrives for the first time."""
         load = self._loads[kind] = KindLoad.of(ArrivalRate(now_ns))
         if kind[0] in self._applications:
-            self._plan_by_applications(kind[0])
+            self._moved.add(kind[0])
+            self._plan_by_applications()
         self._outlook(kind)
         if need := self._needs.get(kind[0]):
             need.loads.append(load)
