@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.configuration.kept import KeptConfig
+from tidegate_proxy.configuration.reload import KeptConfig
 
 RESTRICTED = [{"apis": ["statistics"], "header": {"name": "admin-key", "value": "s3cret"}}]
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from bench.replacement import replace_under_load
-from tidegate_proxy.transport.hot_restart import prefer_newest
+from tidegate_proxy.transport.ports import prefer_newest
 
 
 @pytest.fixture

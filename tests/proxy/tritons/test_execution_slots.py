@@ -3,7 +3,7 @@
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate_proxy.tritons.execution_slots import Lane, lanes_of
+from tidegate_proxy.tritons.workers import Lane, lanes_of
 
 
 def _config(count: int = 1, *resources: str, gpus: str = "") -> model_config_pb2.ModelConfig:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.tritons.interference import KNOWN, Slowdown
+from tidegate_proxy.tritons.serialization import KNOWN, Slowdown
 
 MS = 1_000_000
 

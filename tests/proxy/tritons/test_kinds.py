@@ -14,13 +14,13 @@ from tests.proxy.fixtures.here import ProxyHere
 from tidegate.api import NS_PER_MS
 from tidegate.documents import Device, Mig, ModelProfile, Point, ProfileFile, Whole
 from tidegate_proxy.access.left_apis import LeftApis
-from tidegate_proxy.tritons import kinds
+from tidegate_proxy.tritons import workers as kinds
 from tidegate_proxy.tritons.backend import Backend, LoadedModel
 from tidegate_proxy.tritons.catalog import Catalog, discover
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.gpus import Gpu
-from tidegate_proxy.tritons.kinds import Place, place_of
 from tidegate_proxy.tritons.starting_profiles import starting_profiles
+from tidegate_proxy.tritons.workers import Place, place_of
 from tidegate_triton_models import model_source
 
 

@@ -28,8 +28,8 @@ from tidegate_proxy.service.inference import Inference
 from tidegate_proxy.service.passthrough import Passages
 from tidegate_proxy.transport.client_bounds import Bounds
 from tidegate_proxy.transport.file_watcher import WatchedFiles, credential_files
-from tidegate_proxy.transport.hot_restart import prefer_newest
 from tidegate_proxy.transport.liveness import Liveness
+from tidegate_proxy.transport.ports import prefer_newest
 from tidegate_proxy.tritons.catalog import Catalog, Directory
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tidegate_proxy.app.proxy import Proxy
     from tidegate_proxy.configuration.config import ServeConfig
-    from tidegate_proxy.configuration.kept import KeptConfig
+    from tidegate_proxy.configuration.reload import KeptConfig
     from tidegate_proxy.frontends.address import HomeAddress
     from tidegate_proxy.frontends.home import Home
 
@@ -214,7 +214,7 @@ def _run_front(
 
 
 def _kept(file: Path, settings: "ServeConfig") -> "KeptConfig":
-    from tidegate_proxy.configuration.kept import KeptConfig
+    from tidegate_proxy.configuration.reload import KeptConfig
 
     return KeptConfig(file, settings)
 

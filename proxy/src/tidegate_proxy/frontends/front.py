@@ -35,9 +35,9 @@ from tidegate_proxy.servers.http.server import HttpServer, start_server
 from tidegate_proxy.servers.http.service import http_limits
 from tidegate_proxy.transport.client_bounds import Bounds, Served
 from tidegate_proxy.transport.file_watcher import WatchedFiles, credential_files
-from tidegate_proxy.transport.hot_restart import prefer_newest
 from tidegate_proxy.transport.http2 import Server
 from tidegate_proxy.transport.interface import Call
+from tidegate_proxy.transport.ports import prefer_newest
 from tidegate_proxy.transport.tls import server_context
 
 log = logging.getLogger(__name__)

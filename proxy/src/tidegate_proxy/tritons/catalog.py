@@ -20,11 +20,10 @@ from tidegate_proxy.messages.request import Envelope
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.batching_mode import Consent, consent_of
 from tidegate_proxy.tritons.declared_padding import PaddingError, padding_of
-from tidegate_proxy.tritons.execution_slots import IN_TURN, lanes_of
 from tidegate_proxy.tritons.gpus import Gpu
-from tidegate_proxy.tritons.kinds import Place, places_of
 from tidegate_proxy.tritons.split_models import VERSION, SplitModel, WorkerKey, find_layout
 from tidegate_proxy.tritons.variants import Agreement, Form, Variant, agree
+from tidegate_proxy.tritons.workers import IN_TURN, Place, lanes_of, places_of
 
 SLO_PARAMETER = "slo_ms"
 """The parameter of a config.pbtxt that holds a model's SLO, in milliseconds."""

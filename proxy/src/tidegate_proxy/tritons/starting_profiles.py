@@ -8,7 +8,7 @@ from tidegate_proxy.base.labels import label
 from tidegate_proxy.messages.padding import padded
 from tidegate_proxy.messages.request import shape_of
 from tidegate_proxy.tritons.catalog import Catalog
-from tidegate_proxy.tritons.execution_slots import IN_TURN
+from tidegate_proxy.tritons.workers import IN_TURN
 
 GUESS = {"alpha_ms": 0.05, "beta_ms": 0.5}
 """What is planned with where nobody measured anything: milliseconds per row, and per batch."""

@@ -7,7 +7,6 @@ application      the ASGI application: inferences are scheduled, all else goes o
   infer_request    the translation to gRPC's messages; infer_response: and back; json_data: tensors as JSON
   aside            large JSON is read and written in other processes, by turns of the clients who wait for one
   forward          the way to a Triton's own HTTP port, or those of all; screening: what may not go that way
-  split            routes about split models
 """
 
 from tidegate_proxy.servers.http.application import HttpFront

@@ -1,0 +1,164 @@
+"""The workers of a Triton: how many, which models run in turn on them, and of what kind they are.
+
+Triton executes its models concurrently, each batch of an instance beside those of all others, unless instances need the
+same resource of its rate limiter. So a lane, which is a worker, is one instance of one model, or of each of those that
+wait for the same resource (docs/decisions/0077-models-run-concurrently-as-in-their-triton.md).
+
+The configuration decides of what kind a worker is (`tritons[].kind`): unlike ones must not share their profiles. Else
+it is found out where there can be no doubt: Tidegate runs on the Triton's machine, NVML tells which GPUs that has, and
+all that the Triton may use are of one kind. Everything else is of the kind `default`.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tritonclient.grpc import model_config_pb2
+
+from tidegate.documents import Device, Slice, Whole
+from tidegate_proxy.messages.model_signature import instances_of
+from tidegate_proxy.tritons.backend import Backend, LoadedModel
+from tidegate_proxy.tritons.gpus import Gpu
+from tidegate_proxy.tritons.metrics_scrape import scrape
+
+IN_TURN: Final = " in turn"
+"""How the kinds of workers end whose models take turns: what batches take there is another thing than side by side."""
+_EVERYWHERE: Final = -1
+"""The GPU of a resource that is one for all of them, or of an instance that is on none."""
+_TURNS: Final = object()
+"""What those need, beside resources, that take turns."""
+
+
+class Lane(NamedTuple):
+    """What runs one batch at a time."""
+
+    name: str
+    """What tells it from the others of its Triton: the model, with how many others take turns with it, and a number."""
+    models: tuple[str, ...]
+    """Their names, sorted."""
+    takes_turns: bool
+    """Whether its models could run side by side with those of other lanes, and do not."""
+
+
+def lanes_of(
+    configs: Mapping[str, model_config_pb2.ModelConfig], *, in_turn: bool | None, turns: frozenset[str] = frozenset()
+) -> Iterator[Lane]:
+    """The lanes of one Triton for these of its models: lane k of a group has those with more than k instances.
+
+    `in_turn`: whether all of them are one group, or each is its own; None: those are that wait for each other's
+    resources, be it by way of others, and those of `turns`.
+    """
+    for group in _groups(configs, in_turn, turns):
+        instances = {name: instances_of(configs[name]) for name in group}
+        others = f"+{len(group) - 1}" if len(group) > 1 else ""
+        for number in range(max(instances.values(), default=0)):
+            models = tuple(name for name, count in instances.items() if count > number)
+            yield Lane(f"{group[0]}{others}/{number}", models, takes_turns=not turns.isdisjoint(models))
+
+
+def _groups(
+    configs: Mapping[str, model_config_pb2.ModelConfig], in_turn: bool | None, turns: frozenset[str]
+) -> list[list[str]]:
+    """The models in groups, sorted."""
+    if in_turn is not None:
+        return [sorted(configs)] if in_turn else [[name] for name in sorted(configs)]
+    alone: list[list[str]] = []
+    groups: list[tuple[set[str], set[object]]] = []
+    for name, config in configs.items():
+        models, needed = {name}, _resources(config) | ({_TURNS} if name in turns else set())
+        if not needed:
+            alone.append([name])
+            continue
+        apart = []
+        for others, theirs in groups:
+            if needed & theirs:
+                models |= others
+                needed |= theirs
+            else:
+                apart.append((others, theirs))
+        groups = [*apart, (models, needed)]
+    return sorted([*alone, *(sorted(models) for models, _ in groups)])
+
+
+def _resources(config: model_config_pb2.ModelConfig) -> set[object]:
+    """What the instances of a model need of the rate limiter: a resource's name, and the GPU whose it is."""
+    return {
+        (resource.name, _EVERYWHERE if getattr(resource, "global") else gpu)
+        for group in config.instance_group
+        if not group.passive
+        for resource in group.rate_limiter.resources
+        for gpu in (group.gpus or (_EVERYWHERE,))
+    }
+
+
+_ON_GPU = model_config_pb2.ModelInstanceGroup.KIND_GPU
+_USED = re.compile(r'\bgpu_uuid="([^"]+)"')
+"""How Triton's own metrics name each GPU that CUDA shows it."""
+
+
+ALL_OF_IT = Whole()
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is known of where a Triton's workers run."""
+
+    kind: str = ""
+    """Empty: not known."""
+    device: Device | None = None
+    slice: Slice = ALL_OF_IT
+
+
+async def places_of(
+    loaded: Mapping[Backend, Sequence[LoadedModel]], gpus: Sequence[Gpu], before: Mapping[Backend, Place]
+) -> dict[Backend, Place]:
+    """Where these Tritons' workers run. `gpus`: those of this machine; `before`: what was known of any of them.
+
+    Where the machine has unlike GPUs a Triton's metrics tell which it uses. If they do not answer, it is as before.
+    """
+    unlike = len({gpu.kind for gpu in gpus}) > 1
+    asked = {
+        backend.address: backend.metrics
+        for backend, models in loaded.items()
+        if unlike and backend.is_local and backend.metrics and not backend.kind and _ordinals(models)
+    }
+    pages = await scrape(asked) if asked else {}
+    places = {}
+    for backend, models in loaded.items():
+        page = pages.get(backend.address)
+        if backend.address in asked and page is None and backend in before:
+            places[backend] = before[backend]
+        else:
+            here = gpus if backend.is_local else ()
+            places[backend] = place_of(backend.kind, models, _used(here, _USED.findall(page or "")))
+    return places
+
+
+def place_of(told: str, models: Iterable[LoadedModel], gpus: Sequence[Gpu]) -> Place:
+    """Where the workers of one Triton run. `told`: the kind that the configuration says; `gpus`: those it may use."""
+    if told:
+        return Place(told)
+    ordinals = _ordinals(models)
+    if not ordinals or max(ordinals) >= len(gpus):
+        return Place()  # it uses none, or sees more than there are here: then it is elsewhere
+    if len({gpu.kind for gpu in gpus}) > 1:
+        return Place()
+    only = gpus[0]
+    if len(gpus) > 1 or only.slice is None:
+        return Place(only.kind)
+    return Place(only.kind, only.device, only.slice)
+
+
+def _ordinals(models: Iterable[LoadedModel]) -> set[int]:
+    """The numbers of the GPUs on which a Triton has instances of models, as it counts those that CUDA shows it.
+
+    CUDA may count them by speed, NVML counts them by bus: so a number does not say which one it is.
+    """
+    groups = (group for model in models for group in model.config.instance_group if not group.passive)
+    return {ordinal for group in groups if group.kind == _ON_GPU for ordinal in group.gpus or (0,)}
+
+
+def _used(gpus: Sequence[Gpu], uuids: Collection[str]) -> Sequence[Gpu]:
+    """The GPUs that a Triton says CUDA shows it, none if it is elsewhere; all, where it says nothing of GPUs."""
+    return [gpu for gpu in gpus if gpu.uuid in uuids or gpu.device.id in uuids] if uuids else gpus
