@@ -131,7 +131,7 @@ class Ledger:
     def _cut_short(self, index: int, now_ns: int) -> None:
         """A leg runs no more: it was preempted, or its worker was lost; perhaps before it began."""
         worker_id, start_ns, end_ns = self.intervals[index]
-        self.intervals[index] = (worker_id, start_ns, max(start_ns, min(end_ns, now_ns)))
+        self.intervals[index] = (worker_id, min(start_ns, now_ns), min(end_ns, now_ns))
 
     def _end(self, request_id: int, how: str) -> None:
         del self.open[request_id]  # KeyError: it ended before
