@@ -42,7 +42,7 @@ class Size(NamedTuple):
 class Budget:
     """The work that may still be done for the present event: among a few hundred requests a unit takes 0.05 ms."""
 
-    UNITS = 32
+    UNITS = 28
     QUEUE, SIZE, CURVES = 1, 2, 5
     """The units to look at a queue, at the batches of a size, and to draw the curves of a size."""
     MOST_CURVES = 4
