@@ -21,7 +21,7 @@ from tidegate_proxy.app.dashboard.recording import Recording
 from tidegate_proxy.app.dashboard.what_if import WhatIf
 from tidegate_proxy.commands.page import page
 
-SECONDS, RATE = 13, 300
+SECONDS, RATE = 13, 200
 
 
 @pytest.fixture(scope="module")
