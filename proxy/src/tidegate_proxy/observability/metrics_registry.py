@@ -108,7 +108,7 @@ class _EngineCollector(Collector):
         yield decisions
         replaced = CounterMetricFamily(
             "tidegate_policy_replaced",
-            "Times a policy, or a part of one, broke and first come, first served took over.",
+            "Times a policy, or a part of one, broke or took too long, and first come, first served took over.",
         )
         replaced.add_metric((), snapshot.policies_replaced)
         yield replaced
