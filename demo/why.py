@@ -78,7 +78,13 @@ def run_why(console: Console, work: Path, *, seed: int = 1) -> Comparison:
 
 
 def _closing(compared: Comparison) -> str:
-    """Symphony against the best of Triton's own batcher, tuned."""
+    """Symphony against the best of Triton's own batcher, tuned; no verdict where the machine could not send on time."""
+    late = sum(live.fell_behind for live in compared.lives)
+    if late:
+        return (
+            f"No verdict: this machine could not send on schedule in {late} of {len(compared.lives)} runs. Try again "
+            "with nothing else running; docs/start.md has what a quiet one measures."
+        )
     symphony = next(target for target in compared.targets if target.name == SYMPHONY)
     own = [target for target in compared.targets if target.name.startswith(TRITON)]
 

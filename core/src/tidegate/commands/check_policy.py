@@ -69,6 +69,7 @@ def check_policy(
         judged = {spec.name: judging.judgements(spec.name) for spec in chosen}
         for name, judgements in judged.items():
             console.print(_table(name, judgements))
+            console.print(_summary(name, judgements))
             for (world, title), why in judging.unfit.items():
                 if title == name:
                     console.print(f"[dim]not judged in {world!r}: {why}[/]")
@@ -99,6 +100,15 @@ def _table(name: str, judgements: "Sequence[Judgement]") -> "Table":
             f"[red]{gain} below[/]" if each.is_below else gain,
         )
     return table
+
+
+def _summary(name: str, judgements: "Sequence[Judgement]") -> str:
+    below = [each.world for each in judgements if each.is_below]
+    worlds = f"{len(below)} of {len(judgements)} worlds{': ' if below else ''}{'; '.join(below)}"
+    return (
+        f"{name} is below the best simple one, by more than chance and a point, in {worlds}. "
+        "(Delays and timeouts of triton are shares of the SLO.)"
+    )
 
 
 def _points(share: float) -> str:

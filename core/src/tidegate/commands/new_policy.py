@@ -32,6 +32,7 @@ def new_policy(
     typer.echo(f"Wrote {folder}: the policy is in {folder / policy}. Next:\n")
     typer.echo(f"  pip install -e {here}'[test]'\n  pytest {here}\n  tidegate plugins {name}")
     typer.echo(f"  tidegate simulate SCENARIO.yaml --policy {name}")
+    typer.echo(f"  tidegate check-policy {name}")
 
 
 def _refuse(why: str) -> NoReturn:

@@ -48,7 +48,7 @@ class PolicyConformance:
 
     def test_6_determinism_across_processes(self) -> None:
         """The order of sets and the hashes of strings do not show; skipped for a class that cannot be imported."""
-        if self._faults():
+        if any(fault.invariant in (None, 6) for fault in self._faults()):
             raise SkipTest(f"policy {self.spec.name!r} is broken already in a single process")
         try:
             fault = find_hash_fault(self.spec, worlds=self.worlds, seed=self.seed, options=self.options)

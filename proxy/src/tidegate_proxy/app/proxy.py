@@ -20,7 +20,7 @@ from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.configuration.settings import InForce, settings_of
 from tidegate_proxy.rollout.mode import Trial
 from tidegate_proxy.scheduling.driver import Driver
-from tidegate_proxy.servers.grpc import Front
+from tidegate_proxy.servers.grpc import GrpcService
 from tidegate_proxy.servers.http.service import HttpService
 from tidegate_proxy.service.control import Control
 from tidegate_proxy.service.discovery import Discovery
@@ -80,7 +80,7 @@ class Proxy:
         self._passages = passages
         self._gate = gate
         self._inference = inference
-        self._fronts: list[Front | HttpService] = []
+        self._fronts: list[GrpcService | HttpService] = []
         """Where clients come in."""
 
     @property
@@ -117,7 +117,7 @@ class Proxy:
         port = await page.listen(address, reuse_port=self.config.listen.reuse_port)
         self.metrics_address = self._bound(address, port)
 
-    async def serve_grpc(self, front: Front, stack: AsyncExitStack) -> None:
+    async def serve_grpc(self, front: GrpcService, stack: AsyncExitStack) -> None:
         """Listen for clients over gRPC."""
         address = self.config.listen.grpc
         port = await front.listen(address, self.config.tls)

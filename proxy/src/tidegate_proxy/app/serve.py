@@ -39,7 +39,7 @@ from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import otlp_tracing
 from tidegate_proxy.rollout.mode import Trial
 from tidegate_proxy.scheduling.driver import Driver
-from tidegate_proxy.servers.grpc import Front, NewServer
+from tidegate_proxy.servers.grpc import GrpcService, NewServer
 from tidegate_proxy.servers.http.interface import Application
 from tidegate_proxy.servers.http.server import HttpListener, start_server
 from tidegate_proxy.servers.http.service import HttpService, StartServer, http_limits
@@ -198,7 +198,9 @@ async def serving(  # noqa: PLR0915 - the list of all parts
                 processes,
             )
             await proxy.show_metrics(page, config.listen.metrics, stack, home.metrics_port if home else None)
-        front = Front(inference, driver, control, routing, passages, gate, served, _grpc_servers(served, bounds, home))
+        front = GrpcService(
+            inference, driver, control, routing, passages, gate, served, _grpc_servers(served, bounds, home)
+        )
         await proxy.serve_grpc(front, stack)
         if config.listen.http and _serves_http(config, backends):
             http = HttpService(

@@ -39,7 +39,7 @@ LINGER_S: Final = 0.2
 """Where others were under way, so long is what still arrives refused in words, rather than cut off."""
 
 
-class Front:
+class GrpcService:
     """Answers every method of Triton's service, parsing no more than scheduling needs."""
 
     def __init__(

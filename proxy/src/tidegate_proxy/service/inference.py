@@ -111,8 +111,8 @@ class Inference:
 
         The way of a request, of which this is the middle; what waits for others goes on where an event says so:
 
-        arrive    a server reads it, the gate lets it in and says whose it is (`servers.grpc.Front.accept`,
-                  `servers.http.application.HttpFront`, `servers.streams.InferStream`)
+        arrive    a server reads it, the gate lets it in and says whose it is (`servers.grpc.GrpcService.accept`,
+                  `servers.http.application.HttpApplication`, `servers.streams.InferStream`)
         open      what scheduling needs to know is read (`open`, above); where that cannot be, or shadow or canary want
                   it so, it goes to a Triton as it is (`service.passthrough.Passages.begin`), and ends there
         admit     it is numbered, and waits, unless its time is up or too many wait (`scheduling.driver.Driver.admit`)

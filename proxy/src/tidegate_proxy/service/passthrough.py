@@ -259,7 +259,7 @@ class Passage:
         backend.passes(self._request.model)
         metadata = backend.opened_for_client(INFER, self._metadata)
         self._call = backend.channel.unary(INFER, self._message, self._over, metadata, limit_s)
-        backend.forwarded.add(self._call)
+        backend.open_calls.add(self._call)
 
     def cancel(self) -> None:
         """Nobody waits for it any more."""
@@ -287,7 +287,7 @@ class Passage:
     def _judge(self, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
         backend, call = self._backend, self._call
         assert backend
-        backend.forwarded.discard(call)
+        backend.open_calls.discard(call)
         backend.passed(self._request.model)
         if answer is None:
             if not self._is_over:

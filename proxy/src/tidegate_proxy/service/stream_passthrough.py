@@ -158,7 +158,7 @@ async def forwarded_stream(
     """The answers of one Triton to a client's stream, until it says that there are no more. Raises RequestFailed."""
     # A Triton that is told of a deadline may die of it. The client's own call ends then, and this stream with it.
     stream = backend.stream(method, guards.for_streams(routing.forwarded(metadata)), for_client=True)
-    backend.forwarded.add(stream)
+    backend.open_calls.add(stream)
     writing = asyncio.create_task(_write(stream, messages))
     try:
         while (answer := await stream.read()) is not None:
@@ -172,7 +172,7 @@ async def forwarded_stream(
             await _drained(stream)
         finally:
             stream.cancel()
-            backend.forwarded.discard(stream)
+            backend.open_calls.discard(stream)
 
 
 async def _drained(stream: Stream) -> None:

@@ -121,7 +121,7 @@ class Backend:
         """False from the moment a call fails to reach it until a probe succeeds."""
         self.heard_ns = 0
         """When it answered an inference last, on the monotonic clock."""
-        self.forwarded: set[Any] = set()
+        self.open_calls: set[Any] = set()
         """Calls without an end of their own, each with a method `cancel`."""
         self.in_flight_by_model = Counter[str]()
         """Inferences that were passed on to it and have no answer; of a stream, each of its requests."""
@@ -169,7 +169,7 @@ class Backend:
         of its own, and ends when this Triton is given up.
         """
         metadata = self._with_headers(method, metadata, opened, for_client)
-        among = self.forwarded if for_client else None
+        among = self.open_calls if for_client else None
         return await ask(self.channel, method, message, metadata, timeout_s, among=among)
 
     def stream(
@@ -219,7 +219,7 @@ class Backend:
 
     def cut_off(self) -> None:
         """End the calls without an end of their own, since it does not answer."""
-        for call in list(self.forwarded):
+        for call in list(self.open_calls):
             call.cancel()
 
     def _with_headers(self, method: str, metadata: Metadata, opened: bool, for_client: bool) -> Metadata:

@@ -21,7 +21,7 @@ from tidegate_proxy.configuration.apis import Api, Protocol
 from tidegate_proxy.messages.model_signature import Signature, signature_of
 from tidegate_proxy.messages.request import open_envelope
 from tidegate_proxy.messages.wire import first_string
-from tidegate_proxy.servers.http import Guard, Handler, HttpFront, HttpLimits, HttpServer, start_server
+from tidegate_proxy.servers.http import Guard, Handler, HttpApplication, HttpLimits, HttpServer, start_server
 from tidegate_proxy.servers.http.routes import Route
 from tidegate_proxy.transport.client_bounds import Bounds
 from tidegate_proxy.transport.ports import bind
@@ -220,7 +220,7 @@ class RunningFront:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self._front = HttpFront(
+        self._front = HttpApplication(
             cast("list[Backend]", self.tritons),
             cast("Routing", self),
             cast("Inference", scheduling),

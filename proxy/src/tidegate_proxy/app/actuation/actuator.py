@@ -192,7 +192,7 @@ class Actuator:
                     orders += loop.has_failed(time.monotonic_ns(), worker_id, why)
         for worker_id in loop.change.draining if loop.change is not None else ():
             backend = self._tritons.backend_of(worker_id)
-            if not self._tritons.has_work(worker_id) and not (backend and backend.alive and backend.forwarded):
+            if not self._tritons.has_work(worker_id) and not (backend and backend.alive and backend.open_calls):
                 orders += loop.has_drained(time.monotonic_ns(), worker_id)
         return orders
 

@@ -9,7 +9,7 @@ application      the ASGI application: inferences are scheduled, all else goes o
   forward          the way to a Triton's own HTTP port, or those of all; screening: what may not go that way
 """
 
-from tidegate_proxy.servers.http.application import HttpFront
+from tidegate_proxy.servers.http.application import HttpApplication
 from tidegate_proxy.servers.http.interface import Answer, Call, Guard, Handler, HttpLimits
 from tidegate_proxy.servers.http.server import HttpServer, start_server
 
@@ -18,7 +18,7 @@ __all__ = [
     "Call",
     "Guard",
     "Handler",
-    "HttpFront",
+    "HttpApplication",
     "HttpLimits",
     "HttpServer",
     "start_server",

@@ -47,7 +47,7 @@ _HEAR_OUT_S: Final = 1.0
 """How long a client may go on sending a body that is refused, so that it comes to read why."""
 
 
-class HttpFront:
+class HttpApplication:
     """Answers every route of Triton's HTTP service. A context manager: its connections live as long as it is entered.
 
     `routing` chooses a Triton for what is not scheduled. `scheduled(model, exchange)` gives the signature of a

@@ -161,11 +161,11 @@ async def _until_given_up(triton: Backend) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(None) as limit:
             cut = _Cut(limit)
-            triton.forwarded.add(cut)
+            triton.open_calls.add(cut)
             try:
                 yield
             finally:
-                triton.forwarded.discard(cut)
+                triton.open_calls.discard(cut)
     except TimeoutError as error:
         raise TimeoutError(str(error) or "it does not answer") from error
 

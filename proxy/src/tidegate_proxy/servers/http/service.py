@@ -16,7 +16,7 @@ from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.messages.forwarded_metadata import HeaderForwarding, own_headers
 from tidegate_proxy.messages.model_signature import Signature
 from tidegate_proxy.observability.merged_statistics import statistics_json
-from tidegate_proxy.servers.http.application import HttpFront
+from tidegate_proxy.servers.http.application import HttpApplication
 from tidegate_proxy.servers.http.exchange import Exchange
 from tidegate_proxy.servers.http.forward import index_json
 from tidegate_proxy.servers.http.infer_response import JSON, error, failure
@@ -123,7 +123,7 @@ class HttpService:
         """Models of which it was said that some requests pass."""
         self._control = control
         self._discovery = discovery
-        self._front = HttpFront(
+        self._front = HttpApplication(
             discovery.backends,
             routing,
             inference,
