@@ -160,7 +160,7 @@ class HttpTriton:
 
     http_url: str
     alive: bool = True
-    forwarded: set[Any] = field(default_factory=set)
+    open_calls: set[Any] = field(default_factory=set)
 
     in_flight: list[str] = field(default_factory=list)
 

@@ -121,7 +121,9 @@ def test_a_client_that_leaves_within_an_answer_ends_the_call_to_triton(
         connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
         received = b""
         while b"data" not in received:
-            received += connection.recv(1 << 16)
+            piece = connection.recv(1 << 16)
+            assert piece, f"it ended before the data: {received!r}"
+            received += piece
     assert upstream.left.wait(120)
 
 
@@ -165,7 +167,9 @@ def test_events_are_not_held_back(
         connection.sendall(post(f"Content-Length: {len(body)}", body=body, path="/v2/models/streamer/generate_stream"))
         received = b""
         while b'"Y":"hello"' not in received:
-            received += connection.recv(1 << 16)
+            piece = connection.recv(1 << 16)
+            assert piece, f"it ended before the first event: {received!r}"
+            received += piece
         assert received.count(b"data: ") == 1
         held_back.touch()
         received += read_all(connection)
