@@ -162,7 +162,7 @@ def _taken(report: Path) -> str:
 
 
 def _in_each(spells: list[Crossed]) -> Crossed:
-    """What ran in each of these, and how often at least."""
+    """Return the files whose functions ran in every spell, and how often they did at least, by thread."""
     found = {}
     for thread in sorted(set(spells[0]).intersection(*spells[1:])):
         files = set(spells[0][thread]).intersection(*(spell[thread] for spell in spells))

@@ -95,7 +95,7 @@ def copy_with_batcher(generated: Path, repository: Path, case: Case, batcher: Ba
 def running(
     work: Path, generated: Path, case: Case, chosen: Sequence[Contender], starting: Callable[[str], None]
 ) -> Iterator[list[Target]]:
-    """All of them, each with its own Triton, until the block is left; `starting` is told of each.
+    """Start every contender with a Triton of its own, until the block is left; `starting` is told each name.
 
     `generated`: the repository of the model, as `generate_repository` writes it.
     """

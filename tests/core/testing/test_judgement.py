@@ -101,3 +101,17 @@ def test_the_command_says_what_breaks_and_what_is_below(tmp_path: Path, monkeypa
     assert result.exit_code == 1
     assert "idler: an invariant breaks in 2 of 2 random worlds" in result.output
     assert json.loads(results.read_text())["policies"]["idler"]["broken"]
+
+
+def test_a_yardstick_that_breaks_on_a_seed_is_none_in_that_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaking(run: Run) -> object:
+        if run.policy.name == "eager" and run.seed == 2:
+            raise ValueError("made to break")
+        return simulate(run)
+
+    monkeypatch.setattr("tidegate.testing.judgement.simulate", breaking)
+    judging = judge_policies([PolicyChoice(name="fifs")], worlds=[EASY], seeds=(1, 2), jobs=1)
+    list(judging)
+    (judged,) = judging.judgements("fifs")
+    assert judged.best.startswith("triton")
+    assert judging.unfit[EASY, "eager"] == "ValueError: made to break"

@@ -31,14 +31,15 @@ def check_policy(
 
     Example: tidegate check-policy symphony --json judged.json
     """
-    from tidegate.commands.common import console_for_tables, errors_explained, with_progress
+    from rich.markup import escape
+
+    from tidegate.commands.common import console_for_tables, errors_explained, with_progress, write_results
 
     console = console_for_tables()
     with errors_explained():
         from pydantic import ValidationError
 
         from tidegate.host import Plugins
-        from tidegate.sim.document import write_document
         from tidegate.testing.conformance import find_faults
         from tidegate.testing.judgement import judge_policies
         from tidegate.workload import PolicyChoice
@@ -58,7 +59,7 @@ def check_policy(
             found = with_progress(console, f"{spec.name}: invariants", find_faults(spec, worlds=worlds), None)
             broken[spec.name] = [str(fault) for fault in found]
             if worlds:
-                console.print(f"{spec.name}: {_said_of(broken[spec.name], worlds)}")
+                console.print(f"{spec.name}: {_said_of([escape(fault) for fault in broken[spec.name]], worlds)}")
         judging = judge_policies(
             [PolicyChoice(name=spec.name) for spec in chosen],
             seeds=range(1, seeds + 1),
@@ -72,10 +73,8 @@ def check_policy(
             console.print(_summary(name, judgements))
             for (world, title), why in judging.unfit.items():
                 if title == name:
-                    console.print(f"[dim]not judged in {world!r}: {why}[/]")
-        if json_file is not None:
-            write_document(json_file, _document(judged, broken, worlds))
-            console.print(f"[dim]results: {json_file}[/]")
+                    console.print(f"[dim]not judged in {world!r}: {escape(why)}[/]")
+        write_results(console, _document(judged, broken, worlds), json_file, None, str)
     if any(broken.values()):
         raise typer.Exit(1)
 

@@ -168,8 +168,9 @@ class Judging:
         self._tasks = []
         for world in worlds:
             scenario = Scenario(version=1, name=world, **WORLDS[world])
+            is_split = any(model.pipelines for model in scenario.models)
             for choice in {each.title: each for each in (*choices, *_yardsticks(scenario, plugins))}.values():
-                if "three pools" in world and not plugins.policy(choice.name).policy.runs_pipelines:
+                if is_split and not plugins.policy(choice.name).policy.runs_pipelines:
                     self.unfit[world, choice.title] = "it runs no split models"
                     continue
                 self._tasks += [_Task(Run(scenario, choice, seed), world, choice.title) for seed in seeds]
@@ -196,7 +197,7 @@ class Judging:
             others = {
                 name: scores
                 for (where, name), scores in self._scores.items()
-                if where == world and name not in names and name != title
+                if where == world and name not in names and name != title and (world, name) not in self.unfit
             }
             if len(own) < 2 or not others or (world, title) in self.unfit:
                 continue

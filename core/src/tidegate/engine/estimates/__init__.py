@@ -1,4 +1,4 @@
-"""What is expected, and how legs, wake-ups and answers correct that.
+"""Expectations of what batches take, and how legs, wake-ups and answers correct them.
 
 expectations    the profiles as they stand
 learner         how legs correct them, by a line and a margin that follows how far they stray

@@ -45,7 +45,7 @@ class _Seen:
         self.latest_ns: deque[int] = deque(maxlen=WINDOW)
         self.told: ExecutionTimes | None = None
         self.points_ns: tuple[int, ...] = ()
-        """What requests take alone, noise included, sorted, as was told, or learned; empty before that."""
+        """The sorted times alone of requests, noise included, as told or learned; empty before that."""
         self.alone = Alone(0, 0.0, 0.0)
         """The mean and the scatter of that."""
         self.first = FIRST

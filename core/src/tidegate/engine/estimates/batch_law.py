@@ -13,7 +13,7 @@ NOISE_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """The hypotheses: so much of the least scatter of an application is noise."""
 PRIOR, PRIOR_CV = 2.0, 0.2
 """How much likelier all of it is to be noise than nothing, as a logarithm, where it is so much or more, before batches
-tell: who believes the contrary forms no batches that could. Less scatter hinders nobody."""
+tell: a policy that believes the contrary forms no batches, so that none could tell. Less scatter does no harm."""
 MIN_BATCHES = 16
 """So many batches tell what their requests share; before, the profile does."""
 FADE = 0.995
@@ -39,7 +39,7 @@ MIN_CV = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """What an application's requests took alone, noise included."""
+    """The times that requests of one application took alone, noise included."""
 
     count: int
     mean_ns: float
@@ -161,7 +161,7 @@ class BatchLaw:
         return self.max_noise_cv * sqrt(sum(weight * fraction for weight, fraction in fractions))
 
     def mean_ns(self, app: str) -> float:
-        """What requests of an application that is known take alone on average, as far as batches tell, too."""
+        """Return the mean time alone of an application that is known, in ns, corrected by what batches tell."""
         return sum(weight * self._mean_ns(self._sums[app], number) for number, weight in enumerate(self._weights()))
 
     def _mean_ns(self, sums: _Sums, hypothesis: int) -> float:
