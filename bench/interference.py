@@ -1,6 +1,6 @@
 """How far off the fitted interference model is, over several ways to divide what was measured.
 
-docs/results/interference.md has what it printed.
+docs/results/inss.md has what it printed.
 
 python -m bench.interference FOLDER     the folder with igniter_v100_solo.csv, _pairs.csv and _grid3x3.csv
 """

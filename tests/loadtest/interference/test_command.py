@@ -15,7 +15,7 @@ from tidegate.host import Plugins
 
 PLUGINS = Plugins.installed()
 MEASURED = "TIDEGATE_MPS_RUNS"
-"""The environment variable with the folder of runs that were measured on a V100 (docs/results/interference.md)."""
+"""The environment variable with the folder of runs that were measured on a V100 (docs/results/inss.md)."""
 
 
 def fit_interference(*arguments: str | Path | float) -> Result:

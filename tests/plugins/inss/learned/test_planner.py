@@ -91,7 +91,7 @@ def test_who_fits_nowhere_is_named() -> None:
 def test_networks_have_learned(name: str) -> None:
     """On models that they were neither trained nor chosen by: far better than chance, no worse than rules of thumb.
 
-    By how much they are better, and that the search is, docs/results/inss_networks.md says.
+    By how much they are better, and that the search is, docs/results/inss.md says.
     """
     workloads = Workloads(424_242, pool=48, interference=name == "inss")
     apart = [workloads.draw(32, 4) for _ in range(6)]
