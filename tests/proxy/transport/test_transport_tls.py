@@ -1,5 +1,6 @@
 """Both transports over TLS: what is agreed on in the handshake, whose certificates are trusted, names, new files."""
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -8,14 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+import ngh2
 import pytest
 import trustme
+from ngh2.enums import ErrorCode
 
 from tests.proxy.transport.conftest import ECHO, LoopThread, config_of, echo, new_server
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.configuration.tritons import TritonTls
-from tidegate_proxy.transport import CallFailed, Channel, Server, ask
+from tidegate_proxy.transport import CallFailed, Channel, Http2Server, Server, ask
 from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport.http2 import client
+from tidegate_proxy.transport.http2.client import ClientConnection
+from tidegate_proxy.transport.http2.server import ServerConnection
 
 NAME = "inference.example"
 
@@ -129,6 +135,111 @@ def test_new_certificates_are_taken_up(
     for old, new in zip((key, cert), reversed(strangers.issue("server")), strict=True):
         new.replace(old)
     eventually(lambda: _outcome(port, strangers.ca) == bytes(1 << 20), "the new certificate")
+
+
+class MutePeer:
+    """Speaks HTTP/2 over TLS in a thread, reads on, and never answers the close of a connection."""
+
+    def __init__(self, secure: ssl.SSLSocket, role: ngh2.Role, *, goes_away: bool = False) -> None:
+        self._socket = secure
+        self._http2 = ngh2.Connection(role)
+        self._http2.initiate_connection()
+        if goes_away:
+            self._http2.send_goaway(ErrorCode.NO_ERROR)
+        self._socket.sendall(self._http2.data_to_send())
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.detach()
+
+
+@pytest.fixture
+def mute_server(files: Files) -> Iterator[Callable[[bool], int]]:
+    """`mute_server(goes_away)`: a server that never answers the close of a connection; its port."""
+    cert, key = files.issue("mute")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    context.set_alpn_protocols(["h2"])
+    listener = socket.create_server(("127.0.0.1", 0))
+    peers: list[MutePeer] = []
+
+    def accept(goes_away: bool) -> None:
+        plain, _ = listener.accept()
+        peers.append(MutePeer(context.wrap_socket(plain, server_side=True), ngh2.Role.SERVER, goes_away=goes_away))
+
+    with ThreadPoolExecutor(1) as pool, listener:
+
+        def start(goes_away: bool) -> int:
+            pool.submit(accept, goes_away)
+            port: int = listener.getsockname()[1]
+            return port
+
+        yield start
+    for peer in peers:
+        peer.close()
+
+
+@pytest.mark.parametrize("goes_away", [False, True])
+def test_a_channel_closes_though_its_server_does_not_answer_that(
+    files: Files, mute_server: Callable[[bool], int], monkeypatch: pytest.MonkeyPatch, goes_away: bool
+) -> None:
+    monkeypatch.setattr(client, "CLOSE_S", 0.1)
+    connections: list[ClientConnection] = []
+
+    class Watched(ClientConnection):
+        def opened(self, transport: asyncio.Transport) -> None:
+            connections.append(self)
+            super().opened(transport)
+
+    monkeypatch.setattr(client, "ClientConnection", Watched)
+
+    async def run() -> None:
+        channel = Channel(f"127.0.0.1:{port}", TritonTls(ca=files.ca, server_name=NAME))
+        call = channel.unary(ECHO, b"", lambda *_: None)
+        while not connections or (goes_away and connections[0].is_open):
+            await asyncio.sleep(0.001)
+        if goes_away:
+            call.cancel()
+        await channel.close()
+        assert connections[0].transport is None
+
+    port = mute_server(goes_away)
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("leaving", ["shut down", "terminated"])
+def test_a_connection_is_cut_off_though_its_client_does_not_answer_its_close(files: Files, leaving: str) -> None:
+    cert, key = files.issue("server")
+    connections: list[ServerConnection] = []
+
+    class Watched(Http2Server):
+        def admits(self, connection: ServerConnection) -> bool:
+            connections.append(connection)
+            return super().admits(connection)
+
+    def connect(port: int) -> MutePeer:
+        context = ssl.create_default_context(cafile=files.ca)
+        context.set_alpn_protocols(["h2"])
+        plain = socket.create_connection(("127.0.0.1", port), timeout=30)
+        return MutePeer(context.wrap_socket(plain, server_hostname=NAME), ngh2.Role.CLIENT)
+
+    async def run() -> None:
+        server = Watched(echo, config_of().limits, Bounds())
+        peer = await asyncio.to_thread(connect, await server.listen("127.0.0.1:0", ServerTls(cert=cert, key=key)))
+        (connection,) = connections
+        if leaving == "shut down":
+            connection.shut_down()
+            connection.shut_down()
+        else:
+            connection.terminate(ErrorCode.NO_ERROR, "idle")
+        assert not connection.ended.is_set()
+        connection.abort("it does not leave")
+        async with asyncio.timeout(10):
+            await connection.ended.wait()
+        await server.stop(0)
+        peer.close()
+
+    asyncio.run(run())
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """TLS: what gRPC and HTTP servers show to clients, and what channels to Tritons need. Errors name the file."""
 
+import asyncio
 import logging
 import re
 import ssl
@@ -18,6 +19,15 @@ _OPENSSL_NAME: Final = re.compile(r"\[[^\]]*\] (.*?)(?: \(_ssl\.c:\d+\))?")
 
 class TlsError(Exception):
     """A certificate or key that cannot be used; the message names the file and says why."""
+
+
+def close_once(transport: asyncio.Transport) -> None:
+    """Close a connection after what was written to it, unless it is closing already.
+
+    asyncio's TLS transport ignores abort() after a second close(), and waits half a minute for its peer.
+    """
+    if not transport.is_closing():
+        transport.close()
 
 
 def server_context(tls: ServerTls, protocols: Sequence[str] = ()) -> ssl.SSLContext:

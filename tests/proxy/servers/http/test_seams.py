@@ -1,20 +1,26 @@
 """What the rest of the proxy can put into the front: handlers, a guard, TLS; and a fault in it."""
 
+import asyncio
 import contextlib
 import http.client
 import json
+import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import trustme
+
 from tidegate_proxy.access.gate import HttpRefusal, http_refusal
 from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.messages.model_signature import Signature, TensorSpec
-from tidegate_proxy.servers.http import Answer, Call
+from tidegate_proxy.servers.http import Answer, Call, start_server
 from tidegate_proxy.servers.http.interface import Handler
 from tidegate_proxy.servers.http.routes import Route
+from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport.ports import bind
 
 NOWHERE = "http://127.0.0.1:1"
 PLAIN = b'{"inputs":[{"name":"X","shape":[1,1],"datatype":"FP32","data":[1]}]}'
@@ -85,3 +91,32 @@ def test_tls(tmp_path: Path, start_front: Callable[..., Any]) -> None:
     with contextlib.closing(connection):
         connection.request("POST", "/v2/models/echo/infer", PLAIN)
         assert connection.getresponse().status == 500
+
+
+def test_a_stop_ends_connections_whose_clients_do_not_answer_the_close() -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+
+    async def answer(_scope: object, _receive: object, _send: object) -> None:
+        """Nothing is asked here."""
+
+    def connect(port: int) -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", port), timeout=30)
+        return trusting.wrap_socket(plain, server_hostname="localhost")
+
+    async def run() -> None:
+        bounds = Bounds()
+        server = await start_server(answer, bind("127.0.0.1:0"), tls=context, bounds=bounds)
+        with await asyncio.to_thread(connect, server.port):
+            async with asyncio.timeout(10):
+                while not bounds.connections["http"]:
+                    await asyncio.sleep(0.001)
+                await server.drain(0.0)
+                await server.stop()
+                while bounds.connections["http"]:
+                    await asyncio.sleep(0.001)
+
+    asyncio.run(run())

@@ -19,6 +19,7 @@ from tidegate_proxy.servers.http.infer_response import error
 from tidegate_proxy.servers.http.interface import NAMES, Application, HttpLimits, Receive, Scope, Send
 from tidegate_proxy.servers.http.routes import NoNormalForm, normal_form
 from tidegate_proxy.transport.client_bounds import TOO_MUCH, Bounds, Served, makes_room
+from tidegate_proxy.transport.tls import close_once
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class AnswerTransport:
 
     def close(self) -> None:
         """Close the connection behind what was written."""
-        self._transport.close()
+        close_once(self._transport)
 
     def is_closing(self) -> bool:
         """Whether it is closed, or about to be."""
@@ -334,7 +335,7 @@ class HttpConnection(HttpToolsProtocol):
         awaited = not self.cycle.response_started and self.cycle.more_body if answering else self._in_head
         if awaited and not self.transport.is_closing():
             self.transport.write(_TIMED_OUT)
-        self.transport.close()
+        close_once(self.transport)
 
     def close_after_answers(self) -> bool:
         """Drop further input, and close behind the answers to complete requests. False: there are none to answer."""
@@ -453,7 +454,12 @@ class HttpConnection(HttpToolsProtocol):
     def _refuse(self) -> None:
         """End it because of its latest request; those before it are answered."""
         if not self.close_after_answers():
-            self.transport.close()
+            close_once(self.transport)
+
+    def shutdown(self) -> None:
+        """Close it if it is idle, or else after the answer in flight."""
+        if not self.transport.is_closing():
+            super().shutdown()
 
     def retire(self) -> None:
         """End it with the answer that is under way; one to a later request knows by itself."""

@@ -364,7 +364,7 @@ class ClientConnection(Connection):
     def _close_if_done(self) -> None:
         if not self.calls and not self.is_open and self.transport:
             self.flush()
-            self.transport.close()
+            self.close()
 
     def _headers(self, event: ResponseReceived | TrailersReceived) -> None:
         call = self.calls.get(event.stream_id)
@@ -467,7 +467,7 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         self._connection: ClientConnection | None = None
         self._others: set[ClientConnection] = set()
-        """The connections that take no more calls and have some."""
+        """The connections that take no more calls and are not closed."""
         self._waiting: deque[PendingCall] = deque()
         self._connecting: asyncio.Task[None] | None = None
         self._back_off_s = BACK_OFF_S[0]
@@ -536,7 +536,7 @@ class Channel:
         """A connection takes no more calls."""
         if self._connection is connection:
             self._connection = None
-            if connection.calls:
+            if connection.transport:
                 self._others.add(connection)
             if self._waiting and self._connecting is None and not self._closed:
                 self._connecting = self._loop.create_task(self._connect())
@@ -551,7 +551,7 @@ class Channel:
                 self._begin(connection, call)
 
     async def close(self) -> None:
-        """End every call under way with CANCELLED."""
+        """End every call under way with CANCELLED; return when no connection is open."""
         self._closed = True
         if self._connecting:
             self._connecting.cancel()
@@ -568,6 +568,7 @@ class Channel:
         except TimeoutError:
             for connection in connections:
                 connection.abort("closed")
+                await connection.ended.wait()
 
     def _begin(self, connection: ClientConnection, call: PendingCall) -> None:
         try:

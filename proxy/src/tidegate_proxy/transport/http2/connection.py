@@ -18,6 +18,7 @@ from ngh2.events import ConnectionClosed, Event, PingAcknowledged, RequestReceiv
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.transport.http2.headers import name_of
 from tidegate_proxy.transport.http2.message import JOINED_UP_TO, prefix
+from tidegate_proxy.transport.tls import close_once
 
 log = logging.getLogger(__name__)
 
@@ -272,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._senders:
                 self._let_go_on()
         if not self.http2.want_read and not self.http2.want_write:
-            transport.close()
+            self.close()
 
     def _let_go_on(self) -> None:
         senders, self._senders = self._senders, []
@@ -320,6 +321,11 @@ class Connection(asyncio.BufferedProtocol):
         """What was written and the peer has not read."""
         return self.http2.queued_body_size() + (self.transport.get_write_buffer_size() if self.transport else 0)
 
+    def close(self) -> None:
+        """Close the connection after what was written."""
+        if self.transport:
+            close_once(self.transport)
+
     def abort(self, reason: str) -> None:
         """End the connection at once."""
         self.closed_because = self.closed_because or reason
@@ -334,8 +340,7 @@ class Connection(asyncio.BufferedProtocol):
         except ngh2.NGH2Error as error:
             log.debug("no GOAWAY could be sent: %s", error)
         self.flush()
-        if self.transport:
-            self.transport.close()
+        self.close()
 
     # Keepalive ---------------------------------------------------------------------------------------------------
 

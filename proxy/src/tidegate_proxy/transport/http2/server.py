@@ -449,7 +449,7 @@ class ServerConnection(Connection):
     def _end_if_done(self) -> None:
         if self._shut and not self._calls and self.transport:
             self.flush()
-            self.transport.close()
+            self.close()
 
     def count(self, limit: str) -> None:
         """A limit, by its name in the configuration, has ended or refused something."""
@@ -747,8 +747,8 @@ class Server:
             connection.flush()
             if not drained:
                 connection.abort("Tidegate is shutting down")
-            elif connection.transport:
-                connection.transport.close()
+            else:
+                connection.close()
         if self._sweeping:
             self._sweeping.cancel()
         return drained
