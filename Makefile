@@ -49,7 +49,7 @@ lint: .venv/installed  ## ruff, strict mypy, import contracts
 	PYTHONPATH=plugins/template/src $(BIN)/lint-imports
 
 site: .venv/installed  ## The documents as pages with a search, into build/site, to be read without a network (broken links fail)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	$(BIN)/python -m docsite
 	@echo "build/site/index.html"
 
 dist: .venv/installed  ## Wheels and source distributions of all members into dist/, checked, and tried in a clean environment

@@ -34,7 +34,7 @@ def linked_files(text: str, path: str) -> Iterator[str]:
 def for_the_site(text: str, path: str) -> str:
     """The text of the file `path`, with links to the pages of the site.
 
-    One that leads nowhere stays as it is: mkdocs tells of it.
+    A link that leads nowhere stays unchanged: Zensical reports it.
     """
     page = PurePosixPath(page_of(path))
 

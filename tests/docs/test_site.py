@@ -1,14 +1,17 @@
 """The site: every page is reached by links, on the site and on GitHub, and nothing is fetched from elsewhere."""
 
+import json
 import posixpath
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from docsite.__main__ import list_versions
 from docsite.links import for_the_site, linked_files
 from docsite.places import ROOT, members, page_of
 
@@ -55,7 +58,7 @@ def test_links_become_links_between_pages() -> None:
     assert there("../decisions") == "../decisions/README.md"
     assert there("../../deploy/kserve/serving_runtime.yaml") == "../source/deploy/kserve/serving_runtime.yaml.md"
     assert there("docs/start.md", "README.md") == "start.md"
-    assert there("src/x.py", "plugins/inss/README.md") == "src/x.py", "what is not there is left for mkdocs to tell of"
+    assert there("src/x.py", "plugins/inss/README.md") == "src/x.py", "Zensical reports what does not exist"
     assert there("https://docs.locust.io") == "https://docs.locust.io"
     for code in ("`[x](../../README.md)`", "```\n[x](../../README.md)\n```"):
         assert for_the_site(code, "docs/how-to/pad.md") == code
@@ -63,6 +66,16 @@ def test_links_become_links_between_pages() -> None:
 
 def test_no_two_files_are_one_page() -> None:
     assert len({page_of(path) for path in PAGES}) == len(PAGES) - 1, "README.md and docs/index.md are the first page"
+
+
+def test_the_first_page_leads_to_the_newest_version(tmp_path: Path) -> None:
+    for version in ("0.9.0", "0.10.0"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "index.html").touch()
+    list_versions(tmp_path)
+    listed = json.loads((tmp_path / "versions.json").read_text(encoding="utf-8"))
+    assert [each["version"] for each in listed] == ["0.10.0", "0.9.0"]
+    assert "url=0.10.0/index.html" in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
 class _Links(HTMLParser):
@@ -89,11 +102,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, _Links]:
     """The pages of the site, by their place in it; a link that leads nowhere fails the build."""
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        [sys.executable, "-m", "docsite", "--site-dir", str(folder)],
         cwd=ROOT, capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (folder / "search/search_index.js").exists(), "the search works from file://"
+    (version,) = (entry["version"] for entry in json.loads((folder / "versions.json").read_text(encoding="utf-8")))
+    assert f"{version}/index.html" in (folder / "index.html").read_text(encoding="utf-8")
+    folder /= version
+    assert (folder / "search.js").exists(), "the search works from file://"
     sheets = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.css"))
     assert not re.search(r"url\(['\"]?(https?:)?//", sheets)
     pages = {str(path.relative_to(folder)): _Links(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
