@@ -5,7 +5,6 @@ version selector reads from `versions.json`; its first page leads to the newest.
 """
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -15,12 +14,11 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import yaml
-from packaging.version import Version
 
 from docsite.diagrams import as_pictures
 from docsite.generated import api_pages, commands, file_as_it_is, options
 from docsite.links import for_the_site, linked_files
-from docsite.listing import navigation, with_list
+from docsite.listing import list_versions, navigation, with_list
 from docsite.places import DOCS, ROOT, SOURCE, members, page_of
 
 OTHERS: Final = ["CONTRIBUTING.md", "CHANGELOG.md", *map(str, members())]
@@ -30,10 +28,6 @@ WRITTEN: Final = {
     "reference/plugins.md": ("<!-- the site lists all options here -->", options),
 }
 """Pages that end with text generated from what is installed: its placeholder, and the function that writes it."""
-REDIRECT: Final = (
-    '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={0}/index.html">'
-    '<a href="{0}/index.html">Tidegate {0}</a>\n'
-)
 
 
 def write_pages(folder: Path) -> None:
@@ -76,14 +70,6 @@ def build(site: Path, version: str) -> int:
             shutil.copytree(work / "site", site / version)
             list_versions(site)
     return done.returncode
-
-
-def list_versions(site: Path) -> None:
-    """Write `versions.json` and the first page of a site, which leads to the newest version."""
-    versions = sorted((path.parent.name for path in site.glob("*/index.html")), key=Version, reverse=True)
-    listed = [{"version": name, "title": name, "aliases": []} for name in versions]
-    (site / "versions.json").write_text(json.dumps(listed), encoding="utf-8")
-    (site / "index.html").write_text(REDIRECT.format(versions[0]), encoding="utf-8")
 
 
 def main() -> int:

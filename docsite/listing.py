@@ -1,8 +1,11 @@
-"""What the sidebar lists, and what the first page of a section does."""
+"""What the sidebar lists, what the first page of a section does, and the versions of a site."""
 
+import json
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
+
+from packaging.version import Version
 
 from docsite.places import API, DOCS, ROOT, members, page_of
 
@@ -14,6 +17,12 @@ FIRST: Final = {
     "results": ["no_regret.md", "gpu.md"],
 }
 """What comes first; the others follow in the order of their titles."""
+
+REDIRECT: Final = (
+    '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={0}/index.html">'
+    '<a href="{0}/index.html">Tidegate {0}</a>\n'
+)
+"""First page of a site, which leads to a version."""
 
 
 def navigation() -> list[dict[str, Any]]:
@@ -66,3 +75,11 @@ def title_of(text: str) -> str:
     if found is None:
         raise ValueError("a page without a title")
     return found[1]
+
+
+def list_versions(site: Path) -> None:
+    """Write `versions.json` and the first page of a site, which leads to the newest version."""
+    versions = sorted((path.parent.name for path in site.glob("*/index.html")), key=Version, reverse=True)
+    listed = [{"version": name, "title": name, "aliases": []} for name in versions]
+    (site / "versions.json").write_text(json.dumps(listed), encoding="utf-8")
+    (site / "index.html").write_text(REDIRECT.format(versions[0]), encoding="utf-8")

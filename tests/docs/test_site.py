@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from docsite.__main__ import list_versions
 from docsite.links import for_the_site, linked_files
+from docsite.listing import list_versions
 from docsite.places import ROOT, members, page_of
 
 PAGES = [
