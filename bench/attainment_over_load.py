@@ -83,14 +83,14 @@ def drawn(found: Sequence[LoadCurve], scenario: Scenario) -> str:
     colours = Colours((), (curve.name for curve in found))
     (slo_ms,) = {model.slo_ms for model in scenario.models}
     return picture(
-        "How much load is in time? ResNet50 on eight GPUs",
+        "Attainment over load: ResNet50 on eight GPUs",
         [
             load_plot(found, LIMIT, colours, height=230),
             latency_plot(found, colours, slo_ms=slo_ms, height=150),
         ],
         load_legend(found, colours),
         width=WIDTH,
-        note="Simulated: Poisson arrivals, SLO 25 ms; Tidegate 0.5 ms away from Triton. Dots: single runs.",
+        note="Simulated, Poisson arrivals, SLO 25 ms; Tidegate 0.5 ms away. Dots: single runs.",
     )
 
 
