@@ -51,8 +51,22 @@ def test_http_that_is_to_be_served_needs_the_http_port_of_every_triton(tmp_path:
     assert _run(_write(tmp_path, tritons=["b:18001"]))[0] == 0, "then it is not served, which is logged"
 
 
-def test_it_prints_the_configuration_as_it_would_be_used(tmp_path: Path) -> None:
-    status, out, errors = _run(_write(tmp_path, policy={"name": "fifs"}, tritons=["[::1]:8001"]))
+def test_it_ends_in_one_line(tmp_path: Path) -> None:
+    path = _write(tmp_path, policy={"name": "fifs"}, tritons=["a:8001", "b:8001"])
+    assert _run(path) == (0, f"{path}: valid (2 Tritons, policy fifs)\n", "")
+
+
+def test_a_policy_that_is_not_installed_is_named_beside_other_errors(tmp_path: Path) -> None:
+    for policy in ({"name": "symphonie"}, "symphonie"):
+        status, out, errors = _run(_write(tmp_path, policy=policy, limits={"max_queue": "many"}))
+        assert (status, out) == (1, "")
+        assert "limits.max_queue" in errors
+        assert "policy.name" in errors
+
+
+def test_it_prints_the_configuration_with_every_default(tmp_path: Path) -> None:
+    path = _write(tmp_path, policy={"name": "fifs"}, tritons=["[::1]:8001"])
+    status, out, errors = _run(path, "--print-config")
     assert (status, errors) == (0, "")
     resolved = yaml.safe_load(out)
     assert resolved["policy"] == {"name": "fifs", "options": {}}
@@ -75,10 +89,10 @@ def test_it_prints_the_configuration_as_it_would_be_used(tmp_path: Path) -> None
 
 
 def test_what_it_prints_is_a_configuration(tmp_path: Path) -> None:
-    _, out, _ = _run(_write(tmp_path, tritons=["a:8001"], limits={"max_queue_bytes": "1GiB"}))
+    _, out, _ = _run(_write(tmp_path, tritons=["a:8001"], limits={"max_queue_bytes": "1GiB"}), "--print-config")
     again = tmp_path / "again.yaml"
     again.write_text(out)
-    assert _run(again) == (0, out, "")
+    assert _run(again, "--print-config") == (0, out, "")
 
 
 def test_everything_that_it_names_is_tried(tmp_path: Path) -> None:

@@ -62,6 +62,19 @@ def check_offline(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
     return problems
 
 
+def unknown_policy(document: object, plugins: Plugins) -> list[WrongField]:
+    """Return the error of a policy that is not installed, from the document of a file that has other errors as well."""
+    chosen = document.get("policy") if isinstance(document, dict) else None
+    name = chosen.get("name") if isinstance(chosen, dict) else chosen
+    if not isinstance(name, str):
+        return []
+    try:
+        plugins.policy(name)
+    except PluginError as error:
+        return [WrongField("policy.name", str(error))]
+    return []
+
+
 def plugin_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
     """Policies, observers and controllers that there are not, or not for this layout, and options that they refuse."""
     problems = [*_policy_problems(config, plugins), *_observer_problems(config, plugins)]

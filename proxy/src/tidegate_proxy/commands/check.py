@@ -17,11 +17,17 @@ def check(
     config: Annotated[Path | None, typer.Argument(help="Configuration file (YAML).")] = None,
     online: Annotated[bool, typer.Option("--online", help="Also ask the Tritons that it names.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
-    schema: Annotated[bool, typer.Option("--schema", help="Only print the JSON schema of the file.")] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the configuration with every default (YAML).")
+    ] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of the file, and check nothing.")
+    ] = False,
 ) -> None:
-    """Check a configuration of `tidegate serve` and print it as it would be used, defaults included.
+    """Check a configuration of `tidegate serve`.
 
-    All that is wrong is said at once; the exit status is then 1. Nothing is served. Example:
+    Prints every error at once and exits with status 1, or one line that says the file is valid. Serves nothing.
+    Example:
 
     tidegate check tidegate.yaml --online
     """
@@ -39,10 +45,12 @@ def check(
     import dataclasses
     import os
 
+    import yaml
+
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors come to us as exceptions; read when it is imported
 
     from tidegate.host import Plugins
-    from tidegate_proxy.app.config_check import check_offline, warnings
+    from tidegate_proxy.app.config_check import check_offline, unknown_policy, warnings
     from tidegate_proxy.app.doctor.examination import examine
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
 
@@ -53,7 +61,7 @@ def check(
     try:
         read = read_config(config)
     except ConfigError as error:
-        problems = list(error.problems)
+        problems = [*error.problems, *unknown_policy(error.document, plugins)]
     else:
         resolved = read.model_dump(mode="json")
         problems = check_offline(read, plugins)
@@ -73,8 +81,12 @@ def check(
         }
         typer.echo(json.dumps(document, indent=2))
     else:
-        _show(None if problems else resolved, tritons)
+        if print_config and not problems:
+            typer.echo(yaml.safe_dump(resolved, sort_keys=False).rstrip())
+        _show(tritons)
         _complain(config, notices, problems)
+        if not problems and not print_config:
+            typer.echo(_summary(config, resolved or {}, notices))
     if problems:
         raise typer.Exit(1)
 
@@ -90,17 +102,23 @@ def _said(findings: "Sequence[Finding]", severity: "Severity") -> "list[WrongFie
     ]
 
 
-def _show(resolved: dict[str, Any] | None, tritons: "Sequence[TritonReport]") -> None:
-    """The configuration as it would be used, and what the Tritons serve, for people."""
-    import yaml
+def _summary(config: Path, resolved: dict[str, Any], notices: "Sequence[WrongField]") -> str:
+    """One line: the file is valid, and what it configures."""
+    found = len(resolved["tritons"])
+    parts = [f"{found} Triton{'s' * (found != 1)}", f"policy {resolved['policy']['name']}"]
+    if notices:
+        parts.append(f"{len(notices)} warning{'s' * (len(notices) != 1)}")
+    return f"{config}: valid ({', '.join(parts)})"
+
+
+def _show(tritons: "Sequence[TritonReport]") -> None:
+    """Print what the Tritons serve."""
     from rich.console import Console
     from rich.markup import escape
 
     from tidegate_proxy.tritons.batching_mode import lines_of
 
     console = Console(soft_wrap=True, highlight=False)
-    if resolved is not None:
-        console.print(escape(yaml.safe_dump(resolved, sort_keys=False).rstrip()))
     for triton in tritons:
         if triton.answers:
             console.print(f"[bold]{escape(triton.address)}[/]")

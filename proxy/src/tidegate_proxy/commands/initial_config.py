@@ -33,7 +33,7 @@ def initial_configuration(
 #   tidegate doctor {file}     what happens to every model, and what deserves attention
 #   tidegate serve {file}      SIGHUP has it read again
 #
-# `tidegate check {file}` prints every field with its default.
+# `tidegate check {file} --print-config` prints every field with its default.
 version: {VERSION}
 
 # A string is a gRPC address. On port 8001 HTTP is on 8000 and metrics on 8002; null stands for a Triton without.

@@ -13,11 +13,15 @@ from tidegate_proxy.configuration.config import Listen, ServeConfig
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used; the message names file, fields and remedies."""
+    """A configuration that cannot be used; the message names file, fields and remedies.
 
-    def __init__(self, source: str, problems: tuple[WrongField, ...]) -> None:
+    `document` is the file with the flags over it, as far as it could be read: what else is wrong in it may be checked.
+    """
+
+    def __init__(self, source: str, problems: tuple[WrongField, ...], document: object = None) -> None:
         super().__init__(in_lines(source, problems))
         self.problems = problems
+        self.document = document
 
 
 def read_config(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> ServeConfig:
@@ -38,7 +42,7 @@ def read_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
         # As JSON: pydantic then takes strings for paths and lists for tuples, and is strict in all else.
         return ServeConfig.model_validate_json(json.dumps(data, default=str), context={"folder": folder})
     except ValidationError as error:
-        raise ConfigError(source, wrong_fields(error, ServeConfig)) from error
+        raise ConfigError(source, wrong_fields(error, ServeConfig), data) from error
 
 
 def _source(path: Path | None, flags: Mapping[str, Any]) -> str:
