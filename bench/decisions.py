@@ -27,17 +27,17 @@ from tidegate.api import (
     Commands,
     ExecutionTimes,
     ExecutionTimesUpdated,
-    LegFinished,
     Model,
     Policy,
     Profile,
     Request,
     RequestArrived,
     Setup,
+    StageFinished,
     Worker,
     ms_to_ns,
 )
-from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, StartLeg
+from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, StartStage
 from tidegate.host import Plugins
 
 KINDS: Final = ("applications", "shapes", "models")
@@ -90,7 +90,7 @@ class World:
         self.taken_ms: list[tuple[float, str]] = []
         self._measure(policy)
         self._app: dict[int, int] = {}
-        self._ends: list[tuple[int, int, StartLeg]] = []
+        self._ends: list[tuple[int, int, StartStage]] = []
         self._now_ns = 0
 
     def _measure(self, policy: Policy) -> None:
@@ -148,7 +148,7 @@ class World:
             )
 
     def _go_on(self) -> None:
-        """The next leg ends, unless the engine is to be woken before."""
+        """The next stage ends, unless the engine is to be woken before."""
         end_ns, _, effect = self._ends[0] if self._ends else (None, 0, None)
         wake_ns = self._engine.next_wake_ns
         if effect is None or end_ns is None or (wake_ns is not None and wake_ns < end_ns):
@@ -158,13 +158,15 @@ class World:
             return
         heappop(self._ends)
         self._now_ns = max(self._now_ns, end_ns)
-        leg = effect.batch.legs[effect.leg]
-        started_ns = min(self._now_ns, max(leg.start_ns, 0))
-        self._handle(LegFinished(self._now_ns, effect.batch.id, effect.leg, leg.worker_id, started_ns, self._now_ns))
+        stage = effect.batch.stages[effect.stage]
+        started_ns = min(self._now_ns, max(stage.start_ns, 0))
+        self._handle(
+            StageFinished(self._now_ns, effect.batch.id, effect.stage, stage.worker_id, started_ns, self._now_ns)
+        )
 
     def _handle(self, event: AnyStimulus) -> None:
         for effect in self._engine.handle(event):
-            if isinstance(effect, StartLeg):
+            if isinstance(effect, StartStage):
                 longest = max(self._app[request_id] for request_id in effect.batch.request_ids)
                 own_ms = self._own_ms(longest) * self._rng.uniform(0.7, 1.3)
                 took_ms = (FIXED_MS + effect.rows * own_ms) * self._rng.lognormvariate(0, NOISE_CV)

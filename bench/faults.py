@@ -21,7 +21,7 @@ from rich.table import Table
 
 from bench.hazards import NAMES, hazards
 from bench.hazards.hazard import Hazard, Result
-from bench.hazards.stage import Stage
+from bench.hazards.rig import Rig
 
 
 def bench_faults(console: Console, chosen: list[Hazard], *, quick: bool) -> dict[str, dict[str, Any]]:
@@ -59,7 +59,7 @@ def _run(hazard: Hazard, tell: Any, *, quick: bool) -> Result:  # noqa: ANN401
     """Run one; whatever goes wrong with it is a hazard that does not hold."""
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as work, ExitStack() as running:
         try:
-            return hazard.run(Stage(Path(work), running, quick=quick, tell=tell))
+            return hazard.run(Rig(Path(work), running, quick=quick, tell=tell))
         except (Exception, SystemExit) as error:
             return Result(f"broke: {type(error).__name__}: {error}", holds=False)
 

@@ -4,7 +4,7 @@
 
 Nothing else should run meanwhile: generator, Tidegate and tritonserver share the machine. What live adds is measured
 and given to the simulation: the profile that policies plan with (through Triton, beforehand); what executions took
-besides the emulated GPU's time (the mean in that very run: of the legs in Tidegate's event log, and for Triton's own
+besides the emulated GPU's time (the mean in that very run: of the stages in Tidegate's event log, and for Triton's own
 batcher in Triton's statistics); the way from the client and back to it, by which the simulated SLO is shorter; and the
 part of it that the proxy keeps free before deadlines (`reserve_ms`, for the policy that has it).
 """
@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tidegate.api import NS_PER_MS, Dispatch, LegFinished, RequestArrived
+from tidegate.api import NS_PER_MS, Dispatch, RequestArrived, StageFinished
 from tidegate.documents import ModelProfile
 from tidegate.observation import read_log
 from tidegate.sim.result import Row
@@ -193,12 +193,12 @@ def overhead_in_log(seen: Seen, event_log: Path) -> Overhead:
                 case RequestArrived(request=request):
                     arrival_ns[request.id] = request.arrival_ns
                     kept_ms.append(SLO_MS - (request.deadline_ns - request.arrival_ns) / NS_PER_MS)
-                case LegFinished() as leg:
-                    took_ms = (leg.ended_ns - leg.started_ns) / NS_PER_MS
-                    longer_ms.append(took_ms - nominal_ms(len(batches[leg.batch_id])))
-                    arrived_ns = [arrival_ns[request_id] for request_id in batches[leg.batch_id]]
+                case StageFinished() as stage:
+                    took_ms = (stage.ended_ns - stage.started_ns) / NS_PER_MS
+                    longer_ms.append(took_ms - nominal_ms(len(batches[stage.batch_id])))
+                    arrived_ns = [arrival_ns[request_id] for request_id in batches[stage.batch_id]]
                     latency_ms += [
-                        (leg.ended_ns - at_ns) / NS_PER_MS for at_ns in arrived_ns if at_ns >= seen.run.began_ns
+                        (stage.ended_ns - at_ns) / NS_PER_MS for at_ns in arrived_ns if at_ns >= seen.run.began_ns
                     ]
             for command in entry.commands:
                 if isinstance(command, Dispatch):

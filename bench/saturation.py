@@ -1,7 +1,7 @@
 """No GPU idles between two batches: saturated emulated GPUs behind Triton's own batcher and behind Tidegate, in turn.
 
 As many callers as fill four batches call one after the other. The GPU takes 2 ms for every batch, 3 to 5 or 10 to 18 ms
-by its rows. Beside that a model that Triton does not merge, with eight callers: each request is a leg of its own. The
+by its rows. Beside that a model that Triton does not merge, with eight callers: each request is a stage of its own. The
 load comes from our own generator, or from NVIDIA's perf_analyzer (`--perf-analyzer PATH`), which takes less of a small
 machine.
 """

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
 
-from tidegate.api import LegFinished, Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
-from tidegate.engine import AnyEffect, ClockAdvanced, Engine, StartLeg
+from tidegate.api import Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker, ms_to_ns
+from tidegate.engine import AnyEffect, ClockAdvanced, Engine, StartStage
 from tidegate.host import Plugins
 
 MAX_ROWS = 64
@@ -24,7 +24,7 @@ class Lap:
 
     requests: int
     events: int
-    """Calls of `Engine.handle`: arrivals, ends of legs, timers."""
+    """Calls of `Engine.handle`: arrivals, ends of stages, timers."""
     batches: int
     dropped: int
     busy: float
@@ -73,7 +73,7 @@ class Drive:
         self._workers = len(setup.workers)
         self._per_ns = BUSY * self._workers * BATCH / ms_to_ns(ALPHA_MS * BATCH + BETA_MS)
         self._rng = random.Random(seed)
-        self._ends: list[tuple[int, int, LegFinished]] = []
+        self._ends: list[tuple[int, int, StageFinished]] = []
         self._now_ns = self._requests = self._batches = self._busy_ns = 0
 
     def warm_up(self) -> None:
@@ -126,11 +126,11 @@ class Drive:
 
     def _begin(self, effects: list[AnyEffect]) -> None:
         for effect in effects:
-            if isinstance(effect, StartLeg):  # what may be given up (CancelLeg) runs to its end, as on Triton
-                leg = effect.batch.legs[effect.leg]
+            if isinstance(effect, StartStage):  # what may be given up (CancelStage) runs to its end, as on Triton
+                stage = effect.batch.stages[effect.stage]
                 self._batches += 1
-                self._busy_ns += leg.duration_ns
-                end_ns = self.engine.now_ns + leg.duration_ns
+                self._busy_ns += stage.duration_ns
+                end_ns = self.engine.now_ns + stage.duration_ns
                 batch_id = effect.batch.id
-                event = LegFinished(end_ns, batch_id, effect.leg, leg.worker_id, self.engine.now_ns, end_ns)
+                event = StageFinished(end_ns, batch_id, effect.stage, stage.worker_id, self.engine.now_ns, end_ns)
                 heappush(self._ends, (end_ns, batch_id, event))

@@ -6,18 +6,18 @@ import numpy as np
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import NORMALISED, Model
-from bench.hazards.stage import OK, Stage, request_of, side_by_side, tensor_of
+from bench.hazards.rig import OK, Rig, request_of, side_by_side, tensor_of
 
 MODEL = "normalised"
 CALLERS = 16
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Many callers at a time, each with rows of its own."""
-    proxy = stage.tidegate(stage.triton(Model(MODEL, NORMALISED, batch="")))
-    clients = [stage.client(proxy.grpc) for _ in range(4)]
+    proxy = rig.tidegate(rig.triton(Model(MODEL, NORMALISED, batch="")))
+    clients = [rig.client(proxy.grpc) for _ in range(4)]
     draw = np.random.default_rng(1)
-    requests = 1000 if stage.quick else 10_000
+    requests = 1000 if rig.quick else 10_000
     arrays = [draw.uniform(1, 100, (1 + number % 3, 4)).astype(np.float32) for number in range(requests)]
 
     def ask(number: int) -> str:

@@ -5,22 +5,22 @@ from typing import Any
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import Stage, over_http, request, until
+from bench.hazards.rig import Rig, over_http, request, until
 
 MODEL = "told"
 MANY, AT_ONCE = 10_000, 500
 LIMIT_S = 10.0
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """They queue behind one that runs; of half as many it takes half as long, if nobody searches."""
-    proxy = stage.tidegate(stage.triton(Model(MODEL)), policy="fifs", limits={"leg_timeout_s": 600})
-    running = stage.client(proxy.grpc).start(request(MODEL, [[600_000, 0]]), timeout_s=600)
+    proxy = rig.tidegate(rig.triton(Model(MODEL)), policy="fifs", limits={"execution_timeout_s": 600})
+    running = rig.client(proxy.grpc).start(request(MODEL, [[600_000, 0]]), timeout_s=600)
     until(lambda: b'tidegate_batch_rows_count{model="told"} 1' in over_http(proxy.metrics, "/metrics")[1], 60)
     seconds = {}
     for many in (MANY // 2, MANY):
-        stage.tell(f"{many}")
-        client = stage.client(proxy.grpc)
+        rig.tell(f"{many}")
+        client = rig.client(proxy.grpc)
         message = request(MODEL, [[0, 0]]).SerializeToString()
         under_way: list[Any] = []
         for count in range(AT_ONCE, many + 1, AT_ONCE):

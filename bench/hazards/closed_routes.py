@@ -5,7 +5,7 @@ from collections import Counter
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import Stage, over_http
+from bench.hazards.rig import Rig, over_http
 
 UNLOAD = "/v2/repository/models/told/unload"
 TARGETS = (
@@ -16,10 +16,10 @@ TARGETS = (
 )  # fmt: skip
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Each target once, on a connection of its own; then the model is asked for."""
-    triton = stage.triton(Model("told"), options=["--model-control-mode=explicit", "--load-model=told"])
-    proxy = stage.tidegate(triton, restricted=[{"apis": ["model-repository"], "closed": True}])
+    triton = rig.triton(Model("told"), options=["--model-control-mode=explicit", "--load-model=told"])
+    proxy = rig.tidegate(triton, restricted=[{"apis": ["model-repository"], "closed": True}])
     host, _, port = proxy.http.rpartition(":")
     statuses: Counter[str] = Counter()
     for target in TARGETS:

@@ -7,18 +7,18 @@ from collections import Counter
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import Stage, json_request, outcome, over_http, request, until
+from bench.hazards.rig import Rig, json_request, outcome, over_http, request, until
 
 DRAIN_S = 3.0
 SPARE_S = 1.5
 """For what a process takes to end beside that."""
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Calls of a minute are under way, of a model that is scheduled and one that passes through."""
-    triton = stage.triton(Model("scheduled"), Model("passed", batch="pass"))
-    proxy = stage.tidegate(triton, drain_s=DRAIN_S)
-    client = stage.client(proxy.grpc)
+    triton = rig.triton(Model("scheduled"), Model("passed", batch="pass"))
+    proxy = rig.tidegate(triton, drain_s=DRAIN_S)
+    client = rig.client(proxy.grpc)
     http_ends: Counter[str] = Counter()
 
     def ask(model: str) -> None:

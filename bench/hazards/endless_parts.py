@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import Stage
+from bench.hazards.rig import Rig
 
 MOST_BYTES = 64 << 20
 MOST_GROWTH_MIB = 32.0
@@ -17,9 +17,9 @@ PARTS = {
 }
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Each to HTTP and to the metrics port, until it is cut off."""
-    proxy = stage.tidegate(stage.triton(Model("told")))
+    proxy = rig.tidegate(rig.triton(Model("told")))
     before = proxy.usage()["memory_mib"]
     taken = {}
     for port in ("http", "metrics"):

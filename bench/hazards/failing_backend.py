@@ -7,15 +7,15 @@ import grpc
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import Stage, over_http, request
+from bench.hazards.rig import Rig, over_http, request
 
 REQUESTS = 20
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """One after the other, each with a row that fails; then what the metrics say."""
-    proxy = stage.tidegate(stage.triton(Model("told", slo_ms=1000)))
-    client = stage.client(proxy.grpc)
+    proxy = rig.tidegate(rig.triton(Model("told", slo_ms=1000)))
+    client = rig.client(proxy.grpc)
     told = Counter(client.call(request("told", [[1, 1]]))[0] for _ in range(REQUESTS))
     page = over_http(proxy.metrics, "/metrics")[1].decode()
     found = re.findall(r'tidegate_requests_total\{.*outcome="(\w+)".*\} (\S+)', page)

@@ -7,34 +7,34 @@ from tritonclient.grpc import service_pb2
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import OK, SERVICE, Stage, over_http, request
+from bench.hazards.rig import OK, SERVICE, Rig, over_http, request
 
 STREAMS = 300
 DEEP = 1_000_000
 CHUNKS = 1_500_000
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Streams that want failures as a status, shapes that wrap around, nested JSON, bodies in chunks of a byte."""
-    triton = stage.triton(Model("told"), Model("passed", batch="pass"))
-    proxy = stage.tidegate(triton)
+    triton = rig.triton(Model("told"), Model("passed", batch="pass"))
+    proxy = rig.tidegate(triton)
     ended_by = []
 
     def check(what: str) -> None:
-        if not triton.running or stage.client(proxy.grpc).call(request("passed", [[0, 0]]))[0] is not OK:
+        if not triton.running or rig.client(proxy.grpc).call(request("passed", [[0, 0]]))[0] is not OK:
             ended_by.append(what)
 
     failing = request("passed", [[0, 1]]).SerializeToString()
     with grpc.insecure_channel(proxy.grpc) as channel:
         stream = channel.stream_stream(SERVICE + "ModelStreamInfer")
-        for _ in range(STREAMS // 10 if stage.quick else STREAMS):
+        for _ in range(STREAMS // 10 if rig.quick else STREAMS):
             call = stream(iter([failing, failing]), metadata=[("triton_grpc_error", "true")], timeout=20)
             call.code()
     check("streams that want a status")
     message = service_pb2.ModelInferRequest(model_name="passed")
     message.inputs.add(name="X", datatype="FP32", shape=[1, 1 << 62])
     message.raw_input_contents.append(b"")
-    stage.client(proxy.grpc).call(message)
+    rig.client(proxy.grpc).call(message)
     check("a shape that wraps around")
     for path in ("/v2/models/passed/generate", "/v2/repository/index", "/v2/logging"):
         over_http(proxy.http, path, b"[" * DEEP)

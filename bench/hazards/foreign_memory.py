@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import OK, Client, Stage, over_http, request_of, side_by_side, tensor_of
+from bench.hazards.rig import OK, Client, Rig, over_http, request_of, side_by_side, tensor_of
 from bench.proxy_process import ProxyProcess
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.shared_memory import PREFIX
@@ -72,12 +72,12 @@ class Attacker:
         self.done[kind] += success
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Victims with large tensors, and one who is after them."""
-    triton = stage.triton(Model(MODEL))
-    proxy = stage.tidegate(triton)
-    victims = [stage.client(proxy.grpc) for _ in range(4)]
-    attacker = Attacker(triton, proxy, stage.client(proxy.grpc))
+    triton = rig.triton(Model(MODEL))
+    proxy = rig.tidegate(triton)
+    victims = [rig.client(proxy.grpc) for _ in range(4)]
+    attacker = Attacker(triton, proxy, rig.client(proxy.grpc))
 
     def ask(number: int) -> str:
         array = np.full((1, FLOATS), number + 2, np.float32)
@@ -87,7 +87,7 @@ def run(stage: Stage) -> Result:
             return "failed"
         return "well" if np.array_equal(tensor_of(answer), array) else "wrong"
 
-    requests = 240 if stage.quick else 2000
+    requests = 240 if rig.quick else 2000
     try:
         answers = Counter(side_by_side(len(victims), requests, ask))
     finally:

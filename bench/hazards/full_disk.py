@@ -4,13 +4,13 @@ from collections import Counter
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import OK, Stage, request, side_by_side
+from bench.hazards.rig import OK, Rig, request, side_by_side
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Some hundred requests with `record: /dev/full`."""
-    proxy = stage.tidegate(stage.triton(Model("told")), record="/dev/full")
-    client = stage.client(proxy.grpc)
+    proxy = rig.tidegate(rig.triton(Model("told")), record="/dev/full")
+    client = rig.client(proxy.grpc)
     answers = Counter(side_by_side(4, 300, lambda _: client.call(request("told", [[0, 0]]), timeout_s=10)[0] is OK))
     told = proxy.log.count("observer Recorder broke")
     return Result(

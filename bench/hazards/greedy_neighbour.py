@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import OK, Client, Stage, request
+from bench.hazards.rig import OK, Client, Rig, request
 
 MODEL = "told"
 UNDER_WAY, ASKED = 400, 25
@@ -40,17 +40,17 @@ class Crowd:
             self._client.start(MESSAGE).add_done_callback(self._begin)
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Under a policy that knows deadlines, and one that does not."""
-    triton = stage.triton(Model(MODEL, slo_ms=SLO_MS))
+    triton = rig.triton(Model(MODEL, slo_ms=SLO_MS))
     words, holds, figures = [], True, {}
     for policy in ("fifs", "symphony"):
-        stage.tell(policy)
-        proxy = stage.tidegate(triton, policy=policy)
-        neighbour = stage.client(proxy.grpc)
-        _ask(neighbour)  # it learns what legs take
+        rig.tell(policy)
+        proxy = rig.tidegate(triton, policy=policy)
+        neighbour = rig.client(proxy.grpc)
+        _ask(neighbour)  # it learns what stages take
         alone_ms, _ = _ask(neighbour)
-        crowd = Crowd(stage.client(proxy.grpc))
+        crowd = Crowd(rig.client(proxy.grpc))
         beside_ms, answered = _ask(neighbour)
         crowd.stop()
         words.append(f"{policy}: p50 {alone_ms:.0f} ms alone, {beside_ms:.0f} beside, {answered} of {ASKED} answered")

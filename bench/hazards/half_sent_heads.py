@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import OK, Stage, over_http, request
+from bench.hazards.rig import OK, Rig, over_http, request
 
 CONNECTIONS, CHECKS = 300, 20
 LIMIT_S = 1.0
@@ -17,9 +17,9 @@ HALF = {
 }
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """To each of the three services as many; then health checks, and an inference, on new connections."""
-    proxy = stage.tidegate(stage.triton(Model("told")))
+    proxy = rig.tidegate(rig.triton(Model("told")))
     with ExitStack() as held:
         for service, half in HALF.items():
             host, _, port = str(getattr(proxy, service)).rpartition(":")
@@ -31,7 +31,7 @@ def run(stage: Stage) -> Result:
             began = time.monotonic()
             well += over_http(proxy.http, "/v2/health/ready", timeout_s=20)[0] == 200
             well += over_http(proxy.metrics, "/metrics", timeout_s=20)[0] == 200
-            with stage.client(proxy.grpc) as client:
+            with rig.client(proxy.grpc) as client:
                 well += client.call(request("told", [[0, 0]]), timeout_s=20)[0] is OK
             longest_s = max(longest_s, time.monotonic() - began)
     return Result(

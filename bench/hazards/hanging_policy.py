@@ -5,7 +5,7 @@ import time
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import OK, Stage, json_request, over_http, request
+from bench.hazards.rig import OK, Rig, json_request, over_http, request
 from bench.proxy_process import ProxyProcess
 
 MODULE = """
@@ -32,9 +32,9 @@ PROBE_S = 1.0
 """How long a probe waits for its answer."""
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Once called by gRPC, once by HTTP; the plugin is installed as any other, in a folder of its own."""
-    folder = stage.folder()
+    folder = rig.folder()
     (folder / "hanging_policy.py").write_text(MODULE)
     information = folder / "hanging-1.dist-info"
     information.mkdir()
@@ -42,9 +42,9 @@ def run(stage: Stage) -> Result:
     (information / "entry_points.txt").write_text("[tidegate]\nhanging = hanging_policy\n")
     hang = folder / "hang"
     environment = {"PYTHONPATH": str(folder), "HANG": str(hang)}
-    triton = stage.triton(Model("told"))
-    proxy = stage.tidegate(triton, policy="hanging", environment=environment)
-    client = stage.client(proxy.grpc)
+    triton = rig.triton(Model("told"))
+    proxy = rig.tidegate(triton, policy="hanging", environment=environment)
+    client = rig.client(proxy.grpc)
     message = request("told", [[0, 0]])
     seconds: dict[str, float] = {}
     for protocol in ("grpc", "http"):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.hazards.stage import Stage
+from bench.hazards.rig import Rig
 
 
 @dataclass(frozen=True)
@@ -31,5 +31,5 @@ class Hazard:
     """What came of it before issue 11 was worked on (f8bfec9), as that issue says."""
     aim: str
     """When it holds."""
-    run: Callable[[Stage], Result]
+    run: Callable[[Rig], Result]
     """Does it, and measures."""

@@ -7,18 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import OK, Stage, json_request, over_http, request
+from bench.hazards.rig import OK, Rig, json_request, over_http, request
 
 LIMIT_S = 10.0
 """`limits.health_timeout_s` is 4 s; a machine that is busy with other things takes some more."""
 ROWS = [[0.0, 0.0]]
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Over gRPC and HTTP, of a model that is scheduled and of one that passes through."""
-    triton = stage.triton(Model("scheduled"), Model("passed", batch="pass"))
-    proxy = stage.tidegate(triton)
-    client = stage.client(proxy.grpc)
+    triton = rig.triton(Model("scheduled"), Model("passed", batch="pass"))
+    proxy = rig.tidegate(triton)
+    client = rig.client(proxy.grpc)
 
     def over_grpc(model: str) -> bool:
         return client.call(request(model, ROWS), timeout_s=60)[0] is OK

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from bench.hazards.hazard import Hazard, Result
-from bench.hazards.stage import Stage
+from bench.hazards.rig import Rig
 
 ROOT = Path(__file__).parents[2]
 TESTS = (
@@ -17,10 +17,10 @@ TESTS = (
 IN_ALL = re.compile(r"(\d+) (passed|failed|error|skipped)")
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """The project's own tests of it, in their own process: they reach where a client does not."""
-    stage.tell("tests")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(TESTS[-1:] if stage.quick else TESTS)]
+    rig.tell("tests")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(TESTS[-1:] if rig.quick else TESTS)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     counts = {name: int(count) for count, name in IN_ALL.findall(done.stdout)}
     return Result(

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.hazards.hazard import Hazard, Result
-from bench.hazards.stage import Stage
+from bench.hazards.rig import Rig
 from demo.emulated import Fleet, write_emulated
 from demo.processes import TIDEGATE
 from tidegate.api import NS_PER_MS
@@ -251,10 +251,10 @@ def _around(run: RunResult, at_s: float) -> dict[str, float]:
     }
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """The three of them, one after the other, on one cluster."""
-    durations = QUICK if stage.quick else FULL
-    figures = asyncio.run(Bench(stage.tell, durations, stage.folder(), stage.running).run())
+    durations = QUICK if rig.quick else FULL
+    figures = asyncio.run(Bench(rig.tell, durations, rig.folder(), rig.running).run())
     kills, overload, drain = figures["kills"], figures["overload"], figures["drain"]
     recovered_s = max((kill["recovered_s"] for kill in kills["each"]), default=0.0)
     told = ", ".join(f"{count} {status}" for status, count in kills["failed"].items()) or "none"

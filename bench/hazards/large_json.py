@@ -5,16 +5,16 @@ import time
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import OK, Stage, over_http, request
+from bench.hazards.rig import OK, Rig, over_http, request
 
 MIB = 24
 LIMIT_S = 1.0
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Others ask over gRPC, and for HTTP's health, without a pause."""
-    proxy = stage.tidegate(stage.triton(Model("told")))
-    client = stage.client(proxy.grpc)
+    proxy = rig.tidegate(rig.triton(Model("told")))
+    client = rig.client(proxy.grpc)
     count = (MIB << 20) // 6
     head = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,%d],"data":[0.0,' % count
     body = head + b",".join([b"1.234"] * (count - 1)) + b"]}]}"

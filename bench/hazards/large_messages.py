@@ -10,29 +10,29 @@ import numpy as np
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import OK, Stage, request, request_of
+from bench.hazards.rig import OK, Rig, request, request_of
 from bench.proxy_process import ProxyProcess
 
 SIZE, LIMIT = 100_000_000, 1 << 20
 MOST_GROWTH_MIB = 64.0
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """One of each, then a good request."""
-    proxy = stage.tidegate(stage.triton(Model("told")), limits={"max_message_bytes": LIMIT})
-    assert stage.client(proxy.grpc).call(request("told", [[0, 0]]))[0] is OK
+    proxy = rig.tidegate(rig.triton(Model("told")), limits={"max_message_bytes": LIMIT})
+    assert rig.client(proxy.grpc).call(request("told", [[0, 0]]))[0] is OK
     before_mib = proxy.usage()["memory_mib"]
     message = request_of("told", np.zeros((1, SIZE // 4), np.float32))
     told: dict[str, str] = {}
     for name, compression in (("gRPC plain", None), ("gRPC gzip", grpc.Compression.Gzip)):
-        stage.tell(name)
-        told[name] = stage.client(proxy.grpc, compression=compression).call(message)[0].name
+        rig.tell(name)
+        told[name] = rig.client(proxy.grpc, compression=compression).call(message)[0].name
     text = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,2],"data":[0,' + b" " * SIZE + b"0]}]}"
-    stage.tell("HTTP")
+    rig.tell("HTTP")
     told["HTTP plain"] = _over_http(proxy, text, "")
     told["HTTP gzip"] = _over_http(proxy, gzip.compress(text, 1), "Content-Encoding: gzip\r\n")
     growth_mib = proxy.usage()["memory_mib"] - before_mib
-    good = stage.client(proxy.grpc).call(request("told", [[0, 0]]))[0] is OK
+    good = rig.client(proxy.grpc).call(request("told", [[0, 0]]))[0] is OK
     expected = {"gRPC": "RESOURCE_EXHAUSTED", "HTTP": "413"}
     return Result(
         "; ".join(f"{name}: {status}" for name, status in told.items())

@@ -6,21 +6,21 @@ import time
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import OK, Stage, request
+from bench.hazards.rig import OK, Rig, request
 
 MODEL = "told"
-SLO_MS, LEG_MS = 100.0, 5.0
+SLO_MS, STAGE_MS = 100.0, 5.0
 REQUESTS, BUSY = 40, 3
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """One request after the other, beside busy processes."""
-    triton = stage.triton(Model(MODEL, slo_ms=SLO_MS))
-    message = request(MODEL, [[LEG_MS, 0]])
+    triton = rig.triton(Model(MODEL, slo_ms=SLO_MS))
+    message = request(MODEL, [[STAGE_MS, 0]])
     dropped = {}
     for policy in ("symphony", "fifs"):
-        stage.tell(policy)
-        client = stage.client(stage.tidegate(triton, policy=policy).grpc)
+        rig.tell(policy)
+        client = rig.client(rig.tidegate(triton, policy=policy).grpc)
         busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
         try:
             dropped[policy] = 0
@@ -40,7 +40,7 @@ def run(stage: Stage) -> Result:
 
 HAZARD = Hazard(
     "lone_requests",
-    f"lone requests on an idle worker, SLO {SLO_MS:g} ms, legs of {LEG_MS:g} ms, {BUSY} busy processes beside",
+    f"lone requests on an idle worker, SLO {SLO_MS:g} ms, stages of {STAGE_MS:g} ms, {BUSY} busy processes beside",
     f"symphony drops 14 of {REQUESTS}, fifs none",
     "neither drops any",
     run,

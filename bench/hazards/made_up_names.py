@@ -5,18 +5,18 @@ from collections import Counter
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import Stage, request
+from bench.hazards.rig import Rig, request
 from tidegate.api import RequestArrived
 from tidegate.observation import read_log
 
 NAMES, ROUNDS = 150, 20
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Requests of made-up names, one each, then two applications in turn; the recording says whose each is."""
-    path = stage.folder() / "run.jsonl"
-    proxy = stage.tidegate(stage.triton(Model("told")), app={"parameter": "app"}, record=str(path))
-    client = stage.client(proxy.grpc)
+    path = rig.folder() / "run.jsonl"
+    proxy = rig.tidegate(rig.triton(Model("told")), app={"parameter": "app"}, record=str(path))
+    client = rig.client(proxy.grpc)
     for number in range(NAMES):
         client.call(request("told", [[0, 0]], app=f"made up {number}"))
     for _ in range(ROUNDS):

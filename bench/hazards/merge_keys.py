@@ -6,7 +6,7 @@ from tritonclient.grpc import service_pb2
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import PARAMETERS, Model
-from bench.hazards.stage import OK, Stage, request, side_by_side, tensor_of
+from bench.hazards.rig import OK, Rig, request, side_by_side, tensor_of
 
 MODEL = "parameters"
 CALLERS = 16
@@ -24,16 +24,16 @@ def imitations() -> list[dict[str, str]]:
     ]  # fmt: skip
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """All of them at once, before a worker that is busy, so that they queue beside each other."""
-    triton = stage.triton(Model(MODEL, PARAMETERS))
+    triton = rig.triton(Model(MODEL, PARAMETERS))
     kinds = imitations()
-    direct = stage.client(triton.grpc_address)
+    direct = rig.client(triton.grpc_address)
     messages = [request(MODEL, [[TAKES_MS, 0]], **parameters) for parameters in kinds]
     expected = [float(tensor_of(direct.call(message)[1])[0, 0]) for message in messages]
-    proxy = stage.tidegate(triton, policy="fifs")
-    clients = [stage.client(proxy.grpc) for _ in range(CALLERS)]
-    requests = 1000 if stage.quick else 10_000
+    proxy = rig.tidegate(triton, policy="fifs")
+    clients = [rig.client(proxy.grpc) for _ in range(CALLERS)]
+    requests = 1000 if rig.quick else 10_000
 
     def ask(number: int) -> str:
         kind = number % len(kinds)

@@ -3,13 +3,13 @@
 from rich.console import Console
 
 from bench.hazards.hazard import Hazard, Result
-from bench.hazards.stage import Stage
+from bench.hazards.rig import Rig
 from bench.replacement import replace_under_load
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Again and again, over gRPC and HTTP."""
-    requests, replacements = (2000, 1) if stage.quick else (10_000, 3)
+    requests, replacements = (2000, 1) if rig.quick else (10_000, 3)
     findings = replace_under_load(requests, replacements, Console(quiet=True))
     failed, total = findings.failed.total(), findings.failed.total() + findings.answered.total()
     return Result(

@@ -1,13 +1,13 @@
 """Tritons restarted one after the other with another `max_batch_size`."""
 
 from bench.hazards.hazard import Hazard, Result
-from bench.hazards.stage import Stage
+from bench.hazards.rig import Rig
 from bench.rolling_update import rolling_update
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Asked to end; `python -m bench.rolling_update --killed` kills them."""
-    outcomes, took_s = rolling_update(4000 if stage.quick else 10_000, killed=False)
+    outcomes, took_s = rolling_update(4000 if rig.quick else 10_000, killed=False)
     lost = outcomes["sent"] - outcomes["answered"]
     return Result(f"{lost} of {outcomes['sent']} not answered; it took {took_s:.0f} s", not lost, dict(outcomes))
 

@@ -5,29 +5,29 @@ from collections import Counter
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import OK, Stage, request, side_by_side
+from bench.hazards.rig import OK, Rig, request, side_by_side
 
 MODEL = "told"
-SLO_MS, LEG_MS = 300.0, 10.0
+SLO_MS, STAGE_MS = 300.0, 10.0
 CALLERS = 12
 GOOD = 848
 FEWER = 0.01
 """So much less than without the spoiler, at most: a busy machine costs some answers anyway."""
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Good clients side by side, first alone, then beside one that spoils batches without a pause."""
-    proxy = stage.tidegate(stage.triton(Model(MODEL, slo_ms=SLO_MS)))
-    clients = [stage.client(proxy.grpc) for _ in range(CALLERS)]
-    bad = stage.client(proxy.grpc)
-    good, spoiling = request(MODEL, [[LEG_MS, 0]]), request(MODEL, [[LEG_MS, 1]])
+    proxy = rig.tidegate(rig.triton(Model(MODEL, slo_ms=SLO_MS)))
+    clients = [rig.client(proxy.grpc) for _ in range(CALLERS)]
+    bad = rig.client(proxy.grpc)
+    good, spoiling = request(MODEL, [[STAGE_MS, 0]]), request(MODEL, [[STAGE_MS, 1]])
 
     def ask() -> Counter[str]:
         return Counter(side_by_side(CALLERS, GOOD, lambda number: clients[number % CALLERS].call(good)[0].name))
 
-    stage.tell("without the spoiler")
+    rig.tell("without the spoiler")
     without = ask()
-    stage.tell("with it")
+    rig.tell("with it")
     stop, spoilt = threading.Event(), Counter[str]()
 
     def spoil() -> None:

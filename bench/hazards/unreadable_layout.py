@@ -6,17 +6,17 @@ import yaml
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import OK, Stage, request, until
+from bench.hazards.rig import OK, Rig, request, until
 
 REFUSED = "the configuration was not taken up, and nothing has changed"
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """SIGHUP twice; requests in between."""
-    configuration = stage.configuration(stage.triton(Model("told")))
-    proxy, path = stage.configured(configuration)
-    client = stage.client(proxy.grpc)
-    layout = stage.folder() / "layout.json"
+    configuration = rig.configuration(rig.triton(Model("told")))
+    proxy, path = rig.configured(configuration)
+    client = rig.client(proxy.grpc)
+    layout = rig.folder() / "layout.json"
     layout.write_text("{nonsense")
 
     def reload(words: str, **fields: object) -> bool:

@@ -6,15 +6,15 @@ import subprocess
 import time
 
 from bench.hazards.hazard import Hazard, Result
-from bench.hazards.stage import Stage
+from bench.hazards.rig import Rig
 from demo.processes import TIDEGATE
 
 LIMIT_S = 1.0
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Its Triton takes connections and says nothing; it would be waited for for five minutes."""
-    log = (stage.folder() / "log").open("wb")
+    log = (rig.folder() / "log").open("wb")
     with log, socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         command = [TIDEGATE, "serve", "--triton", address, "--wait-s", "300", "--listen", "127.0.0.1:0"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import Stage, outcome, request
+from bench.hazards.rig import Rig, outcome, request
 from tidegate.workload.arrivals import NS_PER_S, Poisson
 
 BATCH_MS, ROWS, SLO_MS = 20.0, 4, 150.0
@@ -18,16 +18,16 @@ LIMIT_S = 3.0
 """`limits.patience_s` is 1 s; then it takes turns with the others."""
 
 
-def run(stage: Stage) -> Result:
+def run(rig: Rig) -> Result:
     """Poisson arrivals of both; the longest that one without an SLO takes."""
     models = (Model("urgent", rows=ROWS, slo_ms=SLO_MS), Model("patient", rows=ROWS))
-    proxy = stage.tidegate(stage.triton(*models), policy="symphony")
-    window_ns = round((8 if stage.quick else 45) * NS_PER_S)
+    proxy = rig.tidegate(rig.triton(*models), policy="symphony")
+    window_ns = round((8 if rig.quick else 45) * NS_PER_S)
     rates = {"urgent": URGENT_RPS, "patient": PATIENT_RPS}
-    clients = {name: stage.client(proxy.grpc) for name in rates}
+    clients = {name: rig.client(proxy.grpc) for name in rates}
     messages = {name: request(name, [[BATCH_MS, 0]]).SerializeToString() for name in rates}
     for name, client in clients.items():
-        for _ in range(10):  # it learns what legs take
+        for _ in range(10):  # it learns what stages take
             client.call(messages[name])
     arrivals = sorted(
         (at_ns, name) for name, rate in rates.items() for at_ns in Poisson(rate).instants_ns(window_ns, Random(name))

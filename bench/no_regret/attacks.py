@@ -1,6 +1,6 @@
 """Traffic that means harm, or that nobody thought of: given by request, where a scenario file knows streams only.
 
-Four workers, one model of 2 ms per row and 8 per batch, an SLO of 80 ms, legs that vary by 20 %. What counts first is
+Four workers, one model of 2 ms per row and 8 per batch, an SLO of 80 ms, stages that vary by 20 %. What counts first is
 how those fare who do nothing unusual: the honest.
 """
 
@@ -27,7 +27,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate.engine import AnyStimulus, Engine, StartLeg
+from tidegate.engine import AnyStimulus, Engine, StartStage
 from tidegate.host import Plugins
 from tidegate.observation import Reader
 from tidegate.sim import ExactWorkers, Simulation
@@ -104,11 +104,11 @@ class Attack:
         return [replace(request, id=number) for number, request in enumerate(drawn)]
 
     def execution(self, seed: int, shapes: Sequence[str]) -> Execution:
-        """How long legs take. `shapes`: of the requests, by id: a policy may know of classes of them only."""
+        """How long stages take. `shapes`: of the requests, by id: a policy may know of classes of them only."""
         factors = [stream(seed, "jitter", worker.id) for worker in WORKERS]
 
-        def execute(effect: StartLeg, started_ns: int) -> Outcome:
-            worker_id = effect.batch.legs[0].worker_id
+        def execute(effect: StartStage, started_ns: int) -> Outcome:
+            worker_id = effect.batch.stages[0].worker_id
             shape = shapes[effect.batch.request_ids[0]]
             times = factors[worker_id].lognormvariate(-CV * CV / 2, CV)
             times *= int(shape.rsplit(",", 1)[1]) / 100 if shape else 1
@@ -184,7 +184,7 @@ class _Answers(Reader):
         self.ended_ns: dict[int, int] = {}
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """The last leg of a batch finished."""
+        """The last stage of a batch finished."""
         self.ended_ns.update((request.id, ended_ns) for request in requests)
 
 

@@ -35,9 +35,9 @@ class Workload:
     shapes: int
     """Of each model, at most; the slowest takes up to three times as long as the quickest."""
     cv: float
-    """Of the legs' times."""
+    """Of the stages' times."""
     stalls: bool
-    """One in a hundred legs takes ten times as long."""
+    """One in a hundred stages takes ten times as long."""
     arrivals: str
     """`poisson`, `gamma` of a shape, or a `step` in the load."""
     load: float
@@ -49,9 +49,9 @@ class Workload:
     rows: str = "1"
     """How many rows requests have: `1`, `log-normal` or `1 or 16`."""
     ways_ms: float = 0.0
-    """How far Tritons are from Tidegate: what every leg takes besides running, there and back."""
+    """How far Tritons are from Tidegate: what every stage takes besides running, there and back."""
     ways_jitter_ms: float = 0.0
-    """The mean of what a leg takes besides that: exponential."""
+    """The mean of what a stage takes besides that: exponential."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def draw_workload(seed: int, number: int, *, tight: bool = False, near: bool = F
     Tritons are 0.2 to 2 ms away from Tidegate, as live ones are, every other workload is a tight one, and requests of
     some have several rows. `near`: there is no network between them, requests have one row, and no workload is tight
     unless `tight` is given. `tight`: each has few workers, whose
-    legs scatter as those of a real GPU behind a busy host do, under short SLOs.
+    stages scatter as those of a real GPU behind a busy host do, under short SLOs.
     """
     if not near:
         drawn = draw_workload(seed, number, tight=tight or number % 2 == 1, near=True)

@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--jitter",
         type=float,
         default=0.0,
-        help="coefficient of variation of every leg, which the engine learns; default 0",
+        help="coefficient of variation of every stage, which the engine learns; default 0",
     )
     parser.add_argument("--margin", type=float, default=0.4, help="of the SLO, that plans keep free; default 0.4")
     parser.add_argument("--whole-margin", type=float, default=0.4, help="the same for whole models; default 0.4")

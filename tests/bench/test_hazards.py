@@ -10,7 +10,7 @@ import bench.hazards
 from bench.faults import bench_faults
 from bench.hazards import NAMES, hazards
 from bench.hazards.hazard import Hazard, Result
-from bench.hazards.stage import Stage
+from bench.hazards.rig import Rig
 
 
 def test_every_hazard_of_the_package_is_in_the_table() -> None:
@@ -23,12 +23,12 @@ def test_every_hazard_of_the_package_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("error", [ValueError("why"), SystemExit("why")])
 def test_one_that_breaks_does_not_hold_and_the_next_one_runs(error: BaseException) -> None:
-    def broken(_: Stage) -> Result:
+    def broken(_: Rig) -> Result:
         raise error
 
     chosen = [
         Hazard("a", "what", "before", "aim", broken),
-        Hazard("b", "what", "before", "aim", lambda stage: Result(str(stage.quick), holds=True)),
+        Hazard("b", "what", "before", "aim", lambda rig: Result(str(rig.quick), holds=True)),
     ]
     reports = bench_faults(Console(quiet=True), chosen, quick=True)
     assert {name: report["holds"] for name, report in reports.items()} == {"a": False, "b": True}

@@ -19,8 +19,8 @@ from bench.live_vs_simulated import (
     print_pairs,
     scenario_of,
 )
-from tidegate.api import NS_PER_MS, Batch, Dispatch, Leg, LegFinished, Request, RequestArrived
-from tidegate.engine import StartLeg
+from tidegate.api import NS_PER_MS, Batch, Dispatch, Request, RequestArrived, Stage, StageFinished
+from tidegate.engine import StartStage
 from tidegate.observation import EngineSettings, Recorder
 from tidegate.sim.build import setup_of
 from tidegate.sim.run import Run, simulate
@@ -64,10 +64,10 @@ def test_what_live_adds_is_read_from_the_event_log(tmp_path: Path) -> None:
         due_ns = began_ns + round((SLO_MS - 0.5) * NS_PER_MS)
         for number in range(2):
             recorder.handled(RequestArrived(began_ns, Request(number, MODEL, 1, began_ns, due_ns)), [], [])
-        batch = Batch(0, MODEL, (0, 1), (Leg(0, MODEL, began_ns, 0),))
+        batch = Batch(0, MODEL, (0, 1), (Stage(0, MODEL, began_ns, 0),))
         third = Request(2, MODEL, 1, began_ns, due_ns)
-        recorder.handled(RequestArrived(began_ns, third), [Dispatch(batch)], [StartLeg(batch, 0, 2)])
-        recorder.handled(LegFinished(began_ns + took_ns, 0, 0, 0, began_ns, began_ns + took_ns), [], [])
+        recorder.handled(RequestArrived(began_ns, third), [Dispatch(batch)], [StartStage(batch, 0, 2)])
+        recorder.handled(StageFinished(began_ns + took_ns, 0, 0, 0, began_ns, began_ns + took_ns), [], [])
     due = np.zeros(2, np.int64)
     finished = np.full(2, took_ns + 2 * NS_PER_MS, np.int64)
     run = RunResult(1, began_ns, due, due, finished, np.array(["OK", "OK"]))

@@ -14,8 +14,8 @@ from bench.papers.paris_elsa.design_points import ELSA, FIFS, homogeneous, layou
 from bench.papers.paris_elsa.live import overhead_in_log
 from bench.papers.paris_elsa.measured import MIGPERF, PARVAGPU, Case, Curve, read_cases, sizes_of_requests
 from bench.papers.paris_elsa.throughput import Cell, Setting, ceiling_rps, measure
-from tidegate.api import NS_PER_MS, Batch, Dispatch, Leg, LegFinished, Request, RequestArrived
-from tidegate.engine import StartLeg
+from tidegate.api import NS_PER_MS, Batch, Dispatch, Request, RequestArrived, Stage, StageFinished
+from tidegate.engine import StartStage
 from tidegate.observation import EngineSettings, Recorder
 from tidegate.sim.build import setup_of
 from tidegate.workload import Scenario
@@ -101,10 +101,10 @@ def test_live_overhead_is_read_from_the_event_log(tmp_path: Path) -> None:
     with (tmp_path / "events.jsonl").open("wb") as out:
         recorder = Recorder(out)
         recorder.started("elsa", {}, setup_of(scenario, 1), EngineSettings(learn=True, max_tries=2))
-        batch = Batch(0, "m", (0,), (Leg(0, "m", began_ns, took_ns),))
+        batch = Batch(0, "m", (0,), (Stage(0, "m", began_ns, took_ns),))
         request = Request(0, "m", 2, began_ns, began_ns + 10**8)
-        recorder.handled(RequestArrived(began_ns, request), [Dispatch(batch)], [StartLeg(batch, 0, 2)])
-        recorder.handled(LegFinished(began_ns + took_ns, 0, 0, 0, began_ns, began_ns + took_ns), [], [])
+        recorder.handled(RequestArrived(began_ns, request), [Dispatch(batch)], [StartStage(batch, 0, 2)])
+        recorder.handled(StageFinished(began_ns + took_ns, 0, 0, 0, began_ns, began_ns + took_ns), [], [])
     finished = np.full(1, took_ns + 2 * NS_PER_MS, np.int64)
     run = RunResult(1, began_ns, np.zeros(1, np.int64), np.zeros(1, np.int64), finished, np.array(["OK"]))
     found = overhead_in_log(Seen(run, 0, {}), tmp_path / "events.jsonl", layout)

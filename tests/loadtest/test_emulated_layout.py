@@ -228,21 +228,22 @@ def test_live_on_emulated_gpus_of_two_kinds(tmp_path: Path) -> None:
 
 
 def median_ms(result: RunResult, model: str) -> float:
-    """What a leg of the model takes."""
+    """What a stage of the model takes."""
     return 1000 * median(bar.end_s - bar.start_s for bar in result.gantt if bar.model == model)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("start_triton")
 def test_live_neighbours_slow_each_other_down_as_simulated_ones_do(tmp_path: Path) -> None:
-    """Both are offered twice what they can do, so that each is always busy: the median leg is one beside the other."""
+    """Both are offered twice what they can do, so that each is always busy: the median stage is one beside the
+    other."""
     document = Scenario.model_validate(SHARED)
     (run,) = plan_runs(document, [], [5], Sending({}), gantt_s=4)
     live = run_live(run, work=tmp_path).result
     simulated = simulate(Run(document, run.policy, 5, gantt_s=4))
     for name, slowed_ms in SLOWED_MS.items():
         assert median_ms(simulated, name) == pytest.approx(slowed_ms, rel=0.01)
-        # Live a neighbour idles for a moment between two legs, longer where the machine is busy; and what Triton and
+        # Live a neighbour idles for a moment between two stages, longer where the machine is busy; and what Triton and
         # the way there take comes on top.
         assert 40 + 0.6 * (slowed_ms - 40) < median_ms(live, name) < 1.4 * slowed_ms
 

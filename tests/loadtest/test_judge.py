@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tidegate.api import Advise, Batch, BatchFailed, Leg, LegFinished, RequestArrived
-from tidegate.engine import StartLeg
+from tidegate.api import Advise, Batch, BatchFailed, RequestArrived, Stage, StageFinished
+from tidegate.engine import StartStage
 from tidegate.observation import EngineSettings, Recorder
 from tidegate.sim.build import setup_of
 from tidegate.sim.result import RunResult as Figures
@@ -77,9 +77,9 @@ def test_lateness_is_a_column_of_every_row() -> None:
 
 
 def test_batches_of_the_event_log_are_put_on_the_clock_of_the_run(tmp_path: Path) -> None:
-    def start(number: int, worker: int, *ids: int) -> StartLeg:
-        batch = Batch(number, "quick", ids, (Leg(worker, "quick", CLOCK_NS + 100 * MS, 7 * MS),))
-        return StartLeg(batch, 0, len(ids))
+    def start(number: int, worker: int, *ids: int) -> StartStage:
+        batch = Batch(number, "quick", ids, (Stage(worker, "quick", CLOCK_NS + 100 * MS, 7 * MS),))
+        return StartStage(batch, 0, len(ids))
 
     with (tmp_path / "events.jsonl").open("wb") as out:
         recorder = Recorder(out)
@@ -90,7 +90,7 @@ def test_batches_of_the_event_log_are_put_on_the_clock_of_the_run(tmp_path: Path
         recorder.handled(arrived, [], [start(0, 0, 0, 1, 2), start(1, 1, 3), Advise(2, "more")])
         ended = (CLOCK_NS + 100 * MS, CLOCK_NS + 200 * MS)
         recorder.handled(BatchFailed(CLOCK_NS + 150 * MS, 1, 0, 1, "broken"), [], [])
-        recorder.handled(LegFinished(ended[1], 0, 0, 0, *ended), [], [])
+        recorder.handled(StageFinished(ended[1], 0, 0, 0, *ended), [], [])
     result = judged(seen(), tmp_path / "events.jsonl")
     row = result.total
     assert row.batch_rows == {"1": 1, "3": 1}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.api import LegFinished, RequestArrived
+from tidegate.api import RequestArrived, StageFinished
 from tidegate.engine import Engine
 from tidegate.host import Plugins
 from tidegate.observation import read_log
@@ -37,7 +37,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Leg:
+class Stage:
     shape: str
     rows: int
     after: int
@@ -46,8 +46,8 @@ class Leg:
     took_ns: int
 
 
-def legs_of(event_log: Path) -> Iterator[tuple[Engine, Leg]]:
-    """Each leg of a recorded run, and the engine as it was when the leg ended."""
+def stages_of(event_log: Path) -> Iterator[tuple[Engine, Stage]]:
+    """Each stage of a recorded run, and the engine as it was when the stage ended."""
     with event_log.open("rb") as log:
         header, entries = read_log(log)
         policy = Plugins.installed().make_policy(header.policy, header.setup, header.options)
@@ -56,17 +56,17 @@ def legs_of(event_log: Path) -> Iterator[tuple[Engine, Leg]]:
         for entry in entries:
             event = entry.event
             arrived += isinstance(event, RequestArrived)
-            flight = engine.flight(event.batch_id) if isinstance(event, LegFinished) else None
+            flight = engine.flight(event.batch_id) if isinstance(event, StageFinished) else None
             engine.handle(event)
-            if flight and isinstance(event, LegFinished):
-                planned_ns = flight.batch.legs[event.leg].duration_ns
-                yield engine, Leg(flight.shape, flight.rows, arrived, planned_ns, event.ended_ns - event.started_ns)
+            if flight and isinstance(event, StageFinished):
+                planned_ns = flight.batch.stages[event.stage].duration_ns
+                yield engine, Stage(flight.shape, flight.rows, arrived, planned_ns, event.ended_ns - event.started_ns)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stalls", [0, 0.01])
 def test_each_shape_is_learned_within_two_hundred_requests(tmp_path: Path, stalls: float) -> None:
-    """Its expectation is near what its legs take, whatever the machine does besides."""
+    """Its expectation is near what its stages take, whatever the machine does besides."""
     simulation = {"jitter": {"cv": 0.05}, "stalls": {"probability": stalls}}
     scenario = Scenario.model_validate(DOCUMENT | {"simulation": simulation})
     (run,) = plan_runs(scenario, ["fifs"], [7], Sending({}))
@@ -74,13 +74,13 @@ def test_each_shape_is_learned_within_two_hundred_requests(tmp_path: Path, stall
     took_ns: dict[str, list[int]] = defaultdict(list)
     expected_ns: dict[str, int] = {}
     planned: list[bool] = []
-    for engine, leg in legs_of(tmp_path / "events.jsonl"):
-        if leg.after <= 200:
-            took_ns[leg.shape] += [leg.took_ns] if leg.rows == 1 else []
+    for engine, stage in stages_of(tmp_path / "events.jsonl"):
+        if stage.after <= 200:
+            took_ns[stage.shape] += [stage.took_ns] if stage.rows == 1 else []
             profiles = engine.expectations.profiles
             expected_ns = {shape: profiles["m", "default", shape].expected_ns(1) for shape in took_ns}
         else:
-            planned.append(leg.took_ns <= leg.planned_ns)
+            planned.append(stage.took_ns <= stage.planned_ns)
     assert sorted(expected_ns) == sorted(TIMES)
     for shape, latency_ns in expected_ns.items():
         assert latency_ns / median(took_ns[shape]) == pytest.approx(1, abs=0.2), "on a quiet machine 0.05"

@@ -20,7 +20,7 @@ from tidegate.api import (
     ms_to_ns,
     queue_key,
 )
-from tidegate.engine import Engine, InvariantViolation, StartLeg
+from tidegate.engine import Engine, InvariantViolation, StartStage
 from tidegate.host import Plugins, make_policy
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import taking
@@ -70,7 +70,7 @@ def test_nothing_is_merged_beyond_the_limit(
     engine = Engine(policy, name=spec.name, strict=True, learn=False)
     sizes: list[tuple[int, int]] = []
 
-    def service(effect: StartLeg) -> int:
+    def service(effect: StartStage) -> int:
         sizes.append((len(effect.batch.request_ids), effect.rows))
         return PROFILE.planned_ns(effect.rows)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.api import LegFinished, Model, Policy, Profile, Request, RequestArrived, Setup, Worker
-from tidegate.engine import AnyEffect, Engine, PlanChanged, StartLeg
+from tidegate.api import Model, Policy, Profile, Request, RequestArrived, Setup, StageFinished, Worker
+from tidegate.engine import AnyEffect, Engine, PlanChanged, StartStage
 from tidegate.host import Plugins
 
 MS = 1_000_000
@@ -58,7 +58,7 @@ class Busy:
         setup = Setup(MODELS, WORKERS, PROFILES[:2])
         self.engine = Engine(PLUGINS.make_policy(policy, setup, options), name=policy, strict=True, learn=False)
         self.arrived = 0
-        self._ends: list[LegFinished] = []
+        self._ends: list[StageFinished] = []
         for number in range(60):
             self.arrive(number * MS, "mn"[number % 2])
 
@@ -77,10 +77,10 @@ class Busy:
 
     def _follow(self, effects: list[AnyEffect]) -> None:
         for effect in effects:
-            if isinstance(effect, StartLeg):
-                leg, now_ns = effect.batch.legs[effect.leg], self.engine.now_ns
-                end_ns = now_ns + leg.duration_ns
-                self._ends.append(LegFinished(end_ns, effect.batch.id, effect.leg, leg.worker_id, now_ns, end_ns))
+            if isinstance(effect, StartStage):
+                stage, now_ns = effect.batch.stages[effect.stage], self.engine.now_ns
+                end_ns = now_ns + stage.duration_ns
+                self._ends.append(StageFinished(end_ns, effect.batch.id, effect.stage, stage.worker_id, now_ns, end_ns))
         self._ends.sort(key=lambda end: end.now_ns)
 
 

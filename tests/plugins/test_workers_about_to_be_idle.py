@@ -18,11 +18,11 @@ from tidegate.api import (
 from tidegate.host import Plugins
 
 MS = ms_to_ns(1)
-LEG = 10 * MS
+STAGE = 10 * MS
 SETUP = Setup(
     (Model("patient", 1, 100 * MS), Model("urgent", 1, 15 * MS)),
     (Worker(0, "w0", ("patient", "urgent")),),
-    (Profile("patient", "default", (LEG,)), Profile("urgent", "default", (LEG,))),
+    (Profile("patient", "default", (STAGE,)), Profile("urgent", "default", (STAGE,))),
 )
 DEADLINES = ["clockwork", "eager", "orloj", "symphony", "timeout"]
 
@@ -75,7 +75,7 @@ def test_it_is_not_kept_for_who_is_late_there_anyhow(name: str) -> None:
         tuple(
             Profile(model, kind, (took_ns,))
             for model in ("patient", "urgent")
-            for kind, took_ns in (("quick", LEG), ("slow", 2 * LEG))
+            for kind, took_ns in (("quick", STAGE), ("slow", 2 * STAGE))
         ),
     )
     policy = Plugins.installed().make_policy(name, setup, {})

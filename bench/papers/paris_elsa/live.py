@@ -13,7 +13,7 @@ from typing import Any
 from bench.papers.paris_elsa.design_points import MODEL, Point, layout_of, slices_of, slo_of
 from bench.papers.paris_elsa.measured import Case, Curve, sizes_of_requests
 from bench.papers.paris_elsa.throughput import ceiling_rps, scenario_of
-from tidegate.api import NS_PER_MS, Dispatch, LegFinished, RequestArrived
+from tidegate.api import NS_PER_MS, Dispatch, RequestArrived, StageFinished
 from tidegate.documents import Layout
 from tidegate.observation import read_log
 from tidegate.sim.result import Row
@@ -124,13 +124,13 @@ def overhead_in_log(seen: Seen, event_log: Path, layout: Layout) -> Overhead:
             match entry.event:
                 case RequestArrived(request=request):
                     rows_of[request.id], arrival_ns[request.id] = request.rows, request.arrival_ns
-                case LegFinished() as leg:
-                    requests = batches[leg.batch_id]
+                case StageFinished() as stage:
+                    requests = batches[stage.batch_id]
                     rows = sum(rows_of[request_id] for request_id in requests)
-                    took_ms = (leg.ended_ns - leg.started_ns) / NS_PER_MS
-                    longer_ms.append(took_ms - tables[kinds[leg.worker_id]][rows - 1])
+                    took_ms = (stage.ended_ns - stage.started_ns) / NS_PER_MS
+                    longer_ms.append(took_ms - tables[kinds[stage.worker_id]][rows - 1])
                     arrived_ns = [arrival_ns[request_id] for request_id in requests]
-                    latency_ms += [(leg.ended_ns - at) / NS_PER_MS for at in arrived_ns if at >= seen.run.began_ns]
+                    latency_ms += [(stage.ended_ns - at) / NS_PER_MS for at in arrived_ns if at >= seen.run.began_ns]
             for command in entry.commands:
                 if isinstance(command, Dispatch):
                     batches[command.batch.id] = command.batch.request_ids

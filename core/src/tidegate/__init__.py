@@ -31,8 +31,8 @@ Glossary, one meaning each:
     kind       of workers that are equally fast; it follows from device and slice, `A100/mps-50`, unless it is named
     shape      what varies in a request's tensors beyond the batch, `x:3,48,320`: those of one shape take equally long
     app        what a client says a request is for: an application; how long those of one run alone is a distribution
-    leg        one partition of one batch on one worker: planned start, duration; then actual
-    batch      requests that run together along the legs of one path
+    stage        one partition of one batch on one worker: planned start, duration; then actual
+    batch      requests that run together along the stages of one path
     profile    expected and planned latency of (partition, kind of worker, shape), by rows
     expected   what a batch takes, its centre; planned: what may be promised, a high quantile
     client     whose a request is; those who wait for the same workers have them in turn

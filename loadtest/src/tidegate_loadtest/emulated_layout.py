@@ -163,7 +163,7 @@ def _set_parameters(config: model_config_pb2.ModelConfig, scenario: Scenario, mo
 
 
 def disturbances(scenario: Scenario, seed: int) -> dict[str, str]:
-    """The parameters of an emulated GPU that say by how much its legs take longer than they should."""
+    """The parameters of an emulated GPU that say by how much its stages take longer than they should."""
     parameters: dict[str, str] = {}
     if jitter := scenario.simulation.jitter:
         parameters |= {"jitter": str(jitter.cv), "jitter_kind": jitter.distribution, "seed": str(seed)}

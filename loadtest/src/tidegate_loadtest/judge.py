@@ -9,7 +9,7 @@ import numpy as np
 
 from tidegate.api import NS_PER_MS, Advise, Batch, Request
 from tidegate.control.capacity import gpus_of
-from tidegate.observation import ChangeProgressed, PlanChanged, Reader, Reducer, StartLeg, read_log
+from tidegate.observation import ChangeProgressed, PlanChanged, Reader, Reducer, StartStage, read_log
 from tidegate.sim import result as figures
 from tidegate.sim.build import setup_of
 from tidegate.sim.record import ANSWERED, LATE, Record
@@ -43,7 +43,7 @@ def judge(
     origin_ns = seen.run.began_ns - warmup_ns
     _note_ends(record, requests, seen, warmup_ns)
     if event_log is not None:
-        _note_legs(record, event_log, origin_ns)
+        _note_stages(record, event_log, origin_ns)
     result = figures.summarise(
         record,
         requests,
@@ -79,9 +79,9 @@ def _note_ends(record: Record, requests: RequestSequence, seen: Seen, warmup_ns:
             record.fail(request_id, ended_ns)
 
 
-def _note_legs(record: Record, event_log: Path, origin_ns: int) -> None:
+def _note_stages(record: Record, event_log: Path, origin_ns: int) -> None:
     """What ran where, what the policy advised, and how the layout changed."""
-    reducer = Reducer(_Legs(record, origin_ns))
+    reducer = Reducer(_Stages(record, origin_ns))
     with event_log.open("rb") as lines:
         _header, entries = read_log(lines)
         for entry in entries:
@@ -90,8 +90,9 @@ def _note_legs(record: Record, event_log: Path, origin_ns: int) -> None:
                 record.joined_workers |= {worker.id: worker.name for worker in entry.event.workers}
 
 
-class _Legs(Reader):
-    """Enters in a record what an event log tells of legs, advice and changes; how requests end is the clients' to say.
+class _Stages(Reader):
+    """Enters in a record what an event log tells of stages, advice and changes; how requests end is the clients' to
+    say.
 
     The log's instants are of the clock that `origin_ns` is of.
     """
@@ -100,8 +101,8 @@ class _Legs(Reader):
         self._record = record
         self._origin_ns = origin_ns
 
-    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
-        self._record.leg_ran(effect, started_ns - self._origin_ns, ended_ns - self._origin_ns)
+    def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
+        self._record.stage_ran(effect, started_ns - self._origin_ns, ended_ns - self._origin_ns)
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         arrivals_ns = [request.arrival_ns - self._origin_ns for request in requests]

@@ -31,7 +31,7 @@ class LiveRun:
     target: str | None = None
     """Where the server is; None: emulate the cluster, under the policy."""
     gantt_s: float = 0.0
-    """For charts: keep the run's detail, and the requests and legs of so many seconds one by one."""
+    """For charts: keep the run's detail, and the requests and stages of so many seconds one by one."""
     load: float = 1.0
     """Multiplies the rate of the arrivals."""
 

@@ -6,12 +6,12 @@ from tidegate.api import (
     Batch,
     Dispatch,
     Drop,
-    Leg,
     Model,
     Profile,
     Request,
     RequestArrived,
     SetTimer,
+    Stage,
     TimerFired,
     Worker,
     WorkerReady,
@@ -47,7 +47,7 @@ def arrived(request_id: int, model: str, now_ns: int, due_ns: int) -> RequestArr
 
 def runs(batch_id: int, model: str, *request_ids: int, start_ns: int, duration_ns: int) -> Dispatch:
     """Requests run together on the only worker."""
-    return Dispatch(Batch(batch_id, model, request_ids, (Leg(0, model, start_ns, duration_ns),)))
+    return Dispatch(Batch(batch_id, model, request_ids, (Stage(0, model, start_ns, duration_ns),)))
 
 
 def test_the_queue_that_is_due_first_is_served_first(playbook_of: PlaybookOf) -> None:

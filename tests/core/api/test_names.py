@@ -16,7 +16,15 @@ def test_the_contract_and_the_toolkit_stay_small() -> None:
 
 
 def test_what_only_drivers_and_observers_need_is_elsewhere() -> None:
-    theirs = {"ClockAdvanced", "PlanChanged", "TriesChanged", "EngineSettings", "Observer", "ObserverSpec", "StartLeg"}
+    theirs = {
+        "ClockAdvanced",
+        "PlanChanged",
+        "TriesChanged",
+        "EngineSettings",
+        "Observer",
+        "ObserverSpec",
+        "StartStage",
+    }
     assert not theirs & {*tidegate.api.__all__, *tidegate.toolkit.__all__}
 
 

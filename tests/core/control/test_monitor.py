@@ -3,9 +3,9 @@
 import pytest
 
 from tests.core.control.layouts import layout
-from tidegate.api import Advise, Batch, Leg, Request
+from tidegate.api import Advise, Batch, Request, Stage
 from tidegate.control import Monitor, Roster
-from tidegate.observation import StartLeg
+from tidegate.observation import StartStage
 
 S = 1_000_000_000
 
@@ -23,8 +23,8 @@ def test_what_came_is_what_ended_and_what_waits_more_than_before() -> None:
     assert first.models["m"].ended == 0
     assert first.attainment == 1
 
-    batch = Batch(0, "m", (0,), (Leg(1, "m", 0, 1),))
-    monitor.leg_ran(StartLeg(batch, 0, 1), 3 * S, 4 * S)
+    batch = Batch(0, "m", (0,), (Stage(1, "m", 0, 1),))
+    monitor.stage_ran(StartStage(batch, 0, 1), 3 * S, 4 * S)
     monitor.answered(batch, [waiting[0]], 4 * S)
     monitor.dropped(4 * S, request(2), "deadline")
     monitor.failed(4 * S, request(3, model="n", rows=2), "broke")
@@ -48,7 +48,7 @@ def test_what_came_is_what_ended_and_what_waits_more_than_before() -> None:
 
 def test_a_late_answer_is_not_in_time() -> None:
     monitor = Monitor()
-    batch = Batch(0, "m", (0, 1), (Leg(0, "m", 0, 1),))
+    batch = Batch(0, "m", (0, 1), (Stage(0, "m", 0, 1),))
     monitor.answered(batch, [request(0, due_s=1), request(1, due_s=3)], 2 * S)
     observed = monitor.observe(2 * S, Roster.of(layout({"w0": ["m"]})), [])
     assert observed.models["m"].attainment == pytest.approx(0.5)

@@ -9,19 +9,19 @@ from tidegate.api import (
     BatchFailed,
     Commands,
     Dispatch,
-    Leg,
-    LegFinished,
     Model,
     Pipeline,
     Policy,
     PolicyOptions,
     Profile,
     Setup,
+    Stage,
+    StageFinished,
     Worker,
     WorkerDelayed,
     WorkerReady,
 )
-from tidegate.engine import Engine, StartLeg
+from tidegate.engine import Engine, StartStage
 
 M_PIPELINES = (Pipeline(("m",), max_rows=4), Pipeline(("m", "tail"), max_rows=4))
 MODELS = (Model("m", max_rows=4, pipelines=M_PIPELINES), Model("n", max_rows=4))
@@ -49,7 +49,7 @@ class Script(Policy):
         self.told.append(event)
         return self.answers.popleft() if self.answers else ()
 
-    on_request_arrived = on_request_cancelled = on_leg_finished = on_batch_failed = handle
+    on_request_arrived = on_request_cancelled = on_stage_finished = on_batch_failed = handle
     on_worker_joined = on_worker_lost = on_worker_ready = on_profile_updated = handle
 
 
@@ -67,25 +67,25 @@ arrived = Arrivals()
 def run(
     *request_ids: int, batch: int = 0, worker: int = 0, at_ns: int = 0, last_ns: int | None = None, model: str = "m"
 ) -> Dispatch:
-    """A batch of one leg."""
+    """A batch of one stage."""
     last_ns = 10 * len(request_ids) if last_ns is None else last_ns
-    return Dispatch(Batch(batch, model, request_ids, (Leg(worker, model, at_ns, last_ns),)))
+    return Dispatch(Batch(batch, model, request_ids, (Stage(worker, model, at_ns, last_ns),)))
 
 
-def two_legs(*request_ids: int, batch: int = 0, at_ns: int = 0) -> Dispatch:
+def two_stages(*request_ids: int, batch: int = 0, at_ns: int = 0) -> Dispatch:
     """A batch along `m` on worker 0 and `tail` on worker 1."""
     last_ns = 10 * len(request_ids)
-    legs = (Leg(0, "m", at_ns, last_ns), Leg(1, "tail", at_ns + last_ns, last_ns))
-    return Dispatch(Batch(batch, "m", request_ids, legs))
+    stages = (Stage(0, "m", at_ns, last_ns), Stage(1, "tail", at_ns + last_ns, last_ns))
+    return Dispatch(Batch(batch, "m", request_ids, stages))
 
 
-def finished(now_ns: int, batch: int = 0, *, leg: int = 0, worker: int = 0, started_ns: int = 0) -> LegFinished:
-    return LegFinished(now_ns, batch, leg, worker, started_ns, now_ns)
+def finished(now_ns: int, batch: int = 0, *, stage: int = 0, worker: int = 0, started_ns: int = 0) -> StageFinished:
+    return StageFinished(now_ns, batch, stage, worker, started_ns, now_ns)
 
 
-def failed(now_ns: int, batch: int = 0, *, leg: int = 0, worker: int = 0, retry: bool = False) -> BatchFailed:
-    return BatchFailed(now_ns, batch, leg, worker, "out of memory", retry)
+def failed(now_ns: int, batch: int = 0, *, stage: int = 0, worker: int = 0, retry: bool = False) -> BatchFailed:
+    return BatchFailed(now_ns, batch, stage, worker, "out of memory", retry)
 
 
-def start(dispatch: Dispatch, leg: int = 0, *, rows: int = 1) -> StartLeg:
-    return StartLeg(dispatch.batch, leg, rows)
+def start(dispatch: Dispatch, stage: int = 0, *, rows: int = 1) -> StartStage:
+    return StartStage(dispatch.batch, stage, rows)

@@ -25,7 +25,7 @@ from tidegate.engine import Engine
 from tidegate.engine.estimates import alone
 from tidegate.engine.estimates.alone import EVERY, FIRST, GIVEN, MOST_APPS, POINTS, WINDOW, AloneTimes
 from tidegate.engine.estimates.batch_law import MIN_BATCHES
-from tidegate.observation import PlanChanged, StartLeg
+from tidegate.observation import PlanChanged, StartStage
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import taking
 from tidegate.toolkit import FirstComeFirstServed
@@ -56,7 +56,7 @@ def test_a_policy_is_told_what_each_application_takes_alone() -> None:
     took_ns: dict[int, int] = {}
     app_of: dict[int, str] = {}
 
-    def service_ns(effect: StartLeg) -> int:
+    def service_ns(effect: StartStage) -> int:
         (request_id,) = effect.batch.request_ids[:1]
         took_ns[request_id] = ms_to_ns({"chat": rng.uniform(5, 15), "search": 2, "": 40}[app_of[request_id]])
         return took_ns[request_id]
@@ -148,7 +148,7 @@ def test_until_enough_batches_were_seen_the_profile_tells_the_law() -> None:
 
 
 def test_batches_tell_at_once_what_requests_share_for_none_may_ever_run_alone_again() -> None:
-    """The profile says that nearly all is shared, and so do the first few legs: batches tell otherwise."""
+    """The profile says that nearly all is shared, and so do the first few stages: batches tell otherwise."""
     alone, alone_ns, shared_ns = AloneTimes(()), ms_to_ns(2), ms_to_ns(0.4)
     for _ in range(FIRST):
         alone.observe(of_app("chat"), "gpu", alone_ns, Profile.linear("m", alpha_ms=0.2, beta_ms=1.8, max_rows=4))
@@ -181,7 +181,7 @@ def test_batches_of_which_not_all_is_known_tell_nothing(batch: list[Request]) ->
     assert times.fixed_ns == PROFILE.fixed_cost_ns
 
 
-def test_what_was_given_counts_until_more_is_known_than_a_few_legs_say() -> None:
+def test_what_was_given_counts_until_more_is_known_than_a_few_stages_say() -> None:
     alone = AloneTimes([ExecutionTimes("m", "chat", "gpu", (1000,))])
     told = [alone.observe(of_app("chat"), "gpu", 3000, PROFILE) for _ in range(GIVEN)]
     assert [number for number, times in enumerate(told, 1) if times] == [GIVEN]

@@ -81,7 +81,7 @@ def test_both_are_told_apart_where_there_are_both() -> None:
 
 
 def test_noise_that_is_gone_is_forgotten() -> None:
-    """What runs alone hardly ever says so: of 512 legs that are kept nearly all are those of before."""
+    """What runs alone hardly ever says so: of 512 stages that are kept nearly all are those of before."""
     world = World({"chat": 50_000}, fixed_ns=20_000, own_cv=0.2, noise_cv=0.0)
     world.noise_cv, world.own_cv = 0.25, 0.01
     world.run_alone("chat", 64)

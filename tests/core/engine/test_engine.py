@@ -19,7 +19,7 @@ from tests.core.engine.script import (
     finished,
     run,
     start,
-    two_legs,
+    two_stages,
 )
 from tidegate.api import (
     Advise,
@@ -30,7 +30,6 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    Leg,
     PolicyOptions,
     Preempt,
     Profile,
@@ -39,17 +38,18 @@ from tidegate.api import (
     RequestCancelled,
     SetTimer,
     Setup,
+    Stage,
     TimerFired,
     WorkerLost,
 )
-from tidegate.engine import NO_WORKER, CancelLeg, ClockAdvanced, Fail, InvariantViolation, PolicyReplaced, StartLeg
+from tidegate.engine import NO_WORKER, CancelStage, ClockAdvanced, Fail, InvariantViolation, PolicyReplaced, StartStage
 from tidegate.toolkit import FirstComeFirstServed
 
 # What no policy may do ------------------------------------------------------------------------------------------------
 
-TWO_LEGS_CROSSED = Dispatch(Batch(0, "m", (0,), (Leg(0, "m", 5, 10), Leg(1, "tail", 14, 10))))
-THE_TAIL_ALONE = Dispatch(Batch(0, "m", (0,), (Leg(1, "tail", 5, 10),)))
-NO_LEGS = Dispatch(Batch(0, "m", (0,), ()))
+TWO_STAGES_CROSSED = Dispatch(Batch(0, "m", (0,), (Stage(0, "m", 5, 10), Stage(1, "tail", 14, 10))))
+THE_TAIL_ALONE = Dispatch(Batch(0, "m", (0,), (Stage(1, "tail", 5, 10),)))
+NO_STAGES = Dispatch(Batch(0, "m", (0,), ()))
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ NO_LEGS = Dispatch(Batch(0, "m", (0,), ()))
         (2, [run(0, at_ns=15), run(1, batch=1, at_ns=5, last_ns=40)], "overlaps what is booked on worker 0"),
         (3, [run(0, at_ns=4)], "starts at 4 before 5"),
         (3, [run(0, at_ns=5, last_ns=0)], "lasts no time"),
-        (3, [TWO_LEGS_CROSSED], "leg 1 of batch 0 starts at 14 before 15"),
-        (3, [NO_LEGS], r"goes through \[\]"),
+        (3, [TWO_STAGES_CROSSED], "stage 1 of batch 0 starts at 14 before 15"),
+        (3, [NO_STAGES], r"goes through \[\]"),
         (3, [THE_TAIL_ALONE], "of 1 rows goes through .'tail'.; 'm' has .'m'. for up to 4, .'m', 'tail'. for up to 4"),
         (6, [run(0, batch=3, at_ns=5), run(3, batch=3, worker=2, at_ns=5)], "batch id 3 was used before"),
         (8, [run(0, at_ns=5, last_ns=9)], "plans 9 ns, the profile says 10"),
@@ -260,7 +260,7 @@ def test_observed_latencies_reach_the_policy() -> None:
         engine.handle(arrived(number, 100 * number))
         engine.handle(finished(100 * number + 15, number, started_ns=100 * number))
     (updated,) = [event for event in policy.told if isinstance(event, ProfileUpdated)]
-    assert policy.told[-2:] == [finished(815, 8, started_ns=800), updated], "told once the leg is over"
+    assert policy.told[-2:] == [finished(815, 8, started_ns=800), updated], "told once the stage is over"
     assert updated.profile.planned_ns(1) > 10
     assert engine.expectations.profiles["m", "default", ""] == updated.profile
 
@@ -279,7 +279,7 @@ def test_a_policy_that_breaks_is_replaced_and_nothing_is_lost() -> None:
     replaced, *rest = engine.handle(arrived(2))
     reason = "Script: InvariantViolation: invariant 1: request 99 is dropped but not queued"
     assert replaced == PolicyReplaced("script", reason, backoff_ns=1_000_000_000)
-    assert [type(effect) for effect in rest] == [StartLeg] * 3
+    assert [type(effect) for effect in rest] == [StartStage] * 3
     assert isinstance(engine.policy, FirstComeFirstServed)
     assert engine.next_wake_ns is None, "its timers went with it"
 
@@ -293,23 +293,23 @@ def test_what_a_broken_policy_booked_runs_before_its_workers_are_given_to_others
     assert [type(effect) for effect in engine.handle(arrived(2))] == [PolicyReplaced]
     assert engine.handle(finished(10)) == [start(booked)]
     (last,) = engine.handle(finished(20, 1, started_ns=10))
-    assert isinstance(last, StartLeg)
+    assert isinstance(last, StartStage)
     assert last.batch.request_ids == (2,)
 
 
 def test_a_broken_policys_worker_is_free_when_its_batch_fails_for_want_of_another() -> None:
-    """Worker 1 is booked for a second leg; the first one fails; worker 1 must not stay booked for ever."""
+    """Worker 1 is booked for a second stage; the first one fails; worker 1 must not stay booked for ever."""
     setup = Setup(MODELS, WORKERS[:2], PROFILES)
-    engine = engine_of(Script([two_legs(0)], [NONSENSE], setup=setup), strict=False)
+    engine = engine_of(Script([two_stages(0)], [NONSENSE], setup=setup), strict=False)
     engine.handle(arrived(0))
     engine.handle(arrived(1))
     (again,) = engine.handle(WorkerLost(5, 0))
-    assert isinstance(again, StartLeg)
-    assert again.batch.legs[0].worker_id == 1
+    assert isinstance(again, StartStage)
+    assert again.batch.stages[0].worker_id == 1
     assert sorted(again.batch.request_ids) == [0, 1]
 
 
-def test_a_policy_that_breaks_while_a_leg_finishes_does_not_free_its_worker_twice() -> None:
+def test_a_policy_that_breaks_while_a_stage_finishes_does_not_free_its_worker_twice() -> None:
     class BreaksOnProfiles(FirstComeFirstServed):
         def on_profile_updated(self, event: ProfileUpdated) -> Commands:
             raise RuntimeError("made to break")
@@ -323,7 +323,7 @@ def test_a_policy_that_breaks_while_a_leg_finishes_does_not_free_its_worker_twic
     engine.handle(arrived(3, 250, rows=4))
     engine.handle(arrived(4, 250, rows=4))
     effects = engine.handle(finished(300, 2, started_ns=200))
-    assert [type(effect) for effect in effects] == [StartLeg, PolicyReplaced]
+    assert [type(effect) for effect in effects] == [StartStage, PolicyReplaced]
     assert (engine.queued, engine.in_flight) == (1, 1)
 
 
@@ -333,7 +333,7 @@ def test_a_baseline_that_breaks_is_isolated_as_any_other_policy() -> None:
             raise RuntimeError("made to break")
 
     engine = engine_of(Broken(SETUP, PolicyOptions()), strict=False)
-    assert [type(effect) for effect in engine.handle(arrived(0))] == [PolicyReplaced, StartLeg]
+    assert [type(effect) for effect in engine.handle(arrived(0))] == [PolicyReplaced, StartStage]
 
 
 def test_advice_is_passed_on() -> None:
@@ -347,11 +347,11 @@ def test_a_preempted_batch_comes_back_however_often() -> None:
     engine = engine_of(policy)
     engine.handle(arrived(0, 0))
     (cancelled,) = engine.handle(arrived(1, 10))
-    assert isinstance(cancelled, CancelLeg)
+    assert isinstance(cancelled, CancelStage)
     engine.handle(BatchFailed(20, 0, 0, 0, "preempted", retry=True))
     engine.handle(arrived(2, 30))
     started = engine.handle(BatchFailed(40, 1, 0, 0, "preempted", retry=True))
-    assert [type(effect) for effect in started] == [StartLeg], "tried a third time: nothing had failed"
+    assert [type(effect) for effect in started] == [StartStage], "tried a third time: nothing had failed"
 
 
 def test_only_what_runs_can_be_preempted() -> None:
@@ -379,12 +379,12 @@ def test_requests_that_are_tried_apart_share_batches_only_within_their_groups() 
 
 
 def test_what_failed_teaches_nothing_and_answers_nobody() -> None:
-    legs = 40
-    policy = BestEffort(*[(run(number, batch=number, at_ns=100_000 * number),) for number in range(legs)])
+    stages = 40
+    policy = BestEffort(*[(run(number, batch=number, at_ns=100_000 * number),) for number in range(stages)])
     policy.answers = deque(answer for each in policy.answers for answer in (each, ()))  # then it is told how that ended
     engine = engine_of(policy, learn=True)
-    for number in range(legs):
+    for number in range(stages):
         engine.handle(arrived(number, 100_000 * number))
         engine.handle(failed(100_000 * number + 90_000, number))
     assert not any(isinstance(event, ProfileUpdated) for event in policy.told)
-    assert (engine.tally.failed, engine.tally.answered) == (legs, 0)
+    assert (engine.tally.failed, engine.tally.answered) == (stages, 0)

@@ -11,8 +11,6 @@ from tidegate.api import (
     Batch,
     Commands,
     Drop,
-    Leg,
-    LegFinished,
     Model,
     PolicyOptions,
     Profile,
@@ -21,11 +19,13 @@ from tidegate.api import (
     Request,
     RequestArrived,
     Setup,
+    Stage,
+    StageFinished,
     Worker,
     ms_to_ns,
 )
-from tidegate.engine import Engine, StartLeg
-from tidegate.engine.estimates.expectations import PATIENCE_LEGS, PATIENCE_NS, PROBES, Expectations
+from tidegate.engine import Engine, StartStage
+from tidegate.engine.estimates.expectations import PATIENCE_NS, PATIENCE_STAGES, PROBES, Expectations
 from tidegate.engine.estimates.learner import PUBLISH_EVERY
 from tidegate.toolkit import FirstComeFirstServed, RequestQueue
 
@@ -38,7 +38,7 @@ SECOND_NS = 10**9
 
 
 class Bench:
-    """Expectations of one model on one worker, which legs are run on one after the other."""
+    """Expectations of one model on one worker, which stages are run on one after the other."""
 
     def __init__(self) -> None:
         self.expectations = Expectations([TRUTH], learn=True)
@@ -53,8 +53,8 @@ class Bench:
 
     def start(self) -> Batch:
         self._batches += 1
-        batch = Batch(self._batches, "m", (0,), (Leg(0, "m", self.now_ns, 0),))
-        if recalled := self.expectations.leg_started(self.now_ns, batch, 0, "default", ""):
+        batch = Batch(self._batches, "m", (0,), (Stage(0, "m", self.now_ns, 0),))
+        if recalled := self.expectations.stage_started(self.now_ns, batch, 0, "default", ""):
             self.told_not_yet.append(recalled)
         return batch
 
@@ -64,10 +64,10 @@ class Bench:
             self.expectations.recall(self.told_not_yet.pop())
 
     def end(self, batch: Batch) -> None:
-        self.expectations.leg_ended(self.now_ns, batch.id)
+        self.expectations.stage_ended(self.now_ns, batch.id)
 
-    def run(self, legs: int, duration_ns: int) -> None:
-        for _ in range(legs):
+    def run(self, stages: int, duration_ns: int) -> None:
+        for _ in range(stages):
             batch = self.start()
             self.tell()
             self.now_ns += duration_ns
@@ -96,7 +96,7 @@ def test_what_is_doubted_is_expected_until_the_policy_is_told() -> None:
     assert bench.expected_ns == TRUTH.planned_ns(1)
 
 
-def test_the_first_leg_on_a_worker_teaches_nothing() -> None:
+def test_the_first_stage_on_a_worker_teaches_nothing() -> None:
     bench = Bench()
     bench.run(1, ms_to_ns(460))
     bench.run(3 * PUBLISH_EVERY, TRUTH.planned_ns(1))
@@ -107,8 +107,8 @@ def test_the_first_leg_on_a_worker_teaches_nothing() -> None:
     assert bench.expected_ns == TRUTH.planned_ns(1), "one that comes back is cold again"
 
 
-def test_the_first_legs_on_several_workers_are_believed_until_a_warm_one_decides() -> None:
-    """Of many workers each has a first leg: from a guess, nothing would be learned for so long."""
+def test_the_first_stages_on_several_workers_are_believed_until_a_warm_one_decides() -> None:
+    """Of many workers each has a first stage: from a guess, nothing would be learned for so long."""
     expectations, workers = (
         Expectations([GUESS], learn=True),
         [Worker(number, f"w{number}", ("m",)) for number in range(3)],
@@ -122,15 +122,15 @@ def test_the_first_legs_on_several_workers_are_believed_until_a_warm_one_decides
     assert expectations.profiles["m", "default", ""].expected_ns(1) == pytest.approx(ms_to_ns(5), rel=0.01)
 
 
-def test_nothing_is_given_up_for_the_first_legs_while_a_worker_is_idle() -> None:
+def test_nothing_is_given_up_for_the_first_stages_while_a_worker_is_idle() -> None:
     expectations, workers = (
         Expectations([GUESS], learn=True),
         [Worker(number, f"w{number}", ("m",)) for number in range(2)],
     )
     expectations.extend((), [Model("m", 16)])
     for worker in workers:
-        expectations.leg_started(0, Batch(worker.id, "m", (0,), (Leg(worker.id, "m", 0, 0),)), 0, "default", "")
-        expectations.leg_ended(1, worker.id)
+        expectations.stage_started(0, Batch(worker.id, "m", (0,), (Stage(worker.id, "m", 0, 0),)), 0, "default", "")
+        expectations.stage_ended(1, worker.id)
         expectations.observe("m", worker, "", 1, ms_to_ns(450))
     key = ("m", "default", "")
     assert expectations.profiles[key].expected_ns(1) == pytest.approx(ms_to_ns(450), rel=1e-3)
@@ -142,7 +142,7 @@ def test_nothing_is_given_up_for_the_first_legs_while_a_worker_is_idle() -> None
 
 @pytest.mark.parametrize("slow_ms", [350, 1000, 3000])
 @given(first=st.integers(0, 7), second=st.integers(0, 7))
-def test_two_slow_legs_among_the_first_eight_are_outliers(slow_ms: int, first: int, second: int) -> None:
+def test_two_slow_stages_among_the_first_eight_are_outliers(slow_ms: int, first: int, second: int) -> None:
     bench = Bench()
     bench.run(1, TRUTH.planned_ns(1))
     for number in range(PUBLISH_EVERY):
@@ -206,11 +206,11 @@ def test_what_stays_slow_is_probed_less_often_where_others_need_the_worker() -> 
         bench.now_ns += PATIENCE_NS
         assert bench.drop(idle=[shared])
         bench.run(1, ms_to_ns(460))
-    bench.now_ns += PATIENCE_LEGS * bench.expected_ns - 1
+    bench.now_ns += PATIENCE_STAGES * bench.expected_ns - 1
     assert not bench.drop(idle=[shared])
     assert bench.drop(), "one that hosts nothing else has nothing else to do"
     bench.run(1, ms_to_ns(460))
-    bench.now_ns += PATIENCE_LEGS * bench.expected_ns
+    bench.now_ns += PATIENCE_STAGES * bench.expected_ns
     assert bench.drop(idle=[shared])
     bench.run(1, TRUTH.planned_ns(1))
     bench.run(2 * PUBLISH_EVERY, ms_to_ns(460))
@@ -243,10 +243,10 @@ def test_a_policy_is_told_last_what_is_expected_though_the_probe_leaves_with_the
         (start,) = (
             effect
             for effect in engine.handle(RequestArrived(now_ns, Request(number, "m", 1, now_ns)))
-            if isinstance(effect, StartLeg)
+            if isinstance(effect, StartStage)
         )
         began_ns, now_ns = now_ns, now_ns + ms_to_ns(460)
-        engine.handle(LegFinished(now_ns, start.batch.id, 0, 0, began_ns, now_ns))
+        engine.handle(StageFinished(now_ns, start.batch.id, 0, 0, began_ns, now_ns))
     slow_ns = policy.told.planned_ns(1)
     assert slow_ns > SLO_NS
     now_ns += PATIENCE_NS

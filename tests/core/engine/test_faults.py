@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 import tidegate.engine.kernel.commands
 from tests.core.engine import script
-from tests.core.engine.script import PROFILES, Script, arrived, engine_of, run, two_legs
+from tests.core.engine.script import PROFILES, Script, arrived, engine_of, run, two_stages
 from tidegate.api import (
     NEVER,
     BatchFailed,
@@ -24,13 +24,13 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    LegFinished,
     PolicyOptions,
     Preempt,
     ProfileUpdated,
     RequestArrived,
     RequestCancelled,
     SetTimer,
+    StageFinished,
     WorkerJoined,
     WorkerLost,
 )
@@ -42,7 +42,7 @@ from tidegate.engine import (
     Fail,
     PlanChanged,
     PolicyReplaced,
-    StartLeg,
+    StartStage,
     TriesChanged,
 )
 from tidegate.engine.kernel.intake import Intake
@@ -104,7 +104,7 @@ def noting(original: Callable[..., Any], name: str, called: set[str]) -> Callabl
 
 
 class World:
-    """A driver in which every leg takes 10 ns, and clients who remember how often they were told."""
+    """A driver in which every stage takes 10 ns, and clients who remember how often they were told."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -113,7 +113,7 @@ class World:
         self.told: list[int] = []
         self.restarts: list[EngineRestarted] = []
         self.replaced = 0
-        self._running: list[tuple[int, StartLeg]] = []
+        self._running: list[tuple[int, StartStage]] = []
 
     def happens(self, event: AnyStimulus) -> None:
         request = getattr(event, "request", None)
@@ -126,7 +126,7 @@ class World:
             return
         for effect in effects:
             match effect:
-                case StartLeg():
+                case StartStage():
                     self._running.append((self.now_ns, effect))
                 case Fail() | Drop():
                     self._tell(effect.request_id)
@@ -147,23 +147,23 @@ class World:
                 if (started_ns, effect) not in self._running:
                     continue
                 self._running.remove((started_ns, effect))
-                worker = effect.batch.legs[effect.leg].worker_id
+                worker = effect.batch.stages[effect.stage].worker_id
                 for request_id in effect.batch.request_ids:
                     self._tell(request_id)
-                self.happens(LegFinished(self.now_ns, effect.batch.id, effect.leg, worker, started_ns, self.now_ns))
+                self.happens(StageFinished(self.now_ns, effect.batch.id, effect.stage, worker, started_ns, self.now_ns))
             wake_ns = self.engine.next_wake_ns
             if wake_ns is not None and wake_ns <= self.now_ns:
                 self.happens(ClockAdvanced(self.now_ns))
 
     def loses(self, worker_id: int) -> None:
-        self._running = [each for each in self._running if each[1].batch.legs[each[1].leg].worker_id != worker_id]
+        self._running = [each for each in self._running if each[1].batch.stages[each[1].stage].worker_id != worker_id]
         self.happens(WorkerLost(self.now_ns, worker_id))
 
     def fails(self) -> None:
         if self._running:
             _, effect = self._running.pop()
-            worker = effect.batch.legs[effect.leg].worker_id
-            self.happens(BatchFailed(self.now_ns, effect.batch.id, effect.leg, worker, "x", retry=True))
+            worker = effect.batch.stages[effect.stage].worker_id
+            self.happens(BatchFailed(self.now_ns, effect.batch.id, effect.stage, worker, "x", retry=True))
 
     def cancels(self, request_id: int) -> None:
         if request_id in self.waiting:
@@ -266,7 +266,7 @@ def test_a_command_that_is_nonsense_costs_the_policy_its_place_and_nothing_else(
     for command in (Dispatch(nonsense), run(nonsense), Dispatch(run(0).batch.__class__(0, "m", (0,), (nonsense,)))):
         engine = engine_of(Script([command]), strict=False)
         effects = engine.handle(arrived(0))
-        assert [type(effect) for effect in effects] == [PolicyReplaced, StartLeg]
+        assert [type(effect) for effect in effects] == [PolicyReplaced, StartStage]
         assert engine.decides == f"first come, first served, as {engine.name} broke"
 
 
@@ -277,7 +277,7 @@ def test_a_plan_that_is_refused_leaves_what_is_due_at_that_moment_undone_and_unl
     engine.handle(arrived(0))
     with pytest.raises(ValueError, match="no profile of 'x'"):
         engine.handle(PlanChanged(10, (MODELS[1],), (SETUP.workers[0].__class__(5, "w5", ("x",)),), ()))
-    assert [type(effect) for effect in engine.handle(ClockAdvanced(10))] == [StartLeg]
+    assert [type(effect) for effect in engine.handle(ClockAdvanced(10))] == [StartStage]
 
 
 def test_a_policy_that_breaks_over_the_models_of_a_plan_refuses_it() -> None:
@@ -301,15 +301,15 @@ def test_a_fault_fails_the_request_it_concerns_and_neither_what_runs_nor_what_wa
 ) -> None:
     engine = engine_of(FirstComeFirstServed(ONE_WORKER, PolicyOptions()), strict=False)
     (started,) = engine.handle(arrived(0, model="n"))
-    assert isinstance(started, StartLeg)
+    assert isinstance(started, StartStage)
     engine.handle(arrived(1))
     broken_at("_arrive", 1, monkeypatch)
     (restarted,) = engine.handle(arrived(2, model="n"))
     assert restarted == EngineRestarted("script", "RuntimeError: injected", failed=(2,), batches=(started.batch.id,))
     assert (engine.queued, engine.in_flight) == (1, 1)
     engine.validate()
-    (next_one,) = engine.handle(LegFinished(20, started.batch.id, 0, 0, 0, 20))
-    assert isinstance(next_one, StartLeg)
+    (next_one,) = engine.handle(StageFinished(20, started.batch.id, 0, 0, 0, 20))
+    assert isinstance(next_one, StartStage)
     assert next_one.batch.request_ids == (1,)
     assert next_one.batch.id > started.batch.id
     assert (engine.tally.answered, engine.tally.failed) == (1, 1)
@@ -318,8 +318,8 @@ def test_a_fault_fails_the_request_it_concerns_and_neither_what_runs_nor_what_wa
 def test_what_the_event_of_a_fault_ended_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(FirstComeFirstServed(ONE_WORKER, PolicyOptions()), strict=False)
     engine.handle(arrived(0))
-    broken_at("_finish_leg", 1, monkeypatch)
-    (restarted,) = engine.handle(LegFinished(20, 0, 0, 0, 0, 20))
+    broken_at("_finish_stage", 1, monkeypatch)
+    (restarted,) = engine.handle(StageFinished(20, 0, 0, 0, 0, 20))
     assert restarted == EngineRestarted("script", "RuntimeError: injected")
     assert engine.tally.answered == 1
     engine.validate()
@@ -373,21 +373,21 @@ def test_faults_without_end_fail_all_that_waits_and_the_engine_serves(monkeypatc
         (restarted,) = engine.handle(arrived(9))
     assert isinstance(restarted, EngineRestarted)
     assert (restarted.failed, restarted.batches) == (tuple(range(1, 10)), (0,))
-    assert [type(effect) for effect in engine.handle(LegFinished(20, 0, 0, 0, 0, 20))] == []
-    assert [type(effect) for effect in engine.handle(arrived(10, 20))] == [StartLeg]
+    assert [type(effect) for effect in engine.handle(StageFinished(20, 0, 0, 0, 0, 20))] == []
+    assert [type(effect) for effect in engine.handle(arrived(10, 20))] == [StartStage]
 
 
-def test_a_leg_of_a_pipeline_goes_on_after_a_fault_and_its_batch_reaches_the_end(
+def test_a_stage_of_a_pipeline_goes_on_after_a_fault_and_its_batch_reaches_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = two_legs(0)
+    first = two_stages(0)
     engine = engine_of(Script([first]), strict=False)
-    assert engine.handle(arrived(0)) == [StartLeg(first.batch, 0, 1)]
+    assert engine.handle(arrived(0)) == [StartStage(first.batch, 0, 1)]
     broken_at("_arrive", 1, monkeypatch)
     engine.handle(arrived(1))
     engine.validate()
-    (second,) = engine.handle(LegFinished(10, 0, 0, 0, 0, 10))
-    assert second == StartLeg(first.batch, 1, 1)
-    engine.handle(LegFinished(20, 0, 1, 1, 10, 20))
+    (second,) = engine.handle(StageFinished(10, 0, 0, 0, 0, 10))
+    assert second == StartStage(first.batch, 1, 1)
+    engine.handle(StageFinished(20, 0, 1, 1, 10, 20))
     assert engine.tally.answered == 1
     engine.validate()

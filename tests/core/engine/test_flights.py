@@ -1,4 +1,4 @@
-"""Batches on their way: legs, failures, lost workers, new routes."""
+"""Batches on their way: stages, failures, lost workers, new routes."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.core.engine.script import (
     finished,
     run,
     start,
-    two_legs,
+    two_stages,
 )
 from tidegate.api import (
     AnyEvent,
@@ -22,8 +22,6 @@ from tidegate.api import (
     BatchFailed,
     Dispatch,
     Drop,
-    Leg,
-    LegFinished,
     Model,
     Pipeline,
     Profile,
@@ -31,14 +29,17 @@ from tidegate.api import (
     RequestCancelled,
     Reroute,
     Setup,
+    Stage,
+    StageFinished,
     Worker,
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import MAX_TRIES, NO_WORKER, ClockAdvanced, Fail, InvariantViolation, StartLeg
+from tidegate.engine import MAX_TRIES, NO_WORKER, ClockAdvanced, Fail, InvariantViolation, StartStage
 from tidegate.engine.books import Bookings, Flight
 
-# Legs -----------------------------------------------------------------------------------------------------------------
+# Stages
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_planned_start_in_the_future_is_held() -> None:
@@ -51,7 +52,7 @@ def test_a_planned_start_in_the_future_is_held() -> None:
     assert engine.next_wake_ns is None
 
 
-def test_a_leg_waits_for_a_straggler_before_it_and_starts_when_that_is_over() -> None:
+def test_a_stage_waits_for_a_straggler_before_it_and_starts_when_that_is_over() -> None:
     slow, waiting = run(0), run(1, batch=1, at_ns=12)
     engine = engine_of(Script([slow], [waiting]))
     engine.handle(arrived(0))
@@ -71,37 +72,37 @@ def test_bookings_run_in_the_order_of_their_planned_starts() -> None:
     assert engine.handle(finished(55, 1, started_ns=30)) == [start(later)]
 
 
-def test_two_legs_run_one_after_the_other() -> None:
-    batch = two_legs(0, 1)
+def test_two_stages_run_one_after_the_other() -> None:
+    batch = two_stages(0, 1)
     policy = Script((), [batch])
     engine = engine_of(policy)
     engine.handle(arrived(0))
     assert engine.handle(arrived(1)) == [start(batch, rows=2)]
-    assert engine.handle(finished(15)) == [], "the second leg keeps its planned start"
+    assert engine.handle(finished(15)) == [], "the second stage keeps its planned start"
     assert engine.next_wake_ns == 20
     assert engine.handle(ClockAdvanced(20)) == [start(batch, 1, rows=2)]
     assert engine.tally.answered == 0
-    engine.handle(finished(40, leg=1, worker=1, started_ns=20))
+    engine.handle(finished(40, stage=1, worker=1, started_ns=20))
     assert (engine.tally.answered, engine.in_flight) == (2, 0)
-    assert [event for event in policy.told if isinstance(event, LegFinished)] == [
+    assert [event for event in policy.told if isinstance(event, StageFinished)] == [
         finished(15),
-        finished(40, leg=1, worker=1, started_ns=20),
+        finished(40, stage=1, worker=1, started_ns=20),
     ]
 
 
-def test_a_late_first_leg_delays_the_second_and_what_is_booked_behind_it() -> None:
-    batch, behind = two_legs(0), run(1, batch=1, worker=1, at_ns=20)
+def test_a_late_first_stage_delays_the_second_and_what_is_booked_behind_it() -> None:
+    batch, behind = two_stages(0), run(1, batch=1, worker=1, at_ns=20)
     engine = engine_of(Script([batch], [behind]))
     engine.handle(arrived(0))
     engine.handle(arrived(1))
-    assert engine.handle(ClockAdvanced(20)) == [], "worker 1 is booked for the second leg first"
+    assert engine.handle(ClockAdvanced(20)) == [], "worker 1 is booked for the second stage first"
     assert engine.handle(finished(25)) == [start(batch, 1)]
-    assert engine.handle(finished(35, leg=1, worker=1, started_ns=25)) == [start(behind)]
+    assert engine.handle(finished(35, stage=1, worker=1, started_ns=25)) == [start(behind)]
 
 
-def test_losing_the_worker_of_a_later_leg_fails_the_batch_once_its_present_leg_is_over() -> None:
+def test_losing_the_worker_of_a_later_stage_fails_the_batch_once_its_present_stage_is_over() -> None:
     """Until then its present worker runs: whoever was given it would overlap (invariant 2)."""
-    doomed, behind = two_legs(0), run(1, batch=1, at_ns=10)
+    doomed, behind = two_stages(0), run(1, batch=1, at_ns=10)
     policy = Script([doomed], [behind])
     engine = engine_of(policy)
     engine.handle(arrived(0))
@@ -118,8 +119,8 @@ def test_losing_the_worker_of_a_later_leg_fails_the_batch_once_its_present_leg_i
     assert (engine.queued, engine.in_flight) == (1, 1)
 
 
-def test_losing_the_worker_of_a_later_leg_fails_a_batch_that_does_not_run() -> None:
-    waiting = two_legs(0, at_ns=20)
+def test_losing_the_worker_of_a_later_stage_fails_a_batch_that_does_not_run() -> None:
+    waiting = two_stages(0, at_ns=20)
     policy = Script([waiting])
     engine = engine_of(policy)
     engine.handle(arrived(0))
@@ -235,7 +236,7 @@ def test_a_worker_without_profiles_cannot_join() -> None:
 
 
 @pytest.mark.parametrize(
-    "straggler", [finished(10, 7), finished(10, leg=1), failed(10, 7), finished(10, 1, worker=2)], ids=str
+    "straggler", [finished(10, 7), finished(10, stage=1), failed(10, 7), finished(10, 1, worker=2)], ids=str
 )
 def test_stragglers_are_ignored(straggler: AnyEvent) -> None:
     policy = Script([run(0)], [run(1, batch=1, worker=2, at_ns=30)])  # batch 1 has not started
@@ -257,70 +258,70 @@ TAILS = Setup(
 """Two workers host the second partition."""
 
 
-def tail(worker: int, at_ns: int, last_ns: int = 10) -> Leg:
-    return Leg(worker, "tail", at_ns, last_ns)
+def tail(worker: int, at_ns: int, last_ns: int = 10) -> Stage:
+    return Stage(worker, "tail", at_ns, last_ns)
 
 
 def test_the_rest_of_a_path_may_begin_earlier_than_planned() -> None:
-    policy = Script([two_legs(0)], [Reroute(0, (tail(1, 6),))], setup=TAILS)
+    policy = Script([two_stages(0)], [Reroute(0, (tail(1, 6),))], setup=TAILS)
     engine = engine_of(policy)
     engine.handle(arrived(0))
     (started,) = engine.handle(finished(6))
-    assert isinstance(started, StartLeg)
-    assert started.batch.legs[1] == tail(1, 6)
+    assert isinstance(started, StartStage)
+    assert started.batch.stages[1] == tail(1, 6)
 
 
 def test_the_rest_of_a_path_may_go_elsewhere_and_leaves_its_worker_to_others() -> None:
     other = run(1, batch=1, worker=1, at_ns=11)
-    policy = Script([two_legs(0)], [], [Reroute(0, (tail(2, 11),)), other], setup=TAILS)
+    policy = Script([two_stages(0)], [], [Reroute(0, (tail(2, 11),)), other], setup=TAILS)
     engine = engine_of(policy)
     engine.handle(arrived(0))
     engine.handle(arrived(1, 1))
-    started = [effect for effect in engine.handle(finished(11)) if isinstance(effect, StartLeg)]
-    assert [(effect.batch.id, effect.leg) for effect in started] == [(0, 1), (1, 0)]
+    started = [effect for effect in engine.handle(finished(11)) if isinstance(effect, StartStage)]
+    assert [(effect.batch.id, effect.stage) for effect in started] == [(0, 1), (1, 0)]
 
 
 def test_what_waits_behind_a_batch_that_is_led_away_begins() -> None:
-    behind = Dispatch(Batch(1, "m", (1,), (Leg(1, "m", 20, 10),)))
-    policy = Script([two_legs(0)], [behind], [], [Reroute(0, (tail(2, 30),))], setup=TAILS)
+    behind = Dispatch(Batch(1, "m", (1,), (Stage(1, "m", 20, 10),)))
+    policy = Script([two_stages(0)], [behind], [], [Reroute(0, (tail(2, 30),))], setup=TAILS)
     engine = engine_of(policy)
     engine.handle(arrived(0))
     engine.handle(arrived(1, 1))
-    assert engine.handle(ClockAdvanced(22)) == [], "the first leg is late, and the batch keeps its place"
+    assert engine.handle(ClockAdvanced(22)) == [], "the first stage is late, and the batch keeps its place"
     assert engine.handle(arrived(2, 23)) == []
     started = engine.handle(finished(24))
-    assert [effect.batch.id for effect in started if isinstance(effect, StartLeg)] == [1]
+    assert [effect.batch.id for effect in started if isinstance(effect, StartStage)] == [1]
     (last,) = engine.handle(ClockAdvanced(30))
-    assert isinstance(last, StartLeg)
-    assert (last.batch.id, last.leg) == (0, 1)
+    assert isinstance(last, StartStage)
+    assert (last.batch.id, last.stage) == (0, 1)
 
 
 def test_a_batch_is_led_around_a_lost_worker() -> None:
-    policy = Script([two_legs(0)], [Reroute(0, (tail(2, 10),))], setup=TAILS)
+    policy = Script([two_stages(0)], [Reroute(0, (tail(2, 10),))], setup=TAILS)
     engine = engine_of(policy)
     engine.handle(arrived(0))
     assert engine.handle(WorkerLost(3, 1)) == []
     (started,) = engine.handle(finished(10))
-    assert isinstance(started, StartLeg)
-    engine.handle(finished(20, leg=1, worker=2, started_ns=10))
+    assert isinstance(started, StartStage)
+    engine.handle(finished(20, stage=1, worker=2, started_ns=10))
     assert engine.tally.answered == 1
     assert not any(isinstance(event, BatchFailed) for event in policy.told)
 
 
-def test_a_batch_that_is_doomed_can_be_saved_when_its_leg_is_over() -> None:
-    policy = Script([two_legs(0)], [], [Reroute(0, (tail(2, 10),))], setup=TAILS)
+def test_a_batch_that_is_doomed_can_be_saved_when_its_stage_is_over() -> None:
+    policy = Script([two_stages(0)], [], [Reroute(0, (tail(2, 10),))], setup=TAILS)
     engine = engine_of(policy)
     engine.handle(arrived(0))
     engine.handle(WorkerLost(3, 1))
     engine.handle(WorkerJoined(4, TAILS.workers[1]))
     policy.answers.append([Reroute(0, (tail(2, 10),))])
-    assert [type(effect) for effect in engine.handle(finished(10))] == [StartLeg]
+    assert [type(effect) for effect in engine.handle(finished(10))] == [StartStage]
 
 
 def test_a_batch_whose_next_worker_is_lost_is_not_saved_by_another_end() -> None:
     """Told of another batch's failure, the policy plans the end of one that is about to fail as well."""
-    ahead = Dispatch(Batch(1, "m", (1,), (Leg(1, "m", 20, 10), tail(2, 30))))
-    first = Dispatch(Batch(0, "m", (0,), (Leg(1, "m", 0, 10),)))
+    ahead = Dispatch(Batch(1, "m", (1,), (Stage(1, "m", 20, 10), tail(2, 30))))
+    first = Dispatch(Batch(0, "m", (0,), (Stage(1, "m", 0, 10),)))
     policy = Script([first], [ahead], [], [Reroute(1, (tail(2, 35),))], setup=TAILS)
     engine = engine_of(policy)
     engine.handle(arrived(0))
@@ -332,21 +333,22 @@ def test_a_batch_whose_next_worker_is_lost_is_not_saved_by_another_end() -> None
 
 
 def test_a_batch_that_is_doomed_begins_nothing_though_its_next_worker_is_free() -> None:
-    """Told of the end of its leg, the policy leads another batch elsewhere, which was before it on the next worker."""
+    """Told of the end of its stage, the policy leads another batch elsewhere, which was before it on the next
+    worker."""
     pipelines = (*M_PIPELINES, Pipeline(("m", "tail", "n"), max_rows=4))
     setup = Setup(
         (Model("m", max_rows=4, pipelines=pipelines), MODELS[1]),
         (Worker(0, "w0", ("m",)), Worker(1, "w1", ("tail",)), Worker(2, "w2", ("n",))),
         PROFILES,
     )
-    doomed = Dispatch(Batch(0, "m", (0,), (Leg(0, "m", 0, 10), tail(1, 10), Leg(2, "n", 20, 10))))
-    behind = Dispatch(Batch(1, "m", (1,), (Leg(0, "m", 20, 10), tail(1, 40))))
+    doomed = Dispatch(Batch(0, "m", (0,), (Stage(0, "m", 0, 10), tail(1, 10), Stage(2, "n", 20, 10))))
+    behind = Dispatch(Batch(1, "m", (1,), (Stage(0, "m", 20, 10), tail(1, 40))))
     policy = Script([doomed], [behind], [], [Reroute(1, (tail(1, 45),))], setup=setup)
     engine = engine_of(policy)
     engine.handle(arrived(0))
     engine.handle(arrived(1, 1))
     engine.handle(WorkerLost(3, 2))
-    assert not any(isinstance(effect, StartLeg) for effect in engine.handle(finished(10)))
+    assert not any(isinstance(effect, StartStage) for effect in engine.handle(finished(10)))
     engine.validate()
     assert engine.in_flight == 1
 
@@ -354,25 +356,25 @@ def test_a_batch_that_is_doomed_begins_nothing_though_its_next_worker_is_free() 
 def test_what_was_to_start_as_its_worker_is_lost_may_go_elsewhere() -> None:
     """The loss is known before planned starts are looked at: the batch has not begun, and nobody is told so."""
     later = run(0, at_ns=10)
-    policy = Script([later], [Reroute(0, (Leg(2, "m", 10, 10),))])
+    policy = Script([later], [Reroute(0, (Stage(2, "m", 10, 10),))])
     engine = engine_of(policy)
     engine.handle(arrived(0))
     (started,) = engine.handle(WorkerLost(10, 0))
-    assert isinstance(started, StartLeg)
-    assert started.batch.legs[0].worker_id == 2
+    assert isinstance(started, StartStage)
+    assert started.batch.stages[0].worker_id == 2
     engine.validate()
 
 
-def test_a_batch_that_waits_does_not_begin_a_leg_as_others_of_the_same_loss_fail() -> None:
-    """It is doomed as well: its worker, free of those before it, is not to run a leg of it in vain."""
+def test_a_batch_that_waits_does_not_begin_a_stage_as_others_of_the_same_loss_fail() -> None:
+    """It is doomed as well: its worker, free of those before it, is not to run a stage of it in vain."""
     parts = ("a", "b", "c")
     setup = Setup(
         (Model("p", max_rows=4, pipelines=(Pipeline(parts, max_rows=4),)),),
         (Worker(0, "ac0", ("a", "c")), Worker(1, "b1", ("b",)), Worker(2, "c2", ("c",)), Worker(3, "a3", ("a",))),
         tuple(Profile(part, "default", (10, 20, 30, 40)) for part in parts),
     )
-    ahead = Dispatch(Batch(0, "p", (0,), (Leg(0, "a", 0, 10), Leg(1, "b", 10, 10), Leg(2, "c", 20, 10))))
-    waits = Dispatch(Batch(1, "p", (1,), (Leg(3, "a", 0, 10), Leg(1, "b", 20, 10), Leg(0, "c", 30, 10))))
+    ahead = Dispatch(Batch(0, "p", (0,), (Stage(0, "a", 0, 10), Stage(1, "b", 10, 10), Stage(2, "c", 20, 10))))
+    waits = Dispatch(Batch(1, "p", (1,), (Stage(3, "a", 0, 10), Stage(1, "b", 20, 10), Stage(0, "c", 30, 10))))
     engine = engine_of(Script([ahead], [waits], setup=setup))
     engine.handle(arrived(0, model="p"))
     engine.handle(arrived(1, model="p"))
@@ -383,27 +385,27 @@ def test_a_batch_that_waits_does_not_begin_a_leg_as_others_of_the_same_loss_fail
 
 
 @pytest.mark.parametrize(
-    ("number", "legs", "message"),
+    ("number", "stages", "message"),
     [
-        (3, (Leg(0, "m", 5, 10), tail(1, 15)), "from leg 0 on, which has begun"),
-        (3, (Leg(1, "m", 10, 10),), "it has to go through \\['tail'\\]"),
+        (3, (Stage(0, "m", 5, 10), tail(1, 15)), "from stage 0 on, which has begun"),
+        (3, (Stage(1, "m", 10, 10),), "it has to go through \\['tail'\\]"),
         (3, (tail(1, 9),), "starts at 9 before 10"),
         (2, (tail(0, 10),), "worker 0 does not host 'tail'"),
         (2, (tail(2, 32),), "overlaps what is booked on worker 2"),
     ],
 )
 def test_a_route_that_cannot_be_is_refused_and_the_old_one_stands(
-    number: int, legs: tuple[Leg, ...], message: str
+    number: int, stages: tuple[Stage, ...], message: str
 ) -> None:
-    blocking = Dispatch(Batch(2, "m", (2,), (Leg(0, "m", 20, 10), tail(2, 30))))
-    policy = Script([two_legs(0)], [blocking], [Reroute(0, legs)], setup=TAILS)
+    blocking = Dispatch(Batch(2, "m", (2,), (Stage(0, "m", 20, 10), tail(2, 30))))
+    policy = Script([two_stages(0)], [blocking], [Reroute(0, stages)], setup=TAILS)
     engine = engine_of(policy)
     engine.handle(arrived(0))
     engine.handle(arrived(2, 1))
     with pytest.raises(InvariantViolation, match=f"invariant {number}: .*{message}"):
         engine.handle(arrived(3, 2))
     (started,) = engine.handle(finished(10))
-    assert started == StartLeg(two_legs(0).batch, 1, 1)
+    assert started == StartStage(two_stages(0).batch, 1, 1)
 
 
 def test_only_what_is_on_its_way_can_be_rerouted() -> None:
@@ -412,12 +414,12 @@ def test_only_what_is_on_its_way_can_be_rerouted() -> None:
         engine.handle(arrived(0))
 
 
-def test_of_two_legs_that_are_planned_alike_the_one_that_is_over_is_struck() -> None:
-    leg, alike = (Leg(0, "m", start_ns=10, duration_ns=5) for _ in range(2))
-    first, second = (Flight(Batch(number, "m", (number,), (each,)), [], 1) for number, each in ((1, leg), (2, alike)))
+def test_of_two_stages_that_are_planned_alike_the_one_that_is_over_is_struck() -> None:
+    stage, alike = (Stage(0, "m", start_ns=10, duration_ns=5) for _ in range(2))
+    first, second = (Flight(Batch(number, "m", (number,), (each,)), [], 1) for number, each in ((1, stage), (2, alike)))
     booked = Bookings(WORKERS[0], frozenset({"m"}), set())
-    booked.book(leg, first)
+    booked.book(stage, first)
     booked.book(alike, second)
     assert booked.strike(alike)
-    assert (booked.flights, booked.legs[0] is leg) == ([first], True)
+    assert (booked.flights, booked.stages[0] is stage) == ([first], True)
     assert not booked.strike(alike)

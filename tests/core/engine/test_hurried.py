@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.api import NEVER, Drop, LegFinished, Model, Profile, Request, RequestArrived, Setup, Worker
+from tidegate.api import NEVER, Drop, Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker
 from tidegate.api import RequestCancelled as Cancelled
 from tidegate.api.profile import SURPRISE
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartLeg
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartStage
 from tidegate.host import Plugins
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import Outcome, failed, finished
 
 PLUGINS = Plugins.installed()
 PUNCTUAL = [name for name, spec in PLUGINS.policies.items() if not spec.policy.best_effort]
-LEG_NS, PLANNED_NS = 1_000, 100
+STAGE_NS, PLANNED_NS = 1_000, 100
 """The first batch takes ten times as long as was planned."""
 SETUP = Setup(
     models=(Model("m", 4),),
@@ -33,8 +33,8 @@ def _arrived(request_id: int, now_ns: int, due_ns: int) -> RequestArrived:
     return RequestArrived(now_ns, Request(request_id, "m", 1, now_ns, due_ns))
 
 
-def _starts(engine: Engine, event: AnyStimulus) -> tuple[StartLeg, ...]:
-    return tuple(effect for effect in engine.handle(event) if isinstance(effect, StartLeg))
+def _starts(engine: Engine, event: AnyStimulus) -> tuple[StartStage, ...]:
+    return tuple(effect for effect in engine.handle(event) if isinstance(effect, StartStage))
 
 
 @pytest.mark.parametrize("later_ns", [NEVER, 20_000_000])
@@ -51,7 +51,7 @@ def test_it_is_told_while_the_one_before_it_waits(policy: str, later_ns: int) ->
         engine.validate()
     assert wakes == [Drop(2, "deadline")]
     assert engine.now_ns == began_ns + 500 - PLANNED_NS // SURPRISE + 1, "it may be quicker than expected"
-    over = LegFinished(began_ns + LEG_NS, first.batch.id, 0, 0, began_ns, began_ns + LEG_NS)
+    over = StageFinished(began_ns + STAGE_NS, first.batch.id, 0, 0, began_ns, began_ns + STAGE_NS)
     (second,) = _starts(engine, over) or _starts(engine, ClockAdvanced(engine.next_wake_ns or 0))
     assert second.batch.request_ids == (1,)
 
@@ -62,7 +62,7 @@ def test_where_late_ones_are_served_nobody_wakes_for_it() -> None:
     engine.handle(_arrived(1, 1, NEVER))
     engine.handle(_arrived(2, 1, 500))
     assert engine.next_wake_ns is None
-    (second,) = _starts(engine, LegFinished(1 + LEG_NS, 0, 0, 0, 1, 1 + LEG_NS))
+    (second,) = _starts(engine, StageFinished(1 + STAGE_NS, 0, 0, 0, 1, 1 + STAGE_NS))
     assert second.batch.request_ids == (1, 2)
 
 
@@ -89,10 +89,10 @@ class _Told:
             self.came[event.request.id] = event
         elif isinstance(event, Cancelled):
             self.ended_ns.setdefault(event.request_id, event.now_ns)
-        elif isinstance(event, LegFinished):
+        elif isinstance(event, StageFinished):
             self.ended_ns.update(dict.fromkeys(self._batches[event.batch_id], event.now_ns))
         for effect in effects:
-            if isinstance(effect, StartLeg):
+            if isinstance(effect, StartStage):
                 self._batches[effect.batch.id] = effect.batch.request_ids
             elif isinstance(effect, Drop):
                 self.dropped_ns[effect.request_id] = self.ended_ns[effect.request_id] = event.now_ns
@@ -101,14 +101,14 @@ class _Told:
 @settings(deadline=None)
 @given(
     policy=st.sampled_from(PUNCTUAL),
-    # When, how much time it has, whether its client leaves, and whether its leg fails.
+    # When, how much time it has, whether its client leaves, and whether its stage fails.
     plan=st.lists(st.tuples(st.integers(1, 2_000), st.integers(50, 3_000), st.booleans(), st.booleans()), max_size=25),
     slowness=st.integers(1, 12),
 )
 def test_nobody_waits_beyond_its_deadline_behind_one_that_has_more(
     policy: str, plan: list[tuple[int, int, bool, bool]], slowness: int
 ) -> None:
-    def execute(effect: StartLeg, started_ns: int) -> Outcome:
+    def execute(effect: StartStage, started_ns: int) -> Outcome:
         ended_ns = started_ns + slowness * PLANNED_NS
         if plan[effect.batch.request_ids[0]][3]:
             return failed(effect, ended_ns, "made to fail", retry=True)

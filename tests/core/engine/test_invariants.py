@@ -25,8 +25,8 @@ from tests.core.engine.worlds import (
     world,
 )
 from tests.examples import examples
-from tidegate.api import AnyCommand, AnyEvent, Commands, Drop, LegFinished, PolicySpec, RequestArrived
-from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, InvariantViolation, PolicyReplaced, StartLeg
+from tidegate.api import AnyCommand, AnyEvent, Commands, Drop, PolicySpec, RequestArrived, StageFinished
+from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, InvariantViolation, PolicyReplaced, StartStage
 from tidegate.engine.kernel.overlap import LONGEST_NS
 from tidegate.host import Plugins
 from tidegate.observation import Recorder, read_log
@@ -81,17 +81,22 @@ def without_shape(event: AnyStimulus) -> AnyStimulus:
 @every_policy
 @worlds
 @a_few
-def test_2_exclusivity_nothing_is_sent_long_before_the_leg_before_it_ends(spec: PolicySpec, rng: random.Random) -> None:
-    """Where legs take as long as expected it can be told how early: no more than the lead, whatever is urgent then."""
+def test_2_exclusivity_nothing_is_sent_long_before_the_stage_before_it_ends(
+    spec: PolicySpec, rng: random.Random
+) -> None:
+    """Where stages take as long as expected it can be told how early: no more than the lead, whatever is urgent
+    then."""
     scenario = random_world(rng, disturbances=False, pipelines=spec.policy.runs_pipelines and rng.random() < 0.5)
     events = [without_shape(event) for event in scenario.events]  # what a new shape takes is a guess
     watch = Watch()
     driver = run(spec, replace(scenario, events=tuple(events)), observer=watch)
-    sent = {(effect.batch.id, effect.leg): now_ns for now_ns, effect in driver.effects if isinstance(effect, StartLeg)}
-    before: dict[int, LegFinished] = {}
+    sent = {
+        (effect.batch.id, effect.stage): now_ns for now_ns, effect in driver.effects if isinstance(effect, StartStage)
+    }
+    before: dict[int, StageFinished] = {}
     for event, _ in watch.seen:
-        if isinstance(event, LegFinished):
-            early_ns = event.started_ns - sent[event.batch_id, event.leg]
+        if isinstance(event, StageFinished):
+            early_ns = event.started_ns - sent[event.batch_id, event.stage]
             if early_ns:
                 ran_ns = before[event.worker_id].ended_ns - before[event.worker_id].started_ns
                 assert early_ns <= min(LONGEST_NS, ran_ns)
@@ -105,14 +110,14 @@ def test_3_causality(spec: PolicySpec, rng: random.Random) -> None:
     watch = Watch()
     driver = run(spec, world(spec, rng), observer=watch)
     for now_ns, effect in driver.effects:
-        if isinstance(effect, StartLeg) and (effect.batch.id, effect.leg) not in driver.sent_behind:
-            assert effect.batch.legs[effect.leg].start_ns <= now_ns, "as planned, or as planned anew"
+        if isinstance(effect, StartStage) and (effect.batch.id, effect.stage) not in driver.sent_behind:
+            assert effect.batch.stages[effect.stage].start_ns <= now_ns, "as planned, or as planned anew"
     arrived = {event.request.id: event.now_ns for event, _ in watch.seen if isinstance(event, RequestArrived)}
     for decided_ns, dispatch in watch.dispatches():
         batch = dispatch.batch
         assert all(arrived[request_id] <= decided_ns for request_id in batch.request_ids)
-        assert all(decided_ns <= leg.start_ns for leg in batch.legs)
-        assert all(before.end_ns <= after.start_ns for before, after in itertools.pairwise(batch.legs))
+        assert all(decided_ns <= stage.start_ns for stage in batch.stages)
+        assert all(before.end_ns <= after.start_ns for before, after in itertools.pairwise(batch.stages))
 
 
 @every_policy
@@ -208,13 +213,13 @@ def test_8_deadline_honesty(spec: PolicySpec, rng: random.Random) -> None:
         batch = dispatch.batch
         taken = [requests[request_id] for request_id in batch.request_ids]
         rows = sum(request.rows for request in taken)
-        along = [profiles[leg.partition, kinds[leg.worker_id]] for leg in batch.legs]
-        booked = zip(batch.legs, along, strict=True)
-        assert all(leg.duration_ns >= profile.planned_ns(rows) for leg, profile in booked)
+        along = [profiles[stage.partition, kinds[stage.worker_id]] for stage in batch.stages]
+        booked = zip(batch.stages, along, strict=True)
+        assert all(stage.duration_ns >= profile.planned_ns(rows) for stage, profile in booked)
         planned_ns = sum(profile.planned_ns(rows) for profile in along[:-1])
-        soonest_ns = batch.legs[0].start_ns + planned_ns + along[-1].least_ns(rows)
+        soonest_ns = batch.stages[0].start_ns + planned_ns + along[-1].least_ns(rows)
         assert all(
-            soonest_ns <= request.deadline_ns or request.late_until_ns > batch.legs[0].start_ns for request in taken
+            soonest_ns <= request.deadline_ns or request.late_until_ns > batch.stages[0].start_ns for request in taken
         )
 
 

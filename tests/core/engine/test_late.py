@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.examples import examples
-from tidegate.api import NEVER, BatchFailed, Drop, LegFinished, Model, Profile, Request, RequestArrived, Setup, Worker
+from tidegate.api import NEVER, BatchFailed, Drop, Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker
 from tidegate.api import RequestCancelled as Cancelled
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged, StartLeg
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged, StartStage
 from tidegate.host import Plugins
 from tidegate.observation import Stories
 from tidegate.sim import ExactWorkers, Simulation
@@ -20,7 +20,7 @@ from tidegate.sim.workers import Outcome, finished
 
 PLUGINS = Plugins.installed()
 DROPPING = [name for name, spec in PLUGINS.policies.items() if not spec.policy.best_effort]
-LEG_NS, SLO_NS = 1_000, 1_500
+STAGE_NS, SLO_NS = 1_000, 1_500
 SEEDS = 12
 
 
@@ -28,7 +28,7 @@ def _setup(workers: int = 1, max_rows: int = 4, merge_limit: int | None = None) 
     return Setup(
         models=(Model("m", max_rows, SLO_NS, merge_limit=merge_limit, late="serve"),),
         workers=tuple(Worker(number, f"w{number}", ("m",)) for number in range(workers)),
-        profiles=(Profile.linear("m", alpha_ms=0, beta_ms=LEG_NS / 1e6, max_rows=max_rows),),
+        profiles=(Profile.linear("m", alpha_ms=0, beta_ms=STAGE_NS / 1e6, max_rows=max_rows),),
     )
 
 
@@ -45,20 +45,20 @@ def _arrived(
 
 
 class _Run:
-    """An engine whose legs take as long as planned; what started, and what was dropped."""
+    """An engine whose stages take as long as planned; what started, and what was dropped."""
 
-    def __init__(self, engine: Engine, events: list[AnyStimulus], leg_ns: int = LEG_NS) -> None:
+    def __init__(self, engine: Engine, events: list[AnyStimulus], stage_ns: int = STAGE_NS) -> None:
         self.engine = engine
         self.batches: list[tuple[int, ...]] = []
         self.ended_ns: dict[int, int] = {}
         self.dropped: Counter[str] = Counter()
-        self._leg_ns = leg_ns
+        self._stage_ns = stage_ns
         self.simulation = Simulation(engine, ExactWorkers(self._execute), listeners=[self])
         self.simulation.schedule(sorted(events, key=lambda event: event.now_ns))
         self.simulation.run()
 
-    def _execute(self, effect: StartLeg, started_ns: int) -> Outcome:
-        ended_ns = started_ns + self._leg_ns
+    def _execute(self, effect: StartStage, started_ns: int) -> Outcome:
+        ended_ns = started_ns + self._stage_ns
         self.batches.append(effect.batch.request_ids)
         self.ended_ns.update(dict.fromkeys(effect.batch.request_ids, ended_ns))
         return finished(effect, started_ns, ended_ns)
@@ -121,7 +121,7 @@ def test_callers_in_a_closed_loop_wait_no_longer_than_first_come_first_served_wo
     waits_ns: list[int] = []
 
     class Callers(_Run):
-        def _execute(self, effect: StartLeg, started_ns: int) -> Outcome:
+        def _execute(self, effect: StartStage, started_ns: int) -> Outcome:
             outcome = super()._execute(effect, started_ns)
             for number in effect.batch.request_ids:
                 waits_ns.append(self.ended_ns[number] - arrived_ns[number])
@@ -134,7 +134,7 @@ def test_callers_in_a_closed_loop_wait_no_longer_than_first_come_first_served_wo
     arrived_ns = dict.fromkeys(range(4), 1)
     Callers(engine, [_arrived(number, 1) for number in range(4)])
     assert len(waits_ns) == 80
-    assert max(waits_ns) <= 4 * LEG_NS + SLO_NS, "a turn each, and what a policy waits for with an idle worker"
+    assert max(waits_ns) <= 4 * STAGE_NS + SLO_NS, "a turn each, and what a policy waits for with an idle worker"
 
 
 def test_what_other_clients_have_waiting_is_every_second_batch() -> None:
@@ -158,7 +158,7 @@ def test_clients_are_served_late_in_turn() -> None:
 def test_a_client_that_waits_no_longer_is_told(policy: str) -> None:
     engine = _engine(policy)
     events: list[AnyStimulus] = [_arrived(0, 1), _arrived(1, 2, slo_ns=600, until_ns=700)]
-    run = _Run(engine, events, leg_ns=5_000)
+    run = _Run(engine, events, stage_ns=5_000)
     assert run.dropped == {"deadline": 1}
     assert run.batches == [(0,)]
 
@@ -181,8 +181,8 @@ def test_it_is_tried_again_though_its_deadline_has_passed(policy: str) -> None:
     (again,) = _started(engine, failed)
     assert again.batch.request_ids == (0,)
     engine.validate()
-    over_ns = failed.now_ns + LEG_NS
-    engine.handle(LegFinished(over_ns, again.batch.id, 0, 0, failed.now_ns, over_ns))
+    over_ns = failed.now_ns + STAGE_NS
+    engine.handle(StageFinished(over_ns, again.batch.id, 0, 0, failed.now_ns, over_ns))
     assert (engine.tally.answered, engine.tally.late) == (1, 1)
 
 
@@ -223,7 +223,7 @@ def test_the_story_of_one() -> None:
 
 @pytest.mark.parametrize("policy", DROPPING)
 def test_those_in_time_hardly_lose(policy: str) -> None:
-    """They lose a leg here and there that had begun with late ones as they came: one in twenty on average.
+    """They lose a stage here and there that had begun with late ones as they came: one in twenty on average.
 
     It is no bound for single runs: in one of some hundred a fifth was lost, with ppipe a third.
     """
@@ -233,7 +233,7 @@ def test_those_in_time_hardly_lose(policy: str) -> None:
         load, setup = rng.uniform(0.3, 2.0), _setup(rng.randint(1, 3))
         at_ns, plan = 1.0, []
         for number in range(sent):
-            at_ns += rng.expovariate(load * len(setup.workers) / LEG_NS)
+            at_ns += rng.expovariate(load * len(setup.workers) / STAGE_NS)
             plan.append(_arrived(number, int(at_ns), slo_ns=rng.choice((1_500, 3_000))))
         serving = _Run(_engine(policy, setup), list(plan))
         dropped: list[AnyStimulus] = [replace(event, request=replace(event.request, late_until_ns=0)) for event in plan]
@@ -247,5 +247,5 @@ def _in_time(run: _Run) -> int:
     return run.engine.tally.answered - run.engine.tally.late
 
 
-def _started(engine: Engine, event: AnyStimulus) -> list[StartLeg]:
-    return [effect for effect in engine.handle(event) if isinstance(effect, StartLeg)]
+def _started(engine: Engine, event: AnyStimulus) -> list[StartStage]:
+    return [effect for effect in engine.handle(event) if isinstance(effect, StartStage)]

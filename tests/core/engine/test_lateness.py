@@ -26,8 +26,8 @@ from tidegate.api import (
     Worker,
     ms_to_ns,
 )
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartLeg
-from tidegate.engine.estimates.lateness import LATEST, TOO_SHORT_NS, UNSEEN_LEGS, Lateness
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartStage
+from tidegate.engine.estimates.lateness import LATEST, TOO_SHORT_NS, UNSEEN_STAGES, Lateness
 from tidegate.host import Plugins
 from tidegate.sim import Simulation
 
@@ -77,8 +77,8 @@ def test_a_slack_that_keeps_everybody_from_waiting_falls() -> None:
         for number, at_ns in enumerate(arrivals_ns)
     )
     simulation.run()
-    started = [effect for _, effect in effects if isinstance(effect, StartLeg)]
-    assert {effect.rows for effect in started[: UNSEEN_LEGS // 2]} == {1}
+    started = [effect for _, effect in effects if isinstance(effect, StartStage)]
+    assert {effect.rows for effect in started[: UNSEEN_STAGES // 2]} == {1}
     assert min(effect.rows for effect in started[-30:-1]) >= 3
     assert engine.tally.answered == len(arrivals_ns)
 
@@ -171,7 +171,7 @@ class Sleepy(Engine):
 def test_a_lone_request_on_an_idle_worker_is_answered_however_late_timers_fire(
     policy: str, late_ms: list[float], gaps_ms: list[int]
 ) -> None:
-    """SLO 100 ms, legs of 5 ms. Nobody knows how late they fire before two were later than was planned for.
+    """SLO 100 ms, stages of 5 ms. Nobody knows how late they fire before two were later than was planned for.
 
     Those are run nevertheless: nobody is better off where the worker stays idle.
     """

@@ -18,10 +18,12 @@ GUESS = Profile.linear("m", alpha_ms=0.05, beta_ms=0.5, max_rows=32)
 TRUTH = Profile.linear("m", alpha_ms=2.5, beta_ms=7, max_rows=MAX_ROWS)
 
 
-def teach(learner: ProfileLearner, truth: Profile, rng: random.Random, legs: int, noise: float = 0.0) -> list[Profile]:
-    """Let it see legs of random sizes; returns what it published."""
+def teach(
+    learner: ProfileLearner, truth: Profile, rng: random.Random, stages: int, noise: float = 0.0
+) -> list[Profile]:
+    """Let it see stages of random sizes; returns what it published."""
     published = []
-    for _ in range(legs):
+    for _ in range(stages):
         rows = rng.randint(1, MAX_ROWS)
         learned = learner.observe(rows, round(truth.planned_ns(rows) * (1 + rng.uniform(-noise, noise))))
         if learned:
@@ -30,7 +32,7 @@ def teach(learner: ProfileLearner, truth: Profile, rng: random.Random, legs: int
 
 
 def test_it_finds_alpha_and_beta_from_a_wrong_base() -> None:
-    learned = teach(ProfileLearner(BASE), TRUTH, random.Random(1), legs=400)[-1]
+    learned = teach(ProfileLearner(BASE), TRUTH, random.Random(1), stages=400)[-1]
     alpha_ns = (learned.planned_ns(MAX_ROWS) - learned.planned_ns(1)) / (MAX_ROWS - 1)
     assert abs(alpha_ns / ms_to_ns(2.5) - 1) < 0.03
     for rows in range(1, MAX_ROWS + 1):
@@ -39,20 +41,20 @@ def test_it_finds_alpha_and_beta_from_a_wrong_base() -> None:
 
 def test_noise_is_planned_for_with_a_margin() -> None:
     noise = 0.1
-    learned = teach(ProfileLearner(BASE), TRUTH, random.Random(2), legs=600, noise=noise)[-1]
+    learned = teach(ProfileLearner(BASE), TRUTH, random.Random(2), stages=600, noise=noise)[-1]
     for rows in (4, 8, 16):
         margin_ns = learned.planned_ns(rows) - TRUTH.planned_ns(rows)
-        assert 0 < margin_ns < 1.1 * noise * TRUTH.planned_ns(MAX_ROWS), "no leg strays further than the largest may"
+        assert 0 < margin_ns < 1.1 * noise * TRUTH.planned_ns(MAX_ROWS), "no stage strays further than the largest may"
 
 
 def test_the_plan_covers_what_a_skewed_delay_adds() -> None:
     """A mean and some mean deviations would not: of an exponential delay 5 % exceed its mean by two of its own."""
     rng = random.Random(5)
     learner, planned, seen, late = ProfileLearner(BASE), BASE, 0, 0
-    for leg in range(4000):
+    for stage in range(4000):
         rows = rng.randint(1, MAX_ROWS)
         took_ns = BASE.planned_ns(rows) + ms_to_ns(1 + 0.05 * rows + rng.expovariate(1 / 0.5))
-        if leg >= LATEST:
+        if stage >= LATEST:
             seen += 1
             late += took_ns > planned.planned_ns(rows)
         planned = learner.observe(rows, took_ns) or planned
@@ -62,19 +64,19 @@ def test_the_plan_covers_what_a_skewed_delay_adds() -> None:
 
 
 def long_tailed_ns(rng: random.Random) -> int:
-    """A leg of a real GPU that anybody may disturb, however many rows it has: 9 ms in the middle, 95 % in 17 ms."""
+    """A stage of a real GPU that anybody may disturb, however many rows it has: 9 ms in the middle, 95 % in 17 ms."""
     return ms_to_ns(9 * rng.lognormvariate(0, 0.9 if rng.random() < 0.02 else 0.4))
 
 
-def test_of_legs_with_a_long_tail_the_mean_is_expected_and_the_tail_is_planned_for() -> None:
+def test_of_stages_with_a_long_tail_the_mean_is_expected_and_the_tail_is_planned_for() -> None:
     """What takes equally long at any size, from a guess: neither number is drawn to the other, or to the guess."""
     rng = random.Random(8)
     mean_ns = sum(long_tailed_ns(rng) for _ in range(20_000)) / 20_000
     learner = ProfileLearner(GUESS)
     told, expected, covered = GUESS, dict[int, list[float]](), []
-    for leg in range(3000):
+    for stage in range(3000):
         rows, took_ns = rng.randint(1, GUESS.max_rows), long_tailed_ns(rng)
-        if leg >= LATEST:
+        if stage >= LATEST:
             covered.append(took_ns <= told.planned_ns(rows))
             for size in (1, 8, GUESS.max_rows):
                 expected.setdefault(size, []).append(told.expected_ns(size) / mean_ns)
@@ -101,14 +103,14 @@ LINEAR = Profile.linear("m", alpha_ms=1, beta_ms=5, max_rows=32)
 def test_of_sizes_never_seen_nobody_believes_what_no_gpu_does(
     seen: tuple[int, int], unseen: int, most: float, cv: float
 ) -> None:
-    """From the proxy's guess, which is wrong by a factor of ten: what legs stray by must not be taken for a slope."""
+    """From the proxy's guess, which is wrong by a factor of ten: what stages stray by must not be taken for a slope."""
     shares = []
     for seed in range(5):
         rng, learner = random.Random(seed), ProfileLearner(GUESS)
-        for leg in range(500):
+        for stage in range(500):
             rows = rng.randint(*seen)
             learner.observe(rows, jittered_ns(rng, LINEAR, rows, cv))
-            if leg >= PUBLISH_EVERY:
+            if stage >= PUBLISH_EVERY:
                 shares.append(learner.published.expected_ns(unseen) / LINEAR.expected_ns(unseen))
     assert min(shares) > 0.15, "what a row takes in a batch, it takes alone"
     assert max(shares) < most
@@ -124,7 +126,7 @@ def test_a_base_that_is_right_is_right_for_sizes_that_were_never_seen() -> None:
 
 
 @pytest.mark.parametrize(("same", "cv"), [(True, 0.0), (False, 0.3), (False, 0.5)])
-def test_the_margin_follows_how_legs_stray(same: bool, cv: float) -> None:
+def test_the_margin_follows_how_stages_stray(same: bool, cv: float) -> None:
     """A delay is the same at any size, what others take of a GPU is a share: each size has a margin of its own."""
     rng, learner = random.Random(10), ProfileLearner(LINEAR)
 
@@ -133,17 +135,17 @@ def test_the_margin_follows_how_legs_stray(same: bool, cv: float) -> None:
 
     truth = {rows: sorted(took_ns(rows) for _ in range(20_000))[19_800] for rows in (1, 8, 32)}
     planned: dict[int, list[float]] = {rows: [] for rows in truth}
-    for leg in range(4000):
+    for stage in range(4000):
         rows = rng.randint(1, 32)
         learner.observe(rows, took_ns(rows))
-        if leg >= LATEST:
+        if stage >= LATEST:
             for size, told in planned.items():
                 told.append(learner.published.planned_ns(size) / truth[size])
     for size, told in planned.items():
         assert 0.8 < sum(told) / len(told) < 1.6, size
 
 
-def test_what_changes_is_soon_believed_though_many_legs_decide() -> None:
+def test_what_changes_is_soon_believed_though_many_stages_decide() -> None:
     rng, learner = random.Random(11), ProfileLearner(LINEAR)
     for factor in (1, 2, 1):
         truth = LINEAR.scaled(factor)
@@ -158,15 +160,15 @@ def test_what_changes_is_soon_believed_though_many_legs_decide() -> None:
             assert told == pytest.approx(1, abs=0.25)
 
 
-def test_a_guess_that_all_legs_contradict_does_not_stand_for_long() -> None:
+def test_a_guess_that_all_stages_contradict_does_not_stand_for_long() -> None:
     learner = ProfileLearner(GUESS)
-    assert learner.observe(1, LINEAR.expected_ns(1)) is None, "one leg may be an outlier"
+    assert learner.observe(1, LINEAR.expected_ns(1)) is None, "one stage may be an outlier"
     learned = learner.observe(4, LINEAR.expected_ns(4))
     assert learned is not None
     assert learned.expected_ns(1) / LINEAR.expected_ns(1) == pytest.approx(1, abs=0.3)
 
 
-def test_legs_that_warm_workers_up_are_hearsay_until_another_is_seen() -> None:
+def test_stages_that_warm_workers_up_are_hearsay_until_another_is_seen() -> None:
     learner = ProfileLearner(GUESS)
     assert learner.observe_warming(1, ms_to_ns(450)) is None, "one may take as long as it likes"
     learned = learner.observe_warming(1, ms_to_ns(30))
@@ -182,9 +184,9 @@ def test_legs_that_warm_workers_up_are_hearsay_until_another_is_seen() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, MAX_ROWS), st.integers(1, 10**9)), min_size=PUBLISH_EVERY, max_size=60))
-def test_no_row_takes_longer_in_a_batch_than_alone(legs: list[tuple[int, int]]) -> None:
+def test_no_row_takes_longer_in_a_batch_than_alone(stages: list[tuple[int, int]]) -> None:
     learner = ProfileLearner(BASE)
-    for rows, duration_ns in legs:
+    for rows, duration_ns in stages:
         learner.observe(rows, duration_ns)
         told = learner.published
         assert all(told.expected_ns(size) <= size * (told.expected_ns(1) + 2) for size in range(1, MAX_ROWS + 1))
@@ -193,7 +195,7 @@ def test_no_row_takes_longer_in_a_batch_than_alone(legs: list[tuple[int, int]]) 
 def test_a_base_that_is_a_little_short_is_corrected_at_once_and_a_little_long_is_left() -> None:
     def off_by(share: float) -> list[Profile]:
         truth = Profile("m", "default", tuple(round(ns * share) for ns in BASE.expected))
-        return teach(ProfileLearner(BASE), truth, random.Random(6), legs=200)
+        return teach(ProfileLearner(BASE), truth, random.Random(6), stages=200)
 
     (learned,) = off_by(1.005)
     assert all(learned.planned_ns(rows) >= 1.005 * BASE.planned_ns(rows) - 1 for rows in range(1, MAX_ROWS + 1))
@@ -215,13 +217,13 @@ def test_that_larger_pictures_take_longer_is_no_reason_never_to_merge_two() -> N
 
 
 def test_a_shape_borrows_no_margin_out_of_all_proportion() -> None:
-    """Of a shape whose legs were all large it may be believed that a row takes far less than it does."""
+    """Of a shape whose stages were all large it may be believed that a row takes far less than it does."""
     rng, others = random.Random(6), dict[str, ProfileLearner]()
     for shape in ("x:1", "x:2"):
         others[shape] = ProfileLearner(BASE.of_shape(shape), others=others)
     for _ in range(40):
         others["x:1"].observe(MAX_ROWS, ms_to_ns(rng.choice((2, 40))))
-    assert teach(others["x:2"], TRUTH, rng, legs=16)[-1].planned_ns(MAX_ROWS) < ms_to_ns(1000)
+    assert teach(others["x:2"], TRUTH, rng, stages=16)[-1].planned_ns(MAX_ROWS) < ms_to_ns(1000)
 
 
 def test_what_a_shape_borrows_is_no_more_for_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +232,7 @@ def test_what_a_shape_borrows_is_no_more_for_many_others(monkeypatch: pytest.Mon
     shapes = [f"x:{width}" for width in range(1, 41)]
     for shape in shapes:
         others[shape] = ProfileLearner(BASE.of_shape(shape), others=others)
-        teach(others[shape], TRUTH, rng, legs=LATEST if shape != shapes[-1] else 1, noise=0.1)
+        teach(others[shape], TRUTH, rng, stages=LATEST if shape != shapes[-1] else 1, noise=0.1)
     looked_at = 0
     at = Correction.at
 
@@ -240,29 +242,30 @@ def test_what_a_shape_borrows_is_no_more_for_many_others(monkeypatch: pytest.Mon
         return at(correction, rows)
 
     monkeypatch.setattr(Correction, "at", counting)
-    learned = teach(others[shapes[-1]], TRUTH, rng, legs=PUBLISH_EVERY - 1, noise=0.1)[-1]
+    learned = teach(others[shapes[-1]], TRUTH, rng, stages=PUBLISH_EVERY - 1, noise=0.1)[-1]
     assert looked_at < 8 * LATEST
     assert 0.05 < learned.planned_ns(8) / learned.expected_ns(8) - 1 < 0.15, "it is borrowed"
 
 
 def test_a_transient_is_forgotten() -> None:
-    """The first legs are far from what is expected; they must not keep the margin wide once the correction is known."""
-    learned = teach(ProfileLearner(BASE), TRUTH, random.Random(7), legs=64)[-1]
+    """The first stages are far from what is expected; they must not keep the margin wide once the correction is
+    known."""
+    learned = teach(ProfileLearner(BASE), TRUTH, random.Random(7), stages=64)[-1]
     assert all(learned.planned_ns(rows) < 1.05 * TRUTH.planned_ns(rows) for rows in range(1, MAX_ROWS + 1))
 
 
 def test_a_true_base_is_left_alone() -> None:
-    assert teach(ProfileLearner(BASE), BASE, random.Random(3), legs=200) == []
+    assert teach(ProfileLearner(BASE), BASE, random.Random(3), stages=200) == []
 
 
 def test_hiccups_do_not_teach() -> None:
     rng = random.Random(4)
     learner = ProfileLearner(BASE)
-    published = teach(learner, TRUTH, rng, legs=400)
+    published = teach(learner, TRUTH, rng, stages=400)
     converged = len(published)
     for _ in range(5):
         learner.observe(8, 100 * TRUTH.planned_ns(8))
-        published += teach(learner, TRUTH, rng, legs=40)
+        published += teach(learner, TRUTH, rng, stages=40)
     for learned in published[converged - 1 :]:
         assert abs(learned.planned_ns(8) / TRUTH.planned_ns(8) - 1) < 0.1
 
@@ -275,9 +278,9 @@ def test_it_speaks_at_most_once_in_a_while() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, MAX_ROWS), st.integers(1, 10**12)), min_size=PUBLISH_EVERY, max_size=40))
-def test_whatever_it_sees_its_tables_are_monotone_and_positive(legs: list[tuple[int, int]]) -> None:
+def test_whatever_it_sees_its_tables_are_monotone_and_positive(stages: list[tuple[int, int]]) -> None:
     learner = ProfileLearner(BASE)
-    for rows, duration_ns in legs:
+    for rows, duration_ns in stages:
         learned = learner.observe(rows, duration_ns)
         if learned:
             assert learned.max_rows == MAX_ROWS

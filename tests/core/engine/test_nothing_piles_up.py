@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidegate.api import NEVER, LegFinished, Model, Profile, Request, RequestArrived, Setup, Worker
-from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, StartLeg
+from tidegate.api import NEVER, Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker
+from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, StartStage
 from tidegate.engine.timers import UNSWEPT, Timers
 from tidegate.engine.waiting.flows import WaitingFlows
 from tidegate.engine.waiting.hurried import HurriedRequests
@@ -28,7 +28,7 @@ SETUP = Setup(
 
 
 def _drawn(rng: random.Random, number: int, now_ns: int) -> Request:
-    """One whose names are all its own, but for its shape: of each of those so many legs are remembered."""
+    """One whose names are all its own, but for its shape: of each of those so many stages are remembered."""
     due_ns = rng.choice([now_ns + 20 * MS, now_ns + 40 * MS, FAR_NS + rng.randrange(FAR_NS), NEVER])
     shape = f"x:{number % 3}"
     return Request(number, "m", 1, now_ns, due_ns, f"key{number}", f"app{number}", shape, client=f"client{number}")
@@ -50,7 +50,7 @@ def _sizes_within(engine: Engine) -> int:
 
 def _load(engine: Engine, rng: random.Random) -> Iterator[None]:
     """Keep the engine busy for ever, with never an instant at which nothing waits; yields at every arrival."""
-    running: list[tuple[int, StartLeg]] = []
+    running: list[tuple[int, StartStage]] = []
     now_ns = number = 0
     while True:
         ends_ns = min((end_ns for end_ns, _ in running), default=NEVER)
@@ -58,11 +58,11 @@ def _load(engine: Engine, rng: random.Random) -> Iterator[None]:
         now_ns = min(arrives_ns, ends_ns, max(now_ns, engine.next_wake_ns or NEVER))
         event: AnyStimulus
         if now_ns == ends_ns:
-            started = min(running, key=lambda leg: leg[0])
+            started = min(running, key=lambda stage: stage[0])
             running.remove(started)
-            batch, leg = started[1].batch, started[1].leg
+            batch, stage = started[1].batch, started[1].stage
             begun_ns = now_ns - 800_000
-            event = LegFinished(now_ns, batch.id, leg, batch.legs[leg].worker_id, begun_ns, now_ns)
+            event = StageFinished(now_ns, batch.id, stage, batch.stages[stage].worker_id, begun_ns, now_ns)
         elif now_ns == arrives_ns:
             event = RequestArrived(now_ns, _drawn(rng, number, now_ns))
             number += 1
@@ -70,13 +70,13 @@ def _load(engine: Engine, rng: random.Random) -> Iterator[None]:
         else:
             event = ClockAdvanced(now_ns)
         for effect in engine.handle(event):
-            if isinstance(effect, StartLeg):
+            if isinstance(effect, StartStage):
                 busy_ns = max((end_ns for end_ns, on in running if _worker(on) == _worker(effect)), default=now_ns)
                 running.append((busy_ns + 800_000, effect))
 
 
-def _worker(effect: StartLeg) -> int:
-    return effect.batch.legs[effect.leg].worker_id
+def _worker(effect: StartStage) -> int:
+    return effect.batch.stages[effect.stage].worker_id
 
 
 @pytest.mark.parametrize("policy", PLUGINS.policies)

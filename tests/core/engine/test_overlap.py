@@ -17,8 +17,6 @@ from tidegate.api import (
     BatchFailed,
     Commands,
     Dispatch,
-    Leg,
-    LegFinished,
     Model,
     PolicyOptions,
     Profile,
@@ -26,13 +24,15 @@ from tidegate.api import (
     RequestArrived,
     RequestCancelled,
     Setup,
+    Stage,
+    StageFinished,
     Worker,
     WorkerDelayed,
     WorkerLost,
     WorkerReady,
     ms_to_ns,
 )
-from tidegate.engine import FIRST_LEAD_NS, CancelLeg, ClockAdvanced, Engine, InvariantViolation, StartLeg
+from tidegate.engine import FIRST_LEAD_NS, CancelStage, ClockAdvanced, Engine, InvariantViolation, StartStage
 from tidegate.engine.kernel.overlap import LARGEST, LONGEST_NS
 from tidegate.host import Plugins
 from tidegate.observation import PlanChanged
@@ -48,8 +48,8 @@ Duration = Callable[[int], int]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def short_legs() -> Iterator[None]:
-    """Legs are as short here as they are in stories."""
+def short_stages() -> Iterator[None]:
+    """Stages are as short here as they are in stories."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("tidegate.engine.kernel.overlap.SHORTEST_NS", 0)
         yield
@@ -68,8 +68,8 @@ class FarAway:
         self.waited_ns: list[int] = []
         """How long each batch was there before it was executed."""
 
-    def start(self, now_ns: int, effect: StartLeg, agenda: Agenda) -> None:
-        worker_id = effect.batch.legs[effect.leg].worker_id
+    def start(self, now_ns: int, effect: StartStage, agenda: Agenda) -> None:
+        worker_id = effect.batch.stages[effect.stage].worker_id
         there_ns = now_ns + self._there_ns
         idle_since_ns = self._idle_since_ns.get(worker_id, there_ns)
         starts_ns = max(there_ns, idle_since_ns)
@@ -77,9 +77,9 @@ class FarAway:
         self.idle_ns.append(starts_ns - idle_since_ns)
         self.waited_ns.append(starts_ns - there_ns)
         back_ns = ends_ns + self._back_ns
-        agenda.schedule(LegFinished(back_ns, effect.batch.id, effect.leg, worker_id, now_ns, back_ns))
+        agenda.schedule(StageFinished(back_ns, effect.batch.id, effect.stage, worker_id, now_ns, back_ns))
 
-    def cancel(self, now_ns: int, effect: CancelLeg, agenda: Agenda) -> None:
+    def cancel(self, now_ns: int, effect: CancelStage, agenda: Agenda) -> None:
         raise NotImplementedError("nobody preempts here")
 
     def ended(self, outcome: Outcome, agenda: Agenda) -> None:
@@ -135,7 +135,7 @@ def test_a_saturated_worker_does_not_idle(policy: str, workers: int) -> None:
 
 def test_shapes_that_take_unlike_times_keep_it_busy_too() -> None:
     """Batches of two shapes in turn, of 2 and of 20 ms: how long one takes says nothing of the other."""
-    far_away = saturated(lambda leg: (20 if leg % 2 else 2) * MS, requests=3000, shapes=("x:9", "x:90"))
+    far_away = saturated(lambda stage: (20 if stage % 2 else 2) * MS, requests=3000, shapes=("x:9", "x:90"))
     assert idle_share(far_away, 11 * MS, after=300) < 0.005
     assert max(far_away.waited_ns[300:]) < MS
 
@@ -147,14 +147,14 @@ def test_what_is_sent_early_hardly_waits(execution_us: int, there_us: int, back_
     execution_ns, ways_ns = 1000 * execution_us, 1000 * (there_us + back_us)
     far_away = saturated(lambda _: execution_ns, there_ns=1000 * there_us, back_ns=1000 * back_us, requests=1200)
     assert max(far_away.waited_ns[200:]) <= ways_ns
-    legs_ns = execution_ns + ways_ns
+    stages_ns = execution_ns + ways_ns
     # At most `LARGEST` of what passes between two ends, which is shorter by as much as the batch is sent early.
-    reachable_ns = min(ways_ns, LONGEST_NS, round(LARGEST / (1 + LARGEST) * legs_ns))
-    assert sum(far_away.idle_ns[200:]) / 100 <= ways_ns - reachable_ns + 0.03 * legs_ns
+    reachable_ns = min(ways_ns, LONGEST_NS, round(LARGEST / (1 + LARGEST) * stages_ns))
+    assert sum(far_away.idle_ns[200:]) / 100 <= ways_ns - reachable_ns + 0.03 * stages_ns
 
 
 @pytest.mark.parametrize(("cv", "less"), [(0.02, 0.3), (0.05, 0.7)])
-def test_where_legs_scatter_a_little_workers_idle_less(cv: float, less: float) -> None:
+def test_where_stages_scatter_a_little_workers_idle_less(cv: float, less: float) -> None:
     rng = random.Random(1)
     durations = [round(10 * MS * rng.lognormvariate(0, cv)) for _ in range(1200)]
     with_lead = saturated(durations.__getitem__)
@@ -164,7 +164,7 @@ def test_where_legs_scatter_a_little_workers_idle_less(cv: float, less: float) -
 
 
 @pytest.mark.parametrize("cv", [0.02, 0.05])
-def test_long_ways_are_learned_behind_long_legs_that_scatter_a_little(cv: float) -> None:
+def test_long_ways_are_learned_behind_long_stages_that_scatter_a_little(cv: float) -> None:
     """Their ends are less sure than the first lead is long."""
     rng = random.Random(1)
     durations = [round(40 * MS * rng.lognormvariate(-cv * cv / 2, cv)) for _ in range(1200)]
@@ -173,15 +173,16 @@ def test_long_ways_are_learned_behind_long_legs_that_scatter_a_little(cv: float)
     assert sum(with_lead.idle_ns) < 0.5 * sum(without.idle_ns)
 
 
-def test_where_nobody_knows_when_legs_end_hardly_anything_is_sent_early() -> None:
-    """What is sent behind a leg that goes on waits for long; others might have joined it, or another worker be idle."""
+def test_where_nobody_knows_when_stages_end_hardly_anything_is_sent_early() -> None:
+    """What is sent behind a stage that goes on waits for long; others might have joined it, or another worker be
+    idle."""
     rng = random.Random(1)
     durations = [round(10 * MS * rng.lognormvariate(-0.045, 0.3)) for _ in range(1200)]
     with_lead = saturated(durations.__getitem__)
     assert sum(with_lead.waited_ns) < 0.01 * sum(durations)
 
 
-def test_what_is_learned_of_legs_stays_what_they_take_alone() -> None:
+def test_what_is_learned_of_stages_stays_what_they_take_alone() -> None:
     far_away = saturated(lambda _: 5 * MS)
     (profile,) = far_away.engine.expectations.profiles.values()
     assert profile.planned_ns(4) == pytest.approx(5.7 * MS, rel=0.03)
@@ -210,15 +211,15 @@ class Overlapping(Script):
 
 
 def batch(number: int, start_ns: int, *, worker: int = 0, duration_ns: int = 10_000) -> Dispatch:
-    return Dispatch(Batch(number, "m", (number,), (Leg(worker, "m", start_ns, duration_ns),)))
+    return Dispatch(Batch(number, "m", (number,), (Stage(worker, "m", start_ns, duration_ns),)))
 
 
-def finished(now_ns: int, number: int, *, sent_ns: int, worker: int = 0) -> LegFinished:
-    return LegFinished(now_ns, number, 0, worker, sent_ns, now_ns)
+def finished(now_ns: int, number: int, *, sent_ns: int, worker: int = 0) -> StageFinished:
+    return StageFinished(now_ns, number, 0, worker, sent_ns, now_ns)
 
 
 def taught(last_takes_ns: int = 10_000, setup: Setup = SETUP) -> tuple[Engine, Overlapping]:
-    """Three legs of 10 us have run alone on worker 0, until 30 us; a fourth runs since then, and one request waits.
+    """Three stages of 10 us have run alone on worker 0, until 30 us; a fourth runs since then, and one request waits.
 
     That one is planned to take `last_takes_ns`.
     """
@@ -237,7 +238,7 @@ def taught(last_takes_ns: int = 10_000, setup: Setup = SETUP) -> tuple[Engine, O
     return engine, script
 
 
-def test_a_worker_is_told_to_be_ready_a_lead_before_its_leg_ends_while_somebody_waits() -> None:
+def test_a_worker_is_told_to_be_ready_a_lead_before_its_stage_ends_while_somebody_waits() -> None:
     engine, script = taught()
     assert engine.next_wake_ns == 39_000
     engine.handle(ClockAdvanced(39_000))
@@ -245,7 +246,7 @@ def test_a_worker_is_told_to_be_ready_a_lead_before_its_leg_ends_while_somebody_
     assert engine.next_wake_ns is None
 
 
-def test_what_is_sent_behind_a_leg_counts_with_a_part_of_its_margin_besides_its_own() -> None:
+def test_what_is_sent_behind_a_stage_counts_with_a_part_of_its_margin_besides_its_own() -> None:
     """The root of the sum of squares of two equal margins is sqrt(2) times one of them."""
     profile = Profile("m", "default", (10_000,) * 4, (12_000,) * 4)
     engine, script = taught(12_000, msgspec.structs.replace(SETUP, profiles=(profile,)))
@@ -257,15 +258,16 @@ def test_what_is_sent_behind_a_leg_counts_with_a_part_of_its_margin_besides_its_
     assert script.told_ready[1:] == [WorkerDelayed(42_001, 0)]
 
 
-def test_a_leg_that_was_planned_without_a_margin_has_none_to_share() -> None:
-    """Policies may plan with what they expect, as orloj does: what is sent behind a leg begins no sooner than that."""
+def test_a_stage_that_was_planned_without_a_margin_has_none_to_share() -> None:
+    """Policies may plan with what they expect, as orloj does: what is sent behind a stage begins no sooner than
+    that."""
     profile = Profile("m", "default", (10_000,) * 4, (12_000,) * 4)
     engine, script = taught(10_000, msgspec.structs.replace(SETUP, profiles=(profile,)))
     engine.handle(ClockAdvanced(39_000))
     assert script.told_ready == [WorkerReady(39_000, 0, 40_000)]
 
 
-def test_nothing_is_sent_behind_a_leg_that_is_over_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_sent_behind_a_stage_that_is_over_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.engine.kernel.overlap.SHORTEST_NS", 10_001)
     engine, script = taught()
     assert engine.next_wake_ns is None
@@ -285,7 +287,7 @@ def test_what_is_dispatched_to_a_ready_worker_is_sent_at_once_and_one_only() -> 
     engine, script = taught()
     engine.handle(ClockAdvanced(39_000))
     script.answers.append([batch(4, 40_000)])
-    assert engine.handle(arrived(5, 39_200)) == [StartLeg(batch(4, 40_000).batch, 0, 1)]
+    assert engine.handle(arrived(5, 39_200)) == [StartStage(batch(4, 40_000).batch, 0, 1)]
     script.answers.append([batch(5, 40_000)])
     with pytest.raises(InvariantViolation, match="overlaps what is booked on worker 0"):
         engine.handle(arrived(6, 39_300))
@@ -303,7 +305,7 @@ def test_nothing_is_dispatched_to_a_worker_that_is_not_ready_nor_for_before_it_i
         engine.handle(arrived(5, 39_500))
 
 
-def test_policies_that_do_not_overlap_are_told_when_the_leg_is_over() -> None:
+def test_policies_that_do_not_overlap_are_told_when_the_stage_is_over() -> None:
     engine, script = taught()
     script.overlaps = False
     assert engine.next_wake_ns is None
@@ -313,7 +315,7 @@ def test_policies_that_do_not_overlap_are_told_when_the_leg_is_over() -> None:
     assert script.told_ready == [WorkerReady(40_000, 0, 40_000)]
 
 
-def test_a_worker_whose_leg_should_be_over_is_not_ready_any_more() -> None:
+def test_a_worker_whose_stage_should_be_over_is_not_ready_any_more() -> None:
     engine, script = taught()
     engine.handle(ClockAdvanced(39_000))
     engine.handle(arrived(5, 40_001))
@@ -323,7 +325,7 @@ def test_a_worker_whose_leg_should_be_over_is_not_ready_any_more() -> None:
 
 
 def test_a_policy_that_follows_is_not_told_of_a_worker_that_it_has_not_got(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was ready for the policy before, whose leg should be over."""
+    """It was ready for the policy before, whose stage should be over."""
     engine, script = taught()
     engine.handle(ClockAdvanced(39_000))
     monkeypatch.setattr(script, "successor", lambda _setup: script)
@@ -333,7 +335,7 @@ def test_a_policy_that_follows_is_not_told_of_a_worker_that_it_has_not_got(monke
     assert script.told_ready == []
 
 
-def test_a_policy_leaves_a_worker_alone_whose_leg_should_be_over() -> None:
+def test_a_policy_leaves_a_worker_alone_whose_stage_should_be_over() -> None:
     """What comes while one worker hangs goes to the other as soon as that is free."""
     policy = FirstComeFirstServed(SETUP, PolicyOptions())
     engine = Engine(policy, name="fcfs", strict=True, learn=False, first_lead_ns=LEAD)
@@ -342,12 +344,12 @@ def test_a_policy_leaves_a_worker_alone_whose_leg_should_be_over() -> None:
         engine.handle(finished(10_000 * number + 10_000, number, sent_ns=10_000 * number))
     engine.handle(arrived(3, 30_000))
     (started,) = engine.handle(arrived(4, 35_000))
-    assert isinstance(started, StartLeg)
-    assert started.batch.legs[0].worker_id == 1
+    assert isinstance(started, StartStage)
+    assert started.batch.stages[0].worker_id == 1
     assert engine.handle(arrived(5, 40_500)) == []  # worker 0 hangs
     (started,) = engine.handle(finished(45_000, 4, sent_ns=35_000, worker=1))
-    assert isinstance(started, StartLeg)
-    assert started.batch.legs[0].worker_id == 1
+    assert isinstance(started, StartStage)
+    assert started.batch.stages[0].worker_id == 1
 
 
 def test_of_two_workers_that_are_about_to_be_idle_one_is_left_for_who_comes_next() -> None:
@@ -359,7 +361,7 @@ def test_of_two_workers_that_are_about_to_be_idle_one_is_left_for_who_comes_next
         for worker in (0, 1) if number < 3 else ():
             engine.handle(finished(now_ns + 10_000, 2 * number + worker, sent_ns=now_ns, worker=worker))
     started = [effect for number in (8, 9) for effect in engine.handle(arrived(number, 39_500 + number))]
-    assert [effect.batch.legs[0].worker_id for effect in started if isinstance(effect, StartLeg)] == [0, 1]
+    assert [effect.batch.stages[0].worker_id for effect in started if isinstance(effect, StartStage)] == [0, 1]
 
 
 def on_its_way() -> tuple[Engine, Overlapping]:
@@ -373,12 +375,12 @@ def on_its_way() -> tuple[Engine, Overlapping]:
     return engine, script
 
 
-def test_a_leg_that_was_on_its_way_runs_from_the_end_of_the_one_before() -> None:
+def test_a_stage_that_was_on_its_way_runs_from_the_end_of_the_one_before() -> None:
     engine, script = on_its_way()
     engine.handle(finished(42_000, 3, sent_ns=30_000))
     assert script.told_ready == []
     engine.handle(finished(51_000, 4, sent_ns=39_000))
-    assert script.told[-1] == LegFinished(51_000, 4, 0, 0, 42_000, 51_000)
+    assert script.told[-1] == StageFinished(51_000, 4, 0, 0, 42_000, 51_000)
     assert script.told_ready == [WorkerReady(51_000, 0, 51_000)]
 
 
@@ -388,11 +390,11 @@ def test_the_one_before_may_fail_and_the_one_behind_runs_on() -> None:
     assert engine.in_flight == 1
     assert script.told_ready == []
     engine.handle(finished(51_000, 4, sent_ns=39_000))
-    assert script.told[-1] == LegFinished(51_000, 4, 0, 0, 41_000, 51_000)
+    assert script.told[-1] == StageFinished(51_000, 4, 0, 0, 41_000, 51_000)
 
 
-def test_what_follows_a_leg_that_runs_sooner_than_planned_is_behind_it_nevertheless() -> None:
-    """Its own planned start may be before that of the leg that runs."""
+def test_what_follows_a_stage_that_runs_sooner_than_planned_is_behind_it_nevertheless() -> None:
+    """Its own planned start may be before that of the stage that runs."""
     engine, script = taught(last_takes_ns=100_000)
     script.asked_about_workers = True
     script.answers.append([batch(4, 130_000)])
@@ -405,19 +407,19 @@ def test_what_follows_a_leg_that_runs_sooner_than_planned_is_behind_it_neverthel
     assert script.told_ready[1:] == [WorkerReady(49_900, 0, 50_000)]
     engine.handle(finished(50_000, 4, sent_ns=39_000))
     engine.handle(finished(60_000, 5, sent_ns=49_900))
-    assert script.told[-1] == LegFinished(60_000, 5, 0, 0, 50_000, 60_000)
+    assert script.told[-1] == StageFinished(60_000, 5, 0, 0, 50_000, 60_000)
     assert engine.in_flight == 0
 
 
-def test_a_leg_that_fails_on_its_way_leaves_its_place_to_another() -> None:
+def test_a_stage_that_fails_on_its_way_leaves_its_place_to_another() -> None:
     engine, script = on_its_way()
     engine.handle(arrived(5, 39_400))
     script.answers.append([batch(5, 40_000)])
-    assert StartLeg(batch(5, 40_000).batch, 0, 1) in engine.handle(BatchFailed(39_500, 4, 0, 0, "refused at once"))
+    assert StartStage(batch(5, 40_000).batch, 0, 1) in engine.handle(BatchFailed(39_500, 4, 0, 0, "refused at once"))
     assert script.told_ready == [WorkerReady(39_500, 0, 40_000)]
     engine.handle(finished(40_000, 3, sent_ns=30_000))
     engine.handle(finished(50_000, 5, sent_ns=39_500))
-    assert script.told[-1] == LegFinished(50_000, 5, 0, 0, 40_000, 50_000)
+    assert script.told[-1] == StageFinished(50_000, 5, 0, 0, 40_000, 50_000)
 
 
 def test_one_behind_that_ends_first_teaches_nothing_and_leaves_the_other_running() -> None:
@@ -425,7 +427,7 @@ def test_one_behind_that_ends_first_teaches_nothing_and_leaves_the_other_running
     engine.handle(finished(39_900, 4, sent_ns=39_000))
     assert script.told_ready == [WorkerReady(39_900, 0, 40_000)]
     engine.handle(finished(43_000, 3, sent_ns=30_000))
-    assert script.told[-1] == LegFinished(43_000, 3, 0, 0, 30_000, 43_000)
+    assert script.told[-1] == StageFinished(43_000, 3, 0, 0, 30_000, 43_000)
     assert engine.in_flight == 0
 
 

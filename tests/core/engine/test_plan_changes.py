@@ -11,7 +11,6 @@ from tests.arrivals import Arrivals
 from tidegate.api import (
     NEVER,
     Commands,
-    LegFinished,
     Model,
     PolicyOptions,
     PolicySpec,
@@ -19,10 +18,11 @@ from tidegate.api import (
     Request,
     RequestArrived,
     Setup,
+    StageFinished,
     Worker,
     WorkerLost,
 )
-from tidegate.engine import NO_WORKER, AnyEffect, AnyStimulus, ClockAdvanced, Engine, Fail, PlanChanged, StartLeg
+from tidegate.engine import NO_WORKER, AnyEffect, AnyStimulus, ClockAdvanced, Engine, Fail, PlanChanged, StartStage
 from tidegate.host import Plugins, make_policy
 from tidegate.observation import Recorder, read_log
 from tidegate.sim import Simulation
@@ -49,14 +49,16 @@ def plan(now_ns: int, *workers: Worker, models: tuple[Model, ...] = (OLD, NEW)) 
 
 def started(effects: list[AnyEffect]) -> list[tuple[int, tuple[int, ...]]]:
     return [
-        (effect.batch.legs[0].worker_id, effect.batch.request_ids) for effect in effects if isinstance(effect, StartLeg)
+        (effect.batch.stages[0].worker_id, effect.batch.request_ids)
+        for effect in effects
+        if isinstance(effect, StartStage)
     ]
 
 
-def finished(effects: list[AnyEffect], now_ns: int) -> LegFinished:
-    (effect,) = [effect for effect in effects if isinstance(effect, StartLeg)]
-    return LegFinished(
-        now_ns, effect.batch.id, 0, effect.batch.legs[0].worker_id, effect.batch.legs[0].start_ns, now_ns
+def finished(effects: list[AnyEffect], now_ns: int) -> StageFinished:
+    (effect,) = [effect for effect in effects if isinstance(effect, StartStage)]
+    return StageFinished(
+        now_ns, effect.batch.id, 0, effect.batch.stages[0].worker_id, effect.batch.stages[0].start_ns, now_ns
     )
 
 
@@ -173,16 +175,16 @@ def test_every_request_ends_once_and_a_replay_is_the_same(steps: list[str | tupl
     """A step is a request of a model, a plan, or the end of the oldest batch."""
     log = io.BytesIO()
     books = engine(A, log=log)
-    running: list[StartLeg] = []
+    running: list[StartStage] = []
     now_ns = 0
 
     def happen(event: AnyStimulus) -> None:
-        running.extend(effect for effect in books.handle(event) if isinstance(effect, StartLeg))
+        running.extend(effect for effect in books.handle(event) if isinstance(effect, StartStage))
 
     def finish() -> None:
         effect = running.pop(0)
-        leg = effect.batch.legs[0]
-        happen(LegFinished(now_ns, effect.batch.id, 0, leg.worker_id, leg.start_ns, now_ns))
+        stage = effect.batch.stages[0]
+        happen(StageFinished(now_ns, effect.batch.id, 0, stage.worker_id, stage.start_ns, now_ns))
 
     for number, step in enumerate(steps):
         now_ns += 7

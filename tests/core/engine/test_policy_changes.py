@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tidegate.api import LegFinished, Model, PolicyOptions, Profile, Request, RequestArrived, Setup, Worker
-from tidegate.engine import AnyEffect, ClockAdvanced, Engine, PolicyChanged, StartLeg
+from tidegate.api import Model, PolicyOptions, Profile, Request, RequestArrived, Setup, StageFinished, Worker
+from tidegate.engine import AnyEffect, ClockAdvanced, Engine, PolicyChanged, StartStage
 from tidegate.host import Plugins
 from tidegate.observation import Recorder, read_log
 from tidegate.sim.replay import replay
@@ -25,12 +25,12 @@ SETUP = Setup(MODELS, WORKERS, tuple(Profile(name, "default", tuple(MS * t for t
 
 
 class World:
-    """An engine whose legs take as long as planned."""
+    """An engine whose stages take as long as planned."""
 
     def __init__(self, name: str, *, policies: Any = MAKE, log: io.BytesIO | None = None) -> None:  # noqa: ANN401
         observers = [Recorder(log)] if log else ()
         self.engine = Engine(MAKE(name, SETUP, {}), name=name, observers=observers, policies=policies)
-        self._ends: list[tuple[int, int, LegFinished]] = []
+        self._ends: list[tuple[int, int, StageFinished]] = []
 
     def run_until(self, until_ns: int) -> None:
         """Let time pass."""
@@ -44,13 +44,13 @@ class World:
             self.handle(ended or ClockAdvanced(max(next_ns, self.engine.now_ns)))
 
     def handle(self, event: Any) -> None:  # noqa: ANN401
-        """One event, and the legs that it starts."""
+        """One event, and the stages that it starts."""
         effects: list[AnyEffect] = self.engine.handle(event)
         for effect in effects:
-            if isinstance(effect, StartLeg):
-                leg = effect.batch.legs[effect.leg]
-                end_ns = event.now_ns + leg.duration_ns
-                ended = LegFinished(end_ns, effect.batch.id, effect.leg, leg.worker_id, event.now_ns, end_ns)
+            if isinstance(effect, StartStage):
+                stage = effect.batch.stages[effect.stage]
+                end_ns = event.now_ns + stage.duration_ns
+                ended = StageFinished(end_ns, effect.batch.id, effect.stage, stage.worker_id, event.now_ns, end_ns)
                 heappush(self._ends, (end_ns, effect.batch.id, ended))
         self.engine.validate()
 
@@ -105,7 +105,7 @@ def test_an_engine_without_policies_keeps_its_own() -> None:
         World("fifs", policies=None).handle(PolicyChanged(0, "symphony", {}))
 
 
-def test_the_new_policy_plans_for_its_own_share_of_legs() -> None:
+def test_the_new_policy_plans_for_its_own_share_of_stages() -> None:
     class Bold(FirstComeFirstServed):
         quantile = 0.5
 

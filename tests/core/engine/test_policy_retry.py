@@ -14,7 +14,7 @@ from tidegate.engine import (
     PolicyOverran,
     PolicyReplaced,
     PolicyRestored,
-    StartLeg,
+    StartStage,
 )
 from tidegate.engine.kernel.succession import FIRST_BACKOFF_NS, LONGEST_BACKOFF_NS
 from tidegate.observation import Recorder, read_log
@@ -81,11 +81,11 @@ def test_what_poisoned_it_and_still_waits_breaks_it_again_and_nothing_is_lost() 
         *engine.handle(arrived(2)),
     ]  # each worker has one
     effects += engine.handle(poison(3, 0))
-    assert [type(effect) for effect in effects] == [StartLeg] * 3 + [PolicyReplaced]
+    assert [type(effect) for effect in effects] == [StartStage] * 3 + [PolicyReplaced]
     restored, replaced = engine.handle(ClockAdvanced(S))
     assert (type(restored), type(replaced)) == (PolicyRestored, PolicyReplaced)
     (last,) = engine.handle(finished(S + 10))
-    assert isinstance(last, StartLeg)
+    assert isinstance(last, StartStage)
     assert last.batch.request_ids == (3,)
     engine.validate()
 
@@ -129,7 +129,7 @@ def test_a_policy_that_takes_too_long_is_replaced_and_tried_again_as_one_that_br
     assert (replaced.backoff_ns, type(engine.policy)) == (FIRST_BACKOFF_NS, FirstComeFirstServed)
     assert engine.handle(overran(6)) == [], "first come, first served stays"
     (started,) = engine.handle(finished(10))
-    assert isinstance(started, StartLeg), "what waited is not lost"
+    assert isinstance(started, StartStage), "what waited is not lost"
     assert engine.handle(ClockAdvanced(5 + S)) == [PolicyRestored("fussy")]
     assert backoffs_s(engine, [overran(6 + S)]) == [2]
     engine.validate()

@@ -20,8 +20,8 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.api.profile import SURPRISE
-from tidegate.engine import Engine, StartLeg
-from tidegate.engine.estimates.expectations import PATIENCE_LEGS, PROBES
+from tidegate.engine import Engine, StartStage
+from tidegate.engine.estimates.expectations import PATIENCE_STAGES, PROBES
 from tidegate.engine.estimates.learner import LATEST
 from tidegate.host import Plugins
 from tidegate.observation import Recorder, read_log
@@ -43,28 +43,28 @@ SECOND_NS = 10**9
 
 
 class Service:
-    """A policy that serves one model for a while; legs take as long as they are told to."""
+    """A policy that serves one model for a while; stages take as long as they are told to."""
 
     def __init__(
         self,
         policy: str,
-        leg_ns: Callable[[int, StartLeg], int],
+        stage_ns: Callable[[int, StartStage], int],
         *,
         seconds: float,
         base: Profile = TRUTH,
         workers: int = 2,
         rate_rps: float = 30.0,
     ) -> None:
-        """`leg_ns`: the instant at which a leg starts, and the leg."""
+        """`stage_ns`: the instant at which a stage starts, and the stage."""
         setup = Setup((Model("m", 16, SLO_NS),), tuple(Worker(n, f"w{n}", ("m",)) for n in range(workers)), (base,))
         log = io.BytesIO()
         observers = [Recorder(log)]
         engine = Engine(PLUGINS.make_policy(policy, setup, {}), name=policy, strict=True, observers=observers)
         self.ends: list[tuple[int, tuple[int, ...]]] = []
-        """When each leg ended, and its requests, in the order of their starts."""
+        """When each stage ended, and its requests, in the order of their starts."""
 
-        def service(effect: StartLeg) -> int:
-            duration_ns = leg_ns(engine.now_ns, effect)
+        def service(effect: StartStage) -> int:
+            duration_ns = stage_ns(engine.now_ns, effect)
             self.ends.append((engine.now_ns + duration_ns, effect.batch.request_ids))
             return duration_ns
 
@@ -85,15 +85,15 @@ class Service:
         return len(arrived & of) / len(arrived)
 
 
-def spell_of(legs_ms: Sequence[float], from_s: float, to_s: float) -> Callable[[int, StartLeg], int]:
-    """Legs take so long (cyclic) if they start within a while, else what they should."""
-    lengths = cycle(legs_ms)
+def spell_of(stages_ms: Sequence[float], from_s: float, to_s: float) -> Callable[[int, StartStage], int]:
+    """Stages take so long (cyclic) if they start within a while, else what they should."""
+    lengths = cycle(stages_ms)
 
-    def leg_ns(now_ns: int, effect: StartLeg) -> int:
+    def stage_ns(now_ns: int, effect: StartStage) -> int:
         spell = from_s * SECOND_NS <= now_ns < to_s * SECOND_NS
         return ms_to_ns(next(lengths)) if spell else TRUTH.planned_ns(effect.rows)
 
-    return leg_ns
+    return stage_ns
 
 
 @every_policy
@@ -105,17 +105,17 @@ def spell_of(legs_ms: Sequence[float], from_s: float, to_s: float) -> Callable[[
 @example(slow_ms=3000, slow={3, 4}, workers=1)
 @example(slow_ms=3000, slow=set(range(13)), workers=1)
 @a_few
-def test_after_slow_legs_the_next_answer_is_there_within_a_second(
+def test_after_slow_stages_the_next_answer_is_there_within_a_second(
     policy: str, slow_ms: float, slow: set[int], workers: int
 ) -> None:
-    """Whichever of the first legs were slow, and be it all of them."""
-    legs = count()
+    """Whichever of the first stages were slow, and be it all of them."""
+    stages = count()
 
-    def leg_ns(now_ns: int, effect: StartLeg) -> int:
+    def stage_ns(now_ns: int, effect: StartStage) -> int:
         del now_ns
-        return ms_to_ns(slow_ms) if next(legs) in slow else TRUTH.planned_ns(effect.rows)
+        return ms_to_ns(slow_ms) if next(stages) in slow else TRUTH.planned_ns(effect.rows)
 
-    service = Service(policy, leg_ns, seconds=slow_ms / 1000 * (len(slow) + 1) + 12, workers=workers, base=GUESS)
+    service = Service(policy, stage_ns, seconds=slow_ms / 1000 * (len(slow) + 1) + 12, workers=workers, base=GUESS)
     slow_ended_ns = max(service.ends[number][0] for number in slow if number < len(service.ends))
     backlog = PLUGINS.policy(policy).policy.best_effort  # is answered, though late
     answers_ns = [end_ns for end_ns, numbers in service.ends if backlog or service.in_time.issuperset(numbers)]
@@ -127,56 +127,58 @@ def test_after_slow_legs_the_next_answer_is_there_within_a_second(
 
 @every_dropping_policy
 @given(
-    legs_ms=st.lists(st.floats(1, 1500), min_size=1, max_size=6),
+    stages_ms=st.lists(st.floats(1, 1500), min_size=1, max_size=6),
     spell_s=st.floats(0.1, 8),
     start_s=st.sampled_from([0, 1, 4]),
     workers=st.integers(1, 4),
 )
-@example(legs_ms=[450], spell_s=1, start_s=0, workers=4)
-@example(legs_ms=[454], spell_s=0.5, start_s=0, workers=3)
-@example(legs_ms=[1500], spell_s=8, start_s=1, workers=2)
-@example(legs_ms=[1, 15, 84, 316], spell_s=5, start_s=1, workers=1)
+@example(stages_ms=[450], spell_s=1, start_s=0, workers=4)
+@example(stages_ms=[454], spell_s=0.5, start_s=0, workers=3)
+@example(stages_ms=[1500], spell_s=8, start_s=1, workers=2)
+@example(stages_ms=[1, 15, 84, 316], spell_s=5, start_s=1, workers=1)
 @a_few
 def test_after_any_spell_a_service_recovers(
-    policy: str, legs_ms: list[float], spell_s: float, start_s: float, workers: int
+    policy: str, stages_ms: list[float], spell_s: float, start_s: float, workers: int
 ) -> None:
     end_s = start_s + spell_s
     rate_rps = 12.0 * workers
-    forgotten_s = 1.2 * LATEST / rate_rps  # the margin remembers so many legs
-    recovered_s = end_s + (1 + PATIENCE_LEGS) * max(legs_ms) / 1000 + 12 + forgotten_s
+    forgotten_s = 1.2 * LATEST / rate_rps  # the margin remembers so many stages
+    recovered_s = end_s + (1 + PATIENCE_STAGES) * max(stages_ms) / 1000 + 12 + forgotten_s
     service = Service(
-        policy, spell_of(legs_ms, start_s, end_s), seconds=recovered_s + 8, workers=workers, rate_rps=rate_rps
+        policy, spell_of(stages_ms, start_s, end_s), seconds=recovered_s + 8, workers=workers, rate_rps=rate_rps
     )
     assert service.share(service.in_time, recovered_s, recovered_s + 8) > 0.9
 
 
 @every_dropping_policy
-@given(leg_ms=st.floats(80, 1500), base=st.sampled_from([TRUTH, GUESS]), workers=st.integers(1, 4))
+@given(stage_ms=st.floats(80, 1500), base=st.sampled_from([TRUTH, GUESS]), workers=st.integers(1, 4))
 @a_few
-def test_what_is_truly_too_slow_is_tried_now_and_then(policy: str, leg_ms: float, base: Profile, workers: int) -> None:
+def test_what_is_truly_too_slow_is_tried_now_and_then(
+    policy: str, stage_ms: float, base: Profile, workers: int
+) -> None:
     taught_s, end_s = 15, 75
-    service = Service(policy, spell_of([leg_ms], 0, 1e9), seconds=end_s, base=base, workers=workers, rate_rps=40)
+    service = Service(policy, spell_of([stage_ms], 0, 1e9), seconds=end_s, base=base, workers=workers, rate_rps=40)
     assert not service.in_time
     tried = service.share(service.tried, taught_s, end_s)
     assert tried > 0
     # Symphony lets idle workers try what may be in time all the same.
-    assert tried < 0.2 or (policy == "symphony" and ms_to_ns(leg_ms) < 1.5 * SURPRISE * SLO_NS)
+    assert tried < 0.2 or (policy == "symphony" and ms_to_ns(stage_ms) < 1.5 * SURPRISE * SLO_NS)
 
 
 @every_dropping_policy
-@pytest.mark.parametrize("cold_legs", [1, 4])
-def test_a_cold_start_passes(policy: str, cold_legs: int) -> None:
-    """Of each worker the first legs take 460 ms. One is forgiven; four are believed, and then doubted."""
+@pytest.mark.parametrize("cold_stages", [1, 4])
+def test_a_cold_start_passes(policy: str, cold_stages: int) -> None:
+    """Of each worker the first stages take 460 ms. One is forgiven; four are believed, and then doubted."""
     ran = dict.fromkeys(range(4), 0)
 
-    def leg_ns(now_ns: int, effect: StartLeg) -> int:
+    def stage_ns(now_ns: int, effect: StartStage) -> int:
         del now_ns
-        (leg,) = effect.batch.legs
-        ran[leg.worker_id] += 1
-        return ms_to_ns(460) if ran[leg.worker_id] <= cold_legs else TRUTH.planned_ns(effect.rows)
+        (stage,) = effect.batch.stages
+        ran[stage.worker_id] += 1
+        return ms_to_ns(460) if ran[stage.worker_id] <= cold_stages else TRUTH.planned_ns(effect.rows)
 
-    warm_s = 3 if cold_legs == 1 else 30
-    service = Service(policy, leg_ns, seconds=warm_s + 8, workers=4, rate_rps=100)
+    warm_s = 3 if cold_stages == 1 else 30
+    service = Service(policy, stage_ns, seconds=warm_s + 8, workers=4, rate_rps=100)
     assert service.share(service.in_time, warm_s, warm_s + 8) > 0.95
 
 
@@ -198,7 +200,7 @@ def test_doubts_are_replayed(policy: str) -> None:
 @pytest.mark.parametrize("times", [2.9, 3.1, 40])
 def test_a_profile_of_another_machine_refuses_nobody_for_long(policy: str, times: float) -> None:
     """By what was measured no request can be in time; in truth all can, with much to spare."""
-    service = Service(policy, lambda now_ns, leg: TRUTH.planned_ns(leg.rows), seconds=12, base=TRUTH.scaled(times))
+    service = Service(policy, lambda now_ns, stage: TRUTH.planned_ns(stage.rows), seconds=12, base=TRUTH.scaled(times))
     assert service.share(service.in_time, 4, 12) > 0.95
 
 
@@ -207,16 +209,16 @@ def test_a_profile_of_another_machine_refuses_nobody_for_long(policy: str, times
 def test_a_slow_spell_at_the_start_proves_no_profile(policy: str, times: float) -> None:
     """Neither one that is right, though little more than it says would be too late, nor one of a slower machine."""
 
-    def leg_ns(now_ns: int, leg: StartLeg) -> int:
-        return ms_to_ns(900) if now_ns < 6 * SECOND_NS else TRUTH.planned_ns(leg.rows)
+    def stage_ns(now_ns: int, stage: StartStage) -> int:
+        return ms_to_ns(900) if now_ns < 6 * SECOND_NS else TRUTH.planned_ns(stage.rows)
 
-    service = Service(policy, leg_ns, seconds=14, base=TRUTH.scaled(times))
+    service = Service(policy, stage_ns, seconds=14, base=TRUTH.scaled(times))
     assert service.share(service.in_time, 9, 14) > 0.95
 
 
 @every_dropping_policy
 def test_a_profile_that_is_as_slow_as_it_says_is_tried_and_then_believed(policy: str) -> None:
     slow = TRUTH.scaled(20)
-    service = Service(policy, lambda now_ns, leg: slow.planned_ns(leg.rows), seconds=12, base=slow)
+    service = Service(policy, lambda now_ns, stage: slow.planned_ns(stage.rows), seconds=12, base=slow)
     assert 1 <= len(service.ends) <= 2 * (1 + PROBES)
     assert max(end_ns for end_ns, _ in service.ends) < 8 * SECOND_NS

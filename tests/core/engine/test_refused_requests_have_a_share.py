@@ -5,17 +5,17 @@ from statistics import median
 
 import pytest
 
-from tidegate.api import Drop, LegFinished, Model, Profile, Request, RequestArrived, Setup, Worker
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartLeg
+from tidegate.api import Drop, Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartStage
 from tidegate.host import Plugins
 
 MS = 1_000_000
-LEG_MS, SLO_MS, CALLERS = 20, 400, 60
+STAGE_MS, SLO_MS, CALLERS = 20, 400, 60
 PLUGINS = Plugins.installed()
 SETUP = Setup(
     (Model("m", 4, SLO_MS * MS),),
     (Worker(0, "w", ("m",)),),
-    (Profile.linear("m", alpha_ms=0.2, beta_ms=LEG_MS, max_rows=4),),
+    (Profile.linear("m", alpha_ms=0.2, beta_ms=STAGE_MS, max_rows=4),),
 )
 
 
@@ -46,10 +46,10 @@ class Loop:
 
     def _follow(self, event: AnyStimulus, effects: list[AnyEffect]) -> None:
         for effect in effects:
-            if isinstance(effect, StartLeg):
-                worker_id, batch = effect.batch.legs[0].worker_id, effect.batch
-                ends_ns = event.now_ns + LEG_MS * MS + effect.rows * MS // 5
-                self._push(LegFinished(ends_ns, batch.id, 0, worker_id, event.now_ns, ends_ns))
+            if isinstance(effect, StartStage):
+                worker_id, batch = effect.batch.stages[0].worker_id, effect.batch
+                ends_ns = event.now_ns + STAGE_MS * MS + effect.rows * MS // 5
+                self._push(StageFinished(ends_ns, batch.id, 0, worker_id, event.now_ns, ends_ns))
                 for number in batch.request_ids:
                     self._over(number, ends_ns)
             elif isinstance(effect, Drop):
@@ -84,4 +84,4 @@ def test_a_neighbour_waits_for_a_few_batches_and_not_for_its_own_deadline(
     loop = Loop(policy, timeout_ms, keys)
     loop.run(1_500 * MS)
     assert len(loop.took_ms) > 5
-    assert median(loop.took_ms) <= 6 * LEG_MS
+    assert median(loop.took_ms) <= 6 * STAGE_MS

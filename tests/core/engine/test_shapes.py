@@ -25,7 +25,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate.engine import Engine, StartLeg
+from tidegate.engine import Engine, StartStage
 from tidegate.engine.estimates.expectations import Expectations
 from tidegate.engine.estimates.shapes import MOST_SHAPES, Shapes, elements_of, profile_of_new
 from tidegate.host import Plugins
@@ -154,9 +154,9 @@ shapes_of_any_size = st.lists(st.sampled_from((0, 1, 7, 320, 640, 10**17)), min_
 @given(st.lists(st.tuples(shapes_of_any_size, st.integers(1, MAX_ROWS), st.integers(1, 10**10)), max_size=40))
 @example([("x:320", 4, 5_000_000), ("x:640", 2, 5_000_000)] * 8).via("as many elements to a batch of either shape")
 @example([("x:99999999", 1, 5_000_000), ("x:99999998", 1, 5_000_000)] * 8 + [("x:7", 1, 1)])
-def test_whatever_shapes_and_batches_there_are_each_is_learned(legs: list[tuple[str, int, int]]) -> None:
+def test_whatever_shapes_and_batches_there_are_each_is_learned(stages: list[tuple[str, int, int]]) -> None:
     expectations, worker = Expectations([GUESS], learn=True), Worker(0, "w0", ("m",))
-    for number, (shape, rows, duration_ns) in enumerate(legs):
+    for number, (shape, rows, duration_ns) in enumerate(stages):
         request, _ = expectations.meet(Request(number, "m", rows, 0, shape=shape), MODEL)
         expectations.observe("m", worker, request.shape, rows, duration_ns)
 
@@ -205,10 +205,10 @@ class FiveShapes:
     """Requests of five shapes whose times differ by three, on two workers, of which nothing is known."""
 
     def __init__(self, seed: int, count: int, factor: Callable[[random.Random], float], stalls: float) -> None:
-        """`factor`: draws by how much a leg takes longer; `stalls`: the share that take ten times as long."""
+        """`factor`: draws by how much a stage takes longer; `stalls`: the share that take ten times as long."""
         self.rng, self._factor, self._stalls = random.Random(seed), factor, stalls
-        self.ran: list[tuple[StartLeg, int]] = []
-        """The legs that ran, and how long."""
+        self.ran: list[tuple[StartStage, int]] = []
+        """The stages that ran, and how long."""
         workers = tuple(Worker(number, f"w{number}", ("m",)) for number in range(2))
         policy = FirstComeFirstServed(Setup((MODEL,), workers, (GUESS,)), PolicyOptions())
         self.engine = Engine(policy, name="fifs", strict=True)
@@ -221,14 +221,14 @@ class FiveShapes:
         self.simulation.feed(requests)
         self.simulation.run(until_ns=requests[200].now_ns)
         self.learned = len(self.ran)
-        """Legs that the first two hundred requests took."""
+        """Stages that the first two hundred requests took."""
 
     def rest(self) -> list[bool]:
-        """Whether each of the legs after these took no longer than planned."""
+        """Whether each of the stages after these took no longer than planned."""
         self.simulation.run()
-        return [took_ns <= effect.batch.legs[0].duration_ns for effect, took_ns in self.ran[self.learned :]]
+        return [took_ns <= effect.batch.stages[0].duration_ns for effect, took_ns in self.ran[self.learned :]]
 
-    def _service_ns(self, effect: StartLeg) -> int:
+    def _service_ns(self, effect: StartStage) -> int:
         took_ns = TRUTH[effect.shape].expected_ns(effect.rows) * self._factor(self.rng)
         took_ns *= 10 if self.rng.random() < self._stalls else 1
         self.ran.append((effect, round(took_ns)))
@@ -253,8 +253,8 @@ def test_five_shapes_are_learned_within_two_hundred_requests(stalls: float, seed
 
 
 @pytest.mark.parametrize(("jitter", "stalls"), [("a tenth", 0.0), ("a tenth", 0.01), ("an exponential delay", 0.0)])
-def test_plans_cover_the_legs_of_the_next_few_hundred_requests(jitter: str, stalls: float) -> None:
-    """Of a few legs the longest is soon exceeded; and a delay that is often long is no outlier."""
+def test_plans_cover_the_stages_of_the_next_few_hundred_requests(jitter: str, stalls: float) -> None:
+    """Of a few stages the longest is soon exceeded; and a delay that is often long is no outlier."""
     planned = [each for seed in range(20) for each in FiveShapes(seed, 600, JITTER[jitter], stalls).rest()]
     assert 0.98 <= sum(planned) / len(planned) <= 0.999
 
@@ -269,7 +269,7 @@ def test_plans_cover_the_legs_of_the_next_few_hundred_requests(jitter: str, stal
     ],
 )
 def test_a_new_shape_does_not_starve_on_a_guess(policy: str, known_ms: dict[int, int], new: int, busy: bool) -> None:
-    """The line through two shapes that are known is too slow for a third one, whose legs take 9 ms, to be in time."""
+    """The line through two shapes that are known is too slow for a third one, whose stages take 9 ms, to be in time."""
     taken_ns = {f"x:{size}": ms_to_ns(taken_ms) for size, taken_ms in {**known_ms, new: 9}.items()}
     known = [f"x:{size}" for size in known_ms]
     profiles = [Profile("m", "default", (taken_ns[shape],), shape=shape) for shape in known]
@@ -277,7 +277,7 @@ def test_a_new_shape_does_not_starve_on_a_guess(policy: str, known_ms: dict[int,
     setup = Setup((Model("m", 1),), (Worker(0, "w0", ("m",)),), (base, *profiles))
     started: list[str] = []
 
-    def service_ns(effect: StartLeg) -> int:
+    def service_ns(effect: StartStage) -> int:
         started.append(effect.shape)
         return taken_ns[effect.shape]
 

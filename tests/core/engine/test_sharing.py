@@ -16,18 +16,18 @@ from tidegate.api import (
     NEVER,
     AnyEvent,
     Drop,
-    LegFinished,
     Model,
     Profile,
     Request,
     RequestArrived,
     RequestCancelled,
     Setup,
+    StageFinished,
     Worker,
     WorkerLost,
     ms_to_ns,
 )
-from tidegate.engine import AnyEffect, AnyStimulus, CancelLeg, Engine, StartLeg
+from tidegate.engine import AnyEffect, AnyStimulus, CancelStage, Engine, StartStage
 from tidegate.host import Plugins, make_policy
 from tidegate.sim import Simulation
 from tidegate.testing import random_world
@@ -110,7 +110,7 @@ class ClosedLoop:
             self._simulation.schedule([RequestArrived(at_ns, request)])
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
-        if isinstance(event, LegFinished):
+        if isinstance(event, StageFinished):
             for request_id in self._running.pop(event.batch_id):
                 name, request = self._requests[request_id]
                 client = self.clients[name]
@@ -118,7 +118,7 @@ class ClosedLoop:
                 client.while_loaded += event.now_ns < END_NS
                 self._send(event.now_ns + client.pause_ns, name)
         for effect in effects:
-            if isinstance(effect, StartLeg):
+            if isinstance(effect, StartStage):
                 self._running[effect.batch.id] = effect.batch.request_ids
             elif isinstance(effect, Drop):
                 name, _ = self._requests[effect.request_id]
@@ -172,7 +172,7 @@ def test_a_neighbours_small_batches_make_way_once_and_are_answered(slo_ms: float
     made_way = Counter(
         request_id
         for _, effect in run.effects
-        if isinstance(effect, CancelLeg)
+        if isinstance(effect, CancelStage)
         for request_id in effect.batch.request_ids
     )
     assert made_way

@@ -13,7 +13,6 @@ from tidegate.api import (
     Commands,
     ExecutionTimes,
     ExecutionTimesUpdated,
-    LegFinished,
     Model,
     Pipeline,
     Policy,
@@ -24,10 +23,11 @@ from tidegate.api import (
     Request,
     RequestArrived,
     Setup,
+    StageFinished,
     Worker,
     ms_to_ns,
 )
-from tidegate.engine import Engine, StartLeg
+from tidegate.engine import Engine, StartStage
 from tidegate.engine.estimates.time_classes import FACTOR, TimeClasses
 from tidegate.host import Plugins
 from tidegate.host.by_model import ByModel
@@ -118,7 +118,7 @@ def test_only_a_policy_that_wants_it_has_applications_told_apart() -> None:
     for policy, told in ((by_application("eager", setup), True), (PLUGINS.make_policy("eager", setup, {}), False)):
         engine = Engine(policy, name="eager", strict=True)
         (effect,) = engine.handle(RequestArrived(0, of_app("long")))
-        assert isinstance(effect, StartLeg)
+        assert isinstance(effect, StartStage)
         assert bool(effect.shape) == told
         assert len(engine.expectations.profiles) == (3 if told else 1)  # the first two applications share one
 
@@ -177,7 +177,7 @@ def run(engine: Engine, rng: random.Random, *, count: int, gap_ms: float, listen
     apps = {number: rng.choice(list(APPS)) for number in range(count)}
     carried_ms = {number: APPS[app] * rng.uniform(0.7, 1.3) for number, app in apps.items()}
 
-    def service_ns(effect: StartLeg) -> int:
+    def service_ns(effect: StartStage) -> int:
         longest_ms = max(carried_ms[request_id] for request_id in effect.batch.request_ids)
         return ms_to_ns(1 + effect.rows * longest_ms)
 
@@ -228,17 +228,17 @@ def test_a_reload_begins_and_ends_it_and_what_waits_keeps_its_class() -> None:
     setup = replace(SETUP, execution_times=tuple(times_of(app, mean_ms) for app, mean_ms in APPS.items()))
     engine = Engine(PLUGINS.make_policy("fifs", setup, {}), name="fifs", strict=True, policies=PLUGINS.make_policy)
     parts = [{"models": ["m"], "policy": "fifs", "by_application": True}]
-    running: list[StartLeg] = []
+    running: list[StartStage] = []
     shapes: dict[int, str] = {}
 
     def arrive(number: int, app: str) -> None:
         effects = engine.handle(RequestArrived(engine.now_ns, of_app(app, number)))
-        running.extend(effect for effect in effects if isinstance(effect, StartLeg))
+        running.extend(effect for effect in effects if isinstance(effect, StartStage))
 
-    def finish(leg: StartLeg) -> None:
-        at_ns, worker_id = engine.now_ns + 1, leg.batch.legs[0].worker_id
-        effects = engine.handle(LegFinished(at_ns, leg.batch.id, 0, worker_id, engine.now_ns, at_ns))
-        running.extend(effect for effect in effects if isinstance(effect, StartLeg))
+    def finish(stage: StartStage) -> None:
+        at_ns, worker_id = engine.now_ns + 1, stage.batch.stages[0].worker_id
+        effects = engine.handle(StageFinished(at_ns, stage.batch.id, 0, worker_id, engine.now_ns, at_ns))
+        running.extend(effect for effect in effects if isinstance(effect, StartStage))
 
     for number, app in enumerate(("long", "short", "long")):  # two run, one waits
         arrive(number, app)

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.engine.script import Script, arrived, engine_of, run
-from tidegate.api import Leg, WakeSlackUpdated
+from tidegate.api import Stage, WakeSlackUpdated
 from tidegate.engine import Engine, WrongBooks
 from tidegate.engine.books import Flight
 from tidegate.engine.kernel.state import State
@@ -66,12 +66,12 @@ def forget_a_batch(state: State) -> None:
     del state.flights._by_batch[running(state)[0].batch.id]
 
 
-def stop_a_leg(state: State) -> None:
+def stop_a_stage(state: State) -> None:
     running(state)[0].running = False
 
 
-def skip_a_leg(state: State) -> None:
-    running(state)[0].leg += 5
+def skip_a_stage(state: State) -> None:
+    running(state)[0].stage += 5
 
 
 def swap_a_request(state: State) -> None:
@@ -82,26 +82,26 @@ def free_a_batch_id(state: State) -> None:
     state.next_batch_id = running(state)[0].batch.id
 
 
-def strike_a_leg(state: State) -> None:
-    leg = running(state)[0].batch.legs[0]
-    booked = state.fleet.bookings[leg.worker_id]
-    booked.legs.remove(leg)
+def strike_a_stage(state: State) -> None:
+    stage = running(state)[0].batch.stages[0]
+    booked = state.fleet.bookings[stage.worker_id]
+    booked.stages.remove(stage)
     booked.flights.remove(running(state)[0])
 
 
 def book_what_is_not_planned(state: State) -> None:
     flight = running(state)[0]
-    worker_id = flight.batch.legs[0].worker_id
-    state.fleet.bookings[worker_id].legs.append(Leg(worker_id, "m", 0, 10))
+    worker_id = flight.batch.stages[0].worker_id
+    state.fleet.bookings[worker_id].stages.append(Stage(worker_id, "m", 0, 10))
     state.fleet.bookings[worker_id].flights.append(flight)
 
 
 def lose_a_flight_of_a_booking(state: State) -> None:
-    state.fleet.bookings[running(state)[0].batch.legs[0].worker_id].flights.pop()
+    state.fleet.bookings[running(state)[0].batch.stages[0].worker_id].flights.pop()
 
 
 def call_a_busy_worker_idle(state: State) -> None:
-    state.fleet.idle_ids.add(running(state)[0].batch.legs[0].worker_id)
+    state.fleet.idle_ids.add(running(state)[0].batch.stages[0].worker_id)
 
 
 def call_an_idle_worker_busy(state: State) -> None:
@@ -113,12 +113,12 @@ def miscount_what_is_hosted(state: State) -> None:
 
 
 def lose_bookings(state: State) -> None:
-    idle = next(worker_id for worker_id, booked in state.fleet.bookings.items() if not booked.legs)
+    idle = next(worker_id for worker_id, booked in state.fleet.bookings.items() if not booked.stages)
     del state.fleet.bookings[idle]
 
 
 def keep_a_worker_that_is_gone(state: State) -> None:
-    idle = next(worker_id for worker_id, booked in state.fleet.bookings.items() if not booked.legs)
+    idle = next(worker_id for worker_id, booked in state.fleet.bookings.items() if not booked.stages)
     state.fleet.withdraw(idle)
 
 
@@ -127,11 +127,11 @@ def keep_tries(state: State) -> None:
 
 
 def await_the_end_of_nothing(state: State) -> None:
-    idle = next(worker_id for worker_id, booked in state.fleet.bookings.items() if not booked.legs)
+    idle = next(worker_id for worker_id, booked in state.fleet.bookings.items() if not booked.stages)
     state.overlap._ready.set(idle, state.now_ns + MS)
 
 
-def follow_a_leg_that_is_over(state: State) -> None:
+def follow_a_stage_that_is_over(state: State) -> None:
     state.expectations._running[10**9] = next(iter(state.expectations.profiles))
 
 
@@ -195,7 +195,7 @@ def forget_to_tell(state: State) -> None:
 
 
 def forget_to_release(state: State) -> None:
-    idle = next(worker_id for worker_id, booked in state.fleet.bookings.items() if not booked.legs)
+    idle = next(worker_id for worker_id, booked in state.fleet.bookings.items() if not booked.stages)
     state.succession._busy.add(idle)
 
 
@@ -208,7 +208,7 @@ def lonely(state: State) -> list[SharedWorkers]:
 
 
 def idle_workers(state: State) -> bool:
-    return any(not booked.legs for booked in state.fleet.bookings.values())
+    return any(not booked.stages for booked in state.fleet.bookings.values())
 
 
 BREAKAGES: dict[Callable[[State], None], tuple[Callable[[State], object], str]] = {
@@ -217,21 +217,21 @@ BREAKAGES: dict[Callable[[State], None], tuple[Callable[[State], object], str]] 
     invent_a_request: (running, "have ended and are still somewhere"),
     forget_who_is_on_the_way: (running, "not known to be on their way"),
     forget_a_batch: (running, "which is not on its way"),
-    stop_a_leg: (running, "drivers were told of"),
-    skip_a_leg: (running, "is kept as"),
+    stop_a_stage: (running, "drivers were told of"),
+    skip_a_stage: (running, "is kept as"),
     swap_a_request: (running, "has requests that are not its own"),
     free_a_batch_id: (running, "and its id is free"),
-    strike_a_leg: (running, "is not booked"),
+    strike_a_stage: (running, "is not booked"),
     book_what_is_not_planned: (running, "that is not to come there"),
-    lose_a_flight_of_a_booking: (running, "legs of [01] flights"),
+    lose_a_flight_of_a_booking: (running, "stages of [01] flights"),
     call_a_busy_worker_idle: (running, "counts as idle with"),
-    call_an_idle_worker_busy: (idle_workers, "counts as busy with 0 legs"),
+    call_an_idle_worker_busy: (idle_workers, "counts as busy with 0 stages"),
     miscount_what_is_hosted: (running, "are counted as hosted"),
     lose_bookings: (idle_workers, "have no bookings"),
     keep_a_worker_that_is_gone: (idle_workers, "are gone and have nothing to finish"),
     keep_tries: (running, "tries are counted of"),
     await_the_end_of_nothing: (idle_workers, "are awaited to end, and none runs"),
-    follow_a_leg_that_is_over: (running, "expectations follow the legs of"),
+    follow_a_stage_that_is_over: (running, "expectations follow the stages of"),
     break_a_timer: (running, "that will not fire"),
     plan_a_start_of_nothing: (running, "is not to start"),
     miscount_who_waits: (running, "queued and"),
@@ -264,29 +264,29 @@ def test_wrong_books_are_found(breakage: Callable[[State], None]) -> None:
 
 
 @pytest.mark.parametrize(("start_ns", "says"), [(100, "nobody will wake for it"), (0, "could run .* and does not")])
-def test_a_leg_that_nobody_will_start_is_found(start_ns: int, says: str) -> None:
+def test_a_stage_that_nobody_will_start_is_found(start_ns: int, says: str) -> None:
     engine = engine_of(Script([run(0, at_ns=100)]))
     engine.handle(arrived(0))
     engine.validate()
     state = state_of(engine)
     state.flights._planned_starts.cancel(0)
     booked = state.fleet.bookings[0]
-    (leg,) = booked.legs
+    (stage,) = booked.stages
     flight = booked.flights[0]
-    booked.legs[0] = replace(leg, start_ns=start_ns)
-    flight.batch = replace(flight.batch, legs=(booked.legs[0],))
+    booked.stages[0] = replace(stage, start_ns=start_ns)
+    flight.batch = replace(flight.batch, stages=(booked.stages[0],))
     with pytest.raises(WrongBooks, match=says):
         engine.validate()
 
 
 @pytest.mark.parametrize(("starts_ns", "says"), [((0, 100), "out of their order"), ((100, 200), "booked out of order")])
-def test_legs_in_the_wrong_order_are_found(starts_ns: tuple[int, int], says: str) -> None:
+def test_stages_in_the_wrong_order_are_found(starts_ns: tuple[int, int], says: str) -> None:
     engine = engine_of(Script([], [run(number, batch=number, at_ns=at_ns) for number, at_ns in enumerate(starts_ns)]))
     engine.handle(arrived(0))
     engine.handle(arrived(1))
     engine.validate()
     booked = state_of(engine).fleet.bookings[0]
-    booked.legs.reverse()
+    booked.stages.reverse()
     booked.flights.reverse()
     with pytest.raises(WrongBooks, match=says):
         engine.validate()

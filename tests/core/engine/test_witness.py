@@ -38,7 +38,7 @@ def test_it_sees_what_happens_from_its_admission_to_its_dismissal() -> None:
     engine.handle(finished(11))
     engine.dismiss(witness)
     engine.handle(arrived(2, 12))
-    assert witness.events == ["RequestArrived", "LegFinished"]
+    assert witness.events == ["RequestArrived", "StageFinished"]
     event, commands = witness.heard[0]
     assert isinstance(event, RequestArrived)
     assert event.request.id == 1

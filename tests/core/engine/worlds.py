@@ -14,16 +14,16 @@ from tidegate.api import (
     BatchFailed,
     Dispatch,
     Drop,
-    LegFinished,
     PolicySpec,
     Request,
     RequestArrived,
     RequestCancelled,
+    StageFinished,
     Worker,
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import AnyEffect, AnyStimulus, Engine, Fail, PlanChanged, StartLeg
+from tidegate.engine import AnyEffect, AnyStimulus, Engine, Fail, PlanChanged, StartStage
 from tidegate.host import make_policy
 from tidegate.observation import Observer, ObserverOptions, Recorder
 from tidegate.sim import ExactWorkers, Simulation
@@ -43,29 +43,29 @@ class Ledger:
         self._kinds = {worker.id: worker.kind for worker in workers}
         self._profiles = {(profile.partition, profile.kind): profile for profile in scenario.setup.profiles}
         self.intervals: list[tuple[int, int, int]] = []
-        """(worker, start, end) of every leg that ran, cut short where its worker was lost or it was preempted."""
+        """(worker, start, end) of every stage that ran, cut short where its worker was lost or it was preempted."""
         self._latest: dict[int, int] = {}
-        """By batch, where among these its latest leg is."""
+        """By batch, where among these its latest stage is."""
         self.open: dict[int, Request] = {}
         self.ended: Counter[str] = Counter()
-        self._running: dict[int, StartLeg] = {}
+        self._running: dict[int, StartStage] = {}
         self._scenario = scenario
-        self._legs_started = 0
+        self._stages_started = 0
         self.most_sent = 0
-        """How many legs were on one worker at a time, running or on their way."""
+        """How many stages were on one worker at a time, running or on their way."""
         self.sent_behind: set[tuple[int, int]] = set()
-        """(batch, leg) of those that were sent to a worker that ran another."""
+        """(batch, stage) of those that were sent to a worker that ran another."""
         simulation = Simulation(engine, ExactWorkers(self._execute), listeners=[self])
         simulation.schedule(scenario.events)
         simulation.run()
 
-    def _execute(self, effect: StartLeg, started_ns: int) -> Outcome:
+    def _execute(self, effect: StartStage, started_ns: int) -> Outcome:
         factors = self._scenario.service_factors
-        number = self._legs_started
-        self._legs_started += 1
+        number = self._stages_started
+        self._stages_started += 1
         duration_ns = max(1, round(self._service_ns(effect) * factors[number % len(factors)]))
         ended_ns = self.true_end(number, started_ns, duration_ns)
-        worker_id = effect.batch.legs[effect.leg].worker_id
+        worker_id = effect.batch.stages[effect.stage].worker_id
         self._latest[effect.batch.id] = len(self.intervals)
         self.intervals.append((worker_id, started_ns, ended_ns))
         if number in self._scenario.failures:
@@ -74,13 +74,13 @@ class Ledger:
         return finished(effect, started_ns, ended_ns)
 
     def true_end(self, number: int, started_ns: int, duration_ns: int) -> int:
-        """When the n-th leg to start really ends."""
+        """When the n-th stage to start really ends."""
         return started_ns + duration_ns
 
-    def _service_ns(self, effect: StartLeg) -> int:
-        """What a leg was expected to take at first: what is learned must not feed on itself."""
-        leg = effect.batch.legs[effect.leg]
-        return self._profiles[leg.partition, self._kinds[leg.worker_id]].planned_ns(effect.rows)
+    def _service_ns(self, effect: StartStage) -> int:
+        """What a stage was expected to take at first: what is learned must not feed on itself."""
+        stage = effect.batch.stages[effect.stage]
+        return self._profiles[stage.partition, self._kinds[stage.worker_id]].planned_ns(effect.rows)
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         self.engine.validate()
@@ -88,17 +88,17 @@ class Ledger:
         for effect in effects:
             self.effects.append((event.now_ns, effect))
             match effect:
-                case StartLeg(batch=batch):
+                case StartStage(batch=batch):
                     assert not any(
                         set(batch.request_ids) & set(other.batch.request_ids)
                         for other in self._running.values()
                         if other.batch.id != batch.id
                     ), "a request runs twice"
                     self._running[batch.id] = effect
-                    workers = Counter(other.batch.legs[other.leg].worker_id for other in self._running.values())
+                    workers = Counter(other.batch.stages[other.stage].worker_id for other in self._running.values())
                     self.most_sent = max(self.most_sent, *workers.values())
-                    if workers[batch.legs[effect.leg].worker_id] > 1:
-                        self.sent_behind.add((batch.id, effect.leg))
+                    if workers[batch.stages[effect.stage].worker_id] > 1:
+                        self.sent_behind.add((batch.id, effect.stage))
                 case Fail(request_id=request_id):
                     self._end(request_id, "failed")
                 case Drop(request_id=request_id):
@@ -110,9 +110,11 @@ class Ledger:
                 self.open[event.request.id] = event.request
             case RequestCancelled() if event.request_id in self.open:
                 self._end(event.request_id, "cancelled")
-            case LegFinished() if event.batch_id in self._running:
+            case StageFinished() if event.batch_id in self._running:
                 batch = self._running.pop(event.batch_id).batch
-                for request_id in set(batch.request_ids) & self.open.keys() if event.leg + 1 == len(batch.legs) else ():
+                for request_id in (
+                    set(batch.request_ids) & self.open.keys() if event.stage + 1 == len(batch.stages) else ()
+                ):
                     self._end(request_id, "answered")
             case BatchFailed():
                 if self._running.pop(event.batch_id, None):
@@ -124,12 +126,12 @@ class Ledger:
 
     def _lose(self, now_ns: int, worker_id: int) -> None:
         for batch_id, running in list(self._running.items()):
-            if running.batch.legs[running.leg].worker_id == worker_id:
+            if running.batch.stages[running.stage].worker_id == worker_id:
                 del self._running[batch_id]
                 self._cut_short(self._latest[batch_id], now_ns)
 
     def _cut_short(self, index: int, now_ns: int) -> None:
-        """A leg runs no more: it was preempted, or its worker was lost; perhaps before it began."""
+        """A stage runs no more: it was preempted, or its worker was lost; perhaps before it began."""
         worker_id, start_ns, end_ns = self.intervals[index]
         self.intervals[index] = (worker_id, min(start_ns, now_ns), min(end_ns, now_ns))
 

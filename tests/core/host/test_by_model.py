@@ -77,7 +77,7 @@ SETUP = Setup(
 
 
 def scenario_of(*models: str, rate_rps: float) -> Scenario:
-    """The models, on the workers that host them, all at the same rate, with legs that fail."""
+    """The models, on the workers that host them, all at the same rate, with stages that fail."""
     return Scenario.model_validate(
         {
             "warmup_s": 0,

@@ -1,4 +1,4 @@
-"""The fold of the stream: what is told of requests and legs, whatever came between."""
+"""The fold of the stream: what is told of requests and stages, whatever came between."""
 
 import io
 import random
@@ -16,17 +16,17 @@ from tidegate.api import (
     Batch,
     BatchFailed,
     Drop,
-    Leg,
-    LegFinished,
     PolicySpec,
     Request,
     RequestArrived,
     RequestCancelled,
+    Stage,
+    StageFinished,
     Worker,
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, EngineRestarted, Fail, PlanChanged, StartLeg
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, EngineRestarted, Fail, PlanChanged, StartStage
 from tidegate.host import Plugins
 from tidegate.observation import Reader, Recorder, Reducer, Tally, read_log
 
@@ -39,11 +39,11 @@ class Told(Reader):
     def __init__(self) -> None:
         self.said: list[tuple[object, ...]] = []
 
-    def joined(self, now_ns: int, effect: StartLeg, requests: Sequence[Request]) -> None:
+    def joined(self, now_ns: int, effect: StartStage, requests: Sequence[Request]) -> None:
         self.said.append(("joined", effect.batch.id, [request.id for request in requests], now_ns))
 
-    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
-        self.said.append(("ran", effect.batch.id, effect.leg, started_ns, ended_ns))
+    def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
+        self.said.append(("ran", effect.batch.id, effect.stage, started_ns, ended_ns))
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         self.said.append(("answered", batch.id, [request.id for request in requests], ended_ns))
@@ -65,13 +65,13 @@ def arrived(request_id: int, now_ns: int = 0, due_ns: int = 100) -> RequestArriv
     return RequestArrived(now_ns, Request(request_id, "m", 1, now_ns, due_ns))
 
 
-def start(batch_id: int, *request_ids: int, workers: tuple[int, ...] = (0,), leg: int = 0) -> StartLeg:
-    legs = tuple(Leg(worker, "m", 0, 10) for worker in workers)
-    return StartLeg(Batch(batch_id, "m", request_ids, legs), leg, len(request_ids))
+def start(batch_id: int, *request_ids: int, workers: tuple[int, ...] = (0,), stage: int = 0) -> StartStage:
+    stages = tuple(Stage(worker, "m", 0, 10) for worker in workers)
+    return StartStage(Batch(batch_id, "m", request_ids, stages), stage, len(request_ids))
 
 
-def finished(batch_id: int, started_ns: int, ended_ns: int, worker: int = 0, leg: int = 0) -> LegFinished:
-    return LegFinished(ended_ns, batch_id, leg, worker, started_ns, ended_ns)
+def finished(batch_id: int, started_ns: int, ended_ns: int, worker: int = 0, stage: int = 0) -> StageFinished:
+    return StageFinished(ended_ns, batch_id, stage, worker, started_ns, ended_ns)
 
 
 Step = AnyStimulus | AnyEffect
@@ -100,11 +100,11 @@ def test_a_batch_from_arrival_to_answer() -> None:
     assert not reducer.sent
 
 
-def test_only_the_last_leg_answers() -> None:
+def test_only_the_last_stage_answers() -> None:
     between: list[Step] = [arrived(0), start(7, 0, workers=(0, 1)), finished(7, 0, 5)]
     reducer, said = fold(*between)
     assert (said[1:], reducer.tally.answered) == ([("ran", 7, 0, 0, 5)], 0)
-    reducer, said = fold(*between, start(7, 0, workers=(0, 1), leg=1), finished(7, 5, 9, worker=1, leg=1))
+    reducer, said = fold(*between, start(7, 0, workers=(0, 1), stage=1), finished(7, 5, 9, worker=1, stage=1))
     assert said[2:] == [("ran", 7, 1, 5, 9), ("answered", 7, [0], 9)]
 
 
@@ -134,7 +134,7 @@ def test_every_other_way_to_end() -> None:
     assert list(reducer.open) == [4]
 
 
-def test_a_leg_runs_when_the_one_before_it_has_ended() -> None:
+def test_a_stage_runs_when_the_one_before_it_has_ended() -> None:
     """It was sent at 5, while another ran until 9."""
     _, said = fold(arrived(0), start(0, 0), arrived(1, 5), start(1, 1), finished(0, 0, 9), finished(1, 5, 12))
     assert [entry for entry in said if entry[0] == "ran"] == [("ran", 0, 0, 0, 9), ("ran", 1, 0, 9, 12)]

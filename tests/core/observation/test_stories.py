@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.core.engine.script import Script, arrived, engine_of, finished, two_legs
+from tests.core.engine.script import Script, arrived, engine_of, finished, two_stages
 from tests.core.engine.script import run as batch
 from tests.core.engine.worlds import Ledger, with_other_plans, world
 from tests.examples import examples
@@ -138,10 +138,10 @@ def test_a_batch_that_fails_and_is_tried_again() -> None:
     assert texts(told)["batch failed"] == "batch 0 failed: broken"
 
 
-def test_a_worker_that_is_lost_between_two_legs() -> None:
-    told = engine([two_legs(0)])
+def test_a_worker_that_is_lost_between_two_stages() -> None:
+    told = engine([two_stages(0)])
     told.handle(arrived(0))
-    assert texts(told)["sent"].startswith("sent to worker w0, leg 1 of 2 (m), planned to end at")
+    assert texts(told)["sent"].startswith("sent to worker w0, stage 1 of 2 (m), planned to end at")
     told.handle(WorkerLost(3, 0))
     assert "worker w0 was lost" in texts(told)["worker lost"]
 

@@ -1,4 +1,4 @@
-"""Simulated workers: how long legs take, who slows whom, what fails, what is lost, what travels."""
+"""Simulated workers: how long stages take, who slows whom, what fails, what is lost, what travels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, stdev
@@ -11,7 +11,6 @@ from tidegate.api import (
     Batch,
     Commands,
     Dispatch,
-    Leg,
     Model,
     Network,
     Pipeline,
@@ -22,6 +21,7 @@ from tidegate.api import (
     RequestArrived,
     SetTimer,
     Setup,
+    Stage,
     TimerFired,
     Worker,
     WorkerJoined,
@@ -68,16 +68,16 @@ def requests(count: int) -> "object":
     return draw_requests(Scenario.model_validate(document), seed=0)
 
 
-class Legs(Record):
+class Stages(Record):
     """A record that is read as a list."""
 
     def __init__(self, count: int) -> None:
         super().__init__(requests(count))  # type: ignore[arg-type]
 
     @property
-    def legs(self) -> list[tuple[int, int, int]]:
+    def stages(self) -> list[tuple[int, int, int]]:
         """(worker, start, end), in the order of their ends."""
-        return list(zip(self.leg_worker, self.leg_started_ns, self.leg_ended_ns, strict=True))
+        return list(zip(self.stage_worker, self.stage_started_ns, self.stage_ended_ns, strict=True))
 
 
 def run(
@@ -89,10 +89,10 @@ def run(
     interference: Interference | None = None,
     retry: bool = True,
     links: Links | None = None,
-) -> Legs:
+) -> Stages:
     policy = policy or FirstComeFirstServed(SETUP, PolicyOptions())
     engine = Engine(policy, name="test", strict=True, learn=False)
-    record = Legs(max(1, sum(isinstance(event, RequestArrived) for event in events)))
+    record = Stages(max(1, sum(isinstance(event, RequestArrived) for event in events)))
     workers = [worker(each.id) for each in policy.setup.workers]
     engine.reducer.tell(record)
     cluster = Cluster(workers, truth, interference=interference, retry=retry, links=links)
@@ -112,7 +112,7 @@ arrived = Arrivals()
 
 def test_the_truth_may_differ_from_what_was_planned() -> None:
     record = run([arrived(0)], truth=Truth({("m", "default", ""): (1700, 1, 1, 1)}))
-    assert record.legs == [(0, 0, 1700)]
+    assert record.stages == [(0, 0, 1700)]
     assert record.outcome[0] == ANSWERED
 
 
@@ -123,7 +123,7 @@ def test_what_requests_carry_lengthens_their_batch(how: str, carried_ns: int) ->
     only = Setup(SETUP.models, SETUP.workers[:1], SETUP.profiles)
     policy = FirstComeFirstServed(only, PolicyOptions())
     record = run([arrived(0), arrived(1, 1, rows=2), arrived(2, 2)], truth=truth, policy=policy)
-    assert record.legs == [(0, 0, 1000), (0, 1000, 1000 + 3000 + carried_ns)]
+    assert record.stages == [(0, 0, 1000), (0, 1000, 1000 + 3000 + carried_ns)]
 
 
 @pytest.mark.parametrize("distribution", ["lognormal", "gamma"])
@@ -145,14 +145,14 @@ def test_every_worker_draws_its_own_jitter() -> None:
         return SimulatedWorker(worker_id, jitter=lambda: 1.0 + worker_id)
 
     record = run([arrived(0), arrived(1), arrived(2)], worker=worker)
-    assert record.legs == [(0, 0, 1000), (1, 0, 2000), (2, 0, 3000)]
+    assert record.stages == [(0, 0, 1000), (1, 0, 2000), (2, 0, 3000)]
 
 
-def test_a_leg_lasts_until_its_rows_have_travelled_too() -> None:
+def test_a_stage_lasts_until_its_rows_have_travelled_too() -> None:
     def worker(worker_id: int) -> SimulatedWorker:
         return SimulatedWorker(worker_id, jitter=lambda: 2.0, delay_ns=lambda rows: 70 + 10 * rows)
 
-    assert run([arrived(0, rows=3)], worker=worker).legs == [(0, 0, 100 + 2 * 3000)], "jitter is that of the worker"
+    assert run([arrived(0, rows=3)], worker=worker).stages == [(0, 0, 100 + 2 * 3000)], "jitter is that of the worker"
 
 
 def test_delays_have_the_jitter_asked_for() -> None:
@@ -184,7 +184,7 @@ def sharing(worker_id: int) -> SimulatedWorker:
 def test_workers_of_one_gpu_slow_each_other_while_both_are_busy() -> None:
     """0 is alone for 400, then both have half the speed: 0 needs 1200 more; 1 has 400 left then."""
     record = run([arrived(0), arrived(1, 400)], worker=sharing, interference=ConstantSlowdown(2.0))
-    assert record.legs == [(0, 0, 1600), (1, 400, 2000)]
+    assert record.stages == [(0, 0, 1600), (1, 400, 2000)]
 
 
 def test_the_network_is_not_slowed() -> None:
@@ -193,19 +193,19 @@ def test_the_network_is_not_slowed() -> None:
 
     record = run([arrived(0), arrived(1)], worker=far, interference=ConstantSlowdown(2.0))
     # 0 runs at half speed from the start; at 2000 worker 1 has worked 750 of its 1000, and is alone then.
-    assert record.legs == [(0, 0, 2000), (1, 0, 2250)]
+    assert record.stages == [(0, 0, 2000), (1, 0, 2250)]
 
 
 def test_workers_of_other_gpus_are_not_slowed() -> None:
     record = run([arrived(0), arrived(1), arrived(2)], worker=sharing, interference=ConstantSlowdown(2.0))
-    assert record.legs == [(2, 0, 1000), (0, 0, 2000), (1, 0, 2000)]
+    assert record.stages == [(2, 0, 1000), (0, 0, 2000), (1, 0, 2000)]
 
 
 def test_a_lost_worker_slows_nobody() -> None:
     events: list[AnyEvent] = [arrived(0), arrived(1), WorkerLost(500, 1)]
     record = run(events, worker=sharing, interference=ConstantSlowdown(2.0))
     # The second request is tried again, on the worker with a GPU to itself.
-    assert record.legs == [(1, 0, 500), (0, 0, 1250), (2, 500, 1500)]
+    assert record.stages == [(1, 0, 500), (0, 0, 1250), (2, 500, 1500)]
 
 
 def test_each_is_slowed_as_a_fitted_model_says_of_its_neighbours() -> None:
@@ -222,7 +222,7 @@ def test_each_is_slowed_as_a_fitted_model_says_of_its_neighbours() -> None:
     # Two neighbours: 1.5 times as long; one: 1.25. At 500 the first two have done 400 of 1000, the other 600 take 900;
     # the third has done 600 of its own by then, and goes on alone.
     record = run(events, worker=on_halves, interference=fitted)
-    assert record.legs == [(0, 0, 1400), (1, 0, 1400), (2, 500, 1800)]
+    assert record.stages == [(0, 0, 1400), (1, 0, 1400), (2, 500, 1800)]
 
 
 # Failures and losses -------------------------------------------------------------------------------------------------
@@ -235,23 +235,23 @@ def test_failures_come_as_often_as_asked_for() -> None:
     assert drawing_failures(FailureSpec(probability=0), 1, 0) is None
 
 
-@pytest.mark.parametrize(("retry", "outcome", "legs"), [(True, ANSWERED, 2), (False, FAILED, 1)])
-def test_a_failed_leg_is_tried_again_unless_the_request_is_to_blame(retry: bool, outcome: int, legs: int) -> None:
+@pytest.mark.parametrize(("retry", "outcome", "stages"), [(True, ANSWERED, 2), (False, FAILED, 1)])
+def test_a_failed_stage_is_tried_again_unless_the_request_is_to_blame(retry: bool, outcome: int, stages: int) -> None:
     def worker(worker_id: int) -> SimulatedWorker:
         draws = iter([True] + [False] * 9)
         return SimulatedWorker(worker_id, fails=(lambda: next(draws)) if worker_id == 0 else None)
 
     record = run([arrived(0)], worker=worker, retry=retry)
     assert record.outcome[0] == outcome
-    assert len(record.legs) == legs
+    assert len(record.stages) == stages
 
 
-def test_a_lost_worker_takes_its_leg_along_and_comes_back_idle() -> None:
+def test_a_lost_worker_takes_its_stage_along_and_comes_back_idle() -> None:
     only = Setup(SETUP.models, SETUP.workers[:1], SETUP.profiles)
     policy = FirstComeFirstServed(only, PolicyOptions())
     events: list[AnyEvent] = [arrived(0), WorkerLost(300, 0), WorkerJoined(5000, SETUP.workers[0]), arrived(1, 5001)]
     record = run(events, policy=policy)
-    assert record.legs == [(0, 0, 300), (0, 5001, 6001)]
+    assert record.stages == [(0, 0, 300), (0, 5001, 6001)]
     assert list(record.outcome) == [FAILED, ANSWERED]
 
 
@@ -271,18 +271,18 @@ class Impatient(FirstComeFirstServed):
         return [Preempt(0)]
 
 
-def test_a_preempted_leg_ends_at_once_and_its_request_runs_anew() -> None:
+def test_a_preempted_stage_ends_at_once_and_its_request_runs_anew() -> None:
     record = run([arrived(0)], policy=Impatient(SETUP, PolicyOptions()))
-    assert record.legs == [(0, 0, 400), (0, 400, 1400)]
+    assert record.stages == [(0, 0, 400), (0, 400, 1400)]
     assert record.outcome[0] == ANSWERED
 
 
-def test_a_leg_that_ends_at_this_instant_is_not_preempted() -> None:
+def test_a_stage_that_ends_at_this_instant_is_not_preempted() -> None:
     class TooLate(Impatient):
         at_ns = 1000
 
     record = run([arrived(0)], policy=TooLate(SETUP, PolicyOptions()))
-    assert record.legs == [(0, 0, 1000)]
+    assert record.stages == [(0, 0, 1000)]
 
 
 # Links ---------------------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ SPLIT = Setup(
 )
 
 
-class TwoLegs(Policy):
+class TwoStages(Policy):
     """The n-th request runs on worker n, then on worker n + 2, without a thought for the network."""
 
     best_effort = True
@@ -302,14 +302,14 @@ class TwoLegs(Policy):
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         now_ns, request = event.now_ns, event.request
-        first = Leg(request.id, "m", now_ns, 1000 * request.rows)
-        second = Leg(request.id + 2, "tail", first.end_ns, 500)
+        first = Stage(request.id, "m", now_ns, 1000 * request.rows)
+        second = Stage(request.id + 2, "tail", first.end_ns, 500)
         return [Dispatch(Batch(self.new_batch_id(), "m", (request.id,), (first, second)))]
 
     def _nothing(self, event: AnyEvent) -> Commands:
         return ()
 
-    on_request_cancelled = on_leg_finished = on_batch_failed = _nothing
+    on_request_cancelled = on_stage_finished = on_batch_failed = _nothing
     on_worker_joined = on_worker_lost = on_worker_ready = on_profile_updated = _nothing
 
 
@@ -319,12 +319,12 @@ def links(nodes: Mapping[int, str]) -> Links:
 
 
 def over(nodes: Mapping[int, str], events: Sequence[AnyEvent]) -> list[tuple[int, int, int]]:
-    return run(events, policy=TwoLegs(SPLIT, PolicyOptions()), links=links(nodes)).legs
+    return run(events, policy=TwoStages(SPLIT, PolicyOptions()), links=links(nodes)).stages
 
 
-def test_the_output_of_a_leg_travels_to_the_next_node() -> None:
-    legs = over({0: "a", 2: "b"}, [arrived(0, rows=3)])
-    assert legs == [(0, 0, 3000), (2, 3307, 3807)]
+def test_the_output_of_a_stage_travels_to_the_next_node() -> None:
+    stages = over({0: "a", 2: "b"}, [arrived(0, rows=3)])
+    assert stages == [(0, 0, 3000), (2, 3307, 3807)]
 
 
 def test_within_a_node_nothing_travels() -> None:
@@ -333,13 +333,13 @@ def test_within_a_node_nothing_travels() -> None:
 
 @pytest.mark.parametrize("nodes", ["aabc", "abcc"], ids=["uplink", "downlink"])
 def test_a_link_carries_one_transfer_at_a_time(nodes: str) -> None:
-    legs = over(dict(enumerate(nodes)), [arrived(0), arrived(1)])
-    assert legs == [(0, 0, 1000), (1, 0, 1000), (2, 1107, 1607), (3, 1207, 1707)]
+    stages = over(dict(enumerate(nodes)), [arrived(0), arrived(1)])
+    assert stages == [(0, 0, 1000), (1, 0, 1000), (2, 1107, 1607), (3, 1207, 1707)]
 
 
 def test_links_of_other_nodes_are_others() -> None:
-    legs = over(dict(enumerate("abcd")), [arrived(0), arrived(1)])
-    assert legs[2:] == [(2, 1107, 1607), (3, 1107, 1607)]
+    stages = over(dict(enumerate("abcd")), [arrived(0), arrived(1)])
+    assert stages[2:] == [(2, 1107, 1607), (3, 1107, 1607)]
 
 
 # The end -------------------------------------------------------------------------------------------------------------
@@ -372,5 +372,5 @@ def test_timers_alone_do_not_keep_a_run_going() -> None:
             return [SetTimer("tick", event.now_ns + 100)]
 
     policy = Ticking(SETUP, PolicyOptions())
-    assert run([arrived(0)], policy=policy).legs == [(0, 0, 1000)]
+    assert run([arrived(0)], policy=policy).stages == [(0, 0, 1000)]
     assert policy.ticks == 10, "none once the last request had ended"

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tidegate.api import LegFinished, PolicySpec, RequestArrived, WorkerJoined, WorkerLost, hookimpl
+from tidegate.api import PolicySpec, RequestArrived, StageFinished, WorkerJoined, WorkerLost, hookimpl
 from tidegate.control import Controller, ControllerOptions, ControllerSpec, Observation
 from tidegate.documents import Layout
 from tidegate.host import Plugins, make_policy
-from tidegate.observation import ChangeProgressed, PlanChanged, Recorder, StartLeg, read_log
+from tidegate.observation import ChangeProgressed, PlanChanged, Recorder, StartStage, read_log
 from tidegate.sim.document import simulate_document
 from tidegate.sim.replay import replay
 from tidegate.sim.result import RunResult
@@ -115,9 +115,9 @@ def test_a_worker_leaves_when_it_has_drained_and_no_request_is_lost(make_scenari
         switched = switched or isinstance(entry.event, PlanChanged)
         drained = drained or (isinstance(entry.event, ChangeProgressed) and entry.event.state == "done")
         for effect in entry.effects:
-            if isinstance(effect, StartLeg) and switched:
-                assert effect.batch.legs[effect.leg].worker_id != 2, "it was given more"
-        if isinstance(entry.event, LegFinished) and entry.event.worker_id == 2:
+            if isinstance(effect, StartStage) and switched:
+                assert effect.batch.stages[effect.stage].worker_id != 2, "it was given more"
+        if isinstance(entry.event, StageFinished) and entry.event.worker_id == 2:
             assert not drained
     assert drained
 
@@ -180,7 +180,7 @@ def test_a_worker_that_was_lost_does_not_come_back_with_a_change(make_scenario: 
             away = True
         if isinstance(entry.event, WorkerJoined):
             away = False
-        used = {effect.batch.legs[0].worker_id for effect in entry.effects if isinstance(effect, StartLeg)}
+        used = {effect.batch.stages[0].worker_id for effect in entry.effects if isinstance(effect, StartStage)}
         assert not (away and 0 in used)
 
 
@@ -193,7 +193,7 @@ def test_a_worker_that_comes_back_and_is_not_wanted_any_more_is_given_nothing(ma
         for entry in read_log(log.getvalue().splitlines())[1]
         if entry.event.now_ns > 12 * S
         for effect in entry.effects
-        if isinstance(effect, StartLeg) and effect.batch.legs[0].worker_id == 2
+        if isinstance(effect, StartStage) and effect.batch.stages[0].worker_id == 2
     ]
     assert after == []
 

@@ -62,12 +62,12 @@ def test_a_model_in_one_partition_of_another_name_runs() -> None:
     assert total.answered == total.accepted == 50
 
 
-def test_first_come_first_served_runs_them_leg_after_leg() -> None:
+def test_first_come_first_served_runs_them_stage_after_stage() -> None:
     """10 ms on the slow worker, 1 ms on the link, 5 ms on the fast one, whose pool bounds the rate."""
     total = simulate(Run(Scenario.model_validate(SPLIT), FIFS, seed=0)).total
     assert total.answered == total.accepted == 50
     assert total.p50_ms == 16
-    assert total.batches == 100, "legs"
+    assert total.batches == 100, "stages"
 
 
 def test_other_policies_say_that_they_cannot() -> None:

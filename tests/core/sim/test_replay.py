@@ -7,9 +7,9 @@ from typing import BinaryIO
 import pytest
 from typer.testing import CliRunner
 
-from tidegate.api import LegFinished, Model, Profile, Request, RequestArrived, Setup, Worker, WorkerJoined, WorkerLost
+from tidegate.api import Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker, WorkerJoined, WorkerLost
 from tidegate.cli import build_app
-from tidegate.engine import Engine, StartLeg, Tally, TriesChanged
+from tidegate.engine import Engine, StartStage, Tally, TriesChanged
 from tidegate.host import Plugins
 from tidegate.observation import EngineSettings, Recorder, read_log
 
@@ -44,15 +44,15 @@ def run_with_lost_workers(out: BinaryIO, max_tries: int, *, learn: bool) -> Tall
 
     def ends(effects: Sequence[object]) -> None:
         for effect in effects:
-            if isinstance(effect, StartLeg):
-                worker = effect.batch.legs[0].worker_id
+            if isinstance(effect, StartStage):
+                worker = effect.batch.stages[0].worker_id
                 now_ns = engine.now_ns + 30
-                ends(engine.handle(LegFinished(now_ns, effect.batch.id, 0, worker, engine.now_ns, now_ns)))
+                ends(engine.handle(StageFinished(now_ns, effect.batch.id, 0, worker, engine.now_ns, now_ns)))
 
     for number in range(3):
         effects = engine.handle(RequestArrived(engine.now_ns, Request(number, "m", 1, engine.now_ns)))
         for _ in range(2):
-            lost = [effect.batch.legs[0].worker_id for effect in effects if isinstance(effect, StartLeg)]
+            lost = [effect.batch.stages[0].worker_id for effect in effects if isinstance(effect, StartStage)]
             effects = [effect for worker_id in lost for effect in engine.handle(WorkerLost(engine.now_ns, worker_id))]
         ends(effects)
         for worker in hosts:

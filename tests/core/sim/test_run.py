@@ -10,11 +10,11 @@ from tidegate.api import (
     AnyCommand,
     Commands,
     Drop,
-    LegFinished,
     PolicyOptions,
     PolicySpec,
     RequestArrived,
     Setup,
+    StageFinished,
     Worker,
     hookimpl,
 )
@@ -48,8 +48,8 @@ class Seen(Observer):
         return [(e.now_ns, e.request.model, e.request.rows) for e in self.events if isinstance(e, RequestArrived)]
 
     def durations(self, worker_id: int) -> list[int]:
-        legs = [event for event in self.events if isinstance(event, LegFinished) and event.worker_id == worker_id]
-        return [leg.ended_ns - leg.started_ns for leg in legs]
+        stages = [event for event in self.events if isinstance(event, StageFinished) and event.worker_id == worker_id]
+        return [stage.ended_ns - stage.started_ns for stage in stages]
 
 
 def plugins(policy: type[FirstComeFirstServed]) -> Plugins:
@@ -232,7 +232,7 @@ def test_jitter_and_failures_leave_the_load_as_it_is(make_scenario: MakeScenario
 
 
 def test_failures_leave_the_jitter_as_it_is(make_scenario: MakeScenario) -> None:
-    """One model, one worker, one row a batch: the n-th leg has the n-th factor, whether or not others fail."""
+    """One model, one worker, one row a batch: the n-th stage has the n-th factor, whether or not others fail."""
     model = {"name": "m", "profile": {"alpha_ms": 0, "beta_ms": 5, "max_batch": 1}}
     world = {"models": [model], "workers": [{"count": 1}], "arrivals": {"rate_rps": 20}}
     calm = watch(make_scenario(**world, simulation={"jitter": {"cv": 0.3}}))

@@ -65,7 +65,7 @@ def test_more_shapes_than_are_told_apart_are_still_true() -> None:
         assert bar.end_s - bar.start_s == pytest.approx(0.005 * int(request.shape[2:]) / 100)
 
 
-def test_a_stall_is_drawn_for_each_leg_by_itself() -> None:
+def test_a_stall_is_drawn_for_each_stage_by_itself() -> None:
     stalls, jitter = StallSpec(probability=0.1), JitterSpec(cv=0.1)
     draw = drawing_factors(None, stalls, 1, 0)
     assert draw is not None

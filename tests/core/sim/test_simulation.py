@@ -6,7 +6,6 @@ from tests.arrivals import Arrivals
 from tests.effect_log import EffectLog
 from tidegate.api import (
     Commands,
-    LegFinished,
     Model,
     PolicyOptions,
     Preempt,
@@ -14,12 +13,13 @@ from tidegate.api import (
     RequestArrived,
     SetTimer,
     Setup,
+    StageFinished,
     TimerFired,
     Worker,
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import AnyEffect, AnyStimulus, Engine, Fail, StartLeg
+from tidegate.engine import AnyEffect, AnyStimulus, Engine, Fail, StartStage
 from tidegate.sim import Agenda, ExactWorkers, Simulation
 from tidegate.sim.workers import taking
 from tidegate.toolkit import FirstComeFirstServed
@@ -40,7 +40,7 @@ arrived = Arrivals()
 
 
 def starts(effects: EffectLog) -> list[tuple[int, tuple[int, ...]]]:
-    return [(at_ns, effect.batch.request_ids) for at_ns, effect in effects if isinstance(effect, StartLeg)]
+    return [(at_ns, effect.batch.request_ids) for at_ns, effect in effects if isinstance(effect, StartStage)]
 
 
 # Order ----------------------------------------------------------------------------------------------------------------
@@ -151,22 +151,22 @@ def test_a_run_ends_where_enough_was_seen() -> None:
 
 
 class Ends:
-    """A listener that keeps how legs ended."""
+    """A listener that keeps how stages ended."""
 
     def __init__(self) -> None:
-        self.legs: list[tuple[int, int]] = []
+        self.stages: list[tuple[int, int]] = []
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
-        if isinstance(event, LegFinished):
-            self.legs.append((event.started_ns, event.ended_ns))
+        if isinstance(event, StageFinished):
+            self.stages.append((event.started_ns, event.ended_ns))
 
 
-def test_a_leg_takes_what_the_service_says() -> None:
+def test_a_stage_takes_what_the_service_says() -> None:
     ends = Ends()
     one = Simulation(engine_of(), ExactWorkers(taking(lambda effect: 100 * effect.rows)), listeners=[ends])
     one.schedule([arrived(0, 0), arrived(1, 1), arrived(2, 2)])
     one.run()
-    assert ends.legs == [(0, 100), (100, 300)]
+    assert ends.stages == [(0, 100), (100, 300)]
 
 
 class Impatient(FirstComeFirstServed):
@@ -177,13 +177,13 @@ class Impatient(FirstComeFirstServed):
         return [Preempt(0), *commands] if event.request.id == 1 else commands
 
 
-def test_a_leg_that_is_taken_from_an_exact_worker_ends_once_and_at_once() -> None:
+def test_a_stage_that_is_taken_from_an_exact_worker_ends_once_and_at_once() -> None:
     ends, effects = Ends(), EffectLog()
     one = Simulation(engine_of(Impatient), listeners=[ends, effects])
     one.schedule([arrived(0, 0), arrived(1, 4)])
     one.run()
     assert starts(effects) == [(0, (0,)), (4, (1,)), (14, (0,))]
-    assert ends.legs == [(4, 14), (14, 24)]
+    assert ends.stages == [(4, 14), (14, 24)]
     assert one.engine.tally.answered == 2
 
 
@@ -192,4 +192,4 @@ def test_an_exact_worker_that_comes_back_is_free() -> None:
     one = Simulation(engine_of(), listeners=[ends])
     one.schedule([arrived(0, 0), WorkerLost(3, 0), WorkerJoined(4, SETUP.workers[0]), arrived(1, 5)])
     one.run()
-    assert (5, 15) in ends.legs
+    assert (5, 15) in ends.stages

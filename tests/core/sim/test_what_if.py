@@ -48,7 +48,7 @@ def test_fewer_workers_serve_less_and_more_serve_more() -> None:
     assert answer(asked, Alternative(AS_IT_IS), PLUGINS) == answer(asked, Alternative(AS_IT_IS), PLUGINS)
 
 
-def test_legs_take_what_they_were_seen_to_take() -> None:
+def test_stages_take_what_they_were_seen_to_take() -> None:
     assert share(question(factors=(1.0,))) == 1.0
     assert share(question(factors=(4.0, 6.0))) < 0.5
 

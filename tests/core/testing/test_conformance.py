@@ -14,12 +14,12 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    Leg,
     Policy,
     PolicyOptions,
     PolicySpec,
     RequestArrived,
     RequestCancelled,
+    Stage,
     Worker,
 )
 from tidegate.host import Plugins
@@ -33,10 +33,12 @@ def test_installed_policies_conform(name: str) -> None:
 
 
 def replanned(commands: Commands, **changes: int) -> Sequence[AnyCommand]:
-    """The same, but every leg is planned otherwise."""
+    """The same, but every stage is planned otherwise."""
     return [
         Dispatch(
-            msgspec.structs.replace(command.batch, legs=tuple(_shifted(leg, changes) for leg in command.batch.legs))
+            msgspec.structs.replace(
+                command.batch, stages=tuple(_shifted(stage, changes) for stage in command.batch.stages)
+            )
         )
         if isinstance(command, Dispatch)
         else command
@@ -44,8 +46,8 @@ def replanned(commands: Commands, **changes: int) -> Sequence[AnyCommand]:
     ]
 
 
-def _shifted(leg: Leg, changes: dict[str, int]) -> Leg:
-    return msgspec.structs.replace(leg, **{name: getattr(leg, name) + change for name, change in changes.items()})
+def _shifted(stage: Stage, changes: dict[str, int]) -> Stage:
+    return msgspec.structs.replace(stage, **{name: getattr(stage, name) + change for name, change in changes.items()})
 
 
 class Hoards(FirstComeFirstServed):

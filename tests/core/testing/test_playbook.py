@@ -8,13 +8,13 @@ from tidegate.api import (
     Batch,
     Dispatch,
     Drop,
-    Leg,
     Model,
     PolicyOptions,
     Profile,
     Request,
     RequestArrived,
     Setup,
+    Stage,
     Worker,
     WorkerReady,
 )
@@ -23,8 +23,8 @@ from tidegate.testing import arrived as of_requests
 from tidegate.toolkit import FirstComeFirstServed
 
 SETUP = Setup((Model("m", 4),), (Worker(0, "w0", ("m",)),), (Profile("m", "default", (10, 20, 30, 40)),))
-RUN_0 = Dispatch(Batch(0, "m", (0,), (Leg(0, "m", 0, 10),)))
-RUN_1 = Dispatch(Batch(1, "m", (1,), (Leg(0, "m", 10, 10),)))
+RUN_0 = Dispatch(Batch(0, "m", (0,), (Stage(0, "m", 0, 10),)))
+RUN_1 = Dispatch(Batch(1, "m", (1,), (Stage(0, "m", 10, 10),)))
 
 
 def playbook() -> Playbook:
@@ -76,5 +76,5 @@ def test_requests_of_a_transcript_may_have_a_shape_and_an_application() -> None:
     assert event == RequestArrived(7, Request(1, "m", 2, 7, 99, "wide", app="ocr", shape="x:3,48,320"))
     wide = Profile("m", "default", (15, 25, 35, 45), shape="x:3,48,320")
     policy = FirstComeFirstServed(replace(SETUP, profiles=(*SETUP.profiles, wide)), PolicyOptions())
-    planned = Dispatch(Batch(0, "m", (0,), (Leg(0, "m", 0, 15),)))
+    planned = Dispatch(Batch(0, "m", (0,), (Stage(0, "m", 0, 15),)))
     assert Playbook(policy) >> of_requests(0, model="m", shape="x:3,48,320") << planned

@@ -1,4 +1,4 @@
-"""First come, first served: what runs where, leg by leg, and where workers are lost and come back meanwhile."""
+"""First come, first served: what runs where, stage by stage, and where workers are lost and come back meanwhile."""
 
 from typing import Any
 
@@ -9,8 +9,6 @@ from tidegate.api import (
     BatchFailed,
     Dispatch,
     Drop,
-    Leg,
-    LegFinished,
     Model,
     Pipeline,
     PolicyOptions,
@@ -18,12 +16,14 @@ from tidegate.api import (
     Request,
     RequestArrived,
     Setup,
+    Stage,
+    StageFinished,
     Worker,
     WorkerJoined,
     WorkerLost,
     WorkerReady,
 )
-from tidegate.engine import Engine, Fail, StartLeg
+from tidegate.engine import Engine, Fail, StartStage
 from tidegate.sim.run import Run, simulate
 from tidegate.testing import Playbook
 from tidegate.toolkit import FirstComeFirstServed
@@ -41,11 +41,11 @@ def test_a_worker_that_was_away_is_not_freed_by_the_batch_that_it_was_kept_for()
     engine.handle(WorkerLost(1, 1))
     engine.handle(WorkerJoined(2, WORKERS[1]))
     assert len(engine.handle(RequestArrived(3, Request(1, "whole", 1, 3)))) == 1, "it runs what comes now"
-    (failed,) = engine.handle(LegFinished(10, 0, 0, 0, 0, 10))
+    (failed,) = engine.handle(StageFinished(10, 0, 0, 0, 0, 10))
     assert isinstance(failed, Fail), "the tail of the first has lost its worker"
     assert engine.handle(RequestArrived(11, Request(2, "whole", 1, 11))) == [], "which is busy"
-    (started,) = engine.handle(LegFinished(13, 1, 0, 1, 3, 13))
-    assert isinstance(started, StartLeg)
+    (started,) = engine.handle(StageFinished(13, 1, 0, 1, 3, 13))
+    assert isinstance(started, StartStage)
     assert started.batch.request_ids == (2,)
 
 
@@ -62,19 +62,19 @@ def arrived(request_id: int, now_ns: int = 0, *, due_ns: int = 1000, rows: int =
 def split(
     *request_ids: int, batch: int = 0, head: int = 0, at_ns: int = 0, tail: int = 0, tail_ns: int = 0
 ) -> Dispatch:
-    """Each leg is booked for the least time that it may take."""
+    """Each stage is booked for the least time that it may take."""
     least_ns = 5 * len(request_ids)
-    legs = Leg(head, "head", at_ns, least_ns), Leg(tail, "tail", tail_ns or at_ns + least_ns, least_ns)
-    return Dispatch(Batch(batch, "split", request_ids, legs))
+    stages = Stage(head, "head", at_ns, least_ns), Stage(tail, "tail", tail_ns or at_ns + least_ns, least_ns)
+    return Dispatch(Batch(batch, "split", request_ids, stages))
 
 
-def test_a_split_model_keeps_no_worker_before_its_leg_begins() -> None:
+def test_a_split_model_keeps_no_worker_before_its_stage_begins() -> None:
     """The second head runs beside the first one, and its tail is booked behind the tail of the first."""
     play = playbook("head", "head", "tail") >> arrived(0) << split(0, tail=2)
     assert play >> arrived(1) << split(1, batch=1, head=1, tail=2, tail_ns=10)
 
 
-def test_each_leg_is_booked_where_it_is_done_first() -> None:
+def test_each_stage_is_booked_where_it_is_done_first() -> None:
     play = playbook("head", "head", "tail", "tail") >> arrived(0) << split(0, tail=2)
     assert play >> arrived(1) << split(1, batch=1, head=1, tail=3)
 
@@ -83,7 +83,7 @@ def test_what_is_over_or_failed_keeps_nothing_busy() -> None:
     play = playbook("head", "tail", "tail") >> arrived(0) << split(0, tail=1)
     play = play >> BatchFailed(4, 0, 0, 0, "broken") >> WorkerReady(4, 0, 4) >> WorkerReady(4, 1, 4)
     play = play >> arrived(1, 5) << split(1, batch=1, at_ns=5, tail=1)
-    play = play >> LegFinished(15, 1, 0, 0, 5, 15) >> WorkerReady(15, 0, 15) >> arrived(2, 15)
+    play = play >> StageFinished(15, 1, 0, 0, 5, 15) >> WorkerReady(15, 0, 15) >> arrived(2, 15)
     assert play << split(2, batch=2, at_ns=15, tail=2)
 
 
@@ -97,7 +97,7 @@ def test_no_more_join_a_batch_than_leave_the_oldest_in_time() -> None:
     play = (
         playbook("head", "tail") >> arrived(0) << split(0, tail=1) >> arrived(1, due_ns=70) >> arrived(2) >> arrived(3)
     )
-    play = play >> arrived(4) >> LegFinished(10, 0, 0, 0, 0, 10) >> WorkerReady(10, 0, 10)
+    play = play >> arrived(4) >> StageFinished(10, 0, 0, 0, 0, 10) >> WorkerReady(10, 0, 10)
     assert play << split(1, 2, batch=1, at_ns=10, tail=1, tail_ns=20)
 
 
@@ -111,7 +111,7 @@ def test_what_an_idle_worker_answers_too_late_waits_for_a_busy_one_that_is_quick
     model = Model("split", 1, pipelines=(Pipeline(("head", "tail"), 1),))
     play = Playbook(FirstComeFirstServed(Setup((model,), kinds, profiles), PolicyOptions()))
     play = play >> arrived(0) << split(0, tail=2) >> arrived(1, due_ns=50)
-    play = play >> LegFinished(10, 0, 0, 0, 0, 10) >> WorkerReady(10, 0, 10)
+    play = play >> StageFinished(10, 0, 0, 0, 0, 10) >> WorkerReady(10, 0, 10)
     assert play << split(1, batch=1, at_ns=10, tail=2, tail_ns=15)
 
 

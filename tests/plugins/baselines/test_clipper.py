@@ -1,7 +1,7 @@
 """Clipper, event by event: how the batch size is found."""
 
 from tests.arrivals import Arrivals
-from tidegate.api import Batch, Dispatch, Drop, Leg, LegFinished, Model, Profile, Setup, Worker, WorkerReady
+from tidegate.api import Batch, Dispatch, Drop, Model, Profile, Setup, Stage, StageFinished, Worker, WorkerReady
 from tidegate.testing import Playbook
 from tidegate_baselines.clipper import Clipper, ClipperOptions
 
@@ -19,11 +19,11 @@ def playbook(**options: float) -> Playbook:
 
 
 def run(batch: int, *request_ids: int, at: int) -> Dispatch:
-    return Dispatch(Batch(batch, "m", request_ids, (Leg(0, "m", at, 10 * len(request_ids)),)))
+    return Dispatch(Batch(batch, "m", request_ids, (Stage(0, "m", at, 10 * len(request_ids)),)))
 
 
-def took(batch: int, started_ns: int, ended_ns: int) -> LegFinished:
-    return LegFinished(ended_ns, batch, 0, 0, started_ns, ended_ns)
+def took(batch: int, started_ns: int, ended_ns: int) -> StageFinished:
+    return StageFinished(ended_ns, batch, 0, 0, started_ns, ended_ns)
 
 
 def freed(now_ns: int) -> WorkerReady:

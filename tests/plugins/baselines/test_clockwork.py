@@ -8,7 +8,6 @@ from tidegate.api import (
     Batch,
     Dispatch,
     Drop,
-    Leg,
     Model,
     PolicyOptions,
     Profile,
@@ -16,6 +15,7 @@ from tidegate.api import (
     RequestArrived,
     SetTimer,
     Setup,
+    Stage,
     Worker,
     WorkerReady,
 )
@@ -30,7 +30,7 @@ SETUP = Setup(
 
 
 def run(batch: int, *ids: int, at: int, model: str = "m") -> Dispatch:
-    return Dispatch(Batch(batch, model, ids, (Leg(0, model, at, 10 * (len(ids) + 5)),)))
+    return Dispatch(Batch(batch, model, ids, (Stage(0, model, at, 10 * (len(ids) + 5)),)))
 
 
 def when_freed(at: int, **deadlines: tuple[int, ...]) -> list[AnyCommand]:

@@ -10,7 +10,6 @@ from tidegate.api import (
     Batch,
     Dispatch,
     Drop,
-    Leg,
     Model,
     Profile,
     ProfileUpdated,
@@ -18,6 +17,7 @@ from tidegate.api import (
     RequestArrived,
     SetTimer,
     Setup,
+    Stage,
     TimerFired,
     Worker,
     WorkerJoined,
@@ -46,8 +46,8 @@ arrived = Arrivals(slo_ns=12)
 
 
 def run(batch: int, *ids: int, at: int, model: str = "m", worker: Worker = FAST) -> Dispatch:
-    leg = Leg(worker.id, model, at, len(ids) + (5 if worker.kind == "default" else 10))
-    return Dispatch(Batch(batch, model, ids, (leg,)))
+    stage = Stage(worker.id, model, at, len(ids) + (5 if worker.kind == "default" else 10))
+    return Dispatch(Batch(batch, model, ids, (stage,)))
 
 
 def freed(now_ns: int, worker: int = 0) -> WorkerReady:
@@ -163,7 +163,7 @@ def test_a_joining_worker_takes_what_waits_and_a_new_profile_is_believed() -> No
         << SetTimer(KEY, 7)
         >> WorkerJoined(3, SLOW)
         >> ProfileUpdated(3, profile("m", "slow", beta=9))
-        << Dispatch(Batch(1, "m", (1,), (Leg(1, "m", 3, 10),)))
+        << Dispatch(Batch(1, "m", (1,), (Stage(1, "m", 3, 10),)))
     )
 
 

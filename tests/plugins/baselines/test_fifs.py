@@ -1,7 +1,7 @@
 """First idle, first served, event by event."""
 
 from tests.arrivals import Arrivals
-from tidegate.api import Batch, Dispatch, Leg, Model, Profile, Setup, Worker, WorkerReady
+from tidegate.api import Batch, Dispatch, Model, Profile, Setup, Stage, Worker, WorkerReady
 from tidegate.testing import Playbook
 from tidegate_baselines.fifs import Fifs, FifsOptions
 
@@ -20,8 +20,8 @@ arrived = Arrivals(slo_ns=1)
 
 
 def run(batch: int, *request_ids: int, at: int, rows: int = 0, model: str = "m", worker: int = 0) -> Dispatch:
-    leg = Leg(worker, model, at, 10 * (rows or len(request_ids)))
-    return Dispatch(Batch(batch, model, request_ids, (leg,)))
+    stage = Stage(worker, model, at, 10 * (rows or len(request_ids)))
+    return Dispatch(Batch(batch, model, request_ids, (stage,)))
 
 
 def freed(now_ns: int, worker: int = 0) -> WorkerReady:

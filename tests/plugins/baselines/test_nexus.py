@@ -8,12 +8,12 @@ from tidegate.api import (
     Batch,
     Dispatch,
     Drop,
-    Leg,
     Model,
     Profile,
     ProfileUpdated,
     RequestCancelled,
     Setup,
+    Stage,
     Worker,
     WorkerJoined,
     WorkerLost,
@@ -38,7 +38,7 @@ arrived = Arrivals(slo_ns=20)
 
 
 def run(batch: int, *ids: int, at: int, worker: int = 0, model: str = "m") -> Dispatch:
-    return Dispatch(Batch(batch, model, ids, (Leg(worker, model, at, len(ids) + 5),)))
+    return Dispatch(Batch(batch, model, ids, (Stage(worker, model, at, len(ids) + 5),)))
 
 
 def freed(now_ns: int, worker: int = 0) -> WorkerReady:
@@ -176,5 +176,5 @@ def test_a_cancelled_request_and_a_new_profile_count() -> None:
         >> RequestCancelled(2, 1)
         >> ProfileUpdated(3, Profile("m", "default", tuple(range(1, 9))))
         >> freed(6)
-        << Dispatch(Batch(1, "m", (2,), (Leg(0, "m", 6, 1),)))
+        << Dispatch(Batch(1, "m", (2,), (Stage(0, "m", 6, 1),)))
     )

@@ -7,8 +7,6 @@ from tidegate.api import (
     BatchFailed,
     Dispatch,
     Drop,
-    Leg,
-    LegFinished,
     Model,
     Preempt,
     Profile,
@@ -16,6 +14,8 @@ from tidegate.api import (
     RequestArrived,
     SetTimer,
     Setup,
+    Stage,
+    StageFinished,
     TimerFired,
     Worker,
     WorkerLost,
@@ -56,11 +56,11 @@ def hopeless(at: int, model: str = "m") -> SetTimer:
 
 
 def run(batch: int, *ids: int, at: int, model: str = "m", worker: int = 0) -> Dispatch:
-    return Dispatch(Batch(batch, model, ids, (Leg(worker, model, at, len(ids) + 5),)))
+    return Dispatch(Batch(batch, model, ids, (Stage(worker, model, at, len(ids) + 5),)))
 
 
-def finished(now_ns: int, batch: int, worker: int = 0) -> LegFinished:
-    return LegFinished(now_ns, batch, 0, worker, 0, now_ns)
+def finished(now_ns: int, batch: int, worker: int = 0) -> StageFinished:
+    return StageFinished(now_ns, batch, 0, worker, 0, now_ns)
 
 
 def freed(now_ns: int, worker: int = 0) -> WorkerReady:

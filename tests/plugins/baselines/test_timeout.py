@@ -4,11 +4,11 @@ from tests.arrivals import Arrivals
 from tidegate.api import (
     Batch,
     Dispatch,
-    Leg,
     Model,
     Profile,
     SetTimer,
     Setup,
+    Stage,
     TimerFired,
     Worker,
     WorkerReady,
@@ -45,7 +45,7 @@ def freed(at_ms: float) -> WorkerReady:
 
 
 def run(batch: int, *ids: int, at_ms: float) -> Dispatch:
-    return Dispatch(Batch(batch, "m", ids, (Leg(0, "m", ms_to_ns(at_ms), ms_to_ns(len(ids) + 5)),)))
+    return Dispatch(Batch(batch, "m", ids, (Stage(0, "m", ms_to_ns(at_ms), ms_to_ns(len(ids) + 5)),)))
 
 
 def test_a_batch_starts_when_its_oldest_request_has_waited() -> None:

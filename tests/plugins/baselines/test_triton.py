@@ -8,12 +8,12 @@ from tidegate.api import (
     CancelTimer,
     Dispatch,
     Drop,
-    Leg,
     Model,
     Profile,
     RequestCancelled,
     SetTimer,
     Setup,
+    Stage,
     TimerFired,
     Worker,
     WorkerJoined,
@@ -40,7 +40,7 @@ arrived = Arrivals()
 
 
 def run(batch: int, *ids: int, at: int, model: str = "m", worker: int = 0) -> Dispatch:
-    return Dispatch(Batch(batch, model, ids, (Leg(worker, model, at, 10 * len(ids)),)))
+    return Dispatch(Batch(batch, model, ids, (Stage(worker, model, at, 10 * len(ids)),)))
 
 
 def freed(now_ns: int, worker: int = 0) -> WorkerReady:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tidegate.api import Model, Profile, Request, RequestArrived, Setup, Worker
 from tidegate.engine import Engine
 from tidegate.host import Plugins
-from tidegate.observation import Reader, StartLeg
+from tidegate.observation import Reader, StartStage
 from tidegate.sim import Simulation
 
 MOST = 64
@@ -24,7 +24,7 @@ class _Starts(Reader):
     def __init__(self) -> None:
         self.batches: list[tuple[int, int]] = []
 
-    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
+    def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
         self.batches.append((started_ns, effect.rows))
 
 

@@ -76,8 +76,8 @@ def busy(*waiting: RequestArrived, **options: Any) -> Playbook:  # noqa: ANN401
 def test_an_idle_worker_runs_a_request_at_once_for_as_long_as_is_expected() -> None:
     (dispatch,) = (playbook() >> arrived(0, app="slow")).commands()
     assert isinstance(dispatch, Dispatch)
-    (leg,) = dispatch.batch.legs
-    assert leg.duration_ns == pytest.approx(ms_to_ns(5 + 0.5 * 100), rel=0.01)
+    (stage,) = dispatch.batch.stages
+    assert stage.duration_ns == pytest.approx(ms_to_ns(5 + 0.5 * 100), rel=0.01)
 
 
 def test_alike_requests_run_together_and_not_with_slower_ones() -> None:

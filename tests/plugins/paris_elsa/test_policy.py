@@ -56,7 +56,7 @@ def ready(worker: Worker, at_ms: float, free_ms: float | None = None) -> WorkerR
 def runs(story: Playbook) -> list[tuple[int, tuple[int, ...]]]:
     """(worker, its batch's requests) of every dispatch that answers the last event."""
     dispatches = [each for each in story.commands() if isinstance(each, Dispatch)]
-    return [(each.batch.legs[0].worker_id, each.batch.request_ids) for each in dispatches]
+    return [(each.batch.stages[0].worker_id, each.batch.request_ids) for each in dispatches]
 
 
 def after(story: Playbook, *events: Any) -> Playbook:  # noqa: ANN401
@@ -90,7 +90,7 @@ def test_what_waits_and_what_is_left_of_what_runs_both_count() -> None:
     assert runs(story >> arrived(2, 2, at_ms=6)) == [], "14 ms and 10 ms before it: 44 ms of 45 ms"
 
 
-def test_a_leg_that_runs_longer_than_expected_is_expected_to_last_as_long_again() -> None:
+def test_a_stage_that_runs_longer_than_expected_is_expected_to_last_as_long_again() -> None:
     story = after(playbook(), arrived(0, 2))
     assert runs(story >> arrived(1, 3, at_ms=30)) == [], "10 ms late: 10 ms and 30 ms of 45 ms"
     assert runs(story >> arrived(2, 1, at_ms=30)) == [(LARGE.id, (2,))], "10 ms and 30 ms before it"
@@ -144,8 +144,8 @@ def test_a_batch_is_planned_for_when_its_worker_is_free_and_for_as_long_as_may_b
     story >>= ready(SMALL, 9, free_ms=10)
     (dispatch,) = story.commands()
     assert isinstance(dispatch, Dispatch)
-    (leg,) = dispatch.batch.legs
-    assert (leg.start_ns, leg.duration_ns) == (ms_to_ns(10), ms_to_ns(40))
+    (stage,) = dispatch.batch.stages
+    assert (stage.start_ns, stage.duration_ns) == (ms_to_ns(10), ms_to_ns(40))
 
 
 def test_a_worker_that_is_late_is_given_nothing_until_it_is_ready() -> None:

@@ -13,8 +13,6 @@ from tidegate.api import (
     CancelTimer,
     Dispatch,
     Drop,
-    Leg,
-    LegFinished,
     Model,
     Network,
     Pipeline,
@@ -25,6 +23,8 @@ from tidegate.api import (
     Reroute,
     SetTimer,
     Setup,
+    Stage,
+    StageFinished,
     TimerFired,
     Worker,
     WorkerJoined,
@@ -74,17 +74,17 @@ def split(
     sent_ns: int | None = None,
     second_ns: int | None = None,
 ) -> Dispatch:
-    """Along both partitions: the transfer and the second leg at once, unless other instants are given."""
+    """Along both partitions: the transfer and the second stage at once, unless other instants are given."""
     rows = rows or len(request_ids)
-    first = Leg(slow, "a", at_ns, PROFILES[0].planned_ns(rows))
+    first = Stage(slow, "a", at_ns, PROFILES[0].planned_ns(rows))
     sent_ns = first.end_ns if sent_ns is None else sent_ns
     second_ns = sent_ns + 2 * rows if second_ns is None else second_ns
-    second = Leg(fast, "b", second_ns, PROFILES[1].planned_ns(rows), sent_ns)
+    second = Stage(fast, "b", second_ns, PROFILES[1].planned_ns(rows), sent_ns)
     return Dispatch(Batch(batch, "m", request_ids, (first, second)))
 
 
-def finished(now_ns: int, batch: int = 0, *, leg: int = 0, worker: int = 0) -> LegFinished:
-    return LegFinished(now_ns, batch, leg, worker, 0, now_ns)
+def finished(now_ns: int, batch: int = 0, *, stage: int = 0, worker: int = 0) -> StageFinished:
+    return StageFinished(now_ns, batch, stage, worker, 0, now_ns)
 
 
 # How large a batch is and when it leaves ------------------------------------------------------------------------------
@@ -174,7 +174,8 @@ def test_a_batch_is_bound_to_its_path_when_its_first_worker_is_free() -> None:
     assert play >> finished(16) << split(1, batch=1, at_ns=16, rows=4)
 
 
-# What legs that scatter cost ------------------------------------------------------------------------------------------
+# What stages that scatter cost
+# ------------------------------------------------------------------------------------------
 
 SCATTERED = (Profile("a", "slow", (10, 12), (16, 18)), Profile("b", "fast", (5, 6), (13, 14)))
 """Standard deviations of 6 and 8: 10 for the path, of which 10 + 2 + 5 is expected with one row."""
@@ -186,7 +187,7 @@ def scattered(*workers: Worker, gathering: str = "planned") -> Playbook:
 
 
 def test_a_path_has_one_margin_of_which_half_has_to_be_left() -> None:
-    leaves = Dispatch(Batch(0, "m", (0,), (Leg(0, "a", 0, 16), Leg(2, "b", 18, 13, 16))))
+    leaves = Dispatch(Batch(0, "m", (0,), (Stage(0, "a", 0, 16), Stage(2, "b", 18, 13, 16))))
     assert scattered(SLOW, FAST) >> arrived(0, due_ns=22) << leaves
     assert scattered(SLOW, FAST) >> arrived(0, due_ns=21) << Drop(0, "deadline")
 
@@ -196,13 +197,13 @@ def test_a_batch_gathers_while_three_deviations_are_left() -> None:
 
 
 def test_what_is_promised_is_never_less_than_the_engine_allows() -> None:
-    """The last leg is booked from 22 on and takes at least 2; the legs before it scatter by much."""
+    """The last stage is booked from 22 on and takes at least 2; the stages before it scatter by much."""
     parts = ("a", "b", "c")
     workers = tuple(Worker(number, part, (part,), "k") for number, part in enumerate(parts))
     profiles = (Profile("a", "k", (1,), (11,)), Profile("b", "k", (1,), (11,)), Profile("c", "k", (4,)))
     setup = Setup((Model("m", 1, SLO, (Pipeline(parts, 1),)),), workers, profiles)
-    legs = Leg(0, "a", 0, 11), Leg(1, "b", 11, 11), Leg(2, "c", 22, 4)
-    assert Playbook(Ppipe(setup, PpipeOptions())) >> arrived(0, due_ns=24) << Dispatch(Batch(0, "m", (0,), legs))
+    stages = Stage(0, "a", 0, 11), Stage(1, "b", 11, 11), Stage(2, "c", 22, 4)
+    assert Playbook(Ppipe(setup, PpipeOptions())) >> arrived(0, due_ns=24) << Dispatch(Batch(0, "m", (0,), stages))
     assert Playbook(Ppipe(setup, PpipeOptions())) >> arrived(0, due_ns=23) << Drop(0, "deadline")
 
 
@@ -222,7 +223,7 @@ def test_links_are_reserved_too() -> None:
 
 def test_the_pipeline_that_waits_least_is_taken() -> None:
     play = playbook(SLOW, FAST, ALONE, pipelines=(SPLIT, WHOLE)) >> arrived(0, rows=4) << split(0, rows=4)
-    whole = Dispatch(Batch(1, "m", (1,), (Leg(4, "whole", 1, 24),)))
+    whole = Dispatch(Batch(1, "m", (1,), (Stage(4, "whole", 1, 24),)))
     assert play >> arrived(1, 1, rows=2) << whole
 
 
@@ -230,26 +231,26 @@ def test_a_pipeline_that_is_too_slow_leaves_the_request_to_another() -> None:
     """The split one waits least and takes 17, the whole one is busy until 24 and then takes 20."""
     whole = Pipeline(("whole",), 2)
     play = playbook(SLOW, FAST, ALONE, pipelines=(whole, SPLIT)) >> arrived(0, rows=2)
-    play = play << Dispatch(Batch(0, "m", (0,), (Leg(4, "whole", 0, 24),)))
+    play = play << Dispatch(Batch(0, "m", (0,), (Stage(4, "whole", 0, 24),)))
     assert play >> arrived(1, 1, due_ns=18) << split(1, batch=1, at_ns=1)
 
 
 def test_gaps_are_filled_if_that_is_asked_for() -> None:
-    """A whole batch of one row fits on the shared worker before the second leg that is booked there from 24 on."""
+    """A whole batch of one row fits on the shared worker before the second stage that is booked there from 24 on."""
     shared = Worker(2, "f0", ("b", "whole"), "fast", Device("f0", 0))
     for fills, at_ns in ((True, 2), (False, 32)):
         play = playbook(SLOW, shared, pipelines=(SPLIT, WHOLE), fill_gaps=fills) >> arrived(0, rows=4)
         play = play << split(0, rows=4) >> arrived(1, 2, due_ns=22)
-        expected = Dispatch(Batch(1, "m", (1,), (Leg(2, "whole", at_ns, 20),))) if fills else Drop(1, "deadline")
+        expected = Dispatch(Batch(1, "m", (1,), (Stage(2, "whole", at_ns, 20),))) if fills else Drop(1, "deadline")
         assert play << expected
 
 
 # What comes otherwise than planned ------------------------------------------------------------------------------------
 
 
-def test_after_an_early_leg_the_next_one_is_planned_earlier() -> None:
+def test_after_an_early_stage_the_next_one_is_planned_earlier() -> None:
     play = playbook(SLOW, FAST) >> arrived(0, rows=4) << split(0, rows=4)
-    assert play >> finished(10) << Reroute(0, (Leg(2, "b", 18, 8, 10),))
+    assert play >> finished(10) << Reroute(0, (Stage(2, "b", 18, 8, 10),))
 
 
 def test_what_is_late_keeps_its_place_and_those_behind_it_wait() -> None:
@@ -259,28 +260,30 @@ def test_what_is_late_keeps_its_place_and_those_behind_it_wait() -> None:
 
 
 def slow_tail(*workers: Worker) -> Playbook:
-    """The second leg takes longer than the first: batches wait for it."""
+    """The second stage takes longer than the first: batches wait for it."""
     profiles = (PROFILES[0], Profile("b", "fast", (15, 17, 18, 19)))
     setup = Setup((Model("m", 4, SLO, (SPLIT,)),), workers, profiles, network=NETWORK)
     play = Playbook(Ppipe(setup, PpipeOptions())) >> arrived(0, rows=4)
-    play = play << Dispatch(Batch(0, "m", (0,), (Leg(0, "a", 0, 16), Leg(2, "b", 24, 19, 16)))) >> arrived(1, rows=4)
-    return play << Dispatch(Batch(1, "m", (1,), (Leg(1, "a", 0, 16), Leg(2, "b", 43, 19, 24))))
+    play = (
+        play << Dispatch(Batch(0, "m", (0,), (Stage(0, "a", 0, 16), Stage(2, "b", 24, 19, 16)))) >> arrived(1, rows=4)
+    )
+    return play << Dispatch(Batch(1, "m", (1,), (Stage(1, "a", 0, 16), Stage(2, "b", 43, 19, 24))))
 
 
 def test_what_comes_otherwise_than_planned_goes_where_it_is_done_first() -> None:
     play = slow_tail(SLOW, SLOW2, FAST) >> WorkerJoined(5, FAST2) >> finished(16)
-    assert play >> finished(17, batch=1, worker=1) << Reroute(1, (Leg(3, "b", 25, 19, 17),))
+    assert play >> finished(17, batch=1, worker=1) << Reroute(1, (Stage(3, "b", 25, 19, 17),))
 
 
 def test_a_worker_that_is_done_early_begins_with_the_next_batch_early() -> None:
     """It was to begin at 43, and its input is there at 32."""
     play = slow_tail(SLOW, SLOW2, FAST) >> finished(16) >> finished(16, batch=1, worker=1)
-    assert play >> finished(39, leg=1, worker=2) << Reroute(1, (Leg(2, "b", 39, 19, 24),))
+    assert play >> finished(39, stage=1, worker=2) << Reroute(1, (Stage(2, "b", 39, 19, 24),))
 
 
 def test_what_is_late_is_not_booked_again_where_it_begins_earlier_than_feared() -> None:
     """Batch 1 is booked on the last worker from 37 to 47, and batch 2 from 48 on. Batch 1 is late: it can begin at 46,
-    and after a quick second leg at 39. Booked from there it would end at 49, in the time of batch 2."""
+    and after a quick second stage at 39. Booked from there it would end at 49, in the time of batch 2."""
     parts = ("a", "b", "c")
     workers = tuple(
         Worker(number, f"w{number}", (part,), "k", Device(part, number)) for number, part in enumerate("aabc")
@@ -290,20 +293,20 @@ def test_what_is_late_is_not_booked_again_where_it_begins_earlier_than_feared() 
     setup = Setup((Model("m", 1, SLO, (Pipeline(parts, 1),)),), workers, profiles, network=network)
 
     def through(batch: int, *starts_ns: int, first: int = 0) -> Dispatch:
-        legs = [Leg(place, part, at, 10) for place, part, at in zip((first, 2, 3), parts, starts_ns, strict=True)]
-        legs[2] = Leg(3, "c", starts_ns[2], 10, starts_ns[1] + 10)
-        return Dispatch(Batch(batch, "m", (batch,), tuple(legs)))
+        stages = [Stage(place, part, at, 10) for place, part, at in zip((first, 2, 3), parts, starts_ns, strict=True)]
+        stages[2] = Stage(3, "c", starts_ns[2], 10, starts_ns[1] + 10)
+        return Dispatch(Batch(batch, "m", (batch,), tuple(stages)))
 
     play = Playbook(Ppipe(setup, PpipeOptions())) >> arrived(0) << through(0, 0, 10, 26)
     play = play >> finished(10) >> arrived(1, 11) << through(1, 11, 21, 37)
-    play = play >> finished(20, leg=1, worker=2) >> arrived(2, 22) << through(2, 22, 32, 48, first=1)
-    play = play >> finished(30, batch=1) >> finished(32, batch=2, worker=1) >> finished(33, batch=1, leg=1, worker=2)
-    assert play >> finished(34, leg=2, worker=3)
+    play = play >> finished(20, stage=1, worker=2) >> arrived(2, 22) << through(2, 22, 32, 48, first=1)
+    play = play >> finished(30, batch=1) >> finished(32, batch=2, worker=1) >> finished(33, batch=1, stage=1, worker=2)
+    assert play >> finished(34, stage=2, worker=3)
 
 
 def test_a_lost_worker_is_gone_around() -> None:
     play = playbook(SLOW, FAST, FAST2) >> arrived(0, rows=4) << split(0, rows=4)
-    assert play >> WorkerLost(3, 2) << Reroute(0, (Leg(3, "b", 24, 8, 16),))
+    assert play >> WorkerLost(3, 2) << Reroute(0, (Stage(3, "b", 24, 8, 16),))
 
 
 def test_what_waited_for_a_lost_worker_is_looked_at_once_what_ran_there_has_failed() -> None:
@@ -311,7 +314,7 @@ def test_what_waited_for_a_lost_worker_is_looked_at_once_what_ran_there_has_fail
     assert play >> WorkerLost(3, 0) << SetTimer(KEY, 3)
 
 
-def test_what_comes_before_the_workers_of_a_later_leg_waits_for_them() -> None:
+def test_what_comes_before_the_workers_of_a_later_stage_waits_for_them() -> None:
     """They may still have work of the policy before."""
     play = playbook(SLOW) >> arrived(0, rows=4)
     assert play >> WorkerJoined(1, FAST) << split(0, at_ns=1, rows=4)
@@ -324,7 +327,7 @@ def test_a_pool_without_workers_ends_its_pipeline_until_one_joins() -> None:
 
 
 def test_what_finds_all_workers_idle_leaves_at_once_however_long_its_transfers_take() -> None:
-    """It was put off for ever where the sum of the transfers was longer than the last of them and its leg."""
+    """It was put off for ever where the sum of the transfers was longer than the last of them and its stage."""
     parts = ("a", "b", "c")
     workers = tuple(Worker(number, part, (part,), "fast", Device(part, 0)) for number, part in enumerate(parts))
     profiles = tuple(Profile(part, "fast", (1,)) for part in parts)

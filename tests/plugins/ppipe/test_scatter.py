@@ -1,4 +1,4 @@
-"""PPipe's data plane where legs scatter, fail or stall: never below what is simple, and no invariant breaks."""
+"""PPipe's data plane where stages scatter, fail or stall: never below what is simple, and no invariant breaks."""
 
 from statistics import fmean
 from typing import Any
@@ -72,7 +72,7 @@ CONDITIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("condition", CONDITIONS, ids=str)
 def test_it_is_not_below_first_come_first_served(condition: dict[str, Any]) -> None:
-    """At half of what the plan bears: with a quantile of 0.99 of every leg up to a quarter of all were bad."""
+    """At half of what the plan bears: with a quantile of 0.99 of every stage up to a quarter of all were bad."""
     ours, simple = (fmean(run(policy, seed, 480, **condition) for seed in (1, 2)) for policy in ("ppipe", "fifs"))
     assert ours > simple - (0.02 if "shape" in condition else 0.01)  # bursts are open: decision 91
     assert ours > (0.9 if "shape" in condition else 0.75 if "stalls" in condition else 0.96)

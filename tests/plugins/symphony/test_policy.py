@@ -10,7 +10,6 @@ from tidegate.api import (
     CancelTimer,
     Dispatch,
     Drop,
-    Leg,
     Model,
     Profile,
     ProfileUpdated,
@@ -20,6 +19,7 @@ from tidegate.api import (
     RequestCancelled,
     SetTimer,
     Setup,
+    Stage,
     TimerFired,
     Worker,
     WorkerJoined,
@@ -80,8 +80,8 @@ def run(
     batch: int, ids: Iterable[int], worker: int, at: float, *, rows: int = 0, model: str = "m", times: int = 1
 ) -> Dispatch:
     request_ids = tuple(ids)
-    leg = Leg(worker, model, round(at * T), times * T * ((rows or len(request_ids)) + 5))
-    return Dispatch(Batch(batch, model, request_ids, (leg,)))
+    stage = Stage(worker, model, round(at * T), times * T * ((rows or len(request_ids)) + 5))
+    return Dispatch(Batch(batch, model, request_ids, (stage,)))
 
 
 def freed(at: float, worker: int) -> WorkerReady:
@@ -148,7 +148,7 @@ def test_rows_that_do_not_run_faster_together_do_not_wait_for_each_other() -> No
     )
     play = Playbook(Symphony(slow, SymphonyOptions(deferral="frontrun"))) >> arrived(0, 0)
     (dispatched,) = (command for command in play.commands() if isinstance(command, Dispatch))
-    assert dispatched.batch.legs == (Leg(0, "m", 0, 100),)
+    assert dispatched.batch.stages == (Stage(0, "m", 0, 100),)
     for event in (arrived(1, 0), arrived(2, 0)):
         play = play >> event
         play.commands()

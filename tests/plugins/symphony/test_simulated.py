@@ -8,7 +8,7 @@ import pytest
 from tests.effect_log import EffectLog
 from tests.plugins.symphony.test_policy import SLO, T, setup, workers
 from tidegate.api import Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
-from tidegate.engine import Engine, StartLeg, Tally
+from tidegate.engine import Engine, StartStage, Tally
 from tidegate.sim import Simulation
 from tidegate.workload import Poisson
 from tidegate_symphony.policy import Symphony, SymphonyOptions
@@ -31,9 +31,9 @@ def test_staggered_execution_and_its_recovery(gathering: str, missing: tuple[int
     requests = [Request(number, "m", 1, at_ns, at_ns + SLO) for number, at_ns in arrivals]
     engine, effects = simulate(setup(*workers(3)), requests, gathering=gathering, deferral="frontrun")
     starts = [
-        (at_ns / T, effect.batch.legs[0].worker_id, effect.rows)
+        (at_ns / T, effect.batch.stages[0].worker_id, effect.rows)
         for at_ns, effect in effects
-        if isinstance(effect, StartLeg)
+        if isinstance(effect, StartStage)
     ]
     full = 12 if not missing else 11
     pause = 0.0 if not missing else 2.25  # three gaps of 0.75

@@ -46,7 +46,7 @@ def crowd(play: Playbook, rows: int, *, model: str = "m", at: float = 0, frees: 
         for command in (play >> arrived(number, at, model=model, due=10**6)).commands():
             if isinstance(command, Dispatch):
                 waiting -= set(command.batch.request_ids)
-                busy.append(command.batch.legs[0].worker_id)
+                busy.append(command.batch.stages[0].worker_id)
     for number in waiting:
         (play >> RequestCancelled(round(at * T), number)).commands()
     for worker in busy[:frees]:

@@ -61,7 +61,7 @@ AT_ONCE = {
     "tidegate_proxy.servers.grpc",
     "tidegate_proxy.servers.http.application",
     "tidegate_proxy.service.inference",
-    "tidegate_proxy.scheduling.legs",
+    "tidegate_proxy.scheduling.stages",
     "tidegate_proxy.servers.streams",
 }
 """Those of which every `make test` tries the places: one of each room that a request crosses."""

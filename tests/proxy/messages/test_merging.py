@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy.messages.merging import ScatterError
 from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, Signature, TensorSpec
 from tidegate_proxy.messages.request import Envelope, open_envelope
-from tidegate_proxy.scheduling.payload import OutputSizes, Payload, Stage
+from tidegate_proxy.scheduling.payload import OutputSizes, Payload, StageTarget
 
 if TYPE_CHECKING:
     from tidegate_proxy.tritons.backend import Backend
@@ -75,8 +75,8 @@ NOWHERE = cast("Backend", object())
 
 
 def gather(envelopes: Sequence[Envelope]) -> bytes:
-    stage = Stage("m", ONE, [NOWHERE], alone=True)
-    return Payload(envelopes, OutputSizes(), None).request(stage)
+    target = StageTarget("m", ONE, [NOWHERE], alone=True)
+    return Payload(envelopes, OutputSizes(), None).request(target)
 
 
 def scatter(answer: bytes, envelopes: Sequence[Envelope]) -> list[bytes]:

@@ -16,7 +16,7 @@ from tidegate_proxy.messages.merging import ScatterError, read_answer
 from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, Signature, signature_of
 from tidegate_proxy.messages.padding import Resize, Resized, join, write
 from tidegate_proxy.messages.request import Envelope, open_envelope
-from tidegate_proxy.scheduling.payload import OutputSizes, Payload, Stage
+from tidegate_proxy.scheduling.payload import OutputSizes, Payload, StageTarget
 from tidegate_proxy.tritons.batching_mode import consent_of
 from tidegate_proxy.tritons.declared_padding import padding_of
 from tidegate_proxy.tritons.shared_memory import Region
@@ -55,7 +55,7 @@ def request_of(x: Any, kind: str = "FP32", wanted: Sequence[str] = (), id_: str 
 
 
 def gather(envelopes: Sequence[Envelope]) -> bytes:
-    return Payload(envelopes, OutputSizes(), None).request(Stage("m", None, [NOWHERE], alone=True))
+    return Payload(envelopes, OutputSizes(), None).request(StageTarget("m", None, [NOWHERE], alone=True))
 
 
 def scatter(answer: bytes, envelopes: Sequence[Envelope]) -> list[bytes]:
@@ -274,7 +274,7 @@ def test_large_tensors_are_padded_straight_into_shared_memory() -> None:
     envelopes = [envelope_of(19_000, signature=signature), envelope_of(18_000, signature=signature)]
     shared = SharedMemory()
     payload = Payload(envelopes, OutputSizes(), cast("Any", shared))
-    sent = service_pb2.ModelInferRequest.FromString(payload.request(Stage("m", signature, [NOWHERE], alone=True)))
+    sent = service_pb2.ModelInferRequest.FromString(payload.request(StageTarget("m", signature, [NOWHERE], alone=True)))
     assert payload.is_shared
     assert (list(sent.inputs[0].shape), list(sent.raw_input_contents)) == ([2, 20_000], [])
     assert sent.inputs[0].parameters["shared_memory_byte_size"].int64_param == 2 * 20_000 * 4

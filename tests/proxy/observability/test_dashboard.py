@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from tests.proxy.observability.followed import Followed
-from tidegate.api import Batch, Leg, LegFinished, Model, Request, RequestArrived, Setup, Worker
-from tidegate.engine import StartLeg
+from tidegate.api import Batch, Model, Request, RequestArrived, Setup, Stage, StageFinished, Worker
+from tidegate.engine import StartStage
 from tidegate.observation import ChangeProgressed
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.configuration.settings import InForce
@@ -46,9 +46,9 @@ def _exported() -> dict[str, set[str]]:
     bounds.connections["http"] = 1
     ejections = {"h:1": (1, True)}
     metrics = Followed(setup)
-    started = StartLeg(Batch(0, "m", (0,), (Leg(0, "m", 0, 1),)), 0, 1)
+    started = StartStage(Batch(0, "m", (0,), (Stage(0, "m", 0, 1),)), 0, 1)
     metrics.handled(RequestArrived(0, Request(0, "m", 1, 0, shape="x:3")), [started], 1)
-    metrics.handled(LegFinished(1, 0, 0, 0, 0, 1), [], 1)
+    metrics.handled(StageFinished(1, 0, 0, 0, 0, 1), [], 1)
     metrics.handled(ChangeProgressed(1, 1, "starting", gpus=1), [], 1)
     metrics.handled(ChangeProgressed(1, 1, "undone", gpus=1), [], 1)
     metrics.verified["m", "same"] = 1

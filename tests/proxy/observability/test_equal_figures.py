@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidegate.api import NEVER, Advise, Batch, Request, RequestArrived, Setup
-from tidegate.engine import StartLeg, Tally
+from tidegate.engine import StartStage, Tally
 from tidegate.host import Plugins
 from tidegate.observation import LogEntry, Observer, ObserverOptions, Reader, Reducer, Stories, read_log
 from tidegate.sim.record import Record
@@ -58,8 +58,8 @@ class Shifted(Reader):
         self._record = record
         self._origin_ns = origin_ns
 
-    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
-        self._record.leg_ran(effect, started_ns - self._origin_ns, ended_ns - self._origin_ns)
+    def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
+        self._record.stage_ran(effect, started_ns - self._origin_ns, ended_ns - self._origin_ns)
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         self._record.answered(batch, [self._moved(request) for request in requests], ended_ns - self._origin_ns)
@@ -115,7 +115,7 @@ class Log:
         )
 
     def judged(self, monkeypatch: pytest.MonkeyPatch) -> RunResult:
-        """As the load test has the legs of a live run; its clients are not asked here."""
+        """As the load test has the stages of a live run; its clients are not asked here."""
         scenario = Scenario.model_validate(
             {
                 "warmup_s": 0,
@@ -146,7 +146,7 @@ class Told(Observer, Reader):
     def handled(self, event: Any, commands: Any, effects: Any) -> None:  # noqa: ANN401
         self.reducer.handled(event, effects)
 
-    def joined(self, now_ns: int, effect: StartLeg, requests: Sequence[Request]) -> None:
+    def joined(self, now_ns: int, effect: StartStage, requests: Sequence[Request]) -> None:
         self.rows[effect.rows] += 1
 
 

@@ -14,18 +14,18 @@ from tidegate.api import (
     Batch,
     BatchFailed,
     Drop,
-    Leg,
-    LegFinished,
     Model,
     Request,
     RequestArrived,
     RequestCancelled,
     Setup,
+    Stage,
+    StageFinished,
     Worker,
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, Fail, PolicyReplaced, StartLeg
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, Fail, PolicyReplaced, StartStage
 from tidegate.host import Plugins, make_policy
 from tidegate.observation import Recorder, read_log
 from tidegate.testing import random_world, run_world
@@ -39,13 +39,13 @@ def _arrived(request_id: int, now_ms: int = 0, slo_ms: int = 20, rows: int = 1) 
     return RequestArrived(now_ms * MS, Request(request_id, "m", rows, now_ms * MS, (now_ms + slo_ms) * MS))
 
 
-def _start(batch_id: int, *request_ids: int, workers: tuple[int, ...] = (0,), leg: int = 0) -> StartLeg:
-    legs = tuple(Leg(worker, "m", 0, MS) for worker in workers)
-    return StartLeg(Batch(batch_id, "m", request_ids, legs), leg, len(request_ids))
+def _start(batch_id: int, *request_ids: int, workers: tuple[int, ...] = (0,), stage: int = 0) -> StartStage:
+    stages = tuple(Stage(worker, "m", 0, MS) for worker in workers)
+    return StartStage(Batch(batch_id, "m", request_ids, stages), stage, len(request_ids))
 
 
-def _finished(batch_id: int, started_ms: int, ended_ms: int, worker: int = 0, leg: int = 0) -> LegFinished:
-    return LegFinished(ended_ms * MS, batch_id, leg, worker, started_ms * MS, ended_ms * MS)
+def _finished(batch_id: int, started_ms: int, ended_ms: int, worker: int = 0, stage: int = 0) -> StageFinished:
+    return StageFinished(ended_ms * MS, batch_id, stage, worker, started_ms * MS, ended_ms * MS)
 
 
 def _tell(metrics: Metrics, *steps: AnyStimulus | AnyEffect) -> None:
@@ -62,18 +62,18 @@ def _tell(metrics: Metrics, *steps: AnyStimulus | AnyEffect) -> None:
 
 def test_what_was_planned_and_what_came_of_it() -> None:
     metrics = Followed(SETUP)
-    batch = Batch(0, "m", (0, 1), (Leg(0, "m", 6 * MS, 10 * MS),))
-    _tell(metrics, _arrived(0), _arrived(1, 4), ClockAdvanced(6 * MS), StartLeg(batch, 0, 2, "x:3"))
+    batch = Batch(0, "m", (0, 1), (Stage(0, "m", 6 * MS, 10 * MS),))
+    _tell(metrics, _arrived(0), _arrived(1, 4), ClockAdvanced(6 * MS), StartStage(batch, 0, 2, "x:3"))
     _tell(metrics, _finished(0, 6, 21))
     model = metrics.snapshot().models["m"]
     assert (model.slack.sum_ns, sum(model.slack.counts)) == (4 * MS, 1)  # its end at 16, the first deadline at 20
-    assert {shape: (legs.count, legs.planned_ns, legs.taken_ns) for shape, legs in model.legs.items()} == {
+    assert {shape: (stages.count, stages.planned_ns, stages.taken_ns) for shape, stages in model.stages.items()} == {
         "x:3": (1, 10 * MS, 15 * MS)
     }
     for number in range(MAX_SHAPES + 3):
-        model.leg_ran(f"x:{number}", MS, MS)
-    assert len(model.legs) <= MAX_SHAPES + 1
-    assert model.legs[OTHER_SHAPES].count >= 3
+        model.stage_ran(f"x:{number}", MS, MS)
+    assert len(model.stages) <= MAX_SHAPES + 1
+    assert model.stages[OTHER_SHAPES].count >= 3
 
 
 def test_a_batch_is_counted_from_arrival_to_answer() -> None:
@@ -101,7 +101,7 @@ def test_only_the_last_partition_answers() -> None:
     between = metrics.snapshot()
     assert between.models["m"].in_time == 0
     assert between.waiting == {"m": 1}, "for its second worker"
-    _tell(metrics, ClockAdvanced(3 * MS), _start(0, 0, workers=(0, 1), leg=1), _finished(0, 3, 5, worker=1, leg=1))
+    _tell(metrics, ClockAdvanced(3 * MS), _start(0, 0, workers=(0, 1), stage=1), _finished(0, 3, 5, worker=1, stage=1))
     now = metrics.snapshot()
     assert (now.models["m"].in_time, now.models["m"].batch_rows) == (1, {1: 1})
     assert [worker.busy_ns for worker in now.workers] == [2 * MS, 2 * MS]

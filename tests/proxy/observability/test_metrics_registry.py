@@ -4,8 +4,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.proxy.observability.followed import Followed
-from tidegate.api import Advise, Batch, Drop, Leg, LegFinished, Model, Request, RequestArrived, Setup, Worker
-from tidegate.engine import ClockAdvanced, EngineRestarted, StartLeg
+from tidegate.api import Advise, Batch, Drop, Model, Request, RequestArrived, Setup, Stage, StageFinished, Worker
+from tidegate.engine import ClockAdvanced, EngineRestarted, StartStage
 from tidegate.observation import ChangeProgressed
 from tidegate_proxy.observability.metrics_registry import ADVICE_HOLDS_S, CHANGE_STATES, registry_of
 from tidegate_proxy.observability.observability import Metrics
@@ -34,9 +34,9 @@ def _busy_metrics() -> Metrics:
     metrics = Followed(SETUP)
     for number in range(3):
         metrics.handled(RequestArrived(0, Request(number, "m", 1, 0, 20 * MS)), [], 4000)
-    start = StartLeg(Batch(0, "m", (0, 1), (Leg(0, "m", 0, MS),)), 0, 2)
+    start = StartStage(Batch(0, "m", (0, 1), (Stage(0, "m", 0, MS),)), 0, 2)
     metrics.handled(ClockAdvanced(6 * MS), [start, Drop(2, "deadline")], 40_000)
-    metrics.handled(LegFinished(9 * MS, 0, 0, 0, 6 * MS, 9 * MS), [Advise(-3)], 4000)
+    metrics.handled(StageFinished(9 * MS, 0, 0, 0, 6 * MS, 9 * MS), [Advise(-3)], 4000)
     return metrics
 
 

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
-from tidegate.api import BatchFailed, Dispatch, LegFinished
+from tidegate.api import BatchFailed, Dispatch, StageFinished
 from tidegate.documents import ModelProfile, Point, write_profile
 from tidegate.observation import read_log
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -95,10 +95,10 @@ def test_a_batch_without_clients_is_cancelled_and_keeps_its_worker_as_planned(
     with record.open("rb") as file:
         entries = list(read_log(file)[1])
     planned = [
-        command.batch.legs[0] for entry in entries for command in entry.commands if isinstance(command, Dispatch)
+        command.batch.stages[0] for entry in entries for command in entry.commands if isinstance(command, Dispatch)
     ]
     (cut_short,) = [entry.event for entry in entries if isinstance(entry.event, BatchFailed)]
-    (whole,) = [entry.event for entry in entries if isinstance(entry.event, LegFinished)]
+    (whole,) = [entry.event for entry in entries if isinstance(entry.event, StageFinished)]
     assert planned[0].duration_ns >= PLANNED_MS * 1e6
     early_ns = 1e6  # the event loop's timers know milliseconds
     assert cut_short.now_ns >= planned[0].start_ns + planned[0].duration_ns - early_ns

@@ -1,4 +1,4 @@
-"""Legs for several instances of one Triton that has a batcher of its own: none is there while another one waits."""
+"""Stages for several instances of one Triton that has a batcher of its own: none is there while another one waits."""
 
 import asyncio
 import time
@@ -9,14 +9,14 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tests.proxy.scheduling.test_legs import HEAD, MS, Counted, Split, Triton, Waiting
+from tests.proxy.scheduling.test_stages import HEAD, MS, Counted, Split, Triton, Waiting
 from tidegate.api import Model, PolicyOptions, Profile, Setup, Worker
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.configuration.settings import InForce, Settings
 from tidegate_proxy.messages.model_signature import Signature
 from tidegate_proxy.observability.observability import Observability
-from tidegate_proxy.scheduling import legs as spacing
+from tidegate_proxy.scheduling import stages as spacing
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.tritons.backend import LoadedModel
 from tidegate_proxy.tritons.catalog import Catalog, Directory
@@ -41,7 +41,7 @@ def _patiently(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Instances(Split):
-    """A driver of one model, first come, first served, one request a leg, on some instances of one Triton."""
+    """A driver of one model, first come, first served, one request a stage, on some instances of one Triton."""
 
     def __init__(self, config: str = MERGES, profile: Profile = STEEP, count: int = 2) -> None:
         self.tritons = [Triton("triton")]
@@ -67,26 +67,26 @@ class Instances(Split):
 
     @property
     def there(self) -> int:
-        """How many legs the Triton has."""
+        """How many stages the Triton has."""
         return len(self.tritons[0].calls)
 
-    async def until_there(self, legs: int) -> None:
+    async def until_there(self, stages: int) -> None:
         async with asyncio.timeout(20):
-            while self.there < legs:
+            while self.there < stages:
                 await asyncio.sleep(0)
 
 
-def test_a_leg_for_an_idle_instance_is_sent_once_the_one_before_it_has_begun() -> None:
+def test_a_stage_for_an_idle_instance_is_sent_once_the_one_before_it_has_begun() -> None:
     async def run() -> None:
         instances = Instances(count=3)
         try:
             sent_ns = time.monotonic_ns()
             clients = [cast("Waiting", instances.send()) for _ in range(3)]
             assert instances.there == 1
-            for legs in (2, 3):
-                await instances.until_there(legs)
-                assert time.monotonic_ns() - sent_ns >= (legs - 1) * BEGINS_WITHIN_NS
-            started = sorted(leg.started_ns for leg in instances.driver.running)
+            for stages in (2, 3):
+                await instances.until_there(stages)
+                assert time.monotonic_ns() - sent_ns >= (stages - 1) * BEGINS_WITHIN_NS
+            started = sorted(stage.started_ns for stage in instances.driver.running)
             assert all(later - earlier >= BEGINS_WITHIN_NS for earlier, later in pairwise(started))
             for _ in clients:
                 instances.tritons[0].answer("Z", ANSWER)
@@ -119,24 +119,24 @@ def test_else_it_is_sent_at_once(config: str, profile: Profile) -> None:
     asyncio.run(run())
 
 
-def test_what_was_sent_in_advance_is_in_the_way_until_a_leg_ends() -> None:
+def test_what_was_sent_in_advance_is_in_the_way_until_a_stage_ends() -> None:
     async def run() -> None:
         instances = Instances()
         try:
-            for _ in range(4):  # what legs take on each of them has to be known
+            for _ in range(4):  # what stages take on each of them has to be known
                 instances.send()
                 instances.send()
                 await instances.until_there(2)
                 instances.tritons[0].answer("Z", ANSWER)
                 instances.tritons[0].answer("Z", ANSWER)
                 await asyncio.sleep(0)
-            for legs in (1, 2):
+            for stages in (1, 2):
                 instances.send()
-                await instances.until_there(legs)
+                await instances.until_there(stages)
             await asyncio.sleep(BEGINS_WITHIN_NS / 1e9)  # by then they have begun
             for _ in range(2):
                 instances.send()
-            async with asyncio.timeout(20):  # both are for instances that run another leg
+            async with asyncio.timeout(20):  # both are for instances that run another stage
                 while len(instances.driver.running) < 4:
                     await asyncio.sleep(0)
             assert instances.there == 3

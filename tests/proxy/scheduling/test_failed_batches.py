@@ -126,7 +126,7 @@ def test_who_spoils_batches_is_found_though_none_of_them_is_tried_again(
 
     fake = Gated(refuse)
     proxy = serve_here([start_fake(fake)], clients={"by": "metadata", "key": "who"}, retries={"budget": 0.0})
-    proxy.serving.driver.legs._recovery._budget._spent = RetryBudget.FLOOR
+    proxy.serving.driver.stages._recovery._budget._spent = RetryBudget.FLOOR
 
     def ask() -> list[bool]:
         """Whether each of four clients is answered whose requests come while the worker is busy."""
@@ -152,7 +152,7 @@ def test_who_spoils_batches_is_found_though_none_of_them_is_tried_again(
 def test_without_a_budget_a_batch_fails_as_a_whole(start_fake: Make, serve_here: Make, merged: Make) -> None:
     fake = Gated(lambda request, context: context.abort(INTERNAL, "it is spoiled"))
     proxy = serve_here([start_fake(fake)], retries={"budget": 0.0})
-    proxy.serving.driver.legs._recovery._budget._spent = RetryBudget.FLOOR
+    proxy.serving.driver.stages._recovery._budget._spent = RetryBudget.FLOOR
     assert merged(proxy, fake) == [(INTERNAL, "it is spoiled")] * 4
     assert fake.calls == 2
 
@@ -170,7 +170,7 @@ def test_one_that_is_never_answered_alone(start_fake: Make, serve_here: Make, me
 
     fake = Gated(misbehave)
     server = start_fake(fake)
-    proxy = serve_here([server], limits={"leg_timeout_s": 1.0})
+    proxy = serve_here([server], limits={"execution_timeout_s": 1.0})
     outcomes = merged(proxy, fake)
     assert outcomes[1] == (UNAVAILABLE, f"Triton at {server.address} did not answer within 1 s")
     assert [outcomes[number][0] for number in (0, 2, 3)] == [OK] * 3

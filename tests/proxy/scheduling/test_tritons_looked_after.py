@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2
 from tests.proxy.fixtures.injected import LIMIT_S, OK, ROW, Fault, Make, Refusing, places
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.scheduling.clock import LiveEngine
-from tidegate_proxy.scheduling.in_flight import RunningLegs
+from tidegate_proxy.scheduling.in_flight import RunningStages
 from tidegate_proxy.scheduling.membership import Membership
 
 LOOKING_AFTER = (
@@ -73,8 +73,8 @@ def test_a_task_that_fails_once_goes_on(
 
 
 GIVES_UP = (
-    (RunningLegs, "forget"),
-    (RunningLegs, "forget_stranded"),
+    (RunningStages, "forget"),
+    (RunningStages, "forget_stranded"),
     (LiveEngine, "handle"),
     (Membership, "_part_with_strays"),
     (Membership, "_withdraw"),

@@ -1,4 +1,4 @@
-"""By how much models slow each other down, of legs that run as on a GPU that is sliced, or not."""
+"""By how much models slow each other down, of stages that run as on a GPU that is sliced, or not."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ MS = 1_000_000
 
 
 def emulate(seen: Slowdown, slowdown: float, times_ms: dict[str, float], *, seconds: float, busy: float) -> None:
-    """Legs of these models, each on a worker of its own, as an emulated GPU runs them.
+    """Stages of these models, each on a worker of its own, as an emulated GPU runs them.
 
     `busy`: the share of the time in which each would be busy if it were alone.
     """
@@ -33,7 +33,7 @@ def emulate(seen: Slowdown, slowdown: float, times_ms: dict[str, float], *, seco
 
 @pytest.mark.parametrize("slowdown", [0.0, 0.3, 0.6, 1.0])
 @pytest.mark.parametrize("models", [2, 4])
-def test_it_is_learned_from_legs_beside_others(slowdown: float, models: int) -> None:
+def test_it_is_learned_from_stages_beside_others(slowdown: float, models: int) -> None:
     seen = Slowdown()
     emulate(seen, slowdown, {f"m{number}": 8.0 + 3 * number for number in range(models)}, seconds=6, busy=0.3)
     assert seen.value == pytest.approx(slowdown, abs=0.1)
@@ -42,7 +42,7 @@ def test_it_is_learned_from_legs_beside_others(slowdown: float, models: int) -> 
     assert took == pytest.approx((8 * MS, 8 * MS), rel=0.2)
 
 
-def test_nothing_is_known_without_legs_beside_others() -> None:
+def test_nothing_is_known_without_stages_beside_others() -> None:
     seen = Slowdown()
     emulate(seen, 1.0, {"m": 8.0}, seconds=4, busy=0.5)
     assert seen.value is None
@@ -59,7 +59,7 @@ def test_what_failed_teaches_nothing() -> None:
     assert seen.took_ns("m") is None
 
 
-def test_a_leg_that_was_sent_early_runs_from_the_end_of_the_one_before_it() -> None:
+def test_a_stage_that_was_sent_early_runs_from_the_end_of_the_one_before_it() -> None:
     seen = Slowdown()
     for number in range(10):
         seen.sent(10 * MS * number, 0, number, ("m", 1, ""))
@@ -71,7 +71,7 @@ def test_a_leg_that_was_sent_early_runs_from_the_end_of_the_one_before_it() -> N
     assert took == pytest.approx((10 * MS, 10 * MS), rel=0.2)
 
 
-def test_it_is_learned_anew_once_it_is_forgotten_and_what_legs_take_alone_is_known_still() -> None:
+def test_it_is_learned_anew_once_it_is_forgotten_and_what_stages_take_alone_is_known_still() -> None:
     seen = Slowdown()
     emulate(seen, 1.0, {"a": 8.0, "b": 9.0}, seconds=4, busy=0.4)
     alone = seen.took_ns("a")
@@ -81,7 +81,7 @@ def test_it_is_learned_anew_once_it_is_forgotten_and_what_legs_take_alone_is_kno
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.booleans(), st.booleans()), max_size=60))
-def test_whatever_comes_it_stays_within_its_bounds_and_keeps_no_leg_that_is_over(
+def test_whatever_comes_it_stays_within_its_bounds_and_keeps_no_stage_that_is_over(
     steps: list[tuple[int, int, bool, bool]],
 ) -> None:
     seen, now_ns, running = Slowdown(), 0, list[tuple[int, int]]()

@@ -224,7 +224,7 @@ def test_over_http_too(tidegate: Any) -> None:  # noqa: ANN401
         assert json.load(response)["outputs"][0]["data"] == [3, 4]
 
 
-@pytest.mark.parametrize(("value", "words"), [(666, "evil"), (26, "unlucky")], ids=["first leg", "second leg"])
+@pytest.mark.parametrize(("value", "words"), [(666, "evil"), (26, "unlucky")], ids=["first stage", "second stage"])
 def test_a_request_that_fails_takes_no_other_with_it(
     tidegate: Any,  # noqa: ANN401
     connect: Make,

@@ -1,7 +1,7 @@
 """The contract: what a plugin has to know. Beside it: `tidegate.toolkit` to build policies from, `tidegate.documents`.
 
-Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; the batch runs along its *legs*, each one
-*partition* on one *worker*; a *profile* says how long that takes. Events come in, commands go out.
+Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; the batch runs along its *stages*, each
+one *partition* on one *worker*; a *profile* says how long that takes. Events come in, commands go out.
 
 policy    one method per event: BEGIN HERE; events: what it is told, commands: what it wants done
 model     the nouns; device: what workers are bound to, network: what is between them, shape: how one is read
@@ -17,10 +17,10 @@ from tidegate.api.events import (
     AnyEvent,
     BatchFailed,
     ExecutionTimesUpdated,
-    LegFinished,
     ProfileUpdated,
     RequestArrived,
     RequestCancelled,
+    StageFinished,
     TimerFired,
     TimerKey,
     WakeSlackUpdated,
@@ -30,7 +30,7 @@ from tidegate.api.events import (
     WorkerReady,
 )
 from tidegate.api.execution_times import ExecutionTimes
-from tidegate.api.model import NEVER, Batch, Leg, Model, Pipeline, QueueKey, Request, Worker, queue_key
+from tidegate.api.model import NEVER, Batch, Model, Pipeline, QueueKey, Request, Stage, Worker, queue_key
 from tidegate.api.network import Network
 from tidegate.api.planner import (
     Document,
@@ -59,8 +59,6 @@ __all__ = [
     "Drop",
     "ExecutionTimes",
     "ExecutionTimesUpdated",
-    "Leg",
-    "LegFinished",
     "Model",
     "Network",
     "Pipeline",
@@ -83,6 +81,8 @@ __all__ = [
     "Reroute",
     "SetTimer",
     "Setup",
+    "Stage",
+    "StageFinished",
     "TimerFired",
     "TimerKey",
     "WakeSlackUpdated",

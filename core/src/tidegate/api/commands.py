@@ -3,7 +3,7 @@
 import msgspec
 
 from tidegate.api.events import TimerKey
-from tidegate.api.model import Batch, Leg
+from tidegate.api.model import Batch, Stage
 
 
 class Command(msgspec.Struct, frozen=True, gc=False, tag_field="command", tag=True):
@@ -11,7 +11,7 @@ class Command(msgspec.Struct, frozen=True, gc=False, tag_field="command", tag=Tr
 
 
 class Dispatch(Command, frozen=True, tag=True):
-    """Run a batch as its legs plan it. Its requests leave the queue; its workers are booked."""
+    """Run a batch as its stages plan it. Its requests leave the queue; its workers are booked."""
 
     batch: Batch
 
@@ -31,21 +31,21 @@ class Preempt(Command, frozen=True, tag=True):
     """Give up a batch that runs: its work is lost, its requests arrive again right after its BatchFailed.
 
     The worker is free when BatchFailed comes: at once in the simulator. Where an execution cannot be taken back, as on
-    Triton, the batch is told as LegFinished when it is done.
+    Triton, the batch is told as StageFinished when it is done.
     """
 
     batch_id: int
 
 
 class Reroute(Command, frozen=True, tag=True):
-    """Plan the last legs of a batch anew: on other workers, at other instants.
+    """Plan the last stages of a batch anew: on other workers, at other instants.
 
-    For when a leg took longer or shorter than planned, or a worker further on was lost.
+    For when a stage took longer or shorter than planned, or a worker further on was lost.
     """
 
     batch_id: int
-    legs: tuple[Leg, ...]
-    """The legs that replace as many at the end of its path, none of which has begun; their partitions stay."""
+    stages: tuple[Stage, ...]
+    """The stages that replace as many at the end of its path, none of which has begun; their partitions stay."""
 
 
 class SetTimer(Command, frozen=True, tag=True):

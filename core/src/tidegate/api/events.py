@@ -28,19 +28,20 @@ class RequestCancelled(Event, frozen=True, tag=True):
     request_id: int
 
 
-class LegFinished(Event, frozen=True, tag=True):
-    """A worker finished a leg, which did what it was to do. If nothing else is booked there, WorkerReady follows.
+class StageFinished(Event, frozen=True, tag=True):
+    """A worker finished a stage, which did what it was to do. If nothing else is booked there, WorkerReady follows.
 
-    A leg that failed, or was cut short because nobody waits for it any more, is told as BatchFailed: how long that took
-    says nothing about how long legs take.
+    A stage that failed, or was cut short because nobody waits for it any more, is told as BatchFailed: how long that
+    took says nothing about how long stages take.
     """
 
     batch_id: int
-    leg: int
-    """Index into the batch's legs. After the last one its requests are answered, but for those that were cancelled."""
+    stage: int
+    """Index into the batch's stages. After the last one its requests are answered, but for those that were
+    cancelled."""
     worker_id: int
     started_ns: int
-    """When it was sent; a policy is told when the leg before it ended on this worker, if that was later."""
+    """When it was sent; a policy is told when the stage before it ended on this worker, if that was later."""
     ended_ns: int
 
 
@@ -52,7 +53,7 @@ class BatchFailed(Event, frozen=True, tag=True):
     """
 
     batch_id: int
-    leg: int
+    stage: int
     worker_id: int
     reason: str
     retry: bool = False
@@ -67,23 +68,23 @@ class BatchFailed(Event, frozen=True, tag=True):
 
 
 class WorkerReady(Event, frozen=True, tag=True):
-    """A worker may be given a batch: nothing is booked on it, or nothing but a leg that is about to end.
+    """A worker may be given a batch: nothing is booked on it, or nothing but a stage that is about to end.
 
-    The latter is told to policies that overlap legs (`Policy.overlaps`): a batch that is dispatched there now is sent
-    while the leg still runs, so that it arrives as that ends and the worker does not idle meanwhile. A worker may be
-    told again, with another `free_ns`: when the leg that it runs ended, at the latest.
+    The latter is told to policies that overlap stages (`Policy.overlaps`): a batch that is dispatched there now is sent
+    while the stage still runs, so that it arrives as that ends and the worker does not idle meanwhile. A worker may be
+    told again, with another `free_ns`: when the stage that it runs ended, at the latest.
     """
 
     worker_id: int
     free_ns: int
-    """The instant from which on the duration of a leg counts that is dispatched there now: its planned start.
+    """The instant from which on the duration of a stage counts that is dispatched there now: its planned start.
 
-    `now_ns` for an idle worker, later for one that still runs a leg.
+    `now_ns` for an idle worker, later for one that still runs a stage.
     """
 
 
 class WorkerDelayed(Event, frozen=True, tag=True):
-    """A worker that was told to be ready, and was given nothing since, is not: its leg should be over and still runs.
+    """A worker that was told to be ready, and was given nothing since, is not: its stage should be over and still runs.
 
     When it is, WorkerReady tells.
     """
@@ -109,7 +110,7 @@ class WorkerJoined(Event, frozen=True, tag=True):
 class WorkerLost(Event, frozen=True, tag=True):
     """A worker is gone. What ran or was booked there is told as BatchFailed right after this.
 
-    A batch that meanwhile runs an earlier leg on another worker is told as failed once that leg has finished.
+    A batch that meanwhile runs an earlier stage on another worker is told as failed once that stage has finished.
     """
 
     worker_id: int
@@ -137,7 +138,7 @@ class WakeSlackUpdated(Event, frozen=True, tag=True):
 AnyEvent = (
     RequestArrived
     | RequestCancelled
-    | LegFinished
+    | StageFinished
     | BatchFailed
     | WorkerReady
     | WorkerDelayed

@@ -1,7 +1,7 @@
-"""Tenants of one device, and how they slow each other down: the expected time of a leg, given who else runs there.
+"""Tenants of one device, and how they slow each other down: the expected time of a stage, given who else runs there.
 
-A profile says what a leg takes on its share of a device while nobody else uses the rest. NVIDIA MPS divides compute
-units only: caches, memory bandwidth and buses stay common, so that a busy neighbour makes the leg longer. What it is
+A profile says what a stage takes on its share of a device while nobody else uses the rest. NVIDIA MPS divides compute
+units only: caches, memory bandwidth and buses stay common, so that a busy neighbour makes the stage longer. What it is
 expected to take beside others is `profile.scaled(interference.slowdown(tenant, neighbours)).expected_ns(rows)`.
 """
 

@@ -145,7 +145,7 @@ def queue_key(request: Request, model: Model) -> QueueKey:
     return request.model, request.shape, request.merge_key if model.merges or request.is_late else ""
 
 
-class Leg(msgspec.Struct, frozen=True, gc=False):
+class Stage(msgspec.Struct, frozen=True, gc=False):
     """One partition of one batch on one worker, as planned."""
 
     worker_id: int
@@ -153,9 +153,9 @@ class Leg(msgspec.Struct, frozen=True, gc=False):
     start_ns: int
     duration_ns: int
     sent_ns: int = 0
-    """When its input is to set out from the leg before, for policies that plan links, too; before: as soon as it can.
+    """When its input is to set out from the stage before, for policies that plan links, too; before: as soon as it can.
 
-    Kept to in simulation. Live the input goes with the call that starts the leg.
+    Kept to in simulation. Live the input goes with the call that starts the stage.
     """
 
     @property
@@ -165,11 +165,11 @@ class Leg(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """Requests that run together along the legs of one path. Its rows are the sum of its requests' rows."""
+    """Requests that run together along the stages of one path. Its rows are the sum of its requests' rows."""
 
     id: int
     """Chosen by the policy, never used twice (`Policy.new_batch_id`)."""
     model: str
     request_ids: tuple[int, ...]
     """The ids of its requests, in the order in which their rows are laid out."""
-    legs: tuple[Leg, ...]
+    stages: tuple[Stage, ...]

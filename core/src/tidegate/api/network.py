@@ -8,7 +8,7 @@ NS_PER_S = 1_000_000_000
 
 
 class Network(msgspec.Struct, frozen=True):
-    """What it costs to carry the output of a leg to the node of the next one.
+    """What it costs to carry the output of a stage to the node of the next one.
 
     Each node has one uplink and one downlink. A transfer occupies the uplink of its sender and the downlink of its
     receiver together, one transfer at a time on each (PPipe, section 5.4). Within a node nothing is transferred.

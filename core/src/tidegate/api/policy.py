@@ -17,10 +17,10 @@ from tidegate.api.events import (
     AnyEvent,
     BatchFailed,
     ExecutionTimesUpdated,
-    LegFinished,
     ProfileUpdated,
     RequestArrived,
     RequestCancelled,
+    StageFinished,
     TimerFired,
     WakeSlackUpdated,
     WorkerDelayed,
@@ -40,7 +40,7 @@ Commands = Sequence[AnyCommand]
 _HANDLERS: dict[type, str] = {
     RequestArrived: "on_request_arrived",
     RequestCancelled: "on_request_cancelled",
-    LegFinished: "on_leg_finished",
+    StageFinished: "on_stage_finished",
     BatchFailed: "on_batch_failed",
     WorkerReady: "on_worker_ready",
     WorkerDelayed: "on_worker_delayed",
@@ -73,7 +73,7 @@ class Setup(msgspec.Struct, frozen=True):
     Where a policy is made; what is observed later comes as WakeSlackUpdated.
     """
     network: Network | None = None
-    """Between the nodes of the workers; None: what goes from leg to leg takes no time of its own."""
+    """Between the nodes of the workers; None: what goes from stage to stage takes no time of its own."""
     patience_ns: int = PATIENCE_NS
     """How long requests without a deadline wait for those that have one; then workers are theirs in turn, too."""
     execution_times: tuple[ExecutionTimes, ...] = ()
@@ -117,7 +117,7 @@ class Policy(ABC):
     With a reason, invariant 10 is not asked of it.
     """
     quantile: float = 0.99
-    """The share of legs that is to be done by when it was planned: what `Profile.planned_ns` is learned to cover."""
+    """The share of stages that is to be done by when it was planned: what `Profile.planned_ns` is learned to cover."""
     runs_pipelines: ClassVar[bool] = False
     """True: schedules models that are split into partitions (`Model.pipelines`), too."""
     awaits_ready: bool = True
@@ -126,7 +126,7 @@ class Policy(ABC):
     The engine then runs no batch of late requests (`Model.late`) on a worker before it tells of it.
     """
     overlaps: bool = False
-    """True: a worker is told to be ready (WorkerReady) before the leg that it runs is over, so that it never idles.
+    """True: a worker is told to be ready (WorkerReady) before the stage that it runs is over, so that it never idles.
 
     The policy plans the start of what it then dispatches for the event's `free_ns`.
     """
@@ -233,8 +233,8 @@ class Policy(ABC):
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
         """An expectation moved."""
 
-    def on_leg_finished(self, event: LegFinished) -> Commands:
-        """A leg is over; a policy that keeps no books of what runs need not care."""
+    def on_stage_finished(self, event: StageFinished) -> Commands:
+        """A stage is over; a policy that keeps no books of what runs need not care."""
         return ()
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
@@ -242,7 +242,7 @@ class Policy(ABC):
         return ()
 
     def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
-        """A worker is not ready after all; a policy that does not overlap legs is never told."""
+        """A worker is not ready after all; a policy that does not overlap stages is never told."""
         return ()
 
     def on_timer_fired(self, event: TimerFired) -> Commands:

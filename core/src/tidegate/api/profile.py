@@ -11,12 +11,12 @@ import msgspec
 
 NS_PER_MS = 1_000_000
 SURPRISE = 2
-"""What is expected may be wrong by such a factor: of legs that vary, and of what was learned from too few."""
+"""What is expected may be wrong by such a factor: of stages that vary, and of what was learned from too few."""
 WORTHWHILE = 1.02
 """How much longer per row a batch may take than the quickest one: measured tables are not smooth."""
 EVERY_SIZE_TO, SIZES_PER_DOUBLING = 256, 32
 """A table tells of every batch size up to so many rows, and of so many sizes per doubling above: models of tables and
-trees take tens of thousands of rows, and what is learned of them is written anew after every few legs."""
+trees take tens of thousands of rows, and what is learned of them is written anew after every few stages."""
 
 ProfileKey = tuple[str, str, str]
 """What a profile is of: (partition, kind of worker, shape)."""

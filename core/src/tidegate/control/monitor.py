@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from tidegate.api import Advise, Batch, Request
 from tidegate.control.observation import ModelLoad, Observation
 from tidegate.control.roster import Roster
-from tidegate.observation import Reader, StartLeg
+from tidegate.observation import Reader, StartStage
 
 NS_PER_S = 1_000_000_000
 
@@ -36,7 +36,7 @@ class Monitor(Reader):
     # What is read ------------------------------------------------------------------------------------------------
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """The last leg of a batch finished."""
+        """The last stage of a batch finished."""
         for request in requests:
             self._end(request)
             self._in_time[request.model] += request.deadline_ns >= ended_ns
@@ -53,9 +53,9 @@ class Monitor(Reader):
         """A client left: that is not the layout's fault, and the request came all the same."""
         self._come(request)
 
-    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
+    def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
         """A worker was busy."""
-        self._busy_ns[effect.batch.legs[effect.leg].worker_id] += ended_ns - started_ns
+        self._busy_ns[effect.batch.stages[effect.stage].worker_id] += ended_ns - started_ns
 
     def advised(self, now_ns: int, advice: Advise) -> None:
         """The policy said how many workers it wants."""

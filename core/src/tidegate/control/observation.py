@@ -35,7 +35,7 @@ class Observation:
     models: Mapping[str, ModelLoad]
     """Each model of the layout, by name."""
     busy: Mapping[str, float]
-    """The share of the period for which each worker of the layout ran legs, by name."""
+    """The share of the period for which each worker of the layout ran stages, by name."""
     advice: Advise | None = None
     """What the policy said last in the period about the number of its workers."""
     away: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ class Observation:
 
     @property
     def load(self) -> float:
-        """The share of the period for which a worker ran legs, on average."""
+        """The share of the period for which a worker ran stages, on average."""
         return sum(self.busy.values()) / len(self.busy)
 
     @property

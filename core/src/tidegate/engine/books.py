@@ -4,46 +4,46 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tidegate.api import Batch, BatchFailed, Leg, Model, Request, Worker
+from tidegate.api import Batch, BatchFailed, Model, Request, Stage, Worker
 
 
 @dataclass(slots=True)
 class Flight:
-    """A dispatched batch on its way along its legs."""
+    """A dispatched batch on its way along its stages."""
 
     batch: Batch
     requests: list[Request]
     rows: int
     shape: str = ""
     """The shape of all its requests."""
-    leg: int = 0
-    """The leg that runs, or waits for its worker."""
+    stage: int = 0
+    """The stage that runs, or waits for its worker."""
     running: bool = False
     sent_ns: int = 0
-    """When the leg that runs was sent to its worker."""
+    """When the stage that runs was sent to its worker."""
     early_ns: int | None = None
-    """How much earlier that was than the end of the leg that its worker ran; None while that runs on."""
+    """How much earlier that was than the end of the stage that its worker ran; None while that runs on."""
     doomed: BatchFailed | None = None
-    """Why it will not be answered, unless it is rerouted: a worker that it needs was lost. None of its legs starts.
+    """Why it will not be answered, unless it is rerouted: a worker that it needs was lost. None of its stages starts.
 
-    Told once the leg that runs is over.
+    Told once the stage that runs is over.
     """
     preempted: bool = False
     """The policy took its worker away; its driver will tell when the worker is free."""
 
     @property
     def ran_alone(self) -> bool:
-        """Whether it is of one request, which still waits for it, and of one leg."""
+        """Whether it is of one request, which still waits for it, and of one stage."""
         return self.is_whole and len(self.requests) == 1
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of its requests still wait for it, and it is of one leg."""
-        return len(self.batch.request_ids) == len(self.requests) and len(self.batch.legs) == 1
+        """Whether all of its requests still wait for it, and it is of one stage."""
+        return len(self.batch.request_ids) == len(self.requests) and len(self.batch.stages) == 1
 
-    def runs(self, leg: Leg) -> bool:
-        """Whether this leg of its batch runs."""
-        return self.running and self.batch.legs[self.leg] is leg
+    def runs(self, stage: Stage) -> bool:
+        """Whether this stage of its batch runs."""
+        return self.running and self.batch.stages[self.stage] is stage
 
 
 @dataclass(slots=True)
@@ -55,47 +55,48 @@ class Bookings:
     """The partitions that it hosts, to look up."""
     idle: set[int]
     """The workers, of all, that have nothing to do."""
-    legs: list[Leg] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
     flights: list[Flight] = field(default_factory=list)
-    """The flight of each leg."""
+    """The flight of each stage."""
     free_ns: int | None = None
-    """The instant from which on a leg counts that is sent while the first one still runs; None: none may be."""
+    """The instant from which on a stage counts that is sent while the first one still runs; None: none may be."""
     is_lost: bool = False
     """The present event is its loss, of which the policy is told after what came before: nothing starts here."""
 
-    def book(self, leg: Leg, flight: Flight) -> None:
-        """Enter a leg where its planned start puts it, behind the one that runs: that may have begun before its own."""
+    def book(self, stage: Stage, flight: Flight) -> None:
+        """Enter a stage where its planned start puts it, behind the one that runs: that may have begun before its
+        own."""
         self.idle.discard(self.worker.id)
-        position = len(self.legs)
-        first = int(position > 0 and self.flights[0].runs(self.legs[0]))
-        while position > first and self.legs[position - 1].start_ns > leg.start_ns:
+        position = len(self.stages)
+        first = int(position > 0 and self.flights[0].runs(self.stages[0]))
+        while position > first and self.stages[position - 1].start_ns > stage.start_ns:
             position -= 1
-        self.legs.insert(position, leg)
+        self.stages.insert(position, stage)
         self.flights.insert(position, flight)
 
-    def may_follow(self, now_ns: int, leg: Leg) -> bool:
-        """Whether a leg may be sent though another one runs: it is the next one, and that is about to end."""
-        is_next = self.free_ns is not None and len(self.legs) > 1 and self.legs[1] is leg
-        return is_next and leg.start_ns <= max(now_ns, self.free_ns or 0)
+    def may_follow(self, now_ns: int, stage: Stage) -> bool:
+        """Whether a stage may be sent though another one runs: it is the next one, and that is about to end."""
+        is_next = self.free_ns is not None and len(self.stages) > 1 and self.stages[1] is stage
+        return is_next and stage.start_ns <= max(now_ns, self.free_ns or 0)
 
-    def strike(self, leg: Leg) -> bool:
-        """Remove a leg. False where it is not booked: the worker was lost, and came back, since it was."""
-        for position, booked in enumerate(self.legs):
-            if booked is leg:  # another flight's may be equal: planned for the same start, and as long
-                del self.legs[position], self.flights[position]
+    def strike(self, stage: Stage) -> bool:
+        """Remove a stage. False where it is not booked: the worker was lost, and came back, since it was."""
+        for position, booked in enumerate(self.stages):
+            if booked is stage:  # another flight's may be equal: planned for the same start, and as long
+                del self.stages[position], self.flights[position]
                 self._note_idle()
                 return True
         return False
 
     def clear(self, flight: Flight) -> None:
-        """Strike every leg of a flight."""
-        kept = [(leg, other) for leg, other in zip(self.legs, self.flights, strict=True) if other is not flight]
-        self.legs = [leg for leg, _ in kept]
+        """Strike every stage of a flight."""
+        kept = [(stage, other) for stage, other in zip(self.stages, self.flights, strict=True) if other is not flight]
+        self.stages = [stage for stage, _ in kept]
         self.flights = [other for _, other in kept]
         self._note_idle()
 
     def _note_idle(self) -> None:
-        if not self.legs:
+        if not self.stages:
             self.idle.add(self.worker.id)
 
 
@@ -126,7 +127,7 @@ class Fleet:
         hosts = self._host_sets.setdefault(worker.hosts, frozenset(worker.hosts))
         self._takes_rows.clear()
         self.workers[worker.id] = worker
-        if worker.id not in self.bookings or not self.bookings[worker.id].legs:
+        if worker.id not in self.bookings or not self.bookings[worker.id].stages:
             self.bookings[worker.id] = Bookings(worker, hosts, self.idle_ids)
             self.idle_ids.add(worker.id)
         self._hosted.update(worker.hosts)
@@ -136,7 +137,7 @@ class Fleet:
         return [
             worker
             for worker in self.workers.values()
-            if worker.kind == kind and partition in worker.hosts and not self.bookings[worker.id].legs
+            if worker.kind == kind and partition in worker.hosts and not self.bookings[worker.id].stages
         ]
 
     def withdraw(self, worker_id: int) -> bool:
@@ -151,7 +152,7 @@ class Fleet:
     def dismiss(self, worker_id: int) -> None:
         """A plan does without it: it finishes what is booked, and is forgotten once nothing is."""
         self.withdraw(worker_id)
-        if not self.bookings[worker_id].legs:
+        if not self.bookings[worker_id].stages:
             del self.bookings[worker_id]
             self.idle_ids.discard(worker_id)
 

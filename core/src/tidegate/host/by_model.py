@@ -17,7 +17,6 @@ from tidegate.api import (
     Dispatch,
     Drop,
     ExecutionTimesUpdated,
-    LegFinished,
     Model,
     Policy,
     PolicyOptions,
@@ -27,6 +26,7 @@ from tidegate.api import (
     RequestCancelled,
     SetTimer,
     Setup,
+    StageFinished,
     TimerFired,
     WakeSlackUpdated,
     Worker,
@@ -215,7 +215,7 @@ class ByModel(Policy):
         """It is gone from the part where it was queued."""
         return self._tell(self._part_of_request.pop(event.request_id), event)
 
-    def on_leg_finished(self, event: LegFinished) -> Commands:
+    def on_stage_finished(self, event: StageFinished) -> Commands:
         """The worker's part is told."""
         return self._tell(self._part_of_worker[event.worker_id], event)
 
@@ -224,13 +224,13 @@ class ByModel(Policy):
         return self._tell(self._part_of_worker[event.worker_id], event)
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
-        """The worker's part is told, unless a leg still runs there and this part does not overlap legs."""
+        """The worker's part is told, unless a stage still runs there and this part does not overlap stages."""
         index = self._part_of_worker[event.worker_id]
         overlaps = event.free_ns > event.now_ns
         return () if overlaps and not self.parts[index].overlaps else self._tell(index, event)
 
     def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
-        """The worker's part is told, if it overlaps legs."""
+        """The worker's part is told, if it overlaps stages."""
         index = self._part_of_worker[event.worker_id]
         return self._tell(index, event) if self.parts[index].overlaps else ()
 

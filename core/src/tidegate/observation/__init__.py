@@ -3,24 +3,24 @@
 observer    who watches, with options: BEGIN HERE; witness: one who knows what the policy is told, too
 stimuli     what happens to an engine: the events that policies are told, and those that only drivers give it
 effects     what an engine asks of its driver
-reducer     folds the stream into what became of each request and leg: every figure that is kept is read from it
+reducer     folds the stream into what became of each request and stage: every figure that is kept is read from it
 event_log   the stream in a file: written by an observer, read back
 stories     of an engine's requests, as they happen; story: what happened to one of them, and why
 """
 
 from tidegate.observation.effects import (
     AnyEffect,
-    CancelLeg,
+    CancelStage,
     EngineRestarted,
     Fail,
     ObserverRemoved,
     PolicyReplaced,
     PolicyRestored,
-    StartLeg,
+    StartStage,
 )
 from tidegate.observation.event_log import LOG_VERSION, LogEntry, LogHeader, Recorder, read_log
 from tidegate.observation.observer import EngineSettings, Observer, ObserverOptions, ObserverSpec
-from tidegate.observation.reducer import Reader, Reducer, SentLeg, Tally
+from tidegate.observation.reducer import Reader, Reducer, SentStage, Tally
 from tidegate.observation.stimuli import (
     AnyStimulus,
     ChangeProgressed,
@@ -38,7 +38,7 @@ __all__ = [
     "LOG_VERSION",
     "AnyEffect",
     "AnyStimulus",
-    "CancelLeg",
+    "CancelStage",
     "ChangeProgressed",
     "ClockAdvanced",
     "EngineRestarted",
@@ -58,8 +58,8 @@ __all__ = [
     "Reader",
     "Recorder",
     "Reducer",
-    "SentLeg",
-    "StartLeg",
+    "SentStage",
+    "StartStage",
     "Step",
     "Stories",
     "Story",

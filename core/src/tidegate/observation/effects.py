@@ -9,21 +9,22 @@ class Effect(msgspec.Struct, frozen=True, gc=False, tag_field="command", tag=Tru
     """Something for the driver to do. Some commands of policies are effects, too: both decode by one tag."""
 
 
-class StartLeg(Effect, frozen=True, tag=True):
-    """Run this leg now: its worker is free. Answer with LegFinished or BatchFailed."""
+class StartStage(Effect, frozen=True, tag=True):
+    """Run this stage now: its worker is free. Answer with StageFinished or BatchFailed."""
 
     batch: Batch
-    leg: int
+    stage: int
     rows: int
     shape: str = ""
     """The shape of its requests."""
 
 
-class CancelLeg(Effect, frozen=True, tag=True):
-    """Give a running leg up. Answer with BatchFailed (retry) once its worker is free, or LegFinished if it was done."""
+class CancelStage(Effect, frozen=True, tag=True):
+    """Give a running stage up. Answer with BatchFailed (retry) once its worker is free, or StageFinished if it was
+    done."""
 
     batch: Batch
-    leg: int
+    stage: int
 
 
 class Fail(Effect, frozen=True, tag=True):
@@ -67,7 +68,7 @@ class ObserverRemoved(Effect, frozen=True, tag=True):
 class EngineRestarted(Effect, frozen=True, tag=True):
     """The engine itself broke and made its books again from what had been observed.
 
-    Legs that run go on; requests that waited wait again, first come, first served, until the policy is tried again.
+    Stages that run go on; requests that waited wait again, first come, first served, until the policy is tried again.
     The effects behind this one are those of the new books; what else the event asked for is void. To be logged.
     """
 
@@ -77,10 +78,18 @@ class EngineRestarted(Effect, frozen=True, tag=True):
     failed: tuple[int, ...] = ()
     """The requests that the fault concerned, by id: they have no answer."""
     batches: tuple[int, ...] = ()
-    """The batches of which a leg runs, by id; the driver is to forget every other leg."""
+    """The batches of which a stage runs, by id; the driver is to forget every other stage."""
 
 
 AnyEffect = (
-    StartLeg | CancelLeg | Fail | PolicyReplaced | PolicyRestored | ObserverRemoved | EngineRestarted | Drop | Advise
+    StartStage
+    | CancelStage
+    | Fail
+    | PolicyReplaced
+    | PolicyRestored
+    | ObserverRemoved
+    | EngineRestarted
+    | Drop
+    | Advise
 )
 """What a driver handles; Drop and Advise are the policy's own commands, checked and passed on."""

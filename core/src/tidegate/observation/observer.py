@@ -21,7 +21,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_tries: int
     """How often a request is tried whose workers fail; then the failure is its answer."""
     first_lead_ns: int = 0
-    """How early, before a leg is expected to end, the first batch is sent behind it; later it is learned. 0: never."""
+    """How early, before a stage is expected to end, the first batch is sent behind it; later it is learned. 0:
+    never."""
 
 
 class ObserverOptions(BaseModel):

@@ -1,4 +1,4 @@
-"""Folds the stream of observations into what became of each request and each leg.
+"""Folds the stream of observations into what became of each request and each stage.
 
 Whoever keeps figures of requests reads them from here: the engine's tally, the simulator's record, the proxy's metrics
 and statistics, the judge of a load test. So the figures of one run are equal, whoever tells them.
@@ -13,14 +13,14 @@ from tidegate.api import (
     Batch,
     BatchFailed,
     Drop,
-    LegFinished,
     Request,
     RequestArrived,
     RequestCancelled,
+    StageFinished,
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.observation.effects import AnyEffect, EngineRestarted, Fail, StartLeg
+from tidegate.observation.effects import AnyEffect, EngineRestarted, Fail, StartStage
 from tidegate.observation.stimuli import AnyStimulus, ChangeProgressed, ClockAdvanced, PlanChanged
 
 
@@ -54,17 +54,18 @@ class Tally:
 class Reader:
     """What a reducer tells, in the order in which it happened; a reader overrides what it wants to know."""
 
-    def joined(self, now_ns: int, effect: StartLeg, requests: Sequence[Request]) -> None:
-        """A batch began with this leg; `requests`: those of it that nobody has cancelled."""
+    def joined(self, now_ns: int, effect: StartStage, requests: Sequence[Request]) -> None:
+        """A batch began with this stage; `requests`: those of it that nobody has cancelled."""
 
-    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
-        """A leg is over, whether it finished, failed, was preempted or lost its worker; one that never ran is not told.
+    def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
+        """A stage is over, whether it finished, failed, was preempted or lost its worker; one that never ran is not
+        told.
 
-        `started_ns`: when it was sent, or when the leg before it on its worker had ended, if that was later.
+        `started_ns`: when it was sent, or when the stage before it on its worker had ended, if that was later.
         """
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """The last leg of a batch finished; `requests`: those of it that nobody has cancelled."""
+        """The last stage of a batch finished; `requests`: those of it that nobody has cancelled."""
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
         """The policy gave a request up."""
@@ -82,15 +83,15 @@ class Reader:
         """A change of layout reached a state."""
 
 
-class SentLeg:
-    """A leg that runs, or is on its way to its worker."""
+class SentStage:
+    """A stage that runs, or is on its way to its worker."""
 
     __slots__ = ("effect", "sent_ns", "worker_id")
 
-    def __init__(self, effect: StartLeg, sent_ns: int) -> None:
+    def __init__(self, effect: StartStage, sent_ns: int) -> None:
         self.effect = effect
         self.sent_ns = sent_ns
-        self.worker_id = effect.batch.legs[effect.leg].worker_id
+        self.worker_id = effect.batch.stages[effect.stage].worker_id
 
 
 class Reducer:
@@ -100,13 +101,13 @@ class Reducer:
         self._tally = Tally()
         self.open: dict[int, Request] = {}
         """Requests that have not ended, by id, in the order of their arrival."""
-        self.sent: dict[int, SentLeg] = {}
-        """The legs that run or are on their way, by batch id."""
+        self.sent: dict[int, SentStage] = {}
+        """The stages that run or are on their way, by batch id."""
         self._readers = readers
         self._on_worker: dict[int, list[int]] = {}
-        """The batches whose legs were sent to a worker, by its id: the first one runs."""
+        """The batches whose stages were sent to a worker, by its id: the first one runs."""
         self._freed_ns: dict[int, int] = {}
-        """When a leg last ended on a worker, by its id."""
+        """When a stage last ended on a worker, by its id."""
 
     @property
     def tally(self) -> Tally:
@@ -115,8 +116,8 @@ class Reducer:
         return self._tally
 
     def waiting(self) -> Counter[str]:
-        """How many requests of each model wait: for a batch, or between two legs for the next worker."""
-        underway = {request_id for leg in self.sent.values() for request_id in leg.effect.batch.request_ids}
+        """How many requests of each model wait: for a batch, or between two stages for the next worker."""
+        underway = {request_id for stage in self.sent.values() for request_id in stage.effect.batch.request_ids}
         return Counter(request.model for request in self.open.values() if request.id not in underway)
 
     def tell(self, reader: Reader) -> None:
@@ -132,13 +133,13 @@ class Reducer:
         if type(event) is RequestArrived:  # a match costs more
             request = event.request
             self.open[request.id] = request
-        elif type(event) is LegFinished:
-            self._finish_leg(event)
+        elif type(event) is StageFinished:
+            self._finish_stage(event)
         elif type(event) is not ClockAdvanced:
             self._take_in_rare(event)
         for effect in effects:
-            if type(effect) is StartLeg:
-                self._send_leg(event.now_ns, effect)
+            if type(effect) is StartStage:
+                self._send_stage(event.now_ns, effect)
             else:
                 self._take_in_effect(event.now_ns, effect)
 
@@ -170,43 +171,43 @@ class Reducer:
             for reader in self._readers:
                 reader.failed(now_ns, request, reason)
 
-    # Legs --------------------------------------------------------------------------------------------------------
+    # Stages --------------------------------------------------------------------------------------------------------
 
-    def _send_leg(self, now_ns: int, effect: StartLeg) -> None:
+    def _send_stage(self, now_ns: int, effect: StartStage) -> None:
         batch = effect.batch
-        sent = self.sent[batch.id] = SentLeg(effect, now_ns)
+        sent = self.sent[batch.id] = SentStage(effect, now_ns)
         self._on_worker.setdefault(sent.worker_id, []).append(batch.id)
-        if not effect.leg and self._readers:
+        if not effect.stage and self._readers:
             known = self.open.get
             requests = [request for request_id in batch.request_ids if (request := known(request_id))]
             for reader in self._readers:
                 reader.joined(now_ns, effect, requests)
 
-    def _finish_leg(self, event: LegFinished) -> None:
+    def _finish_stage(self, event: StageFinished) -> None:
         sent = self.sent.get(event.batch_id)
-        if sent is None or sent.effect.leg != event.leg:
+        if sent is None or sent.effect.stage != event.stage:
             return  # a straggler of a batch that was given up
         batch = sent.effect.batch
-        self._end_leg(sent, event.started_ns, event.ended_ns)
-        if event.leg + 1 == len(batch.legs):
+        self._end_stage(sent, event.started_ns, event.ended_ns)
+        if event.stage + 1 == len(batch.stages):
             self._answer(batch, event.ended_ns)
 
-    def _end_leg(self, sent: SentLeg, started_ns: int, ended_ns: int) -> None:
+    def _end_stage(self, sent: SentStage, started_ns: int, ended_ns: int) -> None:
         batch_id, worker_id = sent.effect.batch.id, sent.worker_id
         del self.sent[batch_id]
         self._on_worker[worker_id].remove(batch_id)
         started_ns = min(max(started_ns, self._freed_ns.get(worker_id, 0)), ended_ns)
         self._freed_ns[worker_id] = ended_ns
         for reader in self._readers:
-            reader.leg_ran(sent.effect, started_ns, ended_ns)
+            reader.stage_ran(sent.effect, started_ns, ended_ns)
 
     def _break_off(self, batch_id: int, now_ns: int) -> None:
-        """The leg of a batch was sent, and will not finish."""
+        """The stage of a batch was sent, and will not finish."""
         if (sent := self.sent.get(batch_id)) is None:
             return
         on_worker = self._on_worker[sent.worker_id]
         if on_worker[0] == batch_id:
-            self._end_leg(sent, sent.sent_ns, now_ns)
+            self._end_stage(sent, sent.sent_ns, now_ns)
         else:
             on_worker.remove(batch_id)
             del self.sent[batch_id]

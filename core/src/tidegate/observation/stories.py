@@ -36,7 +36,7 @@ from tidegate.observation.effects import (
     Fail,
     PolicyReplaced,
     PolicyRestored,
-    StartLeg,
+    StartStage,
 )
 from tidegate.observation.observer import EngineSettings, ObserverOptions
 from tidegate.observation.reducer import Reader, Reducer
@@ -104,7 +104,7 @@ class Stories(Witness, Reader):
             begun.tell(event.now_ns, "held", "waits for its turn: others wait for the same workers")
         self._reducer.handled(ClockAdvanced(event.now_ns), effects)
         for effect in effects:
-            if isinstance(effect, StartLeg):
+            if isinstance(effect, StartStage):
                 self._sent(event, effect)
             elif isinstance(effect, PolicyReplaced):
                 self._tell_all(event.now_ns, "policy replaced", str(effect))
@@ -136,7 +136,7 @@ class Stories(Witness, Reader):
                     self._timers.pop(command.key, None)
                 case Reroute():
                     for concerned in self._of_batch(command.batch_id):
-                        text = f"its legs to come are planned anew: {why.then(concerned, self._workers)}"
+                        text = f"its stages to come are planned anew: {why.then(concerned, self._workers)}"
                         concerned.tell(event.now_ns, "rerouted", text)
         if isinstance(event, RequestArrived) and (story := self._stories.get(event.request.id)):
             self._wait(story, event.now_ns, commands)
@@ -204,12 +204,12 @@ class Stories(Witness, Reader):
         story.tell(now_ns, "waits", text)
 
     def _join(self, now_ns: int, batch: Batch, why: Why) -> None:
-        """The policy formed a batch: its first leg starts now, or when it is planned to and its worker is free."""
+        """The policy formed a batch: its first stage starts now, or when it is planned to and its worker is free."""
         others = len(batch.request_ids) - 1
         known = self._reducer.open  # where the stream was met in its middle not all are
         rows = sum(known[request_id].rows for request_id in batch.request_ids if request_id in known)
         company = f"with {others} other{'s' * (others > 1)}, {rows} rows" if others else "alone"
-        start_ns = batch.legs[0].start_ns
+        start_ns = batch.stages[0].start_ns
         for request_id in batch.request_ids:
             if story := self._stories.get(request_id):
                 story.batch_id = batch.id
@@ -219,8 +219,8 @@ class Stories(Witness, Reader):
 
     # What the reducer tells --------------------------------------------------------------------------------------
 
-    def _sent(self, event: AnyStimulus, effect: StartLeg) -> None:
-        batch, leg = effect.batch, effect.batch.legs[effect.leg]
+    def _sent(self, event: AnyStimulus, effect: StartStage) -> None:
+        batch, stage = effect.batch, effect.batch.stages[effect.stage]
         for request_id in batch.request_ids:
             story = self._stories.get(request_id)
             if story is None or story.outcome:
@@ -229,18 +229,21 @@ class Stories(Witness, Reader):
                 company = f" with {len(batch.request_ids) - 1} others" if len(batch.request_ids) > 1 else " alone"
                 story.tell(event.now_ns, "joined", f"joined batch {batch.id}{company}, formed for a late request")
                 story.batch_id = batch.id
-            part = "" if len(batch.legs) == 1 else f", leg {effect.leg + 1} of {len(batch.legs)} ({leg.partition})"
-            planned = f"planned to end at {in_ms(story.ms(leg.end_ns))}"
-            story.tell(event.now_ns, "sent", f"sent to {name_of(leg.worker_id, self._workers)}{part}, {planned}")
-
-    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
-        """A leg is over."""
-        leg = effect.batch.legs[effect.leg]
-        for story in self._of_batch(effect.batch.id):
-            took = (
-                f"ran for {in_ms((ended_ns - started_ns) / NS_PER_MS)} (planned: {in_ms(leg.duration_ns / NS_PER_MS)})"
+            part = (
+                ""
+                if len(batch.stages) == 1
+                else f", stage {effect.stage + 1} of {len(batch.stages)} ({stage.partition})"
             )
-            story.tell(ended_ns, "ran", f"{took} on {name_of(leg.worker_id, self._workers)}")
+            planned = f"planned to end at {in_ms(story.ms(stage.end_ns))}"
+            story.tell(event.now_ns, "sent", f"sent to {name_of(stage.worker_id, self._workers)}{part}, {planned}")
+
+    def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
+        """A stage is over."""
+        stage = effect.batch.stages[effect.stage]
+        for story in self._of_batch(effect.batch.id):
+            planned = in_ms(stage.duration_ns / NS_PER_MS)
+            took = f"ran for {in_ms((ended_ns - started_ns) / NS_PER_MS)} (planned: {planned})"
+            story.tell(ended_ns, "ran", f"{took} on {name_of(stage.worker_id, self._workers)}")
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """A batch is answered."""
@@ -278,7 +281,7 @@ class Stories(Witness, Reader):
     # Workers -----------------------------------------------------------------------------------------------------
 
     def _take_in(self, event: AnyStimulus) -> list[tuple[Story, str, str]]:
-        """Take note of workers that come and go; what is to be told of it once the legs that it ended are."""
+        """Take note of workers that come and go; what is to be told of it once the stages that it ended are."""
         match event:
             case BatchFailed():
                 text = f"batch {event.batch_id} failed: {event.reason}"
@@ -303,7 +306,7 @@ class Stories(Witness, Reader):
         return []
 
     def _hosts(self, request: Request) -> tuple[int, int]:
-        """How many workers could run the first leg of a request, and how many of them are idle."""
+        """How many workers could run the first stage of a request, and how many of them are idle."""
         model = self._models.get(request.model)
         first = {path.partitions[0] for path in model.paths} if model else set()
         here = [worker for worker in self._workers.values() if worker.id not in self._lost]

@@ -7,11 +7,11 @@ import msgspec
 from tidegate.api import (
     NS_PER_MS,
     BatchFailed,
-    LegFinished,
     ProfileUpdated,
     Request,
     RequestArrived,
     RequestCancelled,
+    StageFinished,
     TimerFired,
     TimerKey,
     WakeSlackUpdated,
@@ -81,7 +81,7 @@ class Why(msgspec.Struct, frozen=True):
                 words = f"{name_of(event.worker_id, workers)} was free"
                 if event.free_ns > event.now_ns:
                     words += f", or about to be, at {in_ms(story.ms(event.free_ns))}"
-            case LegFinished():
+            case StageFinished():
                 words = f"batch {event.batch_id} ended on {name_of(event.worker_id, workers)}"
             case BatchFailed():
                 words = f"batch {event.batch_id} failed on {name_of(event.worker_id, workers)}"

@@ -10,18 +10,18 @@ from typing import Any
 
 from tidegate.api import NS_PER_MS, Profile, Setup
 from tidegate.documents import read_shape
-from tidegate.observation import Reader, StartLeg
+from tidegate.observation import Reader, StartStage
 
-ENOUGH_LEGS = 20
-"""Fewer legs of a kind tell less than what was known before."""
+ENOUGH_STAGES = 20
+"""Fewer stages of a kind tell less than what was known before."""
 ENOUGH_OF_A_SIZE = 3
-"""So many legs of one size have a median that is worth something."""
+"""So many stages of one size have a median that is worth something."""
 ALIKE = 2.0
 """What is off by such a factor was a guess."""
 
 
 class Observed(Reader):
-    """Collects the legs of a recording: by model, kind of worker, shape and rows."""
+    """Collects the stages of a recording: by model, kind of worker, shape and rows."""
 
     def __init__(self, setup: Setup) -> None:
         self._known = {profile.key: profile for profile in setup.profiles}
@@ -29,13 +29,13 @@ class Observed(Reader):
         self._took_ms: defaultdict[tuple[str, str, str], defaultdict[int, list[float]]]
         self._took_ms = defaultdict(lambda: defaultdict(list))
 
-    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
-        """A leg is over; one in a hundred that did not finish is no matter for a median."""
-        leg = effect.batch.legs[effect.leg]
-        kind = self._kinds.get(leg.worker_id)
+    def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
+        """A stage is over; one in a hundred that did not finish is no matter for a median."""
+        stage = effect.batch.stages[effect.stage]
+        kind = self._kinds.get(stage.worker_id)
         if kind is not None and ended_ns > started_ns:
             took_ms = (ended_ns - started_ns) / NS_PER_MS
-            self._took_ms[leg.partition, kind, effect.shape][effect.rows].append(took_ms)
+            self._took_ms[stage.partition, kind, effect.shape][effect.rows].append(took_ms)
 
     def points_ms(self, model: str, kind: str, shape: str, max_rows: int) -> dict[int, float] | None:
         """Milliseconds by rows: as observed, else as known at the start; None: neither."""
@@ -60,7 +60,7 @@ class Observed(Reader):
     def _medians(self, model: str, kind: str, shape: str) -> dict[int, float]:
         """Medians by rows; empty where too little ran."""
         table: dict[int, list[float]] = self._took_ms.get((model, kind, shape), {})
-        if sum(map(len, table.values())) < ENOUGH_LEGS:
+        if sum(map(len, table.values())) < ENOUGH_STAGES:
             return {}
         return {rows: median(took) for rows, took in sorted(table.items()) if len(took) >= ENOUGH_OF_A_SIZE}
 

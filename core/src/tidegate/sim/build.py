@@ -151,12 +151,12 @@ def simulation_of(
     listeners: list[Listener] = [] if links is None else [Forwarding(engine, links)]
     control = None
     if controller is not None and scenario.controller is not None:
-        stage = _Stage(scenario, seed, cluster, tables, links, record)
+        layout_switch = _LayoutSwitch(scenario, seed, cluster, tables, links, record)
         loop = ControlLoop(controller, scenario.controller, layout_of(scenario), engine.reducer.open.values)
         control = SimulatedControl(
             loop,
             engine,
-            switch=stage.switch,
+            switch=layout_switch.switch,
             startup=partial(_startup, scenario.simulation.startup, seed),
             until_ns=round((scenario.warmup_s + scenario.duration_s) * NS_PER_S),
         )
@@ -171,7 +171,7 @@ def simulation_of(
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _LayoutSwitch:
     """What simulated workers stand on, to which more are added when the layout changes."""
 
     scenario: Scenario

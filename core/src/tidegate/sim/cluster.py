@@ -1,13 +1,13 @@
 """Simulated workers: they take as long as the truth says, share GPUs, fail, vanish, and wait for what links carry.
 
-A leg that is sent to a worker that runs another one waits there for it.
+A stage that is sent to a worker that runs another one waits there for it.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tidegate.documents import Interference, Tenant
-from tidegate.engine import CancelLeg, StartLeg
+from tidegate.engine import CancelStage, StartStage
 from tidegate.sim.agenda import Agenda
 from tidegate.sim.links import Links
 from tidegate.sim.truth import SimulatedWorker, Truth
@@ -16,9 +16,9 @@ from tidegate.sim.workers import Outcome, failed, finished, preempted
 
 @dataclass(slots=True)
 class _Running:
-    """A leg on its worker."""
+    """A stage on its worker."""
 
-    effect: StartLeg
+    effect: StartStage
     started_ns: int
     left_ns: float
     """Work that was left at `since_ns` (which may be yet to come), at the worker's full speed."""
@@ -47,7 +47,7 @@ class Cluster:
     ) -> None:
         """`interference`: how busy workers of one GPU slow each other down; None: they do not.
 
-        `retry`: failures of legs are the worker's fault, so that the engine tries their requests again.
+        `retry`: failures of stages are the worker's fault, so that the engine tries their requests again.
         """
         self._workers = {worker.id: worker for worker in workers}
         self._truth = truth
@@ -55,28 +55,28 @@ class Cluster:
         self._retry = retry
         self._links = links
         self._running: dict[int, _Running] = {}
-        """The leg that runs, by worker id."""
+        """The stage that runs, by worker id."""
         self._waiting: dict[int, _Running] = {}
-        """The leg that waits for it there, by worker id; `since_ns` is when it is there."""
+        """The stage that waits for it there, by worker id; `since_ns` is when it is there."""
         self._sharing = {} if interference is None else self._sharing_workers(workers)
 
     def __contains__(self, worker_id: int) -> bool:
         return worker_id in self._workers
 
     def add(self, workers: Iterable[SimulatedWorker]) -> None:
-        """Let more workers be sent legs, all of them idle."""
+        """Let more workers be sent stages, all of them idle."""
         self._workers |= {worker.id: worker for worker in workers}
         if self._interference is not None:
             self._sharing = self._sharing_workers(self._workers.values())
             for worker_id, running in self._running.items():
                 self._let_be_felt(worker_id, running)
 
-    def start(self, now_ns: int, effect: StartLeg, agenda: Agenda) -> None:
-        """Run a leg once it has arrived and its worker is free."""
-        worker_id = effect.batch.legs[effect.leg].worker_id
+    def start(self, now_ns: int, effect: StartStage, agenda: Agenda) -> None:
+        """Run a stage once it has arrived and its worker is free."""
+        worker_id = effect.batch.stages[effect.stage].worker_id
         worker = self._workers[worker_id]
         started_ns = now_ns if self._links is None else max(now_ns, self._links.arrival_ns(now_ns, effect))
-        work_ns = self._truth.leg_ns(effect, worker)
+        work_ns = self._truth.stage_ns(effect, worker)
         fails = worker.fails is not None and worker.fails()
         runs_from_ns = started_ns if worker.delay_ns is None else started_ns + worker.delay_ns(effect.rows)
         running = _Running(effect, started_ns, work_ns, runs_from_ns, fails)
@@ -85,9 +85,9 @@ class Cluster:
         else:
             self._run(now_ns, worker_id, running, agenda)
 
-    def cancel(self, now_ns: int, effect: CancelLeg, agenda: Agenda) -> None:
-        """Give a leg up at once, unless it ends at this very instant."""
-        worker_id = effect.batch.legs[effect.leg].worker_id
+    def cancel(self, now_ns: int, effect: CancelStage, agenda: Agenda) -> None:
+        """Give a stage up at once, unless it ends at this very instant."""
+        worker_id = effect.batch.stages[effect.stage].worker_id
         running = self._running[worker_id]
         if running.effect.batch.id != effect.batch.id:
             del self._waiting[worker_id]
@@ -130,7 +130,7 @@ class Cluster:
     def _let_be_felt(self, worker_id: int, running: _Running) -> None:
         if worker_id in self._sharing:
             effect = running.effect
-            partition = effect.batch.legs[effect.leg].partition
+            partition = effect.batch.stages[effect.stage].partition
             running.tenant = Tenant(partition, effect.rows, self._workers[worker_id].percent)
 
     def _plan_end(self, running: _Running, ends_ns: int, agenda: Agenda) -> None:

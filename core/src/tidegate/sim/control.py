@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from tidegate.api import NEVER, BatchFailed, LegFinished, WorkerJoined, WorkerLost
+from tidegate.api import NEVER, BatchFailed, StageFinished, WorkerJoined, WorkerLost
 from tidegate.control import AskController, ControlLoop, Order, Roster, StartWorker, StopWorker, Switch
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged
 from tidegate.observation import ChangeProgressed
@@ -60,7 +60,7 @@ class SimulatedControl:
             self._carry_out(now_ns, loop.is_warm(now_ns, heappop(self._warm)[1]))
         if isinstance(event, PlanChanged):
             self._carry_out(now_ns, loop.has_switched(now_ns))
-        if isinstance(event, LegFinished | BatchFailed | PlanChanged):
+        if isinstance(event, StageFinished | BatchFailed | PlanChanged):
             self._look_for_drained(now_ns)
         if now_ns >= loop.next_wake_ns and (loop.change is not None or now_ns < self._until_ns):
             self._carry_out(now_ns, loop.advance(now_ns))

@@ -16,7 +16,7 @@ LEAST_S = 0.02
 
 
 def gantt_charts(results: Sequence[RunResult], colours: Colours) -> list[Chart]:
-    """The first seed of each policy, where its legs are known."""
+    """The first seed of each policy, where its stages are known."""
     shown: dict[str, RunResult] = {}
     for result in results:
         if result.gantt and result.detail:

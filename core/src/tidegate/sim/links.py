@@ -1,4 +1,4 @@
-"""The links between nodes, simulated: what the rows of a batch cost on their way from one leg to the next."""
+"""The links between nodes, simulated: what the rows of a batch cost on their way from one stage to the next."""
 
 from bisect import bisect_right, insort
 from collections import defaultdict
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tidegate.api import Batch, LegFinished, Network
-from tidegate.engine import AnyEffect, AnyStimulus, Engine, StartLeg
+from tidegate.api import Batch, Network, StageFinished
+from tidegate.engine import AnyEffect, AnyStimulus, Engine, StartStage
 
 
 class _Link:
@@ -35,7 +35,7 @@ class _Link:
 class Links:
     """An uplink and a downlink for each node, which a transfer takes together, at the first instant they are free.
 
-    Not before its policy planned it (`Leg.sent_ns`).
+    Not before its policy planned it (`Stage.sent_ns`).
     """
 
     def __init__(self, network: Network, node: Mapping[int, str]) -> None:
@@ -53,27 +53,27 @@ class Links:
         self.network = msgspec.structs.replace(self.network, bytes_per_row=sizes)
         self._node = {**self._node, **node}
 
-    def send(self, now_ns: int, batch: Batch, leg: int, rows: int) -> None:
-        """A leg has finished: its output sets out for the worker of the next one."""
-        following = batch.legs[leg + 1]
-        sender, receiver = self._node[batch.legs[leg].worker_id], self._node[following.worker_id]
+    def send(self, now_ns: int, batch: Batch, stage: int, rows: int) -> None:
+        """A stage has finished: its output sets out for the worker of the next one."""
+        following = batch.stages[stage + 1]
+        sender, receiver = self._node[batch.stages[stage].worker_id], self._node[following.worker_id]
         if sender == receiver:
             self._sent[batch.id] = receiver, now_ns
             return
-        duration_ns = self.network.transfer_ns(batch.legs[leg].partition, rows)
+        duration_ns = self.network.transfer_ns(batch.stages[stage].partition, rows)
         start_ns = self._earliest_ns(sender, receiver, max(now_ns, following.sent_ns), duration_ns)
         end_ns = start_ns + duration_ns
         self._uplinks[sender].take(now_ns, start_ns, end_ns)
         self._downlinks[receiver].take(now_ns, start_ns, end_ns)
         self._sent[batch.id] = receiver, end_ns + self.network.latency_ns
 
-    def arrival_ns(self, now_ns: int, effect: StartLeg) -> int:
-        """When the input of a leg that is about to start is there; asked once for each leg."""
-        if effect.leg == 0:
+    def arrival_ns(self, now_ns: int, effect: StartStage) -> int:
+        """When the input of a stage that is about to start is there; asked once for each stage."""
+        if effect.stage == 0:
             return now_ns
         batch = effect.batch
-        if self._sent[batch.id][0] != self._node[batch.legs[effect.leg].worker_id]:  # it was rerouted meanwhile
-            self.send(now_ns, batch, effect.leg - 1, effect.rows)
+        if self._sent[batch.id][0] != self._node[batch.stages[effect.stage].worker_id]:  # it was rerouted meanwhile
+            self.send(now_ns, batch, effect.stage - 1, effect.rows)
         return self._sent.pop(batch.id)[1]
 
     def _earliest_ns(self, sender: str, receiver: str, from_ns: int, duration_ns: int) -> int:
@@ -85,14 +85,14 @@ class Links:
 
 
 class Forwarding:
-    """A listener that sends what a leg gave to the worker that the policy has settled on by then."""
+    """A listener that sends what a stage gave to the worker that the policy has settled on by then."""
 
     def __init__(self, engine: Engine, links: Links) -> None:
         self._engine = engine
         self._links = links
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
-        """A leg may have finished that others follow."""
+        """A stage may have finished that others follow."""
         del effects
-        if type(event) is LegFinished and (flight := self._engine.flight(event.batch_id)):
-            self._links.send(event.now_ns, flight.batch, event.leg, flight.rows)
+        if type(event) is StageFinished and (flight := self._engine.flight(event.batch_id)):
+            self._links.send(event.now_ns, flight.batch, event.stage, flight.rows)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.api import Advise, Batch, Request
-from tidegate.observation import ChangeProgressed, Reader, StartLeg
+from tidegate.observation import ChangeProgressed, Reader, StartStage
 from tidegate.workload import RequestSequence
 
 WAITING, ANSWERED, LATE, FAILED, FIRST_DROP = 0, 1, 2, 3, 4
@@ -45,8 +45,8 @@ class Record(Reader):
         """The workers that came with changes of the layout: their names by id."""
         self.hopeless = False
         """More requests of some model went wrong than may: to go on would change nothing."""
-        self.leg_worker, self.leg_model, self.leg_rows = array("q"), array("q"), array("q")
-        self.leg_started_ns, self.leg_ended_ns = array("q"), array("q")
+        self.stage_worker, self.stage_model, self.stage_rows = array("q"), array("q"), array("q")
+        self.stage_started_ns, self.stage_ended_ns = array("q"), array("q")
         self._positions = {name: position for position, name in enumerate(requests.models)}
         self._at_ns, self._model = requests.at_ns, requests.model
         self._measured_from_ns = measured_from_ns
@@ -57,10 +57,10 @@ class Record(Reader):
         self.waited = [Waited() for _ in requests.models]
         """What the answered of each model waited and ran."""
         self._ran_ns: dict[int, int] = {}
-        """For how long the legs of a batch that have ended ran, by its id."""
+        """For how long the stages of a batch that have ended ran, by its id."""
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """The last leg of a batch has finished."""
+        """The last stage of a batch has finished."""
         outcome, instants = self.outcome, self.ended_ns
         for request in requests:
             instants[request.id] = ended_ns
@@ -113,14 +113,14 @@ class Record(Reader):
         self.outcome[request_id] = FAILED
         self._went_wrong(request_id)
 
-    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
-        """A leg is over, however it ended."""
+    def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
+        """A stage is over, however it ended."""
         batch = effect.batch
-        self.leg_worker.append(batch.legs[effect.leg].worker_id)
-        self.leg_model.append(self._positions[batch.model])
-        self.leg_rows.append(effect.rows)
-        self.leg_started_ns.append(started_ns)
-        self.leg_ended_ns.append(ended_ns)
+        self.stage_worker.append(batch.stages[effect.stage].worker_id)
+        self.stage_model.append(self._positions[batch.model])
+        self.stage_rows.append(effect.rows)
+        self.stage_started_ns.append(started_ns)
+        self.stage_ended_ns.append(ended_ns)
         self._ran_ns[batch.id] = self._ran_ns.get(batch.id, 0) + ended_ns - started_ns
 
     def _went_wrong(self, request_id: int) -> None:

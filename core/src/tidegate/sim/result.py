@@ -59,7 +59,7 @@ class Row:
     mean_executing_ms: float | None
     """For how long their batches ran, on average."""
     batches: int
-    """Legs that started in the window: as many as batches, where no model is split."""
+    """Stages that started in the window: as many as batches, where no model is split."""
     batch_rows: dict[str, int]
     """How many of them had so many rows."""
     median_batch_rows: float | None
@@ -84,7 +84,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Bar:
-    """One leg, for a Gantt chart; instants in seconds of the measured window."""
+    """One stage, for a Gantt chart; instants in seconds of the measured window."""
 
     worker: str
     model: str
@@ -154,7 +154,7 @@ def summarise(
     gantt_s: float = 0.0,
     gpus: float | None = None,
 ) -> RunResult:
-    """The rows of a run; with `gantt_s` its detail, too, and the legs of so many seconds.
+    """The rows of a run; with `gantt_s` its detail, too, and the stages of so many seconds.
 
     `gpus`: how many the layout took at the start; None: that is not known.
     """
@@ -201,12 +201,12 @@ class _Books:
         self._outcome = np.frombuffer(record.outcome, dtype=np.uint8)[measured]
         self._at_ns = at_ns[measured] - start_ns
         self._latency_ns = (_numbers(record.ended_ns) - at_ns)[measured]
-        self._leg_worker, self._leg_model = _numbers(record.leg_worker), _numbers(record.leg_model)
-        self._leg_rows = _numbers(record.leg_rows)
-        self._leg_start, self._leg_end = _numbers(record.leg_started_ns), _numbers(record.leg_ended_ns)
+        self._stage_worker, self._stage_model = _numbers(record.stage_worker), _numbers(record.stage_model)
+        self._stage_rows = _numbers(record.stage_rows)
+        self._stage_start, self._stage_end = _numbers(record.stage_started_ns), _numbers(record.stage_ended_ns)
 
     def figures(self, model: int | None) -> dict[str, Any]:
-        """Every field of a row that concerns requests and legs."""
+        """Every field of a row that concerns requests and stages."""
         mine = slice(None) if model is None else self._model == model
         outcome = self._outcome[mine]
         ended = Counter(dict(zip(*(x.tolist() for x in np.unique(outcome, return_counts=True)), strict=True)))
@@ -232,7 +232,7 @@ class _Books:
             "goodput_rps": round(in_time / window_s, DIGITS),
             **dict(zip(("p50_ms", "p95_ms", "p99_ms"), map(_rounded, quantiles), strict=True)),
             **self._waits(model),
-            **self._legs(model, window_s),
+            **self._stages(model, window_s),
         }
 
     def _waits(self, model: int | None) -> dict[str, float | None]:
@@ -245,17 +245,17 @@ class _Books:
             "mean_executing_ms": count and _rounded(executing_ns / NS_PER_MS / count),
         }
 
-    def _legs(self, model: int | None, window_s: float) -> dict[str, Any]:
-        mine = (self._leg_end > self._start_ns) & (self._leg_start < self._end_ns)
+    def _stages(self, model: int | None, window_s: float) -> dict[str, Any]:
+        mine = (self._stage_end > self._start_ns) & (self._stage_start < self._end_ns)
         if model is not None:
-            mine &= self._leg_model == model
-        started = mine & (self._leg_start >= self._start_ns)
-        rows = self._leg_rows[started]
+            mine &= self._stage_model == model
+        started = mine & (self._stage_start >= self._start_ns)
+        rows = self._stage_rows[started]
         sizes, counts = (x.tolist() for x in np.unique(rows, return_counts=True))
-        ran_ns = np.minimum(self._leg_end, self._end_ns) - np.maximum(self._leg_start, self._start_ns)
+        ran_ns = np.minimum(self._stage_end, self._end_ns) - np.maximum(self._stage_start, self._start_ns)
         ids = np.array(list(self._workers), dtype=np.int64)
         busy_ns = np.bincount(
-            np.searchsorted(ids, self._leg_worker[mine]), weights=ran_ns[mine], minlength=len(ids)
+            np.searchsorted(ids, self._stage_worker[mine]), weights=ran_ns[mine], minlength=len(ids)
         ).tolist()
         shares = {
             name: round(busy / NS_PER_S / window_s, DIGITS)
@@ -268,7 +268,7 @@ class _Books:
             "mean_batch_rows": _rounded(float(np.mean(rows))) if len(rows) else None,
             "busy_shares": shares,
             "busy_share": round(sum(busy_ns) / NS_PER_S / window_s / self.mean_workers, DIGITS),
-            "touched_workers": len(np.unique(self._leg_worker[mine])),
+            "touched_workers": len(np.unique(self._stage_worker[mine])),
         }
 
     def advice(self) -> list[Advice]:
@@ -319,18 +319,18 @@ class _Books:
         )
 
     def gantt(self, seconds: float) -> list[Bar]:
-        """The legs that ran in the first seconds of the window, in the order of their end."""
+        """The stages that ran in the first seconds of the window, in the order of their end."""
         until_ns = self._start_ns + seconds * NS_PER_S
-        seen = np.flatnonzero((self._leg_end > self._start_ns) & (self._leg_start < until_ns))
+        seen = np.flatnonzero((self._stage_end > self._start_ns) & (self._stage_start < until_ns))
         return [
             Bar(
-                worker=self._workers[int(self._leg_worker[leg])],
-                model=self._models[int(self._leg_model[leg])],
-                rows=int(self._leg_rows[leg]),
-                start_s=(int(self._leg_start[leg]) - self._start_ns) / NS_PER_S,
-                end_s=(int(self._leg_end[leg]) - self._start_ns) / NS_PER_S,
+                worker=self._workers[int(self._stage_worker[stage])],
+                model=self._models[int(self._stage_model[stage])],
+                rows=int(self._stage_rows[stage]),
+                start_s=(int(self._stage_start[stage]) - self._start_ns) / NS_PER_S,
+                end_s=(int(self._stage_end[stage]) - self._start_ns) / NS_PER_S,
             )
-            for leg in (seen if seconds else [])
+            for stage in (seen if seconds else [])
         ]
 
 

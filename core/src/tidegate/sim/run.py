@@ -34,7 +34,7 @@ class Run:
     bad_limit: float | None = None
     """Stop as soon as some model's bad rate is certain to exceed this share."""
     gantt_s: float = 0.0
-    """For charts: keep the run's detail, and the requests and legs of so many seconds one by one."""
+    """For charts: keep the run's detail, and the requests and stages of so many seconds one by one."""
     changes: dict[str, Any] = field(default_factory=dict)
     """What a sweep changed in the scenario, by field: for labels."""
 

@@ -98,5 +98,5 @@ def _replay(
         ended_ns - request.arrival_ns if outcome in wanted else None
         for outcome, ended_ns, request in zip(record.outcome, record.ended_ns, sequence, strict=True)
     ]
-    legs = zip(record.leg_ended_ns, record.leg_model, record.leg_rows, strict=True)
-    return Replayed(took_ns, [(first_ns + ended_ns, names[model], rows) for ended_ns, model, rows in legs])
+    stages = zip(record.stage_ended_ns, record.stage_model, record.stage_rows, strict=True)
+    return Replayed(took_ns, [(first_ns + ended_ns, names[model], rows) for ended_ns, model, rows in stages])

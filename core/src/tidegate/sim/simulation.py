@@ -1,13 +1,13 @@
 """Virtual time: drives one engine through the events of an agenda and its own wake-ups, in a total order.
 
-Who executes legs (`Workers`) and who watches (`Listener`) are given to it.
+Who executes stages (`Workers`) and who watches (`Listener`) are given to it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from tidegate.api import NEVER, BatchFailed, LegFinished, RequestArrived, WorkerJoined, WorkerLost
-from tidegate.engine import AnyEffect, AnyStimulus, CancelLeg, ClockAdvanced, Engine, StartLeg
+from tidegate.api import NEVER, BatchFailed, RequestArrived, StageFinished, WorkerJoined, WorkerLost
+from tidegate.engine import AnyEffect, AnyStimulus, CancelStage, ClockAdvanced, Engine, StartStage
 from tidegate.sim.agenda import Agenda
 from tidegate.sim.workers import ExactWorkers, Workers
 
@@ -85,7 +85,7 @@ class Simulation:
         kind = type(event)
         if kind is RequestArrived or kind is ClockAdvanced:
             pass  # the most frequent ones
-        elif isinstance(event, (LegFinished, BatchFailed)):
+        elif isinstance(event, (StageFinished, BatchFailed)):
             workers.ended(event, agenda)
         elif isinstance(event, WorkerLost):
             workers.forget(event.now_ns, event.worker_id, agenda)
@@ -95,7 +95,7 @@ class Simulation:
         for handled in self._handled:
             handled(event, effects)
         for effect in effects:
-            if isinstance(effect, StartLeg):
+            if isinstance(effect, StartStage):
                 workers.start(event.now_ns, effect, agenda)
-            elif isinstance(effect, CancelLeg):
+            elif isinstance(effect, CancelStage):
                 workers.cancel(event.now_ns, effect, agenda)

@@ -1,4 +1,4 @@
-"""How long legs really take, and which of them fail: what simulated workers know and no policy is told."""
+"""How long stages really take, and which of them fail: what simulated workers know and no policy is told."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Literal
 
 from tidegate.api import NS_PER_MS, ProfileKey
 from tidegate.documents import Tenant
-from tidegate.engine import StartLeg
+from tidegate.engine import StartStage
 from tidegate.workload import stream
 from tidegate.workload.distributions import lognormal_parameters
 from tidegate.workload.simulated import FailureSpec, JitterSpec, NetworkSpec, StallSpec
@@ -25,11 +25,11 @@ class SimulatedWorker:
     percent: float = 100
     """The share of its compute units, in percent."""
     jitter: Callable[[], float] | None = None
-    """Draws the factor of its next leg."""
+    """Draws the factor of its next stage."""
     delay_ns: Callable[[int], int] | None = None
-    """Draws what its next leg, of so many rows, takes besides running."""
+    """Draws what its next stage, of so many rows, takes besides running."""
     fails: Callable[[], bool] | None = None
-    """Draws whether its next leg fails."""
+    """Draws whether its next stage fails."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Truth:
     times_ms: Sequence[float] | None = None
     """Milliseconds that each request carries, by its id; None: nothing."""
     combine: Mapping[str, Combine] = field(default_factory=dict)
-    """How carried milliseconds add up, by partition: `max` where it is not named. Each leg of a batch adds them."""
+    """How carried milliseconds add up, by partition: `max` where it is not named. Each stage of a batch adds them."""
     shapes: Sequence[str] | None = None
     """The shape of each request, by its id; None: they have none. A policy may know of classes of them only."""
 
-    def leg_ns(self, effect: StartLeg, worker: SimulatedWorker) -> int:
-        """How long a leg runs on an undisturbed worker; at least 1."""
+    def stage_ns(self, effect: StartStage, worker: SimulatedWorker) -> int:
+        """How long a stage runs on an undisturbed worker; at least 1."""
         batch, rows = effect.batch, effect.rows
-        partition = batch.legs[effect.leg].partition
+        partition = batch.stages[effect.stage].partition
         shape = self.shapes[batch.request_ids[0]] if self.shapes is not None else ""
         took_ns: float = self.tables_ns[partition, worker.kind, shape][rows - 1]
         times = self.times_ms
@@ -77,7 +77,7 @@ class Truth:
 def drawing_factors(
     jitter: JitterSpec | None, stalls: StallSpec | None, seed: int, worker: int
 ) -> Callable[[], float] | None:
-    """What draws by how much a worker's legs take longer than they should; None: by nothing."""
+    """What draws by how much a worker's stages take longer than they should; None: by nothing."""
     jittered, stalled = _drawing_jitter(jitter, seed, worker), _drawing_stalls(stalls, seed, worker)
     if jittered is None or stalled is None:
         return jittered or stalled
@@ -85,7 +85,7 @@ def drawing_factors(
 
 
 def _drawing_stalls(spec: StallSpec | None, seed: int, worker: int) -> Callable[[], float] | None:
-    """What draws the factors of the legs that a stall of the host makes longer, and 1 for the others."""
+    """What draws the factors of the stages that a stall of the host makes longer, and 1 for the others."""
     if spec is None or not spec.probability:
         return None
     rng, probability = stream(seed, "stalls", worker), spec.probability
@@ -94,7 +94,7 @@ def _drawing_stalls(spec: StallSpec | None, seed: int, worker: int) -> Callable[
 
 
 def _drawing_jitter(spec: JitterSpec | None, seed: int, worker: int) -> Callable[[], float] | None:
-    """What draws the factors of a worker's legs: mean 1, a stream of its own."""
+    """What draws the factors of a worker's stages: mean 1, a stream of its own."""
     if spec is None:
         return None
     rng = stream(seed, "jitter", worker)
@@ -106,7 +106,7 @@ def _drawing_jitter(spec: JitterSpec | None, seed: int, worker: int) -> Callable
 
 
 def drawing_delays(spec: NetworkSpec | None, seed: int, worker: int) -> Callable[[int], int] | None:
-    """What draws, by rows, the delays of a worker's legs: jitter comes from a stream of its own."""
+    """What draws, by rows, the delays of a worker's stages: jitter comes from a stream of its own."""
     if spec is None:
         return None
     control_ns, per_row_ns = spec.control_ms * NS_PER_MS, spec.data_ms_per_row * NS_PER_MS
@@ -117,7 +117,7 @@ def drawing_delays(spec: NetworkSpec | None, seed: int, worker: int) -> Callable
 
 
 def drawing_failures(spec: FailureSpec | None, seed: int, worker: int) -> Callable[[], bool] | None:
-    """What draws whether a worker's next leg fails: a stream of its own."""
+    """What draws whether a worker's next stage fails: a stream of its own."""
     if spec is None or not spec.probability:
         return None
     rng, probability = stream(seed, "failures", worker), spec.probability

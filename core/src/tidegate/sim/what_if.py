@@ -1,7 +1,7 @@
 """What would have been otherwise: requests that came, once more, under another policy or with other workers.
 
-A question tells what was known when they came. What legs took is told by the profiles and by how much legs took more or
-less than that: the factors are drawn from those that were observed.
+A question tells what was known when they came. What stages took is told by the profiles and by how much stages took
+more or less than that: the factors are drawn from those that were observed.
 """
 
 from collections import Counter
@@ -54,7 +54,7 @@ class Question(msgspec.Struct, frozen=True):
     requests: Sequence[Request]
     """In the order of their arrival; their ids do not matter."""
     factors: Sequence[float] = ()
-    """How many times as long as expected legs took, of which is drawn; empty: exactly as expected."""
+    """How many times as long as expected stages took, of which is drawn; empty: exactly as expected."""
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -86,8 +86,8 @@ WORLDS: Mapping[str, Mapping[str, Any]] = {
         ],
     ),
     "times vary by 35 %": _world(1300, simulation={"jitter": {"cv": 0.35}}),
-    "one leg in a hundred stalls": _world(1900, simulation={"stalls": {"probability": 0.01}}),
-    "one leg in a hundred fails": _world(1900, simulation={"failures": {"probability": 0.01}}),
+    "one stage in a hundred stalls": _world(1900, simulation={"stalls": {"probability": 0.01}}),
+    "one stage in a hundred fails": _world(1900, simulation={"failures": {"probability": 0.01}}),
     "two of six workers lost": _world(
         2000, simulation={"events": [{"at_s": 0.4, "lost": 0}, {"at_s": 0.4, "lost": 1}, {"at_s": 1.0, "joined": 0}]}
     ),

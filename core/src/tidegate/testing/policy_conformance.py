@@ -35,11 +35,11 @@ class PolicyConformance:
         self._holds(1)
 
     def test_2_exclusivity(self) -> None:
-        """Legs on one worker never overlap, and are of partitions that it hosts."""
+        """Stages on one worker never overlap, and are of partitions that it hosts."""
         self._holds(2)
 
     def test_3_causality(self) -> None:
-        """Legs are in order, and nothing starts before it was decided."""
+        """Stages are in order, and nothing starts before it was decided."""
         self._holds(3)
 
     def test_6_determinism(self) -> None:

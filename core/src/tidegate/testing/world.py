@@ -30,7 +30,7 @@ from tidegate.api import (
 )
 from tidegate.api.model import LateWord
 from tidegate.documents import Device
-from tidegate.engine import AnyEffect, AnyStimulus, Engine, InvariantViolation, StartLeg
+from tidegate.engine import AnyEffect, AnyStimulus, Engine, InvariantViolation, StartStage
 from tidegate.host import make_policy
 from tidegate.observation import Recorder
 from tidegate.sim import ExactWorkers, Listener, Simulation
@@ -41,9 +41,9 @@ LATE_WORDS: tuple[LateWord, ...] = ("drop", "drop", "serve")
 TIMES_OF_SHAPE = {"": 1.0, "x:320": 1.0, "x:960": 1.8}
 """How many times as long as the profile says batches of a shape take: a policy is told of none, and learns."""
 SCATTER = (0.0, 0.1, 0.2, 0.35)
-"""Coefficients of variation of what legs take, where times scatter about what is planned."""
+"""Coefficients of variation of what stages take, where times scatter about what is planned."""
 STALL = 10.0
-"""A leg that stalls takes so many times as long."""
+"""A stage that stalls takes so many times as long."""
 APPLICATIONS = ("",) * 16, "a" * 16, "a" * 16 + "b" * 3 + "c"
 """The applications of a world: none, one, or three of which one is most of the requests."""
 ROWS = ("few", "few", "log-normal", "1 or 16")
@@ -58,9 +58,9 @@ class World:
     events: tuple[AnyStimulus, ...]
     """The events from outside, in the order of time."""
     service_factors: tuple[float, ...]
-    """The n-th leg to start takes this times as long as its profile says (cyclic)."""
+    """The n-th stage to start takes this times as long as its profile says (cyclic)."""
     failures: frozenset[int]
-    """The n-th leg to start fails instead of finishing; some of its requests have their own ends by then."""
+    """The n-th stage to start fails instead of finishing; some of its requests have their own ends by then."""
     first_lead_ns: int = 0
     """How early batches are sent behind others, as they are live; 0: not at all."""
 
@@ -107,7 +107,7 @@ def random_world(rng: random.Random, *, disturbances: bool = True, pipelines: bo
 
 
 class _MadeToFail:
-    """The execution of a world's legs, in the order of their starts: some fail, all take other than planned."""
+    """The execution of a world's stages, in the order of their starts: some fail, all take other than planned."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -115,11 +115,11 @@ class _MadeToFail:
         self._profiles = {(profile.partition, profile.kind): profile for profile in world.setup.profiles}
         self._started = 0
 
-    def __call__(self, effect: StartLeg, started_ns: int) -> Outcome:
+    def __call__(self, effect: StartStage, started_ns: int) -> Outcome:
         number = self._started
         self._started += 1
-        leg, factors = effect.batch.legs[effect.leg], self._world.service_factors
-        profile = self._profiles[leg.partition, self._kinds[leg.worker_id]]
+        stage, factors = effect.batch.stages[effect.stage], self._world.service_factors
+        profile = self._profiles[stage.partition, self._kinds[stage.worker_id]]
         factor = TIMES_OF_SHAPE[effect.shape] * factors[number % len(factors)]
         ended_ns = started_ns + max(1, round(profile.planned_ns(effect.rows) * factor))
         if number in self._world.failures:
@@ -218,7 +218,7 @@ def _split(rng: random.Random, model: Model) -> Model:
 
 
 def _service_factors(rng: random.Random) -> tuple[float, ...]:
-    """How many times as long as planned legs take: otherwise, or scattered about it; in some worlds one stalls."""
+    """How many times as long as planned stages take: otherwise, or scattered about it; in some worlds one stalls."""
     if rng.random() < 0.5:
         factors = [rng.uniform(0.7, 1.6) for _ in range(7)]
     else:

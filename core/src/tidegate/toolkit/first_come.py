@@ -9,11 +9,11 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    Leg,
-    LegFinished,
     Pipeline,
     PolicyOptions,
     Setup,
+    Stage,
+    StageFinished,
     Worker,
     WorkerJoined,
     WorkerLost,
@@ -24,8 +24,8 @@ from tidegate.toolkit.queueing import QueueingPolicy, RequestQueue
 class FirstComeFirstServed(QueueingPolicy):
     """The oldest waiting request, with what can join it, runs on the first idle worker; whole models drop nothing.
 
-    A split model's batch leaves when a worker of its first partition is idle. Each later leg is booked on the worker of
-    its partition that is expected to be done first. A request that no path answers in time is dropped: it would keep
+    A split model's batch leaves when a worker of its first partition is idle. Each later stage is booked on the worker
+    of its partition that is expected to be done first. A request that no path answers in time is dropped: it would keep
     several workers from others.
     """
 
@@ -35,12 +35,12 @@ class FirstComeFirstServed(QueueingPolicy):
     def __init__(self, setup: Setup, options: PolicyOptions) -> None:
         super().__init__(setup, options)
         self._books_ahead = any(model.pipelines for model in setup.models)
-        """Whether later legs are booked on workers that are busy; then no leg is sent before its worker is idle."""
+        """Whether later stages are booked on workers that are busy; then no stage is sent before its worker is idle."""
         self.overlaps = not self._books_ahead
         self._hosting: dict[str, dict[int, Worker]] = defaultdict(dict)
         """The workers by partition and id."""
-        self._legs: dict[int, dict[int, Leg]] = {}
-        """The legs that are not over, by batch and by their numbers, as long as is expected."""
+        self._stages: dict[int, dict[int, Stage]] = {}
+        """The stages that are not over, by batch and by their numbers, as long as is expected."""
         self._work_ns: Counter[int] = Counter()
         """How long these take together, by worker."""
         self._ends_ns: dict[int, tuple[int, int]] = {}
@@ -71,28 +71,28 @@ class FirstComeFirstServed(QueueingPolicy):
             commands += self._run(now_ns, queue)
         return commands
 
-    def on_leg_finished(self, event: LegFinished) -> Commands:
+    def on_stage_finished(self, event: StageFinished) -> Commands:
         """The worker has less to do."""
-        self._strike(event.batch_id, (event.leg,))
+        self._strike(event.batch_id, (event.stage,))
         return ()
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
         """Its workers have less to do."""
-        self._strike(event.batch_id, tuple(self._legs.get(event.batch_id, ())))
+        self._strike(event.batch_id, tuple(self._stages.get(event.batch_id, ())))
         return ()
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """Book legs on it, too."""
+        """Book stages on it, too."""
         self._join(event.worker)
         return super().on_worker_joined(event)
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """Book no more legs on it; batches that are to go there end before."""
+        """Book no more stages on it; batches that are to go there end before."""
         for hosting in self._hosting.values():
             hosting.pop(event.worker_id, None)
-        for batch_id, legs in list(self._legs.items()):
-            if lost := [number for number, leg in legs.items() if leg.worker_id == event.worker_id]:
-                self._strike(batch_id, [number for number in legs if number >= lost[0]])
+        for batch_id, stages in list(self._stages.items()):
+            if lost := [number for number, stage in stages.items() if stage.worker_id == event.worker_id]:
+                self._strike(batch_id, [number for number in stages if number >= lost[0]])
         return super().on_worker_lost(event)
 
     def _run(self, now_ns: int, queue: RequestQueue) -> list[Dispatch | Drop]:
@@ -105,7 +105,7 @@ class FirstComeFirstServed(QueueingPolicy):
         count, _ = queue.prefix_within(min(self.largest_batch(queue), queue.model.max_rows))
         dispatch = self.dispatch(now_ns, queue, count, worker)
         if self._books_ahead:
-            self._note(dispatch.batch, dispatch.batch.legs)
+            self._note(dispatch.batch, dispatch.batch.stages)
         return [dispatch]
 
     # Split models ------------------------------------------------------------------------------------------------
@@ -123,8 +123,8 @@ class FirstComeFirstServed(QueueingPolicy):
                 found for path in paths if first[path] and (found := self._in_time(now_ns, queue, path, first[path]))
             ]
             if found:
-                count, legs = min(found, key=lambda each: each[1][-1].end_ns)
-                commands.append(self._depart(now_ns, queue, count, legs))
+                count, stages = min(found, key=lambda each: each[1][-1].end_ns)
+                commands.append(self._depart(now_ns, queue, count, stages))
             elif any(self._plan(now_ns, queue, path, head.rows)[-1].end_ns <= head.deadline_ns for path in paths):
                 break  # a worker that is busy would be in time
             else:
@@ -134,16 +134,16 @@ class FirstComeFirstServed(QueueingPolicy):
 
     def _in_time(
         self, now_ns: int, queue: RequestQueue, path: Pipeline, first: list[Worker]
-    ) -> tuple[int, list[Leg]] | None:
+    ) -> tuple[int, list[Stage]] | None:
         """The largest batch with the head that is in time for it, of all that can join, half as many, and so on.
 
-        Returns its requests and its legs; None where not even the head alone is in time.
+        Returns its requests and its stages; None where not even the head alone is in time.
         """
         count, rows = queue.prefix_within(min(self.largest_batch(queue), path.max_rows))
         while True:
-            legs = self._plan(now_ns, queue, path, rows, first)
-            if legs[-1].end_ns <= queue.head.deadline_ns:
-                return count, legs
+            stages = self._plan(now_ns, queue, path, rows, first)
+            if stages[-1].end_ns <= queue.head.deadline_ns:
+                return count, stages
             if count == 1:
                 return None
             count //= 2
@@ -151,60 +151,61 @@ class FirstComeFirstServed(QueueingPolicy):
 
     def _plan(
         self, now_ns: int, queue: RequestQueue, path: Pipeline, rows: int, first: Iterable[Worker] = ()
-    ) -> list[Leg]:
-        """Each leg on the worker that is expected to be done first with it; `first`: those to choose from at first."""
-        legs: list[Leg] = []
+    ) -> list[Stage]:
+        """Each stage on the worker that is expected to be done first with it; `first`: those to choose from at
+        first."""
+        stages: list[Stage] = []
         ready_ns = now_ns
         for partition in path.partitions:
             found = [
-                Leg(
+                Stage(
                     worker.id,
                     partition,
                     max(ready_ns, self._last_ends_ns(worker.id)[0], now_ns + self._work_ns[worker.id]),
                     self.profile(partition, worker, queue.shape).expected_ns(rows),
                 )
-                for worker in ((not legs and first) or self._bookable(partition))
+                for worker in ((not stages and first) or self._bookable(partition))
             ]
-            legs.append(min(found, key=lambda leg: (leg.end_ns, self._work_ns[leg.worker_id], leg.worker_id)))
-            ready_ns = legs[-1].end_ns + self._transfer_ns(partition, rows)
-        return legs
+            stages.append(min(found, key=lambda stage: (stage.end_ns, self._work_ns[stage.worker_id], stage.worker_id)))
+            ready_ns = stages[-1].end_ns + self._transfer_ns(partition, rows)
+        return stages
 
-    def _depart(self, now_ns: int, queue: RequestQueue, count: int, legs: list[Leg]) -> Dispatch:
-        """Book the legs as early as they may begin: each does once its worker, and the leg before it, are done."""
+    def _depart(self, now_ns: int, queue: RequestQueue, count: int, stages: list[Stage]) -> Dispatch:
+        """Book the stages as early as they may begin: each does once its worker, and the stage before it, are done."""
         requests = self.take(queue, count)
         rows = sum(request.rows for request in requests)
-        booked: list[Leg] = []
+        booked: list[Stage] = []
         start_ns = now_ns
-        for leg in legs:
-            worker = self._hosting[leg.partition][leg.worker_id]
-            least_ns = self.profile(leg.partition, worker, queue.shape).least_ns(rows)
+        for stage in stages:
+            worker = self._hosting[stage.partition][stage.worker_id]
+            least_ns = self.profile(stage.partition, worker, queue.shape).least_ns(rows)
             start_ns = max(start_ns, self._last_ends_ns(worker.id)[1])
-            booked.append(Leg(worker.id, leg.partition, start_ns, least_ns))
+            booked.append(Stage(worker.id, stage.partition, start_ns, least_ns))
             start_ns = booked[-1].end_ns
             self.idle.occupy(worker.id)
         request_ids = tuple(request.id for request in requests)
         batch = Batch(self.new_batch_id(), queue.model.name, request_ids, tuple(booked))
-        self._note(batch, legs)
+        self._note(batch, stages)
         return Dispatch(batch)
 
-    def _note(self, batch: Batch, expected: Sequence[Leg]) -> None:
-        """The legs of a batch are booked, of which so much is expected."""
-        self._legs[batch.id] = dict(enumerate(expected))
-        for leg, booked in zip(expected, batch.legs, strict=True):
-            self._work_ns[leg.worker_id] += leg.duration_ns
-            self._ends_ns[leg.worker_id] = leg.end_ns, booked.end_ns
+    def _note(self, batch: Batch, expected: Sequence[Stage]) -> None:
+        """The stages of a batch are booked, of which so much is expected."""
+        self._stages[batch.id] = dict(enumerate(expected))
+        for stage, booked in zip(expected, batch.stages, strict=True):
+            self._work_ns[stage.worker_id] += stage.duration_ns
+            self._ends_ns[stage.worker_id] = stage.end_ns, booked.end_ns
 
     def _last_ends_ns(self, worker_id: int) -> tuple[int, int]:
         return self._ends_ns[worker_id] if self._work_ns[worker_id] else (0, 0)
 
     def _strike(self, batch_id: int, numbers: Iterable[int]) -> None:
-        """These legs of a batch are over, or will not run."""
-        legs = self._legs.get(batch_id, {})
+        """These stages of a batch are over, or will not run."""
+        stages = self._stages.get(batch_id, {})
         for number in numbers:
-            if leg := legs.pop(number, None):
-                self._work_ns[leg.worker_id] -= leg.duration_ns
-        if not legs:
-            self._legs.pop(batch_id, None)
+            if stage := stages.pop(number, None):
+                self._work_ns[stage.worker_id] -= stage.duration_ns
+        if not stages:
+            self._stages.pop(batch_id, None)
 
     def _join(self, worker: Worker) -> None:
         self._work_ns[worker.id] = 0
@@ -215,7 +216,8 @@ class FirstComeFirstServed(QueueingPolicy):
         return all(any(self._bookable(partition)) for partition in path.partitions)
 
     def _bookable(self, partition: str) -> Iterator[Worker]:
-        """The workers that are idle or have legs of ours. The others run what the engine gave them (late requests)."""
+        """The workers that are idle or have stages of ours. The others run what the engine gave them (late
+        requests)."""
         for worker in self._hosting[partition].values():
             if self._work_ns[worker.id] or self.idle.is_idle(worker.id):
                 yield worker

@@ -15,7 +15,7 @@ class _Pool:
     members: set[int] = field(default_factory=set)
     idle: set[int] = field(default_factory=set)
     ready: dict[int, int] = field(default_factory=dict)
-    """The workers that are about to be idle, with the instant from which on a leg counts there."""
+    """The workers that are about to be idle, with the instant from which on a stage counts there."""
     heap: list[int] = field(default_factory=list)
     """The idle ones, and such as ceased to be: those go once they are at the top."""
     listed: set[int] = field(default_factory=set)
@@ -100,7 +100,7 @@ class IdleWorkers:
             pool.occupy(worker_id)
 
     def start_ns(self, now_ns: int, worker_id: int) -> int:
-        """The instant from which on a leg counts that is dispatched to an idle worker now: later if it is not yet."""
+        """The instant from which on a stage counts that is dispatched to an idle worker now: later if it is not yet."""
         return max(now_ns, self._pool_of[worker_id].ready.get(worker_id, 0))
 
     def peek(self, partition: str) -> Worker | None:

@@ -12,7 +12,6 @@ from tidegate.api import (
     Batch,
     Commands,
     Dispatch,
-    Leg,
     Model,
     Policy,
     PolicyOptions,
@@ -23,6 +22,7 @@ from tidegate.api import (
     RequestArrived,
     RequestCancelled,
     Setup,
+    Stage,
     TimerFired,
     Worker,
     WorkerJoined,
@@ -159,7 +159,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
         """A worker became idle, or is about to.
 
         What is about to be idle runs what it would run if it were idle now, or nothing yet: if others took it from the
-        most urgent, because that is not sure to be in time behind the leg that runs, they would come first.
+        most urgent, because that is not sure to be in time behind the stage that runs, they would come first.
         """
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
@@ -213,15 +213,15 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return taken
 
     def dispatch(self, now_ns: int, queue: Queue, count: int, worker: Worker, *, start: int = 0) -> Dispatch:
-        """Run `count` requests of a queue, from the position `start` on, on an idle worker, at once, in one leg."""
+        """Run `count` requests of a queue, from the position `start` on, on an idle worker, at once, in one stage."""
         requests = self.take(queue, count, start)
         rows = sum([request.rows for request in requests])
         model = queue.model.name
-        leg = Leg(
+        stage = Stage(
             worker.id, model, self.start_ns(now_ns, worker), self.profile(model, worker, queue.shape).planned_ns(rows)
         )
         self.idle.occupy(worker.id)
-        return Dispatch(Batch(self.new_batch_id(), model, tuple([request.id for request in requests]), (leg,)))
+        return Dispatch(Batch(self.new_batch_id(), model, tuple([request.id for request in requests]), (stage,)))
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Queue it."""

@@ -45,37 +45,37 @@ class ServiceSpec(Section):
 
 
 class JitterSpec(Section):
-    """Every leg takes a random factor of mean 1 longer, drawn by each worker for itself."""
+    """Every stage takes a random factor of mean 1 longer, drawn by each worker for itself."""
 
     cv: float = Field(gt=0, lt=10, description="Coefficient of variation: standard deviation over mean")
     distribution: Literal["lognormal", "gamma"] = "lognormal"
 
 
 class StallSpec(Section):
-    """Some legs take many times as long, as when the host does something else: compiles, swaps, collects garbage."""
+    """Some stages take many times as long, as when the host does something else: compiles, swaps, collects garbage."""
 
-    probability: float = Field(ge=0, le=1, description="Of each leg")
+    probability: float = Field(ge=0, le=1, description="Of each stage")
     factor: AnyDistribution = Field(default=Constant(value=10), description="So many times as long")
 
 
 class NetworkSpec(Section):
-    """What a leg takes besides running: its call and its rows travel there, its answer back (Symphony, figure 18).
+    """What a stage takes besides running: its call and its rows travel there, its answer back (Symphony, figure 18).
 
-    The worker is busy all the while, as a Triton that is waited for is, but for a leg that was on its way when the one
-    before it ended.
+    The worker is busy all the while, as a Triton that is waited for is, but for a stage that was on its way when the
+    one before it ended.
     """
 
-    control_ms: float = Field(default=0, ge=0, lt=1e6, description="Of every leg")
+    control_ms: float = Field(default=0, ge=0, lt=1e6, description="Of every stage")
     data_ms_per_row: float = Field(default=0, ge=0, lt=1e6, description="Of every row besides")
     jitter_ms: float = Field(
-        default=0, ge=0, lt=1e6, description="Mean of what every leg takes besides: exponential, drawn by each worker"
+        default=0, ge=0, lt=1e6, description="Mean of what every stage takes besides: exponential, drawn by each worker"
     )
 
 
 class FailureSpec(Section):
-    """Legs that end in a failure instead of an answer."""
+    """Stages that end in a failure instead of an answer."""
 
-    probability: float = Field(ge=0, le=1, description="Of each leg")
+    probability: float = Field(ge=0, le=1, description="Of each stage")
     retry: bool = Field(default=True, description="The worker is to blame: elsewhere the requests may succeed")
 
 

@@ -10,9 +10,9 @@ from tidegate.api import (
     BatchFailed,
     Commands,
     Drop,
-    LegFinished,
     PolicyOptions,
     Setup,
+    StageFinished,
     Worker,
     WorkerLost,
 )
@@ -87,7 +87,7 @@ class Clipper(QueueingPolicy):
             self._run(now_ns, oldest, worker, commands)
         return commands
 
-    def on_leg_finished(self, event: LegFinished) -> Commands:
+    def on_stage_finished(self, event: StageFinished) -> Commands:
         """Learn from how long it took."""
         ran = self._running.pop(event.batch_id, None)
         slo_ns = self.models[ran.key[1]].slo_ns if ran else None

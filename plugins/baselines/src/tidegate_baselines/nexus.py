@@ -14,7 +14,6 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    Leg,
     Policy,
     PolicyOptions,
     Profile,
@@ -24,6 +23,7 @@ from tidegate.api import (
     RequestArrived,
     RequestCancelled,
     Setup,
+    Stage,
     Worker,
     WorkerJoined,
     WorkerLost,
@@ -271,5 +271,5 @@ class Nexus(Policy):
         backend.idle = False
         model = requests[0].model
         duration_ns = profile.planned_ns(sum(request.rows for request in requests))
-        leg = Leg(backend.worker.id, model, now_ns, duration_ns)
-        return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (leg,)))
+        stage = Stage(backend.worker.id, model, now_ns, duration_ns)
+        return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (stage,)))

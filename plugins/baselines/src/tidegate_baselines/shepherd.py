@@ -16,7 +16,6 @@ from tidegate.api import (
     BatchFailed,
     Commands,
     Dispatch,
-    LegFinished,
     PolicyOptions,
     Preempt,
     Profile,
@@ -24,6 +23,7 @@ from tidegate.api import (
     Request,
     SetTimer,
     Setup,
+    StageFinished,
     TimerFired,
     Worker,
     WorkerLost,
@@ -114,7 +114,7 @@ class Shepherd(EarlyDrop):
             self._small.add(worker.id, running)
         return dispatch
 
-    def on_leg_finished(self, event: LegFinished) -> Commands:
+    def on_stage_finished(self, event: StageFinished) -> Commands:
         """The batch is done, perhaps before it could be preempted."""
         self._ended(event.worker_id)
         self._taken(event.worker_id)

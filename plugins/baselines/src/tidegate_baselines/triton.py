@@ -16,7 +16,6 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    Leg,
     Model,
     Policy,
     PolicyOptions,
@@ -25,6 +24,7 @@ from tidegate.api import (
     RequestCancelled,
     SetTimer,
     Setup,
+    Stage,
     TimerFired,
     Worker,
     WorkerDelayed,
@@ -203,7 +203,9 @@ class Triton(Policy):
         model = batcher.model.name
         rows = sum(request.rows for request in requests)
         start_ns = self._idle.start_ns(now_ns, worker.id)
-        leg = Leg(worker.id, model, start_ns, self._profiles[model, worker.kind, requests[0].shape].planned_ns(rows))
+        stage = Stage(
+            worker.id, model, start_ns, self._profiles[model, worker.kind, requests[0].shape].planned_ns(rows)
+        )
         self._idle.occupy(worker.id)
         self._executed[worker.id, model] += 1
-        return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (leg,)))
+        return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (stage,)))

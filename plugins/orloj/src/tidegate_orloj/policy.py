@@ -20,7 +20,6 @@ from tidegate.api import (
     Dispatch,
     Drop,
     ExecutionTimesUpdated,
-    Leg,
     Model,
     PolicyOptions,
     ProfileUpdated,
@@ -29,6 +28,7 @@ from tidegate.api import (
     RequestArrived,
     SetTimer,
     Setup,
+    Stage,
     Worker,
     ms_to_ns,
 )
@@ -349,7 +349,7 @@ class Orloj(QueueingPolicy[Pending]):
     def _idle_in_time(self, now_ns: int, queue: Pending, request: Request) -> Worker | None:
         """An idle worker that answers a request in time by its profile: what an application takes is less sure.
 
-        It is learned from few legs, of which one may have stalled. An idle worker loses nothing by trying.
+        It is learned from few stages, of which one may have stalled. An idle worker loses nothing by trying.
         """
         for worker in self.idle.peek_each_kind(request.model):
             planned_ns = self.profile(request.model, worker, queue.shape).planned_ns(request.rows)
@@ -363,11 +363,11 @@ class Orloj(QueueingPolicy[Pending]):
         members = [int(queue.app[place]) for place in candidate.places]
         rows = sum(request.rows for request in requests)
         planned_ns = ms_to_ns(queue.applications.expected_ms(worker.kind, rows, members))
-        leg = Leg(worker.id, queue.model.name, self.start_ns(now_ns, worker), max(1, planned_ns))
+        stage = Stage(worker.id, queue.model.name, self.start_ns(now_ns, worker), max(1, planned_ns))
         self._take(queue, requests)
         self.idle.occupy(worker.id)
         ids = tuple(request.id for request in requests)
-        return Dispatch(Batch(self.new_batch_id(), queue.model.name, ids, (leg,)))
+        return Dispatch(Batch(self.new_batch_id(), queue.model.name, ids, (stage,)))
 
     def _wake(self, queue: Pending) -> Commands:
         """Set the timer for when the next of what waits is hopeless."""

@@ -25,7 +25,7 @@ class Line:
     """One worker, first in, first out.
 
     Tasks are valued with the profile that holds when a task of their model and shape last came or went: a profile that
-    moves, as they do after every leg, need not be told to every line.
+    moves, as they do after every stage, need not be told to every line.
     """
 
     __slots__ = ("_profiles", "_rows", "_tasks", "ends_ns", "place", "queued_ns", "ready", "worker")

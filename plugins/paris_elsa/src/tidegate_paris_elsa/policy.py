@@ -9,7 +9,6 @@ from tidegate.api import (
     Batch,
     Commands,
     Dispatch,
-    Leg,
     Policy,
     PolicyOptions,
     Profile,
@@ -18,6 +17,7 @@ from tidegate.api import (
     RequestArrived,
     RequestCancelled,
     Setup,
+    Stage,
     Worker,
     WorkerDelayed,
     WorkerJoined,
@@ -230,8 +230,8 @@ class Elsa(Policy):
         start_ns = max(now_ns, line.ends_ns)
         line.ready, line.ends_ns = False, start_ns + profile.expected_ns(task.rows)
         self._pool_of[worker.id].changed(now_ns, line)
-        leg = Leg(worker.id, model, start_ns, profile.planned_ns(task.rows))
-        return Dispatch(Batch(self.new_batch_id(), model, tuple(task.requests), (leg,)))
+        stage = Stage(worker.id, model, start_ns, profile.planned_ns(task.rows))
+        return Dispatch(Batch(self.new_batch_id(), model, tuple(task.requests), (stage,)))
 
     def _join(self, worker: Worker) -> None:
         key = worker.hosts, worker.kind

@@ -21,9 +21,9 @@ from tidegate_paris_elsa.problem import MigProblem
 from tidegate_paris_elsa.slices import Offers
 
 SLACK = 1e-6
-"""The share of itself by which the load may be missed in the second stage: solvers round."""
+"""The share of itself by which the load may be missed in the second solve: solvers round."""
 LOAD_SHARE = 0.7
-"""The share of the time for the first stage."""
+"""The share of the time for the first solve."""
 LEAST_S = 0.2
 """A search gets so much however late it is: with less it would hardly begin."""
 INFEASIBLE = 2

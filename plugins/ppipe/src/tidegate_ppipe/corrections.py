@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from tidegate.api import AnyCommand, BatchFailed, LegFinished, Reroute
-from tidegate_ppipe.paths import Flight, Stop, legs_of
+from tidegate.api import AnyCommand, BatchFailed, Reroute, StageFinished
+from tidegate_ppipe.paths import Flight, Stop, stages_of
 from tidegate_ppipe.places import Place
 from tidegate_ppipe.resources import Resources
 
@@ -23,16 +23,16 @@ class Corrections:
         self._flights[flight.batch_id] = flight
         self._resources.reserve(flight, flight.stops)
 
-    def leg_finished(self, event: LegFinished) -> list[AnyCommand]:
+    def stage_finished(self, event: StageFinished) -> list[AnyCommand]:
         """Reservations are set right, and the worker goes on with what comes to it next."""
         flight = self._flights.get(event.batch_id)
         if flight is None:
             return []
         commands: list[AnyCommand] = []
-        stop = flight.stops[event.leg]
+        stop = flight.stops[event.stage]
         self._resources.release((stop,))
-        flight.leg = event.leg + 1
-        if flight.leg == len(flight.stops):
+        flight.stage = event.stage + 1
+        if flight.stage == len(flight.stops):
             del self._flights[event.batch_id]
         else:
             commands += self._correct(event.now_ns, flight, stop)
@@ -43,7 +43,7 @@ class Corrections:
         flight = self._flights.pop(event.batch_id, None)
         if flight is None:
             return []
-        left = flight.stops[flight.leg :]
+        left = flight.stops[flight.stage :]
         self._resources.release(left)
         return [command for stop in left for command in self._freed(event.now_ns, stop.place)]
 
@@ -51,38 +51,38 @@ class Corrections:
         """Batches that were to go to a lost worker are led elsewhere, where that can be, or will fail."""
         commands: list[AnyCommand] = []
         for flight in list(self._flights.values()):
-            if any(stop.place is place for stop in flight.stops[flight.leg :]):
+            if any(stop.place is place for stop in flight.stops[flight.stage :]):
                 commands += self._lead_elsewhere(now_ns, flight, place)
         return commands
 
     def _correct(self, now_ns: int, flight: Flight, done: Stop) -> Sequence[AnyCommand]:
-        """A leg is over: where that was not as planned, the rest of the path is chosen anew, or is late."""
+        """A stage is over: where that was not as planned, the rest of the path is chosen anew, or is late."""
         if now_ns == done.end_ns:
             return []
-        rest = flight.stops[flight.leg :]
+        rest = flight.stops[flight.stage :]
         self._resources.release(rest)
         late = self._resources.follow(rest, now_ns, done)
         other = self._resources.probe([stop.partition for stop in rest], flight.rows, flight.shape, now_ns, done)
         if other is None or (late.end_ns <= other.end_ns and all(map(self._resources.is_here, rest))):
-            flight.stops[flight.leg :] = late.stops
+            flight.stops[flight.stage :] = late.stops
             self._resources.reserve(flight, late.stops, done)
             commands = self._advance(now_ns, rest[0].place)
             is_early = now_ns < min(done.booked_ns + done.duration_ns, rest[0].booked_ns)
             is_here = all(map(self._resources.is_here, rest))  # else it is going to fail
             if is_early and is_here and flight.batch_id not in [each.batch_id for each in commands]:
-                commands.append(Reroute(flight.batch_id, legs_of(late.stops)))  # its rows are sent at once
+                commands.append(Reroute(flight.batch_id, stages_of(late.stops)))  # its rows are sent at once
             return commands
-        return self._reroute(now_ns, flight, flight.leg, other.stops, done)
+        return self._reroute(now_ns, flight, flight.stage, other.stops, done)
 
     def _lead_elsewhere(self, now_ns: int, flight: Flight, lost: Place) -> list[AnyCommand]:
         """A worker is lost where a batch was to go: another one takes its place, if there is one."""
-        first = next(index for index in range(flight.leg, len(flight.stops)) if flight.stops[index].place is lost)
-        if first == flight.leg and (first == 0 or flight.stops[first].booked_ns <= now_ns):
+        first = next(index for index in range(flight.stage, len(flight.stops)) if flight.stops[index].place is lost)
+        if first == flight.stage and (first == 0 or flight.stops[first].booked_ns <= now_ns):
             return []  # it may be there already: then it fails
         sender = flight.stops[first - 1]
         rest = flight.stops[first:]
         self._resources.release(rest)
-        ready_ns = now_ns if first == flight.leg else max(now_ns, sender.end_ns)
+        ready_ns = now_ns if first == flight.stage else max(now_ns, sender.end_ns)
         partitions = [stop.partition for stop in rest]
         path = self._resources.probe(partitions, flight.rows, flight.shape, now_ns, sender, ready_ns)
         if path is None:
@@ -93,7 +93,7 @@ class Corrections:
         left = [stop.place for stop in flight.stops[first:]]
         flight.stops[first:] = stops
         self._resources.reserve(flight, stops, sender)
-        commands: list[AnyCommand] = [Reroute(flight.batch_id, legs_of(stops))]
+        commands: list[AnyCommand] = [Reroute(flight.batch_id, stages_of(stops))]
         for place in left:
             commands += self._freed(now_ns, place)
         return commands
@@ -118,6 +118,6 @@ class Corrections:
                     was_booked_ns = stop.booked_ns
                     self._resources.advance(stop, start_ns)
                     if stop.booked_ns < was_booked_ns:  # else it is late still, and keeps its booking
-                        commands.append(Reroute(stop.flight.batch_id, legs_of(rest)))
+                        commands.append(Reroute(stop.flight.batch_id, stages_of(rest)))
             free_ns = max(free_ns, stop.end_ns)
         return commands

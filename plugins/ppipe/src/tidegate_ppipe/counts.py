@@ -26,7 +26,7 @@ FIRST_SEARCH = 0.15
 DIVIDING = 0.8
 """The share of the time that is left for each division by tables."""
 LEVELLING = 0.25
-"""The share of the time that is left for the second stage."""
+"""The share of the time that is left for the second solve."""
 LEAST_S = 0.2
 """A search gets so much however late it is: with less it would hardly begin."""
 
@@ -177,7 +177,7 @@ class _Search:
         return True
 
     def over(self, chosen: Sequence[int], share: float, *, proves: bool) -> None:
-        """Search these columns by an integer program, for a share of the time that is left to the first stage."""
+        """Search these columns by an integer program, for a share of the time that is left to the first solve."""
         time_limit_s = self._left_s() * (1 - LEVELLING) * share
         beat = None if self.best is None else self.value
         answer = self._program(chosen).search(time_limit_s=max(LEAST_S, time_limit_s), beat=beat)
@@ -188,7 +188,7 @@ class _Search:
             self._prove(answer.bound)
 
     def level(self, chosen: Sequence[int]) -> None:
-        """Use what the first stage left, if that is more in the time."""
+        """Use what the first solve left, if that is more in the time."""
         assert self.best is not None
         inside = sorted({*chosen, *(index for index, mine in enumerate(self.best) if any(mine))})
         time_limit_s = max(LEAST_S, self._left_s())

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from math import hypot
 
-from tidegate.api import Leg
+from tidegate.api import Stage
 from tidegate.api.profile import SURPRISE
 from tidegate_ppipe.places import Place
 from tidegate_ppipe.reservations import Interval, Timetable  # noqa: TC001 - ours everywhere else
@@ -83,7 +83,7 @@ class Path:
         """How long a batch waits for links and workers, along the whole path."""
         self.start_ns = stops[0].start_ns
         self.end_ns = stops[-1].end_ns
-        """When it is over where every leg needs its whole margin."""
+        """When it is over where every stage needs its whole margin."""
         margins_ns = [stop.margin_ns for stop in stops]
         self.margin_ns = round(margin_ns(margins_ns))
         """The margin of the whole path: its standard deviation, as far as it was measured."""
@@ -91,13 +91,13 @@ class Path:
         last = stops[-1]
         least_ns = max(1, (last.duration_ns - last.margin_ns) // SURPRISE)
         self.promised_ns = max(expected_ns + round(IN_TIME_DEVIATIONS * self.margin_ns), last.start_ns + least_ns)
-        """When it has to be over for the batch to leave; never before the least that its last leg may take."""
+        """When it has to be over for the batch to leave; never before the least that its last stage may take."""
 
     @property
     def early_ns(self) -> int:
         """How much later it may begin, and still find a later pool, or the links to it, busy with another batch.
 
-        Where legs scatter it comes a little sooner: what is before it may be over early.
+        Where stages scatter it comes a little sooner: what is before it may be over early.
         """
         early_ns = 0
         runs_ns = self.start_ns
@@ -108,27 +108,28 @@ class Path:
 
 
 def margin_ns(margins_ns: Iterable[int]) -> float:
-    """The standard deviation of a path whose legs have these: their times are independent, so the variances add up."""
+    """The standard deviation of a path whose stages have these: their times are independent, so the variances add
+    up."""
     return hypot(*margins_ns)
 
 
 class Flight:
     """A batch on its way."""
 
-    __slots__ = ("batch_id", "leg", "rows", "shape", "stops")
+    __slots__ = ("batch_id", "rows", "shape", "stage", "stops")
 
     def __init__(self, batch_id: int, rows: int, shape: str, stops: list[Stop]) -> None:
         self.batch_id = batch_id
         self.rows = rows
         self.shape = shape
         self.stops = stops
-        self.leg = 0
+        self.stage = 0
         """The stop where it is, or goes next."""
 
 
-def legs_of(stops: Iterable[Stop]) -> tuple[Leg, ...]:
-    """The legs of these stops, as the engine has to book them: late ones where they have their place."""
+def stages_of(stops: Iterable[Stop]) -> tuple[Stage, ...]:
+    """The stages of these stops, as the engine has to book them: late ones where they have their place."""
     return tuple(
-        Leg(stop.place.id, stop.partition, stop.booked_ns, stop.duration_ns, stop.sent_ns if stop.transfer_ns else 0)
+        Stage(stop.place.id, stop.partition, stop.booked_ns, stop.duration_ns, stop.sent_ns if stop.transfer_ns else 0)
         for stop in stops
     )

@@ -10,7 +10,6 @@ from tidegate.api import (
     BatchFailed,
     Commands,
     Dispatch,
-    LegFinished,
     Pipeline,
     Policy,
     PolicyOptions,
@@ -21,6 +20,7 @@ from tidegate.api import (
     RequestCancelled,
     SetTimer,
     Setup,
+    StageFinished,
     TimerFired,
     WakeSlackUpdated,
     WorkerJoined,
@@ -29,7 +29,7 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate_ppipe.corrections import Corrections
-from tidegate_ppipe.paths import Flight, Stop, legs_of
+from tidegate_ppipe.paths import Flight, Stop, stages_of
 from tidegate_ppipe.resources import Resources
 from tidegate_ppipe.routes import Route, Routes
 from tidegate_ppipe.sizing import Found, Sizing
@@ -61,7 +61,7 @@ class PpipeOptions(PolicyOptions):
 
 
 class Ppipe(Policy):
-    """A batch leaves when a path is free for it: the first leg at once, the later ones as reserved.
+    """A batch leaves when a path is free for it: the first solve at once, the later ones as reserved.
 
     Which pipeline: the one whose resources wait least at its planned batch size. How many rows: the most that meet the
     deadline of the oldest. While fewer wait the batch gathers, until the last moment at which those are in time.
@@ -74,10 +74,10 @@ class Ppipe(Policy):
     runs_pipelines = True
     awaits_ready = False
     quantile = 0.84
-    """Quantile of a normal distribution: what is planned is what is expected and a standard deviation of each leg."""
+    """Quantile of a normal distribution: what is planned is what is expected and a standard deviation of each stage."""
     drops_in_time = "a head that leaves time for fewer rows than the load needs goes, where others wait (Algorithm 1)"
     knows_network: ClassVar[bool] = True
-    """False: plans as if what goes from leg to leg took no time."""
+    """False: plans as if what goes from stage to stage took no time."""
 
     def __init__(self, setup: Setup, options: PpipeOptions) -> None:
         super().__init__(setup, options)
@@ -124,9 +124,9 @@ class Ppipe(Policy):
         """Look at a queue whose last moment has come."""
         return self._waiting.wake(event.now_ns, cast("QueueKey", event.key))  # timers are all named after queues
 
-    def on_leg_finished(self, event: LegFinished) -> Commands:
+    def on_stage_finished(self, event: StageFinished) -> Commands:
         """Set reservations right, and give the worker to what waits for it."""
-        return [*self._corrections.leg_finished(event), *self._serve(event.now_ns, event.worker_id)]
+        return [*self._corrections.stage_finished(event), *self._serve(event.now_ns, event.worker_id)]
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
         """Do nothing: reservations say when a worker is free."""
@@ -187,7 +187,7 @@ class Ppipe(Policy):
         flight = Flight(self.new_batch_id(), found.rows, found.shape, self.stops_of(now_ns, found))
         self._corrections.begin(flight)
         request_ids = tuple(request.id for request in requests)
-        return Dispatch(Batch(flight.batch_id, queue.model.name, request_ids, legs_of(flight.stops)))
+        return Dispatch(Batch(flight.batch_id, queue.model.name, request_ids, stages_of(flight.stops)))
 
     def _measure(self) -> None:
         for routes in self._routes.values():

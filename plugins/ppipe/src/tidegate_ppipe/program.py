@@ -18,7 +18,7 @@ from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import Workers
 
 SLACK = 1e-7
-"""The share of itself by which the first stage's objective may be missed in the second: solvers round."""
+"""The share of itself by which the first solve's objective may be missed in the second: solvers round."""
 INFEASIBLE = 2
 """One of the solver's statuses."""
 
@@ -89,7 +89,7 @@ class Program:
         return self._run(goal, limits, time_limit_s)
 
     def level(self, load: float, *, time_limit_s: float) -> Answer:
-        """The second stage, for throughput: the most of all models together that leaves the load as it is.
+        """The second solve, for throughput: the most of all models together that leaves the load as it is.
 
         Max-min says nothing of the models that do not bind: they are served as well as what is left allows.
         """

@@ -13,7 +13,6 @@ from tidegate.api import (
     Commands,
     Drop,
     ExecutionTimesUpdated,
-    LegFinished,
     Model,
     PolicyOptions,
     Profile,
@@ -23,6 +22,7 @@ from tidegate.api import (
     RequestArrived,
     SetTimer,
     Setup,
+    StageFinished,
     WakeSlackUpdated,
     Worker,
     WorkerJoined,
@@ -203,7 +203,7 @@ class Symphony(QueueingPolicy[ModelThread]):
             self._ends_ns.setdefault(event.worker_id, event.free_ns)
         return commands
 
-    def on_leg_finished(self, event: LegFinished) -> Commands:
+    def on_stage_finished(self, event: StageFinished) -> Commands:
         """Now and then, how many workers the load wants."""
         self._autoscaler.ran(event.ended_ns - event.started_ns)
         return self._autoscaler.advice(event.now_ns, self.idle.count())
@@ -326,7 +326,7 @@ class Symphony(QueueingPolicy[ModelThread]):
             elif batch.fillers:
                 count, start = thread.bring_batch_forward(batch), 0
             command = self.dispatch(now_ns, thread, count, worker, start=start)
-            self._ends_ns[worker.id] = command.batch.legs[0].end_ns
+            self._ends_ns[worker.id] = command.batch.stages[0].end_ns
             commands.append(command)
             return True
         return False

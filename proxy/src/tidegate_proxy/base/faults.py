@@ -1,6 +1,6 @@
 """Tidegate's own faults: exceptions that nobody expected. Each is logged with where it came from, and counted.
 
-Whoever catches one ends what it concerns (a call, a leg, an effect) and goes on; here is only the telling of it.
+Whoever catches one ends what it concerns (a call, a stage, an effect) and goes on; here is only the telling of it.
 """
 
 import logging

@@ -53,7 +53,7 @@ class LimitsConfig(Section):
     max_shared_bytes: ByteSize = Field(
         default=ByteSize(1 << 30), ge=0, description="Shared memory with Tritons on this machine, in all; 0: none"
     )
-    leg_timeout_s: Seconds | None = Field(
+    execution_timeout_s: Seconds | None = Field(
         default=None,
         description="A batch that runs longer is given up; default: ten times as long as planned, and 30 s or more",
     )

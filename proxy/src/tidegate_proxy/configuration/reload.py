@@ -67,7 +67,7 @@ LIVE: Final = frozenset(
         "limits.client_share",
         "limits.max_queue",
         "limits.max_queue_bytes",
-        "limits.leg_timeout_s",
+        "limits.execution_timeout_s",
         "limits.health_timeout_s",
         "limits.silence_s",
         "limits.max_shared_bytes",

@@ -7,8 +7,8 @@ import grpc
 
 from tidegate_proxy.configuration.config import BatchVerification, Ejection, ServeConfig
 
-LEG_FACTOR: Final = 10
-LEG_FLOOR_S: Final = 30.0
+STAGE_FACTOR: Final = 10
+STAGE_FLOOR_S: Final = 30.0
 UNLIMITED: Final = 1 << 63
 
 
@@ -37,9 +37,9 @@ class Settings:
     """How often a request is tried whose Tritons are lost."""
     retry_share: float = 1.0
     """Requests that are tried again because another spoiled their batch, at most, per request that comes."""
-    leg_s: float | None = None
+    stage_s: float | None = None
     """How long a batch may run before it counts as hung, though its Triton answers probes. None: ten times as long as
-    planned, and `LEG_FLOOR_S` at least."""
+    planned, and `STAGE_FLOOR_S` at least."""
     ejection: Ejection = field(default_factory=Ejection)
     """Which Tritons are given nothing for a while."""
     batch_verification: BatchVerification = field(default_factory=BatchVerification)
@@ -63,11 +63,11 @@ class Settings:
     canary: float | None = None
     """For which share of the time requests are scheduled, and else pass as they are; None: always."""
 
-    def leg_ns(self, planned_ns: int) -> int:
-        """How long a leg may take that is planned to take `planned_ns`."""
-        if self.leg_s is not None:
-            return round(self.leg_s * 1e9)
-        return max(LEG_FACTOR * planned_ns, round(LEG_FLOOR_S * 1e9))
+    def stage_ns(self, planned_ns: int) -> int:
+        """How long a stage may take that is planned to take `planned_ns`."""
+        if self.stage_s is not None:
+            return round(self.stage_s * 1e9)
+        return max(STAGE_FACTOR * planned_ns, round(STAGE_FLOOR_S * 1e9))
 
 
 def settings_of(config: ServeConfig) -> Settings:
@@ -78,7 +78,7 @@ def settings_of(config: ServeConfig) -> Settings:
         shed_status=grpc.StatusCode[config.shedding.status],
         max_tries=config.retries.max + 1,
         retry_share=config.retries.budget,
-        leg_s=limits.leg_timeout_s,
+        stage_s=limits.execution_timeout_s,
         ejection=config.ejection,
         batch_verification=config.batch_verification,
         health_timeout_s=limits.health_timeout_s,

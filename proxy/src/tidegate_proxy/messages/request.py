@@ -691,11 +691,11 @@ class Client(ABC):
         self.until_ns = 0
         """Until when the client wants an answer, if a late one."""
         self.batch_id: int | None = None
-        """The batch whose leg runs for it."""
+        """The batch whose stage runs for it."""
         self.started_ns = 0
-        """When its first leg started; 0: none has."""
+        """When its first stage started; 0: none has."""
         self.ended_ns = 0
-        """When its last leg ended; 0: none has."""
+        """When its last stage ended; 0: none has."""
         self.refusal: BatchRefusal | None = None
         """The refusal of the batch that it was in; None: it was not refused."""
         self.runs_apart = False

@@ -261,11 +261,13 @@ def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
         labels=("model",),
     )
     planned = SummaryMetricFamily(
-        "tidegate_leg_planned_seconds",
-        "What legs were planned to take, by what varies in their requests' tensors beyond the batch.",
+        "tidegate_batch_execution_duration_upper_seconds",
+        "What stages were planned to take, by what varies in their requests' tensors beyond the batch.",
         labels=("model", "shape"),
     )
-    taken = SummaryMetricFamily("tidegate_leg_seconds", "What the same legs took.", labels=("model", "shape"))
+    taken = SummaryMetricFamily(
+        "tidegate_batch_execution_duration_seconds", "What the same stages took.", labels=("model", "shape")
+    )
     rows = HistogramMetricFamily("tidegate_batch_rows", "Rows of the batches that started.", labels=("model",))
     sizes = HistogramMetricFamily("tidegate_batch_requests", "Requests of the batches that started.", labels=("model",))
     padded = CounterMetricFamily(
@@ -288,9 +290,9 @@ def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
         if counts.slo_ns is not None:
             slo.add_metric((name,), counts.slo_ns * _PER_NS)
         slack.add_metric((name,), *_classes(counts.slack))
-        for shape, legs in sorted(counts.legs.items()):
-            planned.add_metric((name, shape), legs.count, legs.planned_ns * _PER_NS)
-            taken.add_metric((name, shape), legs.count, legs.taken_ns * _PER_NS)
+        for shape, stages in sorted(counts.stages.items()):
+            planned.add_metric((name, shape), stages.count, stages.planned_ns * _PER_NS)
+            taken.add_metric((name, shape), stages.count, stages.taken_ns * _PER_NS)
         for shape, (count, sum_ns) in sorted(counts.shapes.items()):
             of_shape.add_metric((name, shape), count, sum_ns * _PER_NS)
         rows.add_metric((name,), *_size_classes(counts.batch_rows))

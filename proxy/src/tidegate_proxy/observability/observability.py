@@ -1,6 +1,6 @@
 """What became of requests, batches and workers, in plain numbers and in traces.
 
-The engine's reducer tells of requests and legs, the driver of clients. All of it is called on the hot path, raises
+The engine's reducer tells of requests and stages, the driver of clients. All of it is called on the hot path, raises
 nothing, and is kept in three accounts: `Metrics` (what `metrics_registry` turns into Prometheus'), `Statistics` (the
 numbers that Triton keeps per model and version: a Triton counts the merged batches it runs, clients expect one success
 per request of theirs, so these take the place of the Tritons' own) and spans (`tracing`).
@@ -26,7 +26,7 @@ from tidegate.observation import (
     PolicyRestored,
     Reader,
     Reducer,
-    StartLeg,
+    StartStage,
 )
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.messages.padding import Padded
@@ -217,8 +217,8 @@ class Times:
 
 
 @dataclass(slots=True)
-class LegTimes:
-    """What legs were planned to take, and took."""
+class StageTimes:
+    """What stages were planned to take, and took."""
 
     count: int = 0
     planned_ns: int = 0
@@ -232,12 +232,12 @@ class ModelCounts:
     slo_ns: int | None = None
     slack: Times = field(default_factory=lambda: Times(SLACK_BOUNDS_NS))
     """How long before the first deadline of its requests a batch was planned to end."""
-    legs: dict[str, LegTimes] = field(default_factory=dict)
-    """What legs took, by what varies in tensors; empty where nothing does."""
+    stages: dict[str, StageTimes] = field(default_factory=dict)
+    """What stages took, by what varies in tensors; empty where nothing does."""
     queued: Times = field(default_factory=lambda: Times(LATENCY_BOUNDS_NS))
-    """From arrival until the first leg starts; once more for a request that is tried again."""
+    """From arrival until the first stage starts; once more for a request that is tried again."""
     answered: Times = field(default_factory=lambda: Times(LATENCY_BOUNDS_NS))
-    """From arrival to the end of the last leg."""
+    """From arrival to the end of the last stage."""
     batch_rows: Counter[int] = field(default_factory=Counter)
     batch_requests: Counter[int] = field(default_factory=Counter)
     rows: Counter[int] = field(default_factory=Counter)
@@ -264,11 +264,11 @@ class ModelCounts:
         before, before_ns = self.shapes.get(shape, (0, 0))
         self.shapes[shape] = before + requests, before_ns + sum_ns
 
-    def leg_ran(self, shape: str, planned_ns: int, taken_ns: int) -> None:
-        """Count a leg of requests of one shape."""
-        times = self.legs.get(shape)
+    def stage_ran(self, shape: str, planned_ns: int, taken_ns: int) -> None:
+        """Count a stage of requests of one shape."""
+        times = self.stages.get(shape)
         if times is None:
-            times = self.legs.setdefault(shape if len(self.legs) < MAX_SHAPES else OTHER_SHAPES, LegTimes())
+            times = self.stages.setdefault(shape if len(self.stages) < MAX_SHAPES else OTHER_SHAPES, StageTimes())
         times.count += 1
         times.planned_ns += planned_ns
         times.taken_ns += taken_ns
@@ -278,7 +278,7 @@ class ModelCounts:
         return ModelCounts(
             self.slo_ns,
             self.slack.copy(),
-            {shape: LegTimes(each.count, each.planned_ns, each.taken_ns) for shape, each in self.legs.items()},
+            {shape: StageTimes(each.count, each.planned_ns, each.taken_ns) for shape, each in self.stages.items()},
             self.queued.copy(),
             self.answered.copy(),
             self.batch_rows.copy(),
@@ -303,7 +303,7 @@ class WorkerCounts:
     name: str
     up: bool = True
     busy_ns: int = 0
-    """How long its legs ran, also those that failed."""
+    """How long its stages ran, also those that failed."""
 
 
 @dataclass(slots=True)
@@ -320,7 +320,7 @@ class Snapshot:
 
     models: dict[str, ModelCounts]
     waiting: Counter[str]
-    """Requests that wait, by model: for a batch, or between two legs for the next worker."""
+    """Requests that wait, by model: for a batch, or between two stages for the next worker."""
     workers: list[WorkerCounts]
     decisions: Times
     advised: int
@@ -341,7 +341,8 @@ class Snapshot:
 
 
 class Metrics(Reader):
-    """Follows one engine: its reducer tells of requests and legs, and its driver calls `handled` after `Engine.handle`.
+    """Follows one engine: its reducer tells of requests and stages, and its driver calls `handled` after
+    `Engine.handle`.
 
     What is told by the reducer is taken in quietly: a broken metric must not break an engine.
     """
@@ -375,7 +376,7 @@ class Metrics(Reader):
         if type(event) in _OF_WORKERS:
             self._take_in_workers(event)
         for effect in effects:
-            if type(effect) is not StartLeg:
+            if type(effect) is not StartStage:
                 self._take_in_effect(effect)
 
     def padded(self, model: str, rows: int, padded: Padded) -> None:
@@ -386,7 +387,7 @@ class Metrics(Reader):
         counts.added_elements += padded.added
 
     def sent_ns(self, batch_id: int) -> int | None:
-        """When the leg of a batch that runs was sent, as all figures have it; None for a batch of which none runs."""
+        """When the stage of a batch that runs was sent, as all figures have it; None for a batch of which none runs."""
         sent = self._reducer.sent.get(batch_id)
         return sent.sent_ns if sent else None
 
@@ -417,10 +418,10 @@ class Metrics(Reader):
             layout_gpus=self.layout_gpus,
         )
 
-    # Requests and legs, as the reducer tells of them ---------------------------------------------------------------
+    # Requests and stages, as the reducer tells of them ---------------------------------------------------------------
 
     @isolated
-    def joined(self, now_ns: int, effect: StartLeg, requests: Sequence[Request]) -> None:
+    def joined(self, now_ns: int, effect: StartStage, requests: Sequence[Request]) -> None:
         """A batch began."""
         model = self._of(effect.batch.model)
         model.batch_rows[effect.rows] += 1
@@ -430,15 +431,15 @@ class Metrics(Reader):
             add(now_ns - request.arrival_ns)
             first_ns = min(first_ns, request.deadline_ns)
         if first_ns != NEVER:
-            model.slack.add(first_ns - effect.batch.legs[-1].end_ns)
+            model.slack.add(first_ns - effect.batch.stages[-1].end_ns)
 
     @isolated
-    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
-        """A leg is over."""
-        leg = effect.batch.legs[effect.leg]
-        if worker := self._workers.get(leg.worker_id):
+    def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
+        """A stage is over."""
+        stage = effect.batch.stages[effect.stage]
+        if worker := self._workers.get(stage.worker_id):
             worker.busy_ns += ended_ns - started_ns
-        self._of(effect.batch.model).leg_ran(effect.shape, leg.duration_ns, ended_ns - started_ns)
+        self._of(effect.batch.model).stage_ran(effect.shape, stage.duration_ns, ended_ns - started_ns)
 
     @isolated
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
@@ -577,10 +578,10 @@ class Observability:
             )
 
     @isolated
-    def batch_started(self, clients: Sequence[Client], effect: StartLeg, worker: str, at_ns: int) -> Execution | None:
-        """A leg of a batch goes to a Triton; what it returns is given back to `batch_ended`."""
+    def batch_started(self, clients: Sequence[Client], effect: StartStage, worker: str, at_ns: int) -> Execution | None:
+        """A stage of a batch goes to a Triton; what it returns is given back to `batch_ended`."""
         heading, rows = clients[0].envelope.heading, effect.rows
-        if effect.leg == 0:
+        if effect.stage == 0:
             started_ns = self.metrics.sent_ns(effect.batch.id) or at_ns
             for client in clients:
                 client.started_ns = started_ns

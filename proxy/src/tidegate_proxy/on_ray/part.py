@@ -13,7 +13,7 @@ _STABLE_S: Final = 30.0
 """Whatever ran so long is placed anew at once."""
 
 
-class Stage(Enum):
+class Phase(Enum):
     """How far it is."""
 
     ABSENT = auto()
@@ -39,7 +39,7 @@ class Part:
     device: DevicePlan | None = None
     """None: a home or a front."""
     is_front: bool = False
-    stage: Stage = Stage.ABSENT
+    phase: Phase = Phase.ABSENT
     actor: Any = None
     place: Place | None = None
     """Where it is, or was last."""
@@ -52,7 +52,7 @@ class Part:
     lost_at: float | None = None
     """Since when it is away; None: it was never there, or it is."""
     since: float = 0.0
-    """When its stage began."""
+    """When its phase began."""
     is_warned: bool = False
     """Whether was said that there is no room for it."""
     avoids: tuple[str, ...] = ()
@@ -65,20 +65,20 @@ class Part:
         """Whether it schedules."""
         return self.device is None and not self.is_front
 
-    def enter(self, stage: Stage, now: float) -> None:
-        """It is at another stage."""
-        self.stage, self.since = stage, now
+    def enter(self, phase: Phase, now: float) -> None:
+        """It is at another phase."""
+        self.phase, self.since = phase, now
 
     def lost(self, now: float) -> None:
         """It runs no more, or did not come to."""
-        if self.stage is Stage.RUNNING:
+        if self.phase is Phase.RUNNING:
             self.lost_at = now
-        has_been_stable = self.stage is Stage.RUNNING and now - self.since > _STABLE_S
+        has_been_stable = self.phase is Phase.RUNNING and now - self.since > _STABLE_S
         wait_s = 0.0 if has_been_stable or self._wait_s == _WAIT_S[0] else self._wait_s
         self._wait_s = _WAIT_S[0] * 2 if has_been_stable else min(2 * self._wait_s, _WAIT_S[1])
         self.actor, self.is_outdated, self.is_warned = None, False, False
         self.retry_at = now + wait_s
-        self.enter(Stage.ABSENT, now)
+        self.enter(Phase.ABSENT, now)
 
     def options(self, strategy: Any) -> dict[str, Any]:  # noqa: ANN401 - of Ray's
         """What Ray is asked for."""

@@ -14,7 +14,7 @@ from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_proxy.on_ray.actors import NotStarted, RoleActor, TritonsActor, address_of
 from tidegate_proxy.on_ray.documents import Document, Documents, files_of_home, named_files
 from tidegate_proxy.on_ray.files import Files
-from tidegate_proxy.on_ray.part import Part, Stage
+from tidegate_proxy.on_ray.part import Part, Phase
 from tidegate_proxy.on_ray.plan import ONE_CORE, RayPlan
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _STOP_WITHIN_S: Final = 15.0
 _SUSPECT_S: Final = 20.0
 """How long a node is avoided that does not answer. Ray itself takes about 15 s to see that one is gone."""
 _FRONTS_LAST_S: Final = 2.0
-_STARTING_OR_RUNNING: Final = (Stage.STARTING, Stage.RUNNING)
+_STARTING_OR_RUNNING: Final = (Phase.STARTING, Phase.RUNNING)
 
 
 class Supervisor:
@@ -72,7 +72,7 @@ class Supervisor:
         """Start all, and return when clients are served. Raises DeploymentError for the first that does not start."""
         workers = [worker.name for device in self._plan.devices for worker in device.workers]
         self._tell({"event": "starting", "workers": workers})
-        while not all(part.stage is Stage.RUNNING for part in self.parts):
+        while not all(part.phase is Phase.RUNNING for part in self.parts):
             self._step()
         self._is_serving = True
 
@@ -90,7 +90,7 @@ class Supervisor:
             (self._devices, (), 0.0),
         ):
             actors = [part.actor for part in parts if part.actor is not None]
-            running = [part.actor for part in parts if part.stage in (Stage.RUNNING, Stage.STARTING)]
+            running = [part.actor for part in parts if part.phase in (Phase.RUNNING, Phase.STARTING)]
             ends = [actor.stop.remote(*arguments) for actor in running]
             if ends:
                 self._ray.wait(ends, num_returns=len(ends), timeout=within_s + _STOP_WITHIN_S)
@@ -102,11 +102,11 @@ class Supervisor:
     def _step(self) -> None:
         now = time.monotonic()
         for part in self.parts:
-            if part.stage is Stage.ABSENT and part.retry_at <= now and self._may_be_placed(part):
+            if part.phase is Phase.ABSENT and part.retry_at <= now and self._may_be_placed(part):
                 self._place(part, now)
-            elif part.stage is Stage.PLACING:
+            elif part.phase is Phase.PLACING:
                 self._look_for_room(part, now)
-            elif part.stage is Stage.PLACED and self._may_start(part):
+            elif part.phase is Phase.PLACED and self._may_start(part):
                 self._start(part, now)
         if not self._calls:
             time.sleep(_LOOK_EVERY_S)
@@ -129,21 +129,21 @@ class Supervisor:
     def _advance(self, part: Part, answer: Any) -> None:  # noqa: ANN401 - of the call that it waited for
         """The call of a part is answered."""
         now = time.monotonic()
-        match part.stage:
-            case Stage.PLACING:
+        match part.phase:
+            case Phase.PLACING:
                 part.place = answer
                 if part.is_home:
-                    part.enter(Stage.FINDING, now)
+                    part.enter(Phase.FINDING, now)
                     self._calls[part.actor.address.remote()] = part
                 else:
-                    part.enter(Stage.PLACED, now)
-            case Stage.FINDING:
+                    part.enter(Phase.PLACED, now)
+            case Phase.FINDING:
                 part.address = answer
-                part.enter(Stage.PLACED, now)
-            case Stage.STARTING:
+                part.enter(Phase.PLACED, now)
+            case Phase.STARTING:
                 part.started = answer
                 self._runs(part, now)
-            case Stage.RUNNING:
+            case Phase.RUNNING:
                 self._failed(part, answer)
 
     def _may_be_placed(self, part: Part) -> bool:
@@ -155,13 +155,13 @@ class Supervisor:
         if part.is_front:
             return all(home.started for home in self._homes)
         if part.is_home:
-            running = self._of_home(part.home, Stage.RUNNING)
-            return bool(running) and (self._is_serving or len(running) == len(self._of_home(part.home, *Stage)))
+            running = self._of_home(part.home, Phase.RUNNING)
+            return bool(running) and (self._is_serving or len(running) == len(self._of_home(part.home, *Phase)))
         return True
 
-    def _of_home(self, number: int, *stages: Stage) -> Sequence[Part]:
-        """The devices of a home that are at one of some stages."""
-        return [device for device in self._devices if device.home == number and device.stage in stages]
+    def _of_home(self, number: int, *phases: Phase) -> Sequence[Part]:
+        """The devices of a home that are at one of some phases."""
+        return [device for device in self._devices if device.home == number and device.phase in phases]
 
     def _place(self, part: Part, now: float) -> None:
         """Have Ray find a node. Homes are best beside a Triton of theirs, the first front beside this process."""
@@ -177,12 +177,12 @@ class Supervisor:
         strategy = strategies.NodeAffinitySchedulingStrategy(near, soft=True) if near else "SPREAD"
         kind, arguments = (TritonsActor, ()) if part.device else (RoleActor, ("front" if part.is_front else "home",))
         part.actor = self._ray.remote(kind).options(**part.options(strategy)).remote(*arguments)
-        part.enter(Stage.PLACING, now)
+        part.enter(Phase.PLACING, now)
         self._calls[part.actor.place.remote()] = part
 
     def _start(self, part: Part, now: float) -> None:
         """Have it started on the node where it is."""
-        part.enter(Stage.STARTING, now)
+        part.enter(Phase.STARTING, now)
         if self._is_serving:
             self._files.forget()
         if part.device:
@@ -196,7 +196,7 @@ class Supervisor:
 
     def _runs(self, part: Part, now: float) -> None:
         """It serves: those who need it hear where."""
-        part.enter(Stage.RUNNING, now)
+        part.enter(Phase.RUNNING, now)
         self._calls[part.actor.until_it_ends.remote()] = part
         if part.is_outdated:
             self._tell_news(part)
@@ -227,8 +227,8 @@ class Supervisor:
 
     def _tell_news(self, part: Part) -> None:
         """Have a home or a front know where those are that it asks."""
-        part.is_outdated = part.stage is Stage.STARTING
-        if part.stage is Stage.RUNNING:
+        part.is_outdated = part.phase is Phase.STARTING
+        if part.phase is Phase.RUNNING:
             part.actor.follow.remote(next(self._numbers), self._document_of(part))
 
     def _kill(self, actor: Any) -> None:  # noqa: ANN401 - a handle
@@ -243,7 +243,7 @@ class Supervisor:
         if part.is_front:
             return self._documents.of_front([home.address for home in self._homes])
         tritons: dict[str, TritonAddress] = {}
-        for device in self._of_home(part.home, Stage.RUNNING):
+        for device in self._of_home(part.home, Phase.RUNNING):
             tritons |= self._tritons_of(device)
         return self._documents.of_home(tritons, part.address)
 
@@ -257,7 +257,7 @@ class Supervisor:
         if part.avoids and now - part.since > _SUSPECT_S:  # by now Ray knows better which nodes there are
             self._kill(part.actor)
             self._calls = {call: other for call, other in self._calls.items() if other is not part}
-            part.enter(Stage.ABSENT, now)
+            part.enter(Phase.ABSENT, now)
             return
         limit_s = self._plan.deployment.config.wait_s
         if part.is_warned or now - part.since < limit_s:

@@ -1,7 +1,7 @@
-"""The live driver: the engine under the monotonic clock, its legs on real Tritons, its answers to real clients.
+"""The live driver: the engine under the monotonic clock, its stages on real Tritons, its answers to real clients.
 
-It is put together of the engine, the clients that wait, the legs that run, and the Tritons that come and go; all in one
-thread, that of the event loop.
+It is put together of the engine, the clients that wait, the stages that run, and the Tritons that come and go; all in
+one thread, that of the event loop.
 """
 
 import logging
@@ -13,7 +13,7 @@ import grpc
 from tidegate.api import Advise, BatchFailed, Drop, Request, RequestArrived, RequestCancelled
 from tidegate.engine import (
     AnyEffect,
-    CancelLeg,
+    CancelStage,
     Engine,
     EngineRestarted,
     Fail,
@@ -22,7 +22,7 @@ from tidegate.engine import (
     PolicyChanged,
     PolicyReplaced,
     PolicyRestored,
-    StartLeg,
+    StartStage,
     TriesChanged,
 )
 from tidegate.observation import ChangeProgressed
@@ -34,9 +34,9 @@ from tidegate_proxy.messages.request import Client, Due
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.failures import LookAgain, Recovery, Spoilers, no_look
-from tidegate_proxy.scheduling.in_flight import LegRun, RunningLegs, WaitingClients
-from tidegate_proxy.scheduling.legs import Legs
+from tidegate_proxy.scheduling.in_flight import RunningStages, StageRun, WaitingClients
 from tidegate_proxy.scheduling.membership import Membership, Outliers
+from tidegate_proxy.scheduling.stages import Stages
 from tidegate_proxy.transport.liveness import Liveness
 from tidegate_proxy.tritons.catalog import Directory
 from tidegate_proxy.tritons.shared_memory import Regions
@@ -64,7 +64,7 @@ class Driver:
         observability: Observability,
         regions: Regions | None = None,
         hidden: Callable[[], Container[str]] = frozenset,
-        on_batch: Callable[[LegRun, Sequence[Outcome]], None] | None = None,
+        on_batch: Callable[[StageRun, Sequence[Outcome]], None] | None = None,
         pass_on: Callable[[Client], None] = refuse_stray,
         look_again: LookAgain = no_look,
     ) -> None:
@@ -83,14 +83,14 @@ class Driver:
         self._headroom = Headroom()
         self._engine = LiveEngine(engine, observability.metrics, self._carry_out, self._give_up_effect)
         self.clients = WaitingClients(observability)
-        self.running = RunningLegs(self._engine)
+        self.running = RunningStages(self._engine)
         self.outliers = Outliers(in_force)
         self.membership = Membership(
             self._engine, directory, self.clients, self.running, regions, self.outliers, in_force, pass_on
         )
         self._pass_on = pass_on
         recovery = Recovery(directory, self.clients, self.membership, self._spoilers, in_force, look_again)
-        self.legs = Legs(
+        self.stages = Stages(
             self._engine,
             directory,
             self.clients,
@@ -164,7 +164,7 @@ class Driver:
         if self.clients.remove(client.request_id) is None:
             return False
         self._engine.take_in(RequestCancelled(time.monotonic_ns(), client.request_id))
-        self.legs.left(client)
+        self.stages.left(client)
         self.observability.failed(client, "CANCELED", "cancelled")
         return True
 
@@ -198,14 +198,14 @@ class Driver:
     async def close(self) -> None:
         """Forget what is still under way: clients that wait are told."""
         self.dismiss()
-        await self.legs.close()
+        await self.stages.close()
         self._engine.close()
 
     def _carry_out(self, effect: AnyEffect) -> None:
         match effect:
-            case StartLeg():
-                self.legs.start(effect)
-            case CancelLeg():
+            case StartStage():
+                self.stages.start(effect)
+            case CancelStage():
                 pass  # Triton finishes what it began; a cancelled call would only hide that its worker is busy
             case Drop():
                 word, outcome = refusal.word_of(effect.reason), f"dropped: {effect.reason}"
@@ -228,24 +228,24 @@ class Driver:
     def _give_up_effect(self, effect: AnyEffect) -> None:
         """It could not be carried out: the requests that it concerned end here."""
         match effect:
-            case StartLeg():
-                self.legs.crash(effect)
+            case StartStage():
+                self.stages.crash(effect)
             case Drop() | Fail():
                 self.clients.fail(effect.request_id, own_fault())
 
     def _engine_restarted(self, effect: EngineRestarted) -> None:
-        """End the requests that the engine's fault concerned; legs go on that both know of."""
+        """End the requests that the engine's fault concerned; stages go on that both know of."""
         words = "the engine broke and restarted, first come, first served: %s (%d requests failed, %d batches go on)"
         log.critical(words, effect.reason, len(effect.failed), len(effect.batches))
         for request_id in effect.failed:
             self.clients.fail(request_id, own_fault("Tidegate's engine failed on this request; its log says more"))
-        self.legs.stop_soon(self.running.forget_stranded())
+        self.stages.stop_soon(self.running.forget_stranded())
         for batch_id in effect.batches:
             flight = self.engine.flight(batch_id)
             if flight and not self.running.is_running(batch_id):
-                leg, now_ns = flight.batch.legs[flight.leg], time.monotonic_ns()
+                stage, now_ns = flight.batch.stages[flight.stage], time.monotonic_ns()
                 self._engine.handle(
-                    BatchFailed(now_ns, batch_id, flight.leg, leg.worker_id, "it never ran", retry=True)
+                    BatchFailed(now_ns, batch_id, flight.stage, stage.worker_id, "it never ran", retry=True)
                 )
 
 

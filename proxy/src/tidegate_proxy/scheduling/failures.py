@@ -11,7 +11,7 @@ import grpc
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.messages.request import BatchRefusal, Client, Sender
-from tidegate_proxy.scheduling.in_flight import LegRun, WaitingClients
+from tidegate_proxy.scheduling.in_flight import StageRun, WaitingClients
 from tidegate_proxy.scheduling.membership import Membership
 from tidegate_proxy.tritons.backend import GOING, Backend
 from tidegate_proxy.tritons.catalog import Directory
@@ -105,7 +105,7 @@ class RetryBudget:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is done with the requests of a leg that failed: tried again, as they were or in halves, or answered so."""
+    """What is done with the requests of a stage that failed: tried again, as they were or in halves, or answered so."""
 
     retry: bool = False
     halved: bool = False
@@ -144,8 +144,8 @@ class Recovery:
         self._budget = RetryBudget()
         self._look_again = look_again
 
-    async def verdict(self, run: LegRun, code: grpc.StatusCode, details: str) -> Verdict | None:
-        """What is done about a leg whose call has failed; None: its Triton is lost, and all that is done."""
+    async def verdict(self, run: StageRun, code: grpc.StatusCode, details: str) -> Verdict | None:
+        """What is done about a stage whose call has failed; None: its Triton is lost, and all that is done."""
         if code in GOING and await self._membership.lost(run.backend, details):
             return None
         if code is grpc.StatusCode.UNAVAILABLE or (code is grpc.StatusCode.NOT_FOUND and await self._is_unloaded(run)):
@@ -155,9 +155,9 @@ class Recovery:
             return Verdict(halved=True)
         return Verdict(outcome=RequestFailed(code, details, reason="BACKEND"))
 
-    def failed(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
-        """A leg was ended as its verdict said: unless any one of several clients may be at fault, it speaks against its
-        Triton."""
+    def failed(self, run: StageRun, code: grpc.StatusCode, details: str) -> None:
+        """A stage was ended as its verdict said: unless any one of several clients may be at fault, it speaks against
+        its Triton."""
         owners = {client.owner for client in run.clients}
         if len(owners) == 1 or code is grpc.StatusCode.UNAVAILABLE:
             self._membership.failed(run.backend, owners, code, details)
@@ -173,8 +173,8 @@ class Recovery:
         """Whether so many may be tried again because one of them spoiled their batch; then they are counted."""
         return self._budget.spend(requests, self._in_force.settings.retry_share, self._clients.numbered)
 
-    async def _is_unloaded(self, run: LegRun) -> bool:
-        """Whether what the leg runs, a version that was there, has gone from its Triton; if so that is taken up."""
+    async def _is_unloaded(self, run: StageRun) -> bool:
+        """Whether what the stage runs, a version that was there, has gone from its Triton; if so that is taken up."""
         catalog, heading = self._directory.catalog, run.clients[0].envelope.heading
         versions = catalog.versions.get(heading.model, ())
         if heading.version and heading.version not in versions:

@@ -1,11 +1,11 @@
-"""What is in flight: the legs that run on Tritons, and the clients that wait for an answer."""
+"""What is in flight: the stages that run on Tritons, and the clients that wait for an answer."""
 
 import asyncio
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tidegate.engine import StartLeg
+from tidegate.engine import StartStage
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.settings import QueueLimits
@@ -13,18 +13,18 @@ from tidegate_proxy.messages.request import Client
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import Execution
 from tidegate_proxy.scheduling.clock import LiveEngine
-from tidegate_proxy.scheduling.payload import Payload, Stage
+from tidegate_proxy.scheduling.payload import Payload, StageTarget
 from tidegate_proxy.transport import PendingCall
 from tidegate_proxy.tritons.backend import Backend
 
 
 @dataclass(slots=True, eq=False)
-class LegRun:
-    """A leg on its Triton."""
+class StageRun:
+    """A stage on its Triton."""
 
-    effect: StartLeg
+    effect: StartStage
     worker_id: int
-    stage: Stage
+    target: StageTarget
     payload: Payload
     clients: list[Client]
     """The clients of the whole batch: its rows stay where they are when one leaves."""
@@ -44,13 +44,13 @@ class LegRun:
 
     def __post_init__(self) -> None:
         batch = self.effect.batch
-        self.batch_id, self.backend = batch.id, self.stage.backend
-        self.is_last = self.effect.leg + 1 == len(batch.legs)
+        self.batch_id, self.backend = batch.id, self.target.backend
+        self.is_last = self.effect.stage + 1 == len(batch.stages)
 
     @property
     def planned_ns(self) -> int:
         """How long it is planned to take."""
-        return self.effect.batch.legs[self.effect.leg].duration_ns
+        return self.effect.batch.stages[self.effect.stage].duration_ns
 
     @property
     def abandoned(self) -> bool:
@@ -66,34 +66,34 @@ class LegRun:
         self.payload.close(finished=False)
 
 
-class RunningLegs:
-    """The legs that run, or have run and are followed by another, by batch: at most one of each."""
+class RunningStages:
+    """The stages that run, or have run and are followed by another, by batch: at most one of each."""
 
     def __init__(self, engine: LiveEngine) -> None:
         self._engine = engine
-        self._running: dict[int, LegRun] = {}
-        self._between: dict[int, LegRun] = {}
-        """The leg that ended last of those that have more of them."""
+        self._running: dict[int, StageRun] = {}
+        self._between: dict[int, StageRun] = {}
+        """The stage that ended last of those that have more of them."""
         self._freed_ns: dict[int, int] = {}
-        """When the latest leg of a worker ended, by its id: what was sent behind that has run since."""
+        """When the latest stage of a worker ended, by its id: what was sent behind that has run since."""
 
     def __len__(self) -> int:
         return len(self._running)
 
-    def __iter__(self) -> Iterator[LegRun]:
-        """The legs that run, in the order in which they were sent."""
+    def __iter__(self) -> Iterator[StageRun]:
+        """The stages that run, in the order in which they were sent."""
         return iter(list(self._running.values()))
 
-    def __contains__(self, run: LegRun) -> bool:
+    def __contains__(self, run: StageRun) -> bool:
         """Whether it runs: it does not where its worker was given up, and its requests with it."""
         return self._running.get(run.batch_id) is run
 
     def is_running(self, batch_id: int) -> bool:
-        """Whether a leg of a batch runs."""
+        """Whether a stage of a batch runs."""
         return batch_id in self._running
 
-    def begin(self, run: LegRun) -> None:
-        """A leg is sent to its Triton."""
+    def begin(self, run: StageRun) -> None:
+        """A stage is sent to its Triton."""
         self._running[run.batch_id] = run
         if turns := run.backend.turns:
             effect = run.effect
@@ -103,44 +103,44 @@ class RunningLegs:
             except Exception as error:
                 _end_turns(run, error)
 
-    def end(self, run: LegRun, *, well: bool = False) -> int:
-        """A leg that ran does not any more; when that was, which is now. `well`: it was answered."""
+    def end(self, run: StageRun, *, well: bool = False) -> int:
+        """A stage that ran does not any more; when that was, which is now. `well`: it was answered."""
         del self._running[run.batch_id]
         ended_ns = self.free(run.worker_id)
         _over(run, ended_ns, teaches=well)
         return ended_ns
 
     def free(self, worker_id: int) -> int:
-        """A worker is at the end of a leg; when that was, which is now."""
+        """A worker is at the end of a stage; when that was, which is now."""
         now_ns = self._freed_ns[worker_id] = time.monotonic_ns()
         return now_ns
 
-    def keep(self, run: LegRun) -> None:
-        """A leg has ended, and its batch goes on."""
+    def keep(self, run: StageRun) -> None:
+        """A stage has ended, and its batch goes on."""
         self._between[run.batch_id] = run
 
-    def take_last(self, batch_id: int) -> LegRun | None:
-        """The leg that ended last of a batch that goes on now; None for its first leg."""
+    def take_last(self, batch_id: int) -> StageRun | None:
+        """The stage that ended last of a batch that goes on now; None for its first stage."""
         return self._between.pop(batch_id, None)
 
-    def run_of(self, client: Client) -> LegRun | None:
-        """The leg that runs for a client."""
+    def run_of(self, client: Client) -> StageRun | None:
+        """The stage that runs for a client."""
         return None if client.batch_id is None else self._running.get(client.batch_id)
 
     def has_begun(self, client: Client) -> bool:
-        """Whether a client's batch is under way, with a leg that runs or is over."""
+        """Whether a client's batch is under way, with a stage that runs or is over."""
         return client.batch_id in self._running or client.batch_id in self._between
 
-    def is_behind(self, run: LegRun) -> bool:
-        """Whether another leg runs on the worker of this one."""
+    def is_behind(self, run: StageRun) -> bool:
+        """Whether another stage runs on the worker of this one."""
         return any(other.worker_id == run.worker_id and other is not run for other in self._running.values())
 
-    def since_ns(self, run: LegRun) -> int:
-        """Since when a leg runs: it was sent, and if it had to wait for another on its worker, that has ended."""
+    def since_ns(self, run: StageRun) -> int:
+        """Since when a stage runs: it was sent, and if it had to wait for another on its worker, that has ended."""
         return max(run.started_ns, self._freed_ns.get(run.worker_id, 0))
 
-    def forget(self, workers: Container[int]) -> list[LegRun]:
-        """The legs that run on lost workers, no longer among those that run."""
+    def forget(self, workers: Container[int]) -> list[StageRun]:
+        """The stages that run on lost workers, no longer among those that run."""
         runs = [run for run in self._running.values() if run.worker_id in workers]
         now_ns = time.monotonic_ns()
         for run in runs:
@@ -148,8 +148,8 @@ class RunningLegs:
             _over(run, now_ns, teaches=False)
         return runs
 
-    def forget_batch(self, batch_id: int) -> list[LegRun]:
-        """The leg of a batch that runs, or that ended last; it has none any more."""
+    def forget_batch(self, batch_id: int) -> list[StageRun]:
+        """The stage of a batch that runs, or that ended last; it has none any more."""
         runs = []
         if run := self._running.pop(batch_id, None):
             _over(run, time.monotonic_ns(), teaches=False)
@@ -158,8 +158,8 @@ class RunningLegs:
             runs.append(run)
         return runs
 
-    def forget_stranded(self) -> list[LegRun]:
-        """Forget the legs that run, or ended last, of batches that the engine does not know. Returns them."""
+    def forget_stranded(self) -> list[StageRun]:
+        """Forget the stages that run, or ended last, of batches that the engine does not know. Returns them."""
         now_ns, flight = time.monotonic_ns(), self._engine.engine.flight
         running = [run for batch_id, run in self._running.items() if flight(batch_id) is None]
         between = [run for batch_id, run in self._between.items() if flight(batch_id) is None]
@@ -171,14 +171,14 @@ class RunningLegs:
         return [*running, *between]
 
     def forget_all(self) -> None:
-        """Forget every leg."""
+        """Forget every stage."""
         now_ns = time.monotonic_ns()
         for run in self._running.values():
             _over(run, now_ns, teaches=False)
         self._running, self._between = {}, {}
 
 
-def _over(run: LegRun, now_ns: int, *, teaches: bool) -> None:
+def _over(run: StageRun, now_ns: int, *, teaches: bool) -> None:
     if turns := run.backend.turns:
         try:
             turns.slowdown.over(now_ns, run.worker_id, run.batch_id, teaches=teaches)
@@ -186,7 +186,7 @@ def _over(run: LegRun, now_ns: int, *, teaches: bool) -> None:
             _end_turns(run, error)
 
 
-def _end_turns(run: LegRun, error: Exception) -> None:
+def _end_turns(run: StageRun, error: Exception) -> None:
     """What is learned of neighbours is not worth a request: from now on nothing is, at that Triton."""
     faults.report("learning how models slow each other down", error)
     run.backend.end_turns()
@@ -290,7 +290,7 @@ class WaitingClients:
         if client := self.remove(request_id):
             self.tell(client, failure)
 
-    def settle(self, run: LegRun, outcomes: Sequence[Outcome], output_ns: int = 0) -> None:
+    def settle(self, run: StageRun, outcomes: Sequence[Outcome], output_ns: int = 0) -> None:
         """All of a batch are told; `output_ns`: how long it took to divide the answer."""
         waiting = [self.remove(client.request_id) for client in run.clients]
         answered: list[Client] = []

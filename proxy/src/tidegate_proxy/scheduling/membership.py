@@ -19,7 +19,7 @@ from tidegate.engine import PlanChanged
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.messages.request import Client
 from tidegate_proxy.scheduling.clock import LiveEngine
-from tidegate_proxy.scheduling.in_flight import LegRun, RunningLegs, WaitingClients
+from tidegate_proxy.scheduling.in_flight import RunningStages, StageRun, WaitingClients
 from tidegate_proxy.tritons.backend import Backend
 from tidegate_proxy.tritons.catalog import Catalog, Directory
 from tidegate_proxy.tritons.shared_memory import Regions
@@ -205,8 +205,8 @@ class _Aftermath:
 
     strays: list[Client] = field(default_factory=list)
     """Clients whose requests the engine has forgotten, to be passed on."""
-    runs: list[LegRun] = field(default_factory=list)
-    """Legs that nobody asks about any more, to be stopped."""
+    runs: list[StageRun] = field(default_factory=list)
+    """Stages that nobody asks about any more, to be stopped."""
 
 
 class Membership:
@@ -217,7 +217,7 @@ class Membership:
         engine: LiveEngine,
         directory: Directory,
         clients: WaitingClients,
-        running: RunningLegs,
+        running: RunningStages,
         regions: Regions | None,
         outliers: Outliers,
         in_force: InForce,
@@ -291,18 +291,18 @@ class Membership:
             self._regions.leave(backend)
 
     def give_up_overdue(self, backend: Backend) -> None:
-        """End legs that take so long that they will never end, though their Triton answers probes."""
+        """End stages that take so long that they will never end, though their Triton answers probes."""
         now_ns = time.monotonic_ns()
-        first: dict[int, LegRun] = {}  # what was sent behind it waits for it
+        first: dict[int, StageRun] = {}  # what was sent behind it waits for it
         for run in self._running:
             first.setdefault(run.worker_id, run)
         for run in first.values():
-            limit_ns = self._in_force.settings.leg_ns(run.planned_ns)
-            # Another leg may have been given up meanwhile, and this one with it.
+            limit_ns = self._in_force.settings.stage_ns(run.planned_ns)
+            # Another stage may have been given up meanwhile, and this one with it.
             if run.backend is backend and run in self._running and now_ns - self._running.since_ns(run) > limit_ns:
-                self._give_up_leg(run, limit_ns)
+                self._give_up_stage(run, limit_ns)
 
-    def _give_up_leg(self, run: LegRun, limit_ns: int) -> None:
+    def _give_up_stage(self, run: StageRun, limit_ns: int) -> None:
         """Elsewhere its requests may be answered; where there is no elsewhere, they have failed."""
         catalog = self._directory.catalog
         worker = next((worker for worker in catalog.workers if worker.id == run.worker_id), None)
@@ -320,7 +320,7 @@ class Membership:
                 self._engine.handle(WorkerJoined(now_ns, worker))
                 then.runs += self._running.forget({worker.id})
             else:
-                failed = BatchFailed(now_ns, run.batch_id, run.effect.leg, run.worker_id, reason)
+                failed = BatchFailed(now_ns, run.batch_id, run.effect.stage, run.worker_id, reason)
                 self._engine.handle(failed)
             then.runs += self._running.forget_stranded()
 

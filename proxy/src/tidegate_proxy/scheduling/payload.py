@@ -1,7 +1,7 @@
-"""The tensors of a batch on their way along its legs: to a Triton, from there to the next one, back to the clients.
+"""The tensors of a batch on their way along its stages: to a Triton, from there to the next one, back to the clients.
 
 Small ones are sent in the calls. Large ones lie in shared memory where the Tritons are on this machine: each is copied
-there once, from the clients' requests, and once from there, into their answers; between legs nothing is copied.
+there once, from the clients' requests, and once from there, into their answers; between stages nothing is copied.
 How large an answer will be is learned from the answers before it, to requests of the same shapes.
 """
 
@@ -57,16 +57,16 @@ class OutputSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A partition on a Triton, as one leg of a batch meets it."""
+class StageTarget:
+    """A partition on a Triton, as one stage of a batch meets it."""
 
     partition: str
     signature: Signature | None
     """Its tensors; None: it has just been unloaded."""
     backends: Sequence[Backend]
-    """That of this leg, then those of the later ones, which may read what it writes."""
+    """That of this stage, then those of the later ones, which may read what it writes."""
     alone: bool
-    """Whether it is the only leg, of a model that its Triton knows by the name that clients use."""
+    """Whether it is the only stage, of a model that its Triton knows by the name that clients use."""
     backend: Backend = field(init=False)
     """Where it runs."""
 
@@ -76,7 +76,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """A tensor that later legs, or the clients, may want."""
+    """A tensor that later stages, or the clients, may want."""
 
     tensor: Tensor
     region: Region | None = None
@@ -85,7 +85,8 @@ class _Live:
 
 
 class Payload:
-    """The tensors of one batch: for each leg `request`, then `answered` or, at last, `outcomes`; at the end `close`."""
+    """The tensors of one batch: for each stage `request`, then `answered` or, at last, `outcomes`; at the end
+    `close`."""
 
     def __init__(
         self, envelopes: Sequence[Envelope], sizes: OutputSizes, regions: Regions | None, outputs: Sequence[str] = ()
@@ -102,9 +103,9 @@ class Payload:
         self._live: dict[str, _Live] = {}
         """The tensors by name: partitions take inputs of the model, and outputs of any partition before them."""
         self._held: list[Region] = []
-        """Where legs before wrote."""
+        """Where stages before wrote."""
         self._written: Region | None = None
-        """What the present leg reads and writes besides."""
+        """What the present stage reads and writes besides."""
         self._written_at: dict[str, int] = {}
         """Where it writes its outputs, by name."""
         self._reads = False
@@ -113,42 +114,42 @@ class Payload:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the present leg's call speaks of shared memory."""
+        """Whether the present stage's call speaks of shared memory."""
         return self._reads or self._written is not None
 
-    def request(self, stage: Stage, *, share: bool = True) -> bytes:
-        """The call of a leg: a ModelInferRequest. Asked again for the same leg, `share=False` sends everything.
+    def request(self, target: StageTarget, *, share: bool = True) -> bytes:
+        """The call of a stage: a ModelInferRequest. Asked again for the same stage, `share=False` sends everything.
 
-        What a single client sent is sent on as it is, unless it is shared or goes along several legs.
+        What a single client sent is sent on as it is, unless it is shared or goes along several stages.
         """
         self._drop_written()
-        self._partition = stage.partition
-        as_it_came = stage.alone and self._as_it_is
-        expected = self._expected(stage) if share and self._regions else {}
+        self._partition = target.partition
+        as_it_came = target.alone and self._as_it_is
+        expected = self._expected(target) if share and self._regions else {}
         output_bytes = sum(map(_aligned, expected.values())) if expected else 0
-        if stage.alone and (self._regions is None or max(self._bytes, output_bytes) < SHARED_FROM_BYTES):
+        if target.alone and (self._regions is None or max(self._bytes, output_bytes) < SHARED_FROM_BYTES):
             return self.envelopes[0].message if as_it_came else merged_message(self.envelopes, self._rows)
         if not self._live:
             self._live = {tensor.name: _Live(tensor) for tensor in merged_inputs(self.envelopes)}
-        inputs = self._inputs(stage)
+        inputs = self._inputs(target)
         input_bytes = sum(_aligned(each.tensor.size) for each in inputs if not (share and each.region))
         shared_input = input_bytes if share and input_bytes >= SHARED_FROM_BYTES else 0
         shared_output = output_bytes if output_bytes >= SHARED_FROM_BYTES else 0
         if self._regions and (shared_input or shared_output):
-            self._written = self._regions.take(shared_input + shared_output, stage.backends)
+            self._written = self._regions.take(shared_input + shared_output, target.backends)
         if as_it_came and self._written is None:
             return self.envelopes[0].message
         header = merged_header(self.envelopes)
-        if not stage.alone:
-            header.model_name, header.model_version = stage.partition, ""
+        if not target.alone:
+            header.model_name, header.model_version = target.partition, ""
             for name in self.envelopes[0].heading.private:
                 header.parameters.pop(name, None)
         sent = self._add_inputs(header, inputs, into=self._written if shared_input else None, share=share)
-        self._add_outputs(header, stage, expected if shared_output else {}, first_at=shared_input)
+        self._add_outputs(header, target, expected if shared_output else {}, first_at=shared_input)
         return join(header.SerializeToString(), sent, wire.REQUEST_RAW_FIELD)
 
     def answered(self, answer: bytes) -> None:
-        """A leg has ended that is not the only one: what it gave is there for the next ones. Raises ScatterError."""
+        """A stage has ended that is not the only one: what it gave is there for the next ones. Raises ScatterError."""
         header, tensors = self._open(answer)
         for output, content in zip(header.outputs, tensors, strict=True):
             at = self._written_at.get(output.name)
@@ -159,7 +160,7 @@ class Payload:
         self._written, self._written_at = None, {}
 
     def outcomes(self, answer: bytes) -> list[bytes]:
-        """The clients' answers, with that of the last leg. Raises ScatterError."""
+        """The clients' answers, with that of the last stage. Raises ScatterError."""
         if self._outputs:
             self.answered(answer)
             return self._from_live(read_answer(answer)[0])
@@ -182,11 +183,11 @@ class Payload:
             contents.append(memoryview(piece))
         return scatter(header, contents, self.envelopes)
 
-    def sharing_broke(self, stage: Stage) -> None:
+    def sharing_broke(self, target: StageTarget) -> None:
         """A Triton does not know a region any more, or its answer was larger than expected."""
-        self._sizes.forget(stage.partition, self.envelopes[0].merge_key)
+        self._sizes.forget(target.partition, self.envelopes[0].merge_key)
         if self._regions:
-            self._regions.forget(stage.backend)
+            self._regions.forget(target.backend)
 
     def close(self, *, finished: bool) -> None:
         """The batch is over. `finished`: all of its calls are, so that no Triton writes to what they shared."""
@@ -201,21 +202,21 @@ class Payload:
             self._regions.discard(self._written)
         self._written, self._written_at, self._reads = None, {}, False
 
-    def _inputs(self, stage: Stage) -> list[_Live]:
-        if stage.alone or stage.signature is None:
+    def _inputs(self, target: StageTarget) -> list[_Live]:
+        if target.alone or target.signature is None:
             return list(self._live.values())
-        return [self._live[name] for name in stage.signature.inputs if name in self._live]
+        return [self._live[name] for name in target.signature.inputs if name in self._live]
 
-    def _wanted(self, stage: Stage) -> Sequence[str]:
-        """The outputs that a leg is asked for; none: all of them."""
-        return outputs_wanted(self.envelopes) if stage.alone else []
+    def _wanted(self, target: StageTarget) -> Sequence[str]:
+        """The outputs that a stage is asked for; none: all of them."""
+        return outputs_wanted(self.envelopes) if target.alone else []
 
-    def _expected(self, stage: Stage) -> dict[str, int]:
+    def _expected(self, target: StageTarget) -> dict[str, int]:
         """Bytes of the outputs that are asked for, as far as they are known, by name."""
-        known = self._sizes.get(stage.partition, self.envelopes[0].merge_key)
-        if not known or stage.signature is None:
+        known = self._sizes.get(target.partition, self.envelopes[0].merge_key)
+        if not known or target.signature is None:
             return {}
-        names = self._wanted(stage) or sorted(stage.signature.outputs)
+        names = self._wanted(target) or sorted(target.signature.outputs)
         return {name: known[name] * self._rows for name in names if name in known}
 
     def _add_inputs(
@@ -239,14 +240,14 @@ class Payload:
         return sent
 
     def _add_outputs(
-        self, header: service_pb2.ModelInferRequest, stage: Stage, expected: dict[str, int], first_at: int
+        self, header: service_pb2.ModelInferRequest, target: StageTarget, expected: dict[str, int], first_at: int
     ) -> None:
         """Declare the outputs that are asked for; `expected` ones are written to the region, from `first_at` on."""
-        wanted = self._wanted(stage)
+        wanted = self._wanted(target)
         if not self._written:
             expected = {}
         at = first_at
-        for name in wanted or (sorted(stage.signature.outputs) if expected and stage.signature else ()):
+        for name in wanted or (sorted(target.signature.outputs) if expected and target.signature else ()):
             declared = header.outputs.add(name=name)
             size = expected.get(name, 0)
             if self._written and size:

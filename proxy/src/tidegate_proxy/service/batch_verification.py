@@ -27,8 +27,8 @@ from tidegate_proxy.messages.model_signature import split_elements
 from tidegate_proxy.messages.request import Envelope
 from tidegate_proxy.observability.observability import Metrics
 from tidegate_proxy.scheduling.driver import Driver
-from tidegate_proxy.scheduling.in_flight import LegRun
-from tidegate_proxy.scheduling.payload import OutputSizes, Payload, Stage
+from tidegate_proxy.scheduling.in_flight import StageRun
+from tidegate_proxy.scheduling.payload import OutputSizes, Payload, StageTarget
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.transport import CallFailed, Metadata
 from tidegate_proxy.tritons.backend import INFER, Backend
@@ -58,7 +58,7 @@ RECENT: Final = 20
 class Sample:
     """A batch that was answered, and which of its requests is verified."""
 
-    stage: Stage
+    target: StageTarget
     envelopes: Sequence[Envelope]
     metadata: Metadata
     """Metadata of that request, from its client."""
@@ -95,10 +95,10 @@ class BatchVerifier:
         self._pending: Sample | None = None
         self._has_sample = asyncio.Event()
 
-    def answered(self, run: LegRun, outcomes: Sequence[Outcome]) -> None:
+    def answered(self, run: StageRun, outcomes: Sequence[Outcome]) -> None:
         """Take a sample of a batch of several requests that was answered, if it is its turn. Raises nothing."""
         settings = self._in_force.settings.batch_verification
-        if not settings.fraction or not run.stage.alone:
+        if not settings.fraction or not run.target.alone:
             return
         history = self._histories.setdefault(run.effect.batch.model, _History())
         history.batches += 1
@@ -109,7 +109,7 @@ class BatchVerifier:
         if isinstance(answer, bytes) and sum(len(each.envelope.message) for each in clients) <= MAX_BATCH_BYTES:
             history.next_batch = history.batches + _batches_between(history, settings)
             envelopes = [client.envelope for client in clients]
-            self._pending = Sample(run.stage, envelopes, clients[position].forwarded_metadata, position, answer)
+            self._pending = Sample(run.target, envelopes, clients[position].forwarded_metadata, position, answer)
             self._has_sample.set()
 
     async def run(self, driver: Driver, discovery: Discovery, gate: Gate) -> None:
@@ -119,7 +119,7 @@ class BatchVerifier:
             sample = self._pending
             assert sample, "the event is set with it"
             try:
-                if await _idle(sample.stage.backend, driver):
+                if await _idle(sample.target.backend, driver):
                     sample = replace(sample, metadata=forwarded(sample.metadata, gate.credential_headers()))
                     await self._verify(sample, discovery)
             except (CallFailed, ScatterError) as error:
@@ -145,7 +145,7 @@ class BatchVerifier:
                 merged = (await _execute(sample, sample.envelopes))[sample.position]
                 found = await asyncio.to_thread(difference, merged, alone, tolerance)
                 result = "different" if found else "inconclusive"
-        if self._directory.catalog.loaded.get(sample.stage.backend) != catalog.loaded.get(sample.stage.backend):
+        if self._directory.catalog.loaded.get(sample.target.backend) != catalog.loaded.get(sample.target.backend):
             result = "inconclusive"
         self._metrics.verified[model, result] += 1
         history = self._histories[model]
@@ -268,6 +268,6 @@ async def _idle(backend: Backend, driver: Driver) -> bool:
 async def _execute(sample: Sample, envelopes: Sequence[Envelope]) -> list[bytes]:
     """Execute requests of a sample as one batch; their answers. Raises CallFailed and ScatterError."""
     payload = Payload(envelopes, OutputSizes(), None)
-    message = payload.request(sample.stage)
-    answer = await sample.stage.backend.ask(INFER, message, sample.metadata, timeout_s=CALL_TIMEOUT_S)
+    message = payload.request(sample.target)
+    answer = await sample.target.backend.ask(INFER, message, sample.metadata, timeout_s=CALL_TIMEOUT_S)
     return payload.outcomes(answer)

@@ -118,7 +118,7 @@ class Inference:
         admit     it is numbered, and waits, unless its time is up or too many wait (`scheduling.driver.Driver.admit`)
         schedule  the engine takes it in and asks the policy (`scheduling.clock.LiveEngine.take_in`), which answers now,
                   or when other requests, the end of a batch or a timer have it decide
-        run       the engine's StartLeg has its batch gathered and sent (`scheduling.legs.Legs.start`)
+        run       the engine's StartStage has its batch gathered and sent (`scheduling.stages.Stages.start`)
         divide    the batch's answer is cut into those of its requests (`scheduling.payload.Payload.outcomes`)
         answer    the client is given its own (`scheduling.in_flight.WaitingClients.settle`), and its server sends it
         """

@@ -1,7 +1,7 @@
 """How models of one Triton slow each other down, and whether they take turns, though it would run them at once.
 
-A leg that runs alone takes its time; beside k others it takes 1 + s * k times as long, where s is the slowdown: 0 where
-nobody is in the way, as on a machine with cores to spare, and 1 where one GPU is sliced among all that run.
+A stage that runs alone takes its time; beside k others it takes 1 + s * k times as long, where s is the slowdown: 0
+where nobody is in the way, as on a machine with cores to spare, and 1 where one GPU is sliced among all that run.
 
 Where a GPU is sliced among all that run, two batches at once are both done when the second would have been done alone:
 one after the other the first is done sooner, and both take what they were planned to take. But where a model cannot
@@ -20,28 +20,28 @@ from tidegate.api import Model
 from tidegate.engine.estimates.lateness import LARGEST_SHARE
 
 ALONE: Final = 0.1
-"""A leg that was beside others for a smaller share of its time ran alone."""
+"""A stage that was beside others for a smaller share of its time ran alone."""
 LATEST: Final = 32
-"""So many legs that ran alone are remembered of each model, rows and shape; and of each model."""
+"""So many stages that ran alone are remembered of each model, rows and shape; and of each model."""
 FEWEST: Final = 4
 """After so many it is known what they take."""
 MEMORY: Final = 100
-"""Over how many legs beside others the slowdown is an average."""
+"""Over how many stages beside others the slowdown is an average."""
 KNOWN: Final = 30
 """After so many it is known."""
 WORST: Final = 2.0
-"""No leg counts for a larger slowdown: what takes longer was held up by something else."""
+"""No stage counts for a larger slowdown: what takes longer was held up by something else."""
 
-LegKey = tuple[str, int, str]
-"""What tells how long a leg takes alone: its model, rows and shape."""
+StageKey = tuple[str, int, str]
+"""What tells how long a stage takes alone: its model, rows and shape."""
 
 
 @dataclass(slots=True)
-class _Leg:
+class _Stage:
     """One that is with its Triton."""
 
     batch_id: int
-    key: LegKey
+    key: StageKey
     began_ns: int = 0
     busy_ns: int = 0
     """The integral over busy workers when it began."""
@@ -50,47 +50,48 @@ class _Leg:
 
 
 class Slowdown:
-    """One Triton's. The legs of a worker run one after the other, those of several beside each other."""
+    """One Triton's. The stages of a worker run one after the other, those of several beside each other."""
 
     def __init__(self) -> None:
-        self._queues: dict[int, deque[_Leg]] = {}
-        """The legs of each worker that is busy, by its id; the first one runs."""
+        self._queues: dict[int, deque[_Stage]] = {}
+        """The stages of each worker that is busy, by its id; the first one runs."""
         self.seen_ns = 0
-        """When a leg was sent or over last."""
+        """When a stage was sent or over last."""
         self._busy_ns = 0
         self._crowded_ns = 0
-        self._alone: dict[LegKey, deque[int]] = {}
-        """What legs took that ran alone."""
+        self._alone: dict[StageKey, deque[int]] = {}
+        """What stages took that ran alone."""
         self._latest: dict[str, deque[int]] = {}
-        """The same, by model; of legs beside others what they would have taken, once the slowdown is known."""
-        self._legs: Counter[str] = Counter()
+        """The same, by model; of stages beside others what they would have taken, once the slowdown is known."""
+        self._stages: Counter[str] = Counter()
         """How many have ended well, by model."""
         self._extra_ns = 0.0
-        """How much longer legs took beside others; a moving sum, as are the next two."""
+        """How much longer stages took beside others; a moving sum, as are the next two."""
         self._beside_ns = 0.0
         """How long others ran meanwhile, each counted."""
         self._shared_ns = 0.0
         """How long at least one of them did."""
         self._count = 0
 
-    def sent(self, now_ns: int, worker_id: int, batch_id: int, key: LegKey) -> None:
-        """A batch's leg is sent to a worker: it runs once those that were sent there before are over."""
+    def sent(self, now_ns: int, worker_id: int, batch_id: int, key: StageKey) -> None:
+        """A batch's stage is sent to a worker: it runs once those that were sent there before are over."""
         self._go_on(now_ns)
         queue = self._queues.setdefault(worker_id, deque())
-        queue.append(leg := _Leg(batch_id, key))
+        queue.append(stage := _Stage(batch_id, key))
         if len(queue) == 1:
-            self._begin(now_ns, leg)
+            self._begin(now_ns, stage)
 
     def over(self, now_ns: int, worker_id: int, batch_id: int, *, teaches: bool) -> None:
-        """A leg that was sent runs no more. `teaches`: whether it has ended well, so that its time tells something."""
+        """A stage that was sent runs no more. `teaches`: whether it has ended well, so that its time tells
+        something."""
         self._go_on(now_ns)
         queue = self._queues[worker_id]
-        leg = next(each for each in queue if each.batch_id == batch_id)
-        is_first = leg is queue[0]
+        stage = next(each for each in queue if each.batch_id == batch_id)
+        is_first = stage is queue[0]
         if is_first and teaches:
-            took_ns, busy_ns = now_ns - leg.began_ns, self._busy_ns - leg.busy_ns
-            self._learn(leg.key, took_ns, busy_ns - took_ns, self._crowded_ns - leg.crowded_ns)
-        queue.remove(leg)
+            took_ns, busy_ns = now_ns - stage.began_ns, self._busy_ns - stage.busy_ns
+            self._learn(stage.key, took_ns, busy_ns - took_ns, self._crowded_ns - stage.crowded_ns)
+        queue.remove(stage)
         if not queue:
             del self._queues[worker_id]
         elif is_first:
@@ -107,18 +108,18 @@ class Slowdown:
 
     @property
     def active(self) -> frozenset[str]:
-        """The models that have run more than a few legs."""
-        return frozenset(model for model, count in self._legs.items() if count >= FEWEST)
+        """The models that have run more than a few stages."""
+        return frozenset(model for model, count in self._stages.items() if count >= FEWEST)
 
     def took_ns(self, model: str) -> tuple[int, int] | None:
-        """What legs of a model take alone: half of them, and nine of ten, at most; None before that is known."""
+        """What stages of a model take alone: half of them, and nine of ten, at most; None before that is known."""
         latest = self._latest.get(model, ())
         if len(latest) < FEWEST:
             return None
         return round(median(latest)), round(quantiles(latest, n=10)[-1])
 
     def forget(self) -> None:
-        """The slowdown is to be learned anew; what legs take alone is known still."""
+        """The slowdown is to be learned anew; what stages take alone is known still."""
         self._extra_ns = self._beside_ns = self._shared_ns = 0.0
         self._count = 0
 
@@ -129,12 +130,12 @@ class Slowdown:
             self._crowded_ns += since_ns
         self.seen_ns = now_ns
 
-    def _begin(self, now_ns: int, leg: _Leg) -> None:
-        leg.began_ns, leg.busy_ns, leg.crowded_ns = now_ns, self._busy_ns, self._crowded_ns
+    def _begin(self, now_ns: int, stage: _Stage) -> None:
+        stage.began_ns, stage.busy_ns, stage.crowded_ns = now_ns, self._busy_ns, self._crowded_ns
 
-    def _learn(self, key: LegKey, took_ns: int, beside_ns: int, shared_ns: int) -> None:
-        """A leg took so long; others ran so long meanwhile, each counted, and some of them for `shared_ns`."""
-        self._legs[key[0]] += 1
+    def _learn(self, key: StageKey, took_ns: int, beside_ns: int, shared_ns: int) -> None:
+        """A stage took so long; others ran so long meanwhile, each counted, and some of them for `shared_ns`."""
+        self._stages[key[0]] += 1
         alone = self._alone.get(key)
         if shared_ns <= ALONE * took_ns:
             if alone is None:

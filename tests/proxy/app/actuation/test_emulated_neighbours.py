@@ -54,7 +54,7 @@ BESIDE_MS = 2 * ALONE_MS
 
 @contextmanager
 def asked_without_end(address: str, model: str) -> Iterator[list[float]]:
-    """Two clients, so that a leg is always waiting; the milliseconds of each answer, both clients' in one list."""
+    """Two clients, so that a stage is always waiting; the milliseconds of each answer, both clients' in one list."""
     over, taken_ms = threading.Event(), list[float]()
 
     def ask() -> None:
@@ -80,8 +80,8 @@ def asked_without_end(address: str, model: str) -> Iterator[list[float]]:
             thread.join()
 
 
-def leg_ms(taken_ms: list[float]) -> float:
-    """What a leg takes from now on: each answer waits for the leg of the other client, too."""
+def stage_ms(taken_ms: list[float]) -> float:
+    """What a stage takes from now on: each answer waits for the stage of the other client, too."""
     before = len(taken_ms)
     wait_until(lambda: len(taken_ms) > before + 24, "answers")
     return median(taken_ms[before + 4 :]) / 2
@@ -110,14 +110,14 @@ def test_who_was_moved_slows_its_neighbours_down(start_live: Callable[..., Live]
 
     with asked_without_end(address(stays.name), "a") as of_a:
         with asked_without_end(address(moves.name), "b"):
-            assert ALONE_MS <= leg_ms(of_a) < 1.3 * ALONE_MS, "another GPU's worker is no neighbour"
+            assert ALONE_MS <= stage_ms(of_a) < 1.3 * ALONE_MS, "another GPU's worker is no neighbour"
         Told.wants = first.model_copy(update={"workers": (stays, on_the_first(moves, 50, first))})
         live.wait_for("done")
         assert live.serving == ["beside-50", stays.name]
         with asked_without_end(address("beside-50"), "b") as of_b:
-            # A neighbour idles for a moment between two legs, longer where the machine is busy.
-            assert ALONE_MS + 0.7 * (BESIDE_MS - ALONE_MS) < leg_ms(of_a) < 1.3 * BESIDE_MS
-            assert ALONE_MS + 0.7 * (BESIDE_MS - ALONE_MS) < leg_ms(of_b) < 1.3 * BESIDE_MS
+            # A neighbour idles for a moment between two stages, longer where the machine is busy.
+            assert ALONE_MS + 0.7 * (BESIDE_MS - ALONE_MS) < stage_ms(of_a) < 1.3 * BESIDE_MS
+            assert ALONE_MS + 0.7 * (BESIDE_MS - ALONE_MS) < stage_ms(of_b) < 1.3 * BESIDE_MS
             os.kill(live.pid("beside-50"), signal.SIGKILL)
             wait_until(lambda: not live.tritons.is_running("beside-50"), "its Triton to end")
-            assert leg_ms(of_a) < 1.3 * ALONE_MS, "who was killed is no neighbour"
+            assert stage_ms(of_a) < 1.3 * ALONE_MS, "who was killed is no neighbour"

@@ -1,6 +1,6 @@
 """What was decided, the latest; of the others only how many there are."""
 
-from tidegate.api import Batch, Dispatch, Drop, Leg, Request, RequestArrived, WorkerLost
+from tidegate.api import Batch, Dispatch, Drop, Request, RequestArrived, Stage, WorkerLost
 from tidegate.observation import Fail
 from tidegate_proxy.app.dashboard.decisions import SHOWN, latest_decisions
 from tidegate_proxy.app.dashboard.moments import Moments
@@ -12,7 +12,7 @@ def test_the_latest_are_told_in_order_and_the_others_counted() -> None:
     moments = Moments(most=1000, longest_ns=10**12)
     for number in range(3 * SHOWN):
         event = RequestArrived(number * MS, Request(number, "m", 1, number * MS))
-        batch = Batch(number, "m", (number,), (Leg(0, "m", number * MS, MS),))
+        batch = Batch(number, "m", (number,), (Stage(0, "m", number * MS, MS),))
         moments.told(event, [Dispatch(batch)] if number % 2 else ())
         moments.handled(event, (), ())
     found, more = latest_decisions(reversed(moments.latest), moments.answers, lambda ns: ns / MS, {0: "gpu0"})

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.proxy.app.dashboard.moments import MS
-from tidegate.api import NEVER, Batch, Leg, Request, Worker
-from tidegate.engine import StartLeg
-from tidegate.observation.reducer import SentLeg
+from tidegate.api import NEVER, Batch, Request, Stage, Worker
+from tidegate.engine import StartStage
+from tidegate.observation.reducer import SentStage
 from tidegate_proxy.app.dashboard.figures import MOST_SHAPES, SHOWN_WORST, WINDOW_NS, Figures
 from tidegate_proxy.app.dashboard.recent import Recent
 
@@ -27,10 +27,10 @@ requests = st.builds(
 
 def ran(recent: Recent, batch: int, *ids: int, at_ns: int, took_ms: int = 10, shape: str = "") -> None:
     """A batch whose requests came 20 ms before it began."""
-    leg = Leg(0, "m", at_ns, 10 * MS)
-    begun = StartLeg(Batch(batch, "m", ids, (leg,)), 0, len(ids), shape)
+    stage = Stage(0, "m", at_ns, 10 * MS)
+    begun = StartStage(Batch(batch, "m", ids, (stage,)), 0, len(ids), shape)
     ended_ns = at_ns + took_ms * MS
-    recent.leg_ran(begun, at_ns, ended_ns)
+    recent.stage_ran(begun, at_ns, ended_ns)
     came_ns = at_ns - 20 * MS
     requests = [Request(each, "m", 1, came_ns, came_ns + 50 * MS, shape=shape) for each in ids]
     recent.answered(begun.batch, requests, ended_ns)
@@ -42,12 +42,12 @@ def test_rates_shares_and_percentiles_of_the_window() -> None:
     ran(recent, 1, 2, at_ns=1 * S + 500 * MS, took_ms=40)
     recent.dropped(1 * S, Request(3, "m", 1, 0), "deadline")
     recent.cancelled(1 * S, Request(4, "m", 1, 0))
-    legs = figures.take(recent.take(), 2 * S)
-    assert [(bar.start_us, bar.took_us, bar.planned_us, bar.requests, bar.first_request) for bar in legs.bars] == [
+    stages = figures.take(recent.take(), 2 * S)
+    assert [(bar.start_us, bar.took_us, bar.planned_us, bar.requests, bar.first_request) for bar in stages.bars] == [
         (1_000_000, 10_000, 10_000, 2, 0),
         (1_500_000, 40_000, 10_000, 1, 2),
     ]
-    assert (legs.names, legs.more) == (["m"], 0)
+    assert (stages.names, stages.more) == (["m"], 0)
     rows, _ = figures.models({"m": 50.0, "idle": None}, {"m": 7})
     idle, m = rows
     assert (idle.name, idle.rate_rps, idle.in_time, idle.p50_ms) == ("idle", 0.0, None, None)
@@ -61,7 +61,7 @@ def test_workers_are_busy_with_what_ran_and_with_what_runs() -> None:
     figures, recent = Figures(0), Recent()
     ran(recent, 0, 0, at_ns=1 * S, took_ms=500)
     figures.take(recent.take(), 2 * S)
-    running = SentLeg(StartLeg(Batch(1, "m", (1,), (Leg(1, "m", 0, 1),)), 0, 1), 1 * S)
+    running = SentStage(StartStage(Batch(1, "m", (1,), (Stage(1, "m", 0, 1),)), 0, 1), 1 * S)
     workers = [(Worker(0, "w0", ("m",)), "up"), (Worker(1, "w1", ("m",)), "away")]
     rows, more = figures.workers(workers, {1: running})
     assert [(row.name, row.state, row.busy, row.running) for row in rows] == [
@@ -78,7 +78,7 @@ def test_a_worker_keeps_its_lane_and_its_figures_though_a_plan_gives_it_another_
     assert [bar.worker for bar in figures.take(recent.take(), 2 * S).bars] == [0]
     after = Worker(7, "gpu/0", ("m", "loaded"))
     figures.know([after])
-    recent.leg_ran(StartLeg(Batch(1, "m", (1,), (Leg(7, "m", 0, 1),)), 0, 1), 3 * S, 4 * S)
+    recent.stage_ran(StartStage(Batch(1, "m", (1,), (Stage(7, "m", 0, 1),)), 0, 1), 3 * S, 4 * S)
     assert [bar.worker for bar in figures.take(recent.take(), 4 * S).bars] == [0]
     (row,), _ = figures.workers([(after, "up")], {})
     assert (row.id, row.name, row.busy) == (0, "gpu/0", 1.5 / 4)
@@ -92,8 +92,8 @@ def test_planned_against_actual_and_shapes_are_bounded() -> None:
         ran(recent, 1000 + number, 1000 + number, at_ns=1 * S, took_ms=15, shape="x:0")
     figures.take(recent.take(), 2 * S)
     shapes = figures.shapes()
-    most = max(shapes, key=lambda shape: shape.legs)
-    assert (most.shape, most.legs, most.planned_ms, most.took_ms, most.over) == ("x:0", 4, 10.0, 13.75, 0.75)
+    most = max(shapes, key=lambda shape: shape.stages)
+    assert (most.shape, most.stages, most.planned_ms, most.took_ms, most.over) == ("x:0", 4, 10.0, 13.75, 0.75)
     assert len(figures._shapes[0][1]) == MOST_SHAPES
 
 
@@ -128,7 +128,7 @@ def test_each_request_is_counted_once_and_none_is_worse_than_those_that_are_show
             case "answered":
                 how = "in time" if slo_ms is None or took_ms <= slo_ms else "late"
                 latencies.setdefault(model, []).append(took_ms)
-                recent.answered(Batch(number, model, (number,), (Leg(0, model, 0, 1),)), [request], ended_ns)
+                recent.answered(Batch(number, model, (number,), (Stage(0, model, 0, 1),)), [request], ended_ns)
             case "dropped":
                 recent.dropped(ended_ns, request, "deadline")
             case "failed":
@@ -161,17 +161,17 @@ def test_each_request_is_counted_once_and_none_is_worse_than_those_that_are_show
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.integers(1, 4), st.integers(0, 99)), max_size=40)
 )
-def test_each_leg_is_counted_once(drawn: list[tuple[str, int, int, int]]) -> None:
+def test_each_stage_is_counted_once(drawn: list[tuple[str, int, int, int]]) -> None:
     figures, recent = Figures(0), Recent()
     busy: Counter[int] = Counter()
     sizes: dict[str, Counter[int]] = {}
     for number, (model, worker_id, rows, took_ms) in enumerate(drawn):
-        batch = Batch(number, model, (number,), (Leg(worker_id, model, 0, 50 * MS),))
-        recent.leg_ran(StartLeg(batch, 0, rows), S, S + took_ms * MS)
+        batch = Batch(number, model, (number,), (Stage(worker_id, model, 0, 50 * MS),))
+        recent.stage_ran(StartStage(batch, 0, rows), S, S + took_ms * MS)
         busy[worker_id] += took_ms
         sizes.setdefault(model, Counter())[rows] += 1
-    legs = figures.take(recent.take(), 2 * S)
-    assert [(legs.names[bar.model], bar.worker, bar.rows, bar.took_us // 1000, bar.batch) for bar in legs.bars] == [
+    stages = figures.take(recent.take(), 2 * S)
+    assert [(stages.names[bar.model], bar.worker, bar.rows, bar.took_us // 1000, bar.batch) for bar in stages.bars] == [
         (model, worker_id, rows, took_ms, number) for number, (model, worker_id, rows, took_ms) in enumerate(drawn)
     ]
     assert {row.name: Counter(row.sizes) for row in figures.models({}, {})[0]} == sizes
@@ -180,5 +180,5 @@ def test_each_leg_is_counted_once(drawn: list[tuple[str, int, int, int]]) -> Non
         round(min(1.0, busy[number] / 2000), 4) for number in range(3)
     ]
     shapes = figures.shapes()
-    assert sum(shape.legs for shape in shapes) == len(drawn)
-    assert round(sum(shape.over * shape.legs for shape in shapes)) == sum(took_ms > 50 for *_, took_ms in drawn)
+    assert sum(shape.stages for shape in shapes) == len(drawn)
+    assert round(sum(shape.over * shape.stages for shape in shapes)) == sum(took_ms > 50 for *_, took_ms in drawn)

@@ -14,10 +14,10 @@ from tidegate_proxy.app.dashboard.routes import LivePage
 from tidegate_proxy.app.dashboard.snapshot import (
     Bad,
     Decision,
-    LegBar,
     ModelRow,
     ShapeRow,
     Snapshot,
+    StageBar,
     TrialRow,
     TrialSection,
     TrialSide,
@@ -26,7 +26,7 @@ from tidegate_proxy.app.dashboard.snapshot import (
 from tidegate_proxy.app.dashboard.source import Hello
 from tidegate_proxy.app.dashboard.viewers import Viewers
 from tidegate_proxy.app.dashboard.what_if import WhatIf
-from tidegate_proxy.app.dashboard.why import Companion, Explanation, LegFigures, Part, StepLine
+from tidegate_proxy.app.dashboard.why import Companion, Explanation, Part, StageFigures, StepLine
 from tidegate_proxy.servers.http.exchange import Exchange
 from tidegate_proxy.servers.http.interface import Receive, Scope, Send
 from tidegate_proxy.servers.http.server import start_server
@@ -59,14 +59,14 @@ class Hostile:
         ]
         workers = [WorkerRow(0, EVIL, EVIL, "up", 0.5, 1), WorkerRow(1, LONG, "k", "ejected", 0.0, 0)]
         shapes = [ShapeRow(EVIL, EVIL, EVIL, EVIL, 4, 9, 20.0, 25.0, 0.5)]
-        legs = [LegBar(0, 0, 9_500_000, 100_000, 50_000, 4, 4, 1, 7)]
+        stages = [StageBar(0, 0, 9_500_000, 100_000, 50_000, 4, 4, 1, 7)]
         decisions = [Decision(9_900.0, "dispatch", EVIL, EVIL, EVIL, EVIL, 2, 7), Decision(9_950.0, "lost", "")]
         worst = [
             Bad(7, EVIL, "late", 9_000.0, 70.0, 20.0, ""),
             Bad(8, EVIL, "dropped", 9_000.0, 70.0, None, EVIL),
             Bad(9, LONG, "in time", 9_000.0, 10.0, -40.0, ""),
         ]
-        figures = (models, 1, workers, 1, shapes, [EVIL], legs, 1, decisions, 1, worst)
+        figures = (models, 1, workers, 1, shapes, [EVIL], stages, 1, decisions, 1, worst)
         return Snapshot(10_000.0, 10.0, *figures, viewers, 1.5, self._trial())
 
     @staticmethod
@@ -77,11 +77,11 @@ class Hostile:
 
     async def story(self, request_id: int) -> Explanation | None:
         steps = [StepLine(0.0, "arrived", EVIL)]
-        legs = [LegFigures(EVIL, EVIL, 4, 5.0, 6.0, 50.0, 64.0)]
+        stages = [StageFigures(EVIL, EVIL, 4, 5.0, 6.0, 50.0, 64.0)]
         return Explanation(
             request_id, EVIL, EVIL, EVIL, 1, 8_930.0, "late", 70.0, 50.0, f"Why: {EVIL}", EVIL,
             [Part("batch", 5.0), Part("worker", 1.0), Part("ran", 50.0), Part("longer", 14.0)],
-            1, 4, [Companion(8, 1, 2.0)], 2, legs, [(EVIL, 3, 30.0)], steps,
+            1, 4, [Companion(8, 1, 2.0)], 2, stages, [(EVIL, 3, 30.0)], steps,
         )  # fmt: skip
 
     async def what_if(self, at_ms: int | None) -> object:

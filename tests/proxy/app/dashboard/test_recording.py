@@ -79,8 +79,8 @@ def test_any_instant_of_it(recording: Recording) -> None:
     assert (m.slo_ms, n.slo_ms) == (60.0, 40.0)
     assert [worker.name for worker in snapshot.workers] == ["w0", "w1"]
     assert 0 < snapshot.workers[0].busy <= 1
-    assert all(leg.start_us + leg.took_us >= 2e6 and leg.start_us <= 12e6 for leg in snapshot.legs)
-    assert {snapshot.names[leg.model] for leg in snapshot.legs} == {"m", "n"}
+    assert all(stage.start_us + stage.took_us >= 2e6 and stage.start_us <= 12e6 for stage in snapshot.stages)
+    assert {snapshot.names[stage.model] for stage in snapshot.stages} == {"m", "n"}
     assert snapshot.decisions
     assert recording.at(0).models[0].rate_rps == 0
     assert recording.at(10**9).workers  # after its end

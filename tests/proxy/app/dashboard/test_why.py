@@ -119,7 +119,7 @@ def test_one_that_was_tried_again_is_told_of_its_last_batch() -> None:
         [],
         [run(0, batch=1, worker=1, at_ns=4 * MS, last_ns=16 * MS)],
     )
-    assert (story.batch, [leg.worker for leg in story.legs]) == (1, ["w1"])
+    assert (story.batch, [stage.worker for stage in story.stages]) == (1, ["w1"])
     assert parts(story) == {"batch": 4.0, "ran": 16.0}
 
 

@@ -14,16 +14,16 @@ from tidegate.api import ExecutionTimes, Profile, Request
 from tidegate.engine.estimates.batch_law import MIN_BATCHES, Alone, BatchLaw
 
 WINDOW = 512
-"""How many of the latest legs make a distribution."""
+"""How many of the latest stages make a distribution."""
 POINTS = 64
 """How many points of a distribution are told."""
 MOST_POINTS = 2 * POINTS
 """How many points of several distributions together are looked at."""
 FIRST = 8
-"""It is told for the first time when so many legs were seen, then at every doubling, then every FURTHER."""
+"""It is told for the first time when so many stages were seen, then at every doubling, then every FURTHER."""
 FURTHER = 64
 GIVEN = 64
-"""What was told by others counts until so many legs were seen."""
+"""What was told by others counts until so many stages were seen."""
 MOVED = 0.02
 """It is told again where its mean, a tenth of it at either end, its noise, or what a batch takes, moved by so much."""
 EVERY = 8
@@ -38,7 +38,7 @@ Key = tuple[str, str, str]
 
 
 class _Seen:
-    """The legs of one key."""
+    """The stages of one key."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -2,7 +2,7 @@
 
 A batch of r rows, padded to its longest request, takes `(c0 + r * (longest - c0)) * noise`, and a request that ran
 alone took `own * noise`, too. Noise is the same for all requests of a batch: the longest of several is longer than one
-of them only by what is their own. Legs of one request cannot tell the two apart, batches of several do, by how long
+of them only by what is their own. Stages of one request cannot tell the two apart, batches of several do, by how long
 they take and by how far that scatters.
 """
 
@@ -26,7 +26,7 @@ LATELY = 1 / 16
 FADE_OF_LIKELIHOOD = 0.98
 """The weight of the batches before a batch beside it, for the noise."""
 MAX_ALONE = 16
-"""So many legs of one request count beside batches: they are seldom, and soon say what was."""
+"""So many stages of one request count beside batches: they are seldom, and soon say what was."""
 SURE = 2.0
 """So many standard deviations below its mean is what a normal variable takes at least."""
 LEAST = 0.5
@@ -93,7 +93,7 @@ class _Sums:
             self.others_durations[number] = fade * self.others_durations[number] + weight * others * duration_ns
 
     def total(self, hypothesis: int) -> tuple[float, float]:
-        """The sums of `rows ** 2` and of `rows * duration`, legs of one request among them."""
+        """The sums of `rows ** 2` and of `rows * duration`, stages of one request among them."""
         return self.rows2 + self.alone_weight / self.alone.mean_ns, self.durations[hypothesis] + self.alone_weight
 
 

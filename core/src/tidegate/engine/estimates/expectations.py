@@ -7,14 +7,14 @@ import msgspec
 
 from tidegate.api import Batch, Model, Policy, Profile, ProfileKey, Request, Worker
 from tidegate.api.profile import SURPRISE
-from tidegate.engine.estimates.learner import KNOWN_LEGS, ProfileLearner
+from tidegate.engine.estimates.learner import KNOWN_STAGES, ProfileLearner
 from tidegate.engine.estimates.shapes import Shapes, least_of_new, profile_of_new
 
 PATIENCE_NS = 500_000_000
-"""How long no leg of a key starts or ends, while workers are idle, before its expectation is doubted."""
+"""How long no stage of a key starts or ends, while workers are idle, before its expectation is doubted."""
 PROBES = 4
-PATIENCE_LEGS = 10
-"""How probes are spread: after so many in a row that took as expected, they wait for so many legs of one row.
+PATIENCE_STAGES = 10
+"""How probes are spread: after so many in a row that took as expected, they wait for so many stages of one row.
 
 So a partition that is truly too slow has workers that others need for at most about a tenth of the time.
 """
@@ -28,17 +28,17 @@ class _Tracked:
     """What is expected when the learned is doubted."""
     learner: ProfileLearner
     probe: Profile
-    """What the latest probe is let through under: the base, or less where hardly a leg has shown that to be true."""
+    """What the latest probe is let through under: the base, or less where hardly a stage has shown that to be true."""
     confirmed: int = 0
-    """How many legs on warm workers took about as long as the base says."""
+    """How many stages on warm workers took about as long as the base says."""
     active_ns: int = -PATIENCE_NS
-    """When a leg last started or ended, or the expectation was doubted."""
+    """When a stage last started or ended, or the expectation was doubted."""
     awaits_probe: bool = False
-    """Whether `probe` is expected, as no leg has started yet."""
+    """Whether `probe` is expected, as no stage has started yet."""
     probing: bool = False
-    """Whether no leg was observed since it was doubted."""
+    """Whether no stage was observed since it was doubted."""
     probes: int = 0
-    """How often it was doubted since a leg took much less than was expected."""
+    """How often it was doubted since a stage took much less than was expected."""
 
     @property
     def tries_less(self) -> bool:
@@ -53,15 +53,15 @@ class Expectations:
     that are known (`meet`).
 
     What is expected decides what runs, and what runs decides what is expected. Where that ends with nothing running,
-    because policies drop requests that seem hopeless, the expectation is doubted: one leg, the probe, is let through
+    because policies drop requests that seem hopeless, the expectation is doubted: one stage, the probe, is let through
     under the base profile, and decides what is expected from then on. What was derived from other shapes is a guess,
     which is doubted at the first request that is dropped for it: then the least is expected that it may take. What was
-    measured, or told, is doubted where it lets nothing run and hardly a leg has shown it to be true: it may be of
+    measured, or told, is doubted where it lets nothing run and hardly a stage has shown it to be true: it may be of
     another machine.
     """
 
     def __init__(self, profiles: Iterable[Profile], *, learn: bool, quantile: float = Policy.quantile) -> None:
-        """`quantile`: the share of legs that what is planned covers, where that is learned."""
+        """`quantile`: the share of stages that what is planned covers, where that is learned."""
         self.profiles = {profile.key: profile for profile in profiles}
         """The profiles as they stand now."""
         self.version = 0
@@ -75,9 +75,9 @@ class Expectations:
         """What learns a profile, by (partition, kind) and then by shape."""
         self._tracked: dict[ProfileKey, _Tracked] = {}
         self._keys_of: dict[tuple[str, str], dict[ProfileKey, None]] = {}
-        """The keys that legs of a model and a shape may have."""
+        """The keys that stages of a model and a shape may have."""
         self._running: dict[int, ProfileKey] = {}
-        """The keys of legs that run, by batch."""
+        """The keys of stages that run, by batch."""
         self._warm: dict[int, set[str]] = {}
         """The partitions that have run, by worker."""
         for profile in self.profiles.values():
@@ -101,7 +101,7 @@ class Expectations:
                     )
 
     def cover(self, quantile: float) -> None:
-        """Plan for this share of legs from now on; what is published moves with the next legs."""
+        """Plan for this share of stages from now on; what is published moves with the next stages."""
         self._quantile = quantile
         for of_shapes in self._learners.values():
             for learner in of_shapes.values():
@@ -149,13 +149,13 @@ class Expectations:
             keys.update(((base.partition, base.kind, shape), None) for base in bases)
         return new
 
-    def leg_started(self, now_ns: int, batch: Batch, leg: int, kind: str, shape: str) -> ProfileKey | None:
-        """A leg of a batch of requests of this shape runs from now on, on a worker of this kind.
+    def stage_started(self, now_ns: int, batch: Batch, stage: int, kind: str, shape: str) -> ProfileKey | None:
+        """A stage of a batch of requests of this shape runs from now on, on a worker of this kind.
 
         If it is the probe of a doubted expectation: returns the key of which what was expected before is to be
         expected again until it has ended, once the policy is told (`recall`).
         """
-        key = (batch.legs[leg].partition, kind, shape)
+        key = (batch.stages[stage].partition, kind, shape)
         tracked = self._tracked.get(key)
         if tracked is None:
             return None
@@ -173,15 +173,15 @@ class Expectations:
             self._expect(key, tracked.learner.published)
         return self.profiles[key]
 
-    def leg_ended(self, now_ns: int, batch_id: int) -> None:
-        """The leg of a batch that ran does so no more, however that came."""
+    def stage_ended(self, now_ns: int, batch_id: int) -> None:
+        """The stage of a batch that ran does so no more, however that came."""
         if key := self._running.pop(batch_id, None):
             self._tracked[key].active_ns = now_ns
 
     def observe(self, partition: str, worker: Worker, shape: str, rows: int, duration_ns: int) -> Profile | None:
-        """A leg took this long; returns the profile that is expected from now on, where that has moved.
+        """A stage took this long; returns the profile that is expected from now on, where that has moved.
 
-        The first leg of a partition on a worker warms it up, which may take many times as long and passes: it is
+        The first stage of a partition on a worker warms it up, which may take many times as long and passes: it is
         hearsay, and no request is given up for that.
         """
         key = (partition, worker.kind, shape)
@@ -222,7 +222,7 @@ class Expectations:
         Something else is expected of them once the policy is told (`expect_after_doubt`): until then it plans with what
         it knows.
 
-        `idle(partition, kind)` gives the workers that could run a leg now.
+        `idle(partition, kind)` gives the workers that could run a stage now.
         """
         keys = self._keys_of.get((dropped.model, dropped.shape), {})
         budget_ns = dropped.deadline_ns - dropped.arrival_ns
@@ -268,10 +268,10 @@ class Expectations:
         """A worker that hosts nothing else has nothing better to do than to probe."""
         if self._tracked[key].probes < PROBES or any(len(worker.hosts) == 1 for worker in idle):
             return PATIENCE_NS
-        return max(PATIENCE_NS, PATIENCE_LEGS * self.profiles[key].planned_ns(1))
+        return max(PATIENCE_NS, PATIENCE_STAGES * self.profiles[key].planned_ns(1))
 
     def _is_mere_guess(self, key: ProfileKey) -> bool:
-        """Whether no leg has told anything of a shape whose profile was derived from others."""
+        """Whether no stage has told anything of a shape whose profile was derived from others."""
         return key in self._guessed and not self._tracked[key].learner.seen
 
     @staticmethod
@@ -297,9 +297,9 @@ class Expectations:
         return profile
 
     def _is_known(self, key: ProfileKey) -> bool:
-        """Whether more is known of a shape than what was derived from others; of the empty one, its own legs."""
+        """Whether more is known of a shape than what was derived from others; of the empty one, its own stages."""
         tracked = self._tracked.get(key)
-        if tracked and tracked.learner.seen >= KNOWN_LEGS:
+        if tracked and tracked.learner.seen >= KNOWN_STAGES:
             return True
         return bool(key[2]) and key not in self._guessed
 
@@ -310,7 +310,7 @@ class Expectations:
         key, others = profile.key, self._learners.setdefault(profile.key[:2], {})
         learner = ProfileLearner(profile, self._quantile, others, guessed=key in self._guessed)
         others[profile.shape] = learner
-        if tracked := self._tracked.get(key):  # legs of it may be running
+        if tracked := self._tracked.get(key):  # stages of it may be running
             tracked.base, tracked.learner, tracked.awaits_probe = least or profile, learner, False
             tracked.probe, tracked.probing, tracked.confirmed = tracked.base, False, 0
         else:

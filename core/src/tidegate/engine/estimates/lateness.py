@@ -8,8 +8,8 @@ LATEST = 128
 """Wake-ups that decide; what is planned for does not fall before so many were seen, nor more often."""
 SHARE = 0.99
 """The share of the wake-ups that are no later than what is planned for."""
-UNSEEN_LEGS = 64
-"""After so many legs without a wake-up, half of what is planned for is: so much of it may be why nobody waits."""
+UNSEEN_STAGES = 64
+"""After so many stages without a wake-up, half of what is planned for is: so much of it may be why nobody waits."""
 TOO_SHORT_NS, TOO_LONG = 20_000, 0.1
 """A slack is told anew when it was too short by so many nanoseconds, or too long by such a share."""
 
@@ -27,20 +27,20 @@ class Lateness:
         self.slack_ns = slack_ns
         self._latest: deque[int] = deque(maxlen=LATEST)
         self._until_fall = LATEST
-        self._unseen_legs = 0
+        self._unseen_stages = 0
 
-    def leg_started(self) -> int | None:
-        """A leg starts; returns the slack where it falls for want of wake-ups."""
-        self._unseen_legs += 1
-        if self._unseen_legs < UNSEEN_LEGS or self.slack_ns <= TOO_SHORT_NS:
+    def stage_started(self) -> int | None:
+        """A stage starts; returns the slack where it falls for want of wake-ups."""
+        self._unseen_stages += 1
+        if self._unseen_stages < UNSEEN_STAGES or self.slack_ns <= TOO_SHORT_NS:
             return None
-        self._unseen_legs = 0
+        self._unseen_stages = 0
         self.slack_ns //= 2
         return self.slack_ns
 
     def observe(self, late_ns: int) -> int | None:
         """Take in one wake-up; returns the slack where that has moved enough to be worth telling."""
-        self._unseen_legs = 0
+        self._unseen_stages = 0
         self._latest.append(late_ns)
         self._until_fall -= 1
         if (late_ns <= self.slack_ns and self._until_fall > 0) or len(self._latest) == 1:
@@ -76,14 +76,14 @@ class Headroom:
         self._deviation_ns = AT_FIRST_NS / 2
 
     def observe(self, lag_ns: int) -> None:
-        """The answers of a batch were handed over this long after its last leg had ended."""
+        """The answers of a batch were handed over this long after its last stage had ended."""
         surprise = lag_ns - self._mean_ns
         self._mean_ns += GAIN * surprise
         self._deviation_ns += GAIN * (abs(surprise) - self._deviation_ns)
 
     @property
     def way_ns(self) -> int:
-        """How long the way from the end of a leg to the client is on average; what is kept free is longer."""
+        """How long the way from the end of a stage to the client is on average; what is kept free is longer."""
         return round(UNSEEN * self._mean_ns)
 
     def before(self, deadline_ns: int, now_ns: int) -> int:

@@ -1,14 +1,14 @@
-"""Profiles corrected by what is observed: what legs take, and how much longer they may take.
+"""Profiles corrected by what is observed: what stages take, and how much longer they may take.
 
 For each (partition, kind, shape) `base(rows) + a*rows + c` is expected: the base profile and a learned linear
-correction (`Correction`). What is planned is that and a margin up to a high quantile of what legs took, which
-follows how far legs of a size stray (`Spread`): where batches wait for the last moment, whatever takes longer than
+correction (`Correction`). What is planned is that and a margin up to a high quantile of what stages took, which
+follows how far stages of a size stray (`Spread`): where batches wait for the last moment, whatever takes longer than
 planned is late. With a linear base this re-learns alpha and beta; with a measured table it keeps the table's shape. A
-leg lasts from its dispatch until its answer is there: the delays of control and data (Symphony, figure 18) are learned
-with it.
+stage lasts from its dispatch until its answer is there: the delays of control and data (Symphony, figure 18) are
+learned with it.
 
-It is robust by construction. The first legs are judged together, from the middle one of them, and every later one by
-how far legs have strayed from what was expected: an outlier (a stall of the host, a compilation) counts as at most
+It is robust by construction. The first stages are judged together, from the middle one of them, and every later one by
+how far stages have strayed from what was expected: an outlier (a stall of the host, a compilation) counts as at most
 one that strayed far, so that it moves the margin, which is a quantile, and hardly the correction, which is the centre.
 """
 
@@ -23,15 +23,15 @@ from tidegate.api.profile import SURPRISE
 from tidegate.engine.estimates.shapes import elements_of
 
 FADING = 0.98
-"""Weight of a leg after each later one."""
+"""Weight of a stage after each later one."""
 PRIOR = 2.0
-"""Legs that the prior is worth: half is the same at any size, half is a share. It decides where all take as long."""
+"""Stages that the prior is worth: half is the same at any size, half is a share. It decides where all take as long."""
 LEAST = 1e-6
-"""The least share: legs that never stray have some spread, too."""
+"""The least share: stages that never stray have some spread, too."""
 
 
 class Spread:
-    """The mean absolute deviation of legs by what they are expected to take: `same_ns + share * expected_ns`.
+    """The mean absolute deviation of stages by what they are expected to take: `same_ns + share * expected_ns`.
 
     A delay of the host or of a network is the same at any size; a GPU that others disturb strays in proportion.
     """
@@ -39,12 +39,13 @@ class Spread:
     __slots__ = ("_d", "_t", "_td", "_tt", "_w", "same_ns", "share")
 
     def __init__(self) -> None:
-        self._w = self._t = self._tt = self._d = self._td = 0.0  # weighted sums over legs
+        self._w = self._t = self._tt = self._d = self._td = 0.0  # weighted sums over stages
         self.same_ns = 0.0
         self.share = LEAST
 
     def add(self, expected_ns: float, deviation_ns: float) -> None:
-        """A leg of which so much was expected took so much more, or less (absolute): what that tells, `learn` says."""
+        """A stage of which so much was expected took so much more, or less (absolute): what that tells, `learn`
+        says."""
         self._w = FADING * self._w + 1
         self._t = FADING * self._t + expected_ns
         self._tt = FADING * self._tt + expected_ns * expected_ns
@@ -52,7 +53,7 @@ class Spread:
         self._td = FADING * self._td + expected_ns * deviation_ns
 
     def learn(self) -> None:
-        """Take what legs have told: least squares with the prior, of which neither part is negative."""
+        """Take what stages have told: least squares with the prior, of which neither part is negative."""
         mean_ns, deviation_ns = self._t / self._w, self._d / self._w
         w, d = self._w + PRIOR, self._d + PRIOR * deviation_ns / 2
         tt, td = self._tt + PRIOR * mean_ns * mean_ns, self._td + PRIOR * mean_ns * deviation_ns / 2
@@ -70,32 +71,33 @@ class Spread:
         return self.same_ns > 0 or self.share > LEAST
 
     def at(self, expected_ns: float) -> float:
-        """The mean absolute deviation of a leg of which so much is expected, in ns; positive."""
+        """The mean absolute deviation of a stage of which so much is expected, in ns; positive."""
         return self.same_ns + self.share * max(1.0, expected_ns)
 
 
 FORGETTING = 0.995
 """Weight of an observation after each later one: the last two hundred or so decide."""
 SHIFTED, FORGETTING_THEN = 1.0, 0.85
-"""What legs take has changed where the last of them stray to one side, by so many times the usual on average: the last
-few decide then."""
+"""What stages take has changed where the last of them stray to one side, by so many times the usual on average: the
+last few decide then."""
 LATELY = 1 / 16
 """The gain of that average."""
 FARTHEST = 5.0
-"""A leg counts in it as straying by so many times the usual at most: four in a row make a change, and no fewer."""
+"""A stage counts in it as straying by so many times the usual at most: four in a row make a change, and no fewer."""
 RIDGE = 0.02
-"""Observations that the prior is worth where legs do not stray at all."""
+"""Observations that the prior is worth where stages do not stray at all."""
 UNSURE = 0.3
-"""How wrong a prior's slope may be, as a share of what legs take per row: who strays by more says less than it does."""
+"""How wrong a prior's slope may be, as a share of what stages take per row: who strays by more says less than it
+does."""
 
 
 class Correction:
     """`slope * rows / max_rows + offset` in ns: what is added to a base profile.
 
     Where the sizes of batches do not tell, as where all had one, what the base says of rows stands: so larger batches
-    are tried, and smaller ones are not believed to take much less. How much sizes have to tell depends on how far legs
-    stray. Whatever they say, a larger batch takes no less than a smaller one, and a row no more in it than alone,
-    unless the base has it so.
+    are tried, and smaller ones are not believed to take much less. How much sizes have to tell depends on how far
+    stages stray. Whatever they say, a larger batch takes no less than a smaller one, and a row no more in it than
+    alone, unless the base has it so.
     """
 
     def __init__(self, base: Profile) -> None:
@@ -112,7 +114,7 @@ class Correction:
         """Begin anew."""
         self.slope = self.offset = 0.0
         self.w = self.x = self.xx = self._r = self._xr = 0.0  # weighted sums over observations
-        self.t = self.xt = 0.0  # the same of what legs took, rather than of their residuals
+        self.t = self.xt = 0.0  # the same of what stages took, rather than of their residuals
         self._usual_ns = 0.0
         self._lately = 0.0
 
@@ -126,9 +128,9 @@ class Correction:
         self._solve()
 
     def add(self, rows: int, residual_ns: float, taken_ns: float, usual_ns: float, weight: float) -> None:
-        """A leg took `taken_ns`, so much longer than the base has it.
+        """A stage took `taken_ns`, so much longer than the base has it.
 
-        `usual_ns`: how far legs stray on average. `weight`: what it says, beside an average leg.
+        `usual_ns`: how far stages stray on average. `weight`: what it says, beside an average stage.
         """
         x = rows / self._most_rows
         keep = FORGETTING if abs(self._lately) < SHIFTED else FORGETTING_THEN
@@ -143,7 +145,7 @@ class Correction:
         self._solve()
 
     def strays(self, by: float) -> None:
-        """The next leg strays by so many times the usual from what this has it."""
+        """The next stage strays by so many times the usual from what this has it."""
         self._lately += LATELY * (max(-FARTHEST, min(FARTHEST, by)) - self._lately)
 
     def _solve(self) -> None:
@@ -166,14 +168,14 @@ class Correction:
 
 
 LATEST = 256
-"""How many legs decide on the margin."""
+"""How many stages decide on the margin."""
 ENOUGH = 64
-"""A shape with fewer legs than that borrows from others how far legs stray: from all together as many as decide."""
-KNOWN_LEGS = 2
-"""A shape of which so many legs were seen tells something about others."""
+"""A shape with fewer stages than that borrows from others how far stages stray: from all together as many as decide."""
+KNOWN_STAGES = 2
+"""A shape of which so many stages were seen tells something about others."""
 TOLD_APART = 1e-3
-"""Legs tell what a batch costs from what its elements cost where the variance of their elements, rows included, is such
-a share of the mean square: 320 elements in batches of four rows and 640 in batches of two are one and the same."""
+"""Stages tell what a batch costs from what its elements cost where the variance of their elements, rows included, is
+such a share of the mean square: 320 elements in batches of four rows and 640 in batches of two are one and the same."""
 FAR, ALWAYS_NEAR = 5, 0.05
 """An outlier is what strays by so many times the usual, and by such a share of the latency besides.
 
@@ -203,22 +205,22 @@ class ProfileLearner:
         guessed: bool = False,
     ) -> None:
         """`others`: the learners of the same partition and kind, by shape, this one among them. `guessed`: the base was
-        derived from other shapes, so that a few legs are worth telling of.
+        derived from other shapes, so that a few stages are worth telling of.
         """
         self._base = base
         self._published = base
         self.quantile = quantile
-        """The share of legs that what is planned covers."""
+        """The share of stages that what is planned covers."""
         self._others = others
         self._elements = elements_of(base.shape)
         self._first_look = 2 if guessed else PUBLISH_EVERY
-        """The first legs are looked at when so many are seen, and at every doubling."""
+        """The first stages are looked at when so many are seen, and at every doubling."""
         self._first: list[tuple[int, int]] = []
-        """Rows and duration of the first legs, while they are judged together."""
+        """Rows and duration of the first stages, while they are judged together."""
         self._warming: list[float] = []
-        """How many times as long as expected legs took that warmed a worker up, before any other was seen."""
+        """How many times as long as expected stages took that warmed a worker up, before any other was seen."""
         self.is_hearsay = False
-        """Whether what it told is from such legs."""
+        """Whether what it told is from such stages."""
         self._forget()
 
     def _forget(self) -> None:
@@ -231,21 +233,21 @@ class ProfileLearner:
         self._correction.forget()
         self._spread = Spread()
         self._rows: deque[int] = deque(maxlen=LATEST)
-        """The rows of the latest legs."""
+        """The rows of the latest stages."""
         self._residuals: deque[float] = deque(maxlen=LATEST)
         """How much longer than the base has it these took."""
         self._most_rows = 0
-        """The rows of the largest leg so far."""
+        """The rows of the largest stage so far."""
 
     @property
     def seen(self) -> int:
-        """How many legs were observed, since the last doubts."""
+        """How many stages were observed, since the last doubts."""
         return self._seen
 
     @property
     def _knows(self) -> bool:
-        """Whether its legs tell something about other shapes."""
-        return min(self._seen, len(self._rows)) >= KNOWN_LEGS
+        """Whether its stages tell something about other shapes."""
+        return min(self._seen, len(self._rows)) >= KNOWN_STAGES
 
     @property
     def published(self) -> Profile:
@@ -253,7 +255,7 @@ class ProfileLearner:
         return self._published
 
     def observe(self, rows: int, duration_ns: int) -> Profile | None:
-        """Take in one leg; returns the corrected profile when it has moved enough to be worth telling."""
+        """Take in one stage; returns the corrected profile when it has moved enough to be worth telling."""
         self._seen += 1
         if self._seen <= PUBLISH_EVERY:
             self._first.append((rows, duration_ns))
@@ -273,16 +275,16 @@ class ProfileLearner:
         return learned
 
     def observe_warming(self, rows: int, duration_ns: int) -> Profile | None:
-        """Take in the first leg on a worker; returns what is expected for it where nothing better is known.
+        """Take in the first stage on a worker; returns what is expected for it where nothing better is known.
 
         It may take many times as long as those that follow, but no less: where several workers have shown that the base
-        is far too short, the quickest of them is believed until the first leg on a warm worker decides.
+        is far too short, the quickest of them is believed until the first stage on a warm worker decides.
         """
         if self._seen or (self._published is not self._base and not self.is_hearsay):
             return None
         self._warming.append(duration_ns / self._base.expected_ns(rows))
         least = min(self._warming)
-        if len(self._warming) < KNOWN_LEGS or least < SURPRISE:
+        if len(self._warming) < KNOWN_STAGES or least < SURPRISE:
             return None
         learned = self._base.scaled(least)
         if self.is_hearsay and learned == self._published:
@@ -291,7 +293,7 @@ class ProfileLearner:
         return learned
 
     def doubt(self, base: Profile) -> bool:
-        """Forget what was observed: the very next leg decides. False where no more than this base is expected."""
+        """Forget what was observed: the very next stage decides. False where no more than this base is expected."""
         told = self._published
         if not any(told.planned_ns(rows) > (1 + TOO_LONG) * base.planned_ns(rows) for rows in base.every_size):
             return False
@@ -300,9 +302,9 @@ class ProfileLearner:
         return True
 
     def _judge_together(self) -> None:
-        """Fit the first legs anew: none strays further from the middle one than most do, at its number of rows.
+        """Fit the first stages anew: none strays further from the middle one than most do, at its number of rows.
 
-        A leg of more rows may besides take as much longer as it has rows: of batches as large nothing is known yet.
+        A stage of more rows may besides take as much longer as it has rows: of batches as large nothing is known yet.
         """
         factors = [duration_ns / self._base.expected_ns(rows) for rows, duration_ns in self._first]
         middle = median_low(factors)
@@ -328,7 +330,7 @@ class ProfileLearner:
             self._fit(rows, self._base.expected_ns(rows), residual_ns, self._spread.at(fitted_ns))
 
     def _judge(self, rows: int, duration_ns: int) -> None:
-        """Fit a later leg, which strays no further than legs have done."""
+        """Fit a later stage, which strays no further than stages have done."""
         base_ns = self._base.expected_ns(rows)
         expected_ns = base_ns + self._correction.at(rows)
         usual_ns = self._spread.at(expected_ns)
@@ -342,14 +344,14 @@ class ProfileLearner:
         self._fit(rows, base_ns, expected_ns + surprise - base_ns, usual_ns)
 
     def _is_look(self) -> bool:
-        """After doubts the very first leg decides whether more are sent after it."""
+        """After doubts the very first stage decides whether more are sent after it."""
         seen = self._seen
         if seen >= PUBLISH_EVERY or seen & (seen - 1):
             return seen % PUBLISH_EVERY == 0
         return seen >= self._first_look or (seen > 1 and self._is_far_off())
 
     def _is_far_off(self) -> bool:
-        """Whether all of the first legs say that what is expected is not even nearly right."""
+        """Whether all of the first stages say that what is expected is not even nearly right."""
         told = self._published
         return all(took_ns > SURPRISE * told.planned_ns(rows) for rows, took_ns in self._first) or all(
             SURPRISE * took_ns < told.expected_ns(rows) for rows, took_ns in self._first
@@ -359,7 +361,7 @@ class ProfileLearner:
         return self._base.expected_ns(rows) + self._correction.at(rows)
 
     def _fit(self, rows: int, base_ns: float, residual_ns: float, strays_ns: float) -> None:
-        """Add one residual to the base: it says the less, the farther legs stray of which so much was expected."""
+        """Add one residual to the base: it says the less, the farther stages stray of which so much was expected."""
         correction, spread = self._correction, self._spread
         self._most_rows = max(self._most_rows, rows)
         taken_ns = residual_ns + base_ns
@@ -370,7 +372,7 @@ class ProfileLearner:
         self._residuals.append(residual_ns)
 
     def _heed_others(self) -> None:
-        """Let the law over all shapes, `offset + slope * rows * elements`, decide what the own legs do not tell.
+        """Let the law over all shapes, `offset + slope * rows * elements`, decide what the own stages do not tell.
 
         Shapes of different sizes teach what rows cost, but only with batches of several rows among them: that a larger
         picture takes longer does not say that two pictures take twice as long. Believed too early, no two would ever be
@@ -404,13 +406,13 @@ class ProfileLearner:
             self._correction.believe(steep, most - steep)
 
     def _strays(self, most: int = LATEST) -> list[tuple[int, float]]:
-        """Rows of each of the latest legs, and how much longer it took than the correction has it, in ns."""
+        """Rows of each of the latest stages, and how much longer it took than the correction has it, in ns."""
         correction = self._correction.at
         latest = list(zip(self._rows, self._residuals, strict=True))[-most:]
         return [(rows, residual - correction(rows)) for rows, residual in latest]
 
     def _margin(self) -> float:
-        """What covers the given share of the latest legs, besides what is expected: so many times the spread."""
+        """What covers the given share of the latest stages, besides what is expected: so many times the spread."""
         spread = self._spread.at
         sizes = set(self._rows)
         added_ns = {rows: self._correction.at(rows) for rows in sizes}
@@ -433,7 +435,7 @@ class ProfileLearner:
         return max(0.0, self._ranked(above))
 
     def _ranked(self, ordered: list[float]) -> float:
-        """The quantile; the longest of n is exceeded by one leg in n + 1: the rank counts the next leg, too."""
+        """The quantile; the longest of n is exceeded by one stage in n + 1: the rank counts the next stage, too."""
         return ordered[min(len(ordered), ceil(self.quantile * (len(ordered) + 1))) - 1]
 
     def _corrected(self) -> Profile:

@@ -3,7 +3,7 @@
 from tidegate.api import Advise, AnyCommand, Batch, CancelTimer, Dispatch, Drop, Preempt, Request, Reroute, SetTimer
 from tidegate.engine.kernel.invariants import BooksBroken, InvariantViolation, check_deadlines, check_dispatch
 from tidegate.engine.kernel.state import State
-from tidegate.observation import CancelLeg
+from tidegate.observation import CancelStage
 
 
 def apply(state: State, command: AnyCommand) -> None:
@@ -50,8 +50,8 @@ def _dispatch(state: State, batch: Batch) -> None:
 def depart(state: State, batch: Batch, taken: list[Request], rows: int) -> None:
     """Send a batch, of these requests, on its way: they are queued no more."""
     state.next_batch_id = batch.id + 1
-    state.succession.offered.difference_update([leg.worker_id for leg in batch.legs])
-    state.waiting.starts(batch.model, taken, rows, sum(leg.duration_ns for leg in batch.legs))
+    state.succession.offered.difference_update([stage.worker_id for stage in batch.stages])
+    state.waiting.starts(batch.model, taken, rows, sum(stage.duration_ns for stage in batch.stages))
     state.flights.depart(state.now_ns, batch, taken, rows)
 
 
@@ -72,4 +72,4 @@ def _preempt(state: State, command: Preempt) -> None:
         raise InvariantViolation(3, f"batch {command.batch_id} is preempted but does not run")
     if not flight.preempted:
         flight.preempted = True
-        state.effects.append(CancelLeg(flight.batch, flight.leg))
+        state.effects.append(CancelStage(flight.batch, flight.stage))

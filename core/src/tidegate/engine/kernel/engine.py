@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from tidegate.api import (
     NEVER,
     BatchFailed,
-    LegFinished,
     Policy,
     PolicyOptions,
     Profile,
@@ -19,6 +18,7 @@ from tidegate.api import (
     RequestArrived,
     RequestCancelled,
     Setup,
+    StageFinished,
     TimerFired,
     WakeSlackUpdated,
     Worker,
@@ -80,14 +80,16 @@ class Engine:
         """`strict`: a policy's fault is raised instead of being isolated. `learn`: correct the profiles online.
 
         `max_tries`: how often a request is tried whose workers fail; then the failure is its answer. `first_lead_ns`:
-        how early, before a leg is expected to end, the first batch is sent behind it; 0: never. `stories`: what `story`
-        is to know; None: nothing is kept. `policies`: makes the policy of a PolicyChanged; None: each is refused.
+        how early, before a stage is expected to end, the first batch is sent behind it; 0: never. `stories`: what
+        `story` is to know; None: nothing is kept. `policies`: makes the policy of a PolicyChanged; None: each is
+        refused.
         """
         setup = policy.setup
         self.name = name
         """The name of the policy that decides, as long as it does not break."""
         self.reducer = Reducer()
-        """What became of requests and legs, and what is under way: drivers and figures read it, and tell it of readers.
+        """What became of requests and stages, and what is under way: drivers and figures read it, and tell it of
+        readers.
 
         What a reader raises is a fault of the driver's. Those who watch and are to be isolated are observers.
         """
@@ -163,12 +165,12 @@ class Engine:
     def has_work(self, worker_id: int) -> bool:
         """Whether anything is booked on a worker, be it one that the plan does without and that only finishes it."""
         booked = self._state.fleet.bookings.get(worker_id)
-        return booked is not None and bool(booked.legs)
+        return booked is not None and bool(booked.stages)
 
     def is_awaited(self, worker_id: int) -> bool:
-        """Whether anything may follow at once when the leg that runs on a worker ends."""
+        """Whether anything may follow at once when the stage that runs on a worker ends."""
         booked = self._state.fleet.bookings.get(worker_id)
-        return self.queued > 0 or booked is None or len(booked.legs) > 1
+        return self.queued > 0 or booked is None or len(booked.stages) > 1
 
     def idle_in_time(self, request: Request, profiles: Mapping[ProfileKey, Profile]) -> Worker | None:
         """An idle worker on which a request of an unsplit model would be in time by these profiles, started now."""
@@ -228,8 +230,8 @@ class Engine:
         if state.waiting.is_due(event.now_ns):
             self._policy.tell_all(state.waiting.expire(event.now_ns))
         if state.overlap.is_due(event.now_ns):
-            # A worker whose leg ends with this event is told after that.
-            ends = event.worker_id if isinstance(event, LegFinished | BatchFailed) else None
+            # A worker whose stage ends with this event is told after that.
+            ends = event.worker_id if isinstance(event, StageFinished | BatchFailed) else None
             for news in due_news(state, ends):
                 self._policy.tell(news)
 
@@ -279,7 +281,7 @@ class Engine:
     def start_anew(self, event: AnyStimulus, fault: Exception) -> list[AnyEffect]:
         """Make the books again after a fault of the engine's own met an event. Returns what the driver has to do.
 
-        What was observed before (`reducer`) holds: legs that run go on, and requests that waited wait again. Requests
+        What was observed before (`reducer`) holds: stages that run go on, and requests that waited wait again. Requests
         that the event names fail, if it does not end them (invariant 9). `handle` calls this by itself; a driver does
         where `handle` raised.
         """
@@ -309,7 +311,7 @@ class Engine:
         return state.effects
 
     def _sent_requests(self) -> set[int]:
-        """The ids of the requests in batches of which a leg runs."""
+        """The ids of the requests in batches of which a stage runs."""
         return {request_id for sent in self.reducer.sent.values() for request_id in sent.effect.batch.request_ids}
 
     def _named_by(self, event: AnyStimulus) -> Sequence[int]:
@@ -320,13 +322,14 @@ class Engine:
                 return (event.request.id,)
             case RequestCancelled():
                 return (event.request_id,)
-            case LegFinished() | BatchFailed():
+            case StageFinished() | BatchFailed():
                 sent = self.reducer.sent.get(event.batch_id)
                 return sent.effect.batch.request_ids if sent else ()
         return ()
 
     def _make_books(self, event: AnyStimulus, before: State, waiting: Sequence[Request]) -> int | None:
-        """Begin with new books: the legs that run, then `waiting`. Returns the id of a request that breaks them again.
+        """Begin with new books: the stages that run, then `waiting`. Returns the id of a request that breaks them
+        again.
 
         None: they are made. `before`: the books that the event broke, of which only workers and profiles are read.
         """
@@ -341,7 +344,9 @@ class Engine:
             workers = {worker.id: worker for worker in event.workers}
         sent = self.reducer.sent.values()
         leaving = {
-            leg.worker_id: before.fleet.bookings[leg.worker_id].worker for leg in sent if leg.worker_id not in workers
+            stage.worker_id: before.fleet.bookings[stage.worker_id].worker
+            for stage in sent
+            if stage.worker_id not in workers
         }
         setup = before.succession.setup(
             before.models.values(), [*workers.values(), *leaving.values()], before.next_batch_id
@@ -350,11 +355,11 @@ class Engine:
         state, now_ns = self._state, event.now_ns
         state.now_ns, state.tries = now_ns, before.tries
         state.retry.broke(now_ns)
-        for leg in sent:
+        for stage in sent:
             requests = [
-                request for number in leg.effect.batch.request_ids if (request := self.reducer.open.get(number))
+                request for number in stage.effect.batch.request_ids if (request := self.reducer.open.get(number))
             ]
-            state.flights.resume(now_ns, leg, requests)
+            state.flights.resume(now_ns, stage, requests)
         for worker_id in leaving:
             state.fleet.dismiss(worker_id)
         met = None

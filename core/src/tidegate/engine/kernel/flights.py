@@ -1,25 +1,26 @@
-"""Batches on their way: booked on workers, each leg started when its time has come and its worker is free."""
+"""Batches on their way: booked on workers, each stage started when its time has come and its worker is free."""
 
 from collections.abc import Callable
 
 import msgspec
 
-from tidegate.api import Batch, BatchFailed, Leg, LegFinished, Profile, Request, Reroute
+from tidegate.api import Batch, BatchFailed, Profile, Request, Reroute, Stage, StageFinished
 from tidegate.engine.books import Bookings, Fleet, Flight
 from tidegate.engine.estimates.expectations import Expectations
-from tidegate.engine.kernel.invariants import InvariantViolation, check_legs
+from tidegate.engine.kernel.invariants import InvariantViolation, check_stages
 from tidegate.engine.kernel.overlap import Overlap
 from tidegate.engine.timers import Timers
-from tidegate.observation import SentLeg, StartLeg
+from tidegate.observation import SentStage, StartStage
 
 
 class Flights:
     """The batches that were dispatched and have not ended."""
 
     def __init__(
-        self, fleet: Fleet, expectations: Expectations, overlap: Overlap, started: Callable[[StartLeg, str], None]
+        self, fleet: Fleet, expectations: Expectations, overlap: Overlap, started: Callable[[StartStage, str], None]
     ) -> None:
-        """`overlap` learns which legs run; `started(leg, kind of its worker)` is told of every leg that is sent."""
+        """`overlap` learns which stages run; `started(stage, kind of its worker)` is told of every stage that is
+        sent."""
         self._fleet = fleet
         self._expectations = expectations
         self._overlap = overlap
@@ -34,7 +35,7 @@ class Flights:
 
     @property
     def next_start_ns(self) -> int:
-        """When a leg may start whose worker is free already; NEVER where none waits for that."""
+        """When a stage may start whose worker is free already; NEVER where none waits for that."""
         return self._planned_starts.next_ns
 
     def get(self, batch_id: int) -> Flight | None:
@@ -46,62 +47,65 @@ class Flights:
         flight = self._by_batch[batch.id] = Flight(batch, requests, rows, requests[0].shape)
         for request in requests:
             self._of_request[request.id] = flight
-        for leg in batch.legs:
-            self._fleet.bookings[leg.worker_id].book(leg, flight)
+        for stage in batch.stages:
+            self._fleet.bookings[stage.worker_id].book(stage, flight)
         self._start_or_wait(now_ns, flight)
 
-    def resume(self, now_ns: int, sent: SentLeg, requests: list[Request]) -> None:
-        """Take in a batch whose leg runs since before the books were made: legs on one worker in their order."""
+    def resume(self, now_ns: int, sent: SentStage, requests: list[Request]) -> None:
+        """Take in a batch whose stage runs since before the books were made: stages on one worker in their order."""
         effect = sent.effect
         batch, bookings = effect.batch, self._fleet.bookings
-        flight = self._by_batch[batch.id] = Flight(batch, requests, effect.rows, effect.shape, effect.leg)
+        flight = self._by_batch[batch.id] = Flight(batch, requests, effect.rows, effect.shape, effect.stage)
         flight.running, flight.sent_ns = True, sent.sent_ns
         for request in requests:
             self._of_request[request.id] = flight
         booked = bookings[sent.worker_id]
-        flight.early_ns = None if booked.legs else 0
-        for leg in batch.legs[effect.leg :]:
-            if leg.worker_id in bookings:
-                bookings[leg.worker_id].book(leg, flight)
+        flight.early_ns = None if booked.stages else 0
+        for stage in batch.stages[effect.stage :]:
+            if stage.worker_id in bookings:
+                bookings[stage.worker_id].book(stage, flight)
             else:
-                reason = f"worker {leg.worker_id} was lost"
-                flight.doomed = BatchFailed(now_ns, batch.id, effect.leg, leg.worker_id, reason, retry=True)
-        self._expectations.leg_started(sent.sent_ns, batch, effect.leg, booked.worker.kind, effect.shape)
+                reason = f"worker {stage.worker_id} was lost"
+                flight.doomed = BatchFailed(now_ns, batch.id, effect.stage, stage.worker_id, reason, retry=True)
+        self._expectations.stage_started(sent.sent_ns, batch, effect.stage, booked.worker.kind, effect.shape)
         if flight.early_ns is not None:
-            first = batch.legs[effect.leg]
+            first = batch.stages[effect.stage]
             self._overlap.begins(sent.sent_ns, booked.worker, flight, self._profile(first, booked, flight))
 
     def reroute(self, now_ns: int, command: Reroute) -> None:
-        """Other workers and instants for the last legs. Raises InvariantViolation."""
+        """Other workers and instants for the last stages. Raises InvariantViolation."""
         flight = self._by_batch.get(command.batch_id)
         if flight is None or flight.preempted:
             raise InvariantViolation(3, f"batch {command.batch_id} is rerouted but is not on its way")
-        legs = flight.batch.legs
-        first = len(legs) - len(command.legs)
-        before = legs[first:]
-        if first < flight.leg + flight.running:
-            raise InvariantViolation(3, f"batch {command.batch_id} is rerouted from leg {first} on, which has begun")
-        if [leg.partition for leg in command.legs] != [leg.partition for leg in before]:
-            partitions = [leg.partition for leg in before]
+        stages = flight.batch.stages
+        first = len(stages) - len(command.stages)
+        before = stages[first:]
+        if first < flight.stage + flight.running:
+            raise InvariantViolation(3, f"batch {command.batch_id} is rerouted from stage {first} on, which has begun")
+        if [stage.partition for stage in command.stages] != [stage.partition for stage in before]:
+            partitions = [stage.partition for stage in before]
             raise InvariantViolation(3, f"batch {command.batch_id} is rerouted: it has to go through {partitions}")
-        batch = msgspec.structs.replace(flight.batch, legs=legs[:first] + command.legs)
-        earliest_ns = max(now_ns, legs[first - 1].end_ns) if first > flight.leg else now_ns
+        batch = msgspec.structs.replace(flight.batch, stages=stages[:first] + command.stages)
+        earliest_ns = max(now_ns, stages[first - 1].end_ns) if first > flight.stage else now_ns
         bookings = self._fleet.bookings
-        struck = [leg for leg in before if leg.worker_id in bookings and bookings[leg.worker_id].strike(leg)]
+        struck = [stage for stage in before if stage.worker_id in bookings and bookings[stage.worker_id].strike(stage)]
         try:
-            check_legs(earliest_ns, batch, bookings, first=first)
+            check_stages(earliest_ns, batch, bookings, first=first)
         except InvariantViolation:
-            for leg in struck:
-                bookings[leg.worker_id].book(leg, flight)
+            for stage in struck:
+                bookings[stage.worker_id].book(stage, flight)
             raise
         flight.batch = batch
-        for leg in command.legs:
-            bookings[leg.worker_id].book(leg, flight)
-        if all(leg.worker_id in bookings and leg in bookings[leg.worker_id].legs for leg in batch.legs[flight.leg :]):
-            flight.doomed = None  # else a leg before these lacks its worker
+        for stage in command.stages:
+            bookings[stage.worker_id].book(stage, flight)
+        if all(
+            stage.worker_id in bookings and stage in bookings[stage.worker_id].stages
+            for stage in batch.stages[flight.stage :]
+        ):
+            flight.doomed = None  # else a stage before these lacks its worker
         self._planned_starts.cancel(batch.id)
         self._start_or_wait(now_ns, flight)
-        self.start_next(now_ns, *(leg.worker_id for leg in before))
+        self.start_next(now_ns, *(stage.worker_id for stage in before))
 
     def leave(self, request_id: int) -> bool:
         """A client does not wait any more; its rows go on. False if it was not on its way."""
@@ -111,24 +115,25 @@ class Flights:
         flight.requests = [request for request in flight.requests if request.id != request_id]
         return True
 
-    def leg_over(self, event: LegFinished) -> Flight | None:
-        """A leg is over: its worker is free, its flight not yet on the next leg (`go_on`); ended after the last one.
+    def stage_over(self, event: StageFinished) -> Flight | None:
+        """A stage is over: its worker is free, its flight not yet on the next stage (`go_on`); ended after the last
+        one.
 
         None for a straggler of a batch that was given up.
         """
         flight = self._by_batch.get(event.batch_id)
-        if flight is None or not flight.running or flight.leg != event.leg:
+        if flight is None or not flight.running or flight.stage != event.stage:
             return None
-        leg = flight.batch.legs[event.leg]
-        self._strike(event.now_ns, self._fleet.bookings[leg.worker_id], flight, lambda booked: booked.strike(leg))
+        stage = flight.batch.stages[event.stage]
+        self._strike(event.now_ns, self._fleet.bookings[stage.worker_id], flight, lambda booked: booked.strike(stage))
         flight.running = False
-        flight.leg += 1
-        if flight.leg == len(flight.batch.legs):
+        flight.stage += 1
+        if flight.stage == len(flight.batch.stages):
             self._end(flight)
         return flight
 
     def go_on(self, now_ns: int, flight: Flight) -> None:
-        """Let a flight go on to its next leg, if it has not ended."""
+        """Let a flight go on to its next stage, if it has not ended."""
         if flight.batch.id in self._by_batch:
             self._start_or_wait(now_ns, flight)
 
@@ -136,25 +141,26 @@ class Flights:
         """Give a flight up that will not be answered: its workers are free of it."""
         self._end(flight)
         self._planned_starts.cancel(flight.batch.id)
-        for leg in flight.batch.legs:
-            if booked := self._fleet.bookings.get(leg.worker_id):
+        for stage in flight.batch.stages:
+            if booked := self._fleet.bookings.get(stage.worker_id):
                 self._strike(now_ns, booked, flight, lambda booked: booked.clear(flight))
 
     def cut_off(self, now_ns: int, flight: Flight, lost_id: int) -> None:
         """A flight gets no further than to a worker that is lost: from there on its workers are free of it."""
-        legs = flight.batch.legs
-        first = next((at for at in range(flight.leg, len(legs)) if legs[at].worker_id == lost_id), len(legs))
-        freed = [leg for leg in legs[first:] if leg.worker_id in self._fleet.bookings]
-        for leg in freed:
-            self._fleet.bookings[leg.worker_id].strike(leg)
-        self.start_next(now_ns, *(leg.worker_id for leg in freed))
+        stages = flight.batch.stages
+        first = next((at for at in range(flight.stage, len(stages)) if stages[at].worker_id == lost_id), len(stages))
+        freed = [stage for stage in stages[first:] if stage.worker_id in self._fleet.bookings]
+        for stage in freed:
+            self._fleet.bookings[stage.worker_id].strike(stage)
+        self.start_next(now_ns, *(stage.worker_id for stage in freed))
 
     def doom(self, now_ns: int, lost: Bookings) -> list[Flight]:
-        """No leg starts any more of the flights that are booked on a worker that is lost, unless they are rerouted."""
+        """No stage starts any more of the flights that are booked on a worker that is lost, unless they are
+        rerouted."""
         doomed = list({id(flight): flight for flight in lost.flights}.values())
         reason = f"worker {lost.worker.name} was lost"
         for flight in doomed:
-            flight.doomed = BatchFailed(now_ns, flight.batch.id, flight.leg, lost.worker.id, reason, retry=True)
+            flight.doomed = BatchFailed(now_ns, flight.batch.id, flight.stage, lost.worker.id, reason, retry=True)
         return doomed
 
     def is_due(self, now_ns: int) -> bool:
@@ -175,43 +181,43 @@ class Flights:
             booked = self._fleet.bookings.get(worker_id)
             if booked and booked.flights:
                 flight = booked.flights[0]
-                if flight.batch.legs[flight.leg] is booked.legs[0]:
+                if flight.batch.stages[flight.stage] is booked.stages[0]:
                     self._start_or_wait(now_ns, flight)
 
     def _start_or_wait(self, now_ns: int, flight: Flight) -> None:
-        """Start a flight's next leg if its time has come, its worker is free and nothing is booked before it.
+        """Start a flight's next stage if its time has come, its worker is free and nothing is booked before it.
 
         Or send it so that it is there when its worker is about to be free.
         """
-        leg = flight.batch.legs[flight.leg]
-        booked = self._fleet.bookings.get(leg.worker_id)
-        if flight.running or flight.doomed or booked is None or booked.is_lost or not booked.legs:
+        stage = flight.batch.stages[flight.stage]
+        booked = self._fleet.bookings.get(stage.worker_id)
+        if flight.running or flight.doomed or booked is None or booked.is_lost or not booked.stages:
             return  # what is doomed begins nothing more, whoever frees its next worker before it has failed
-        is_first = booked.legs[0] is leg
-        if not is_first and not booked.may_follow(now_ns, leg):
+        is_first = booked.stages[0] is stage
+        if not is_first and not booked.may_follow(now_ns, stage):
             return
-        if is_first and leg.start_ns > now_ns:
-            self._planned_starts.set(flight.batch.id, leg.start_ns)
+        if is_first and stage.start_ns > now_ns:
+            self._planned_starts.set(flight.batch.id, stage.start_ns)
             return
         flight.running, flight.sent_ns, flight.early_ns = True, now_ns, 0 if is_first else None
         if is_first:
-            self._overlap.begins(now_ns, booked.worker, flight, self._profile(leg, booked, flight))
-        self._started(StartLeg(flight.batch, flight.leg, flight.rows, flight.shape), booked.worker.kind)
+            self._overlap.begins(now_ns, booked.worker, flight, self._profile(stage, booked, flight))
+        self._started(StartStage(flight.batch, flight.stage, flight.rows, flight.shape), booked.worker.kind)
 
     def _strike(self, now_ns: int, booked: Bookings, flight: Flight, strike: Callable[[Bookings], object]) -> None:
-        """Legs of a flight are booked no more; what was on its way behind the one that ran runs now."""
+        """Stages of a flight are booked no more; what was on its way behind the one that ran runs now."""
         ran = booked.flights[0] if booked.flights else None
         strike(booked)
         if ran is not flight:
             return
         booked.free_ns = None
         self._overlap.ends(booked.worker.id)
-        if booked.flights and (following := booked.flights[0]).runs(booked.legs[0]):
+        if booked.flights and (following := booked.flights[0]).runs(booked.stages[0]):
             following.early_ns = now_ns - following.sent_ns
-            self._overlap.begins(now_ns, booked.worker, following, self._profile(booked.legs[0], booked, following))
+            self._overlap.begins(now_ns, booked.worker, following, self._profile(booked.stages[0], booked, following))
 
-    def _profile(self, leg: Leg, booked: Bookings, flight: Flight) -> Profile:
-        return self._expectations.profiles[leg.partition, booked.worker.kind, flight.shape]
+    def _profile(self, stage: Stage, booked: Bookings, flight: Flight) -> Profile:
+        return self._expectations.profiles[stage.partition, booked.worker.kind, flight.shape]
 
     def _end(self, flight: Flight) -> None:
         del self._by_batch[flight.batch.id]

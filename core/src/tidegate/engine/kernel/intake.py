@@ -9,7 +9,6 @@ from tidegate.api import (
     BatchFailed,
     ExecutionTimes,
     ExecutionTimesUpdated,
-    LegFinished,
     Model,
     Policy,
     ProfileUpdated,
@@ -17,6 +16,7 @@ from tidegate.api import (
     RequestArrived,
     RequestCancelled,
     Setup,
+    StageFinished,
     TimerFired,
     WorkerDelayed,
     WorkerJoined,
@@ -56,8 +56,8 @@ class Intake:
         match event:
             case RequestArrived():
                 self._arrive(event)
-            case LegFinished():
-                self._finish_leg(event)
+            case StageFinished():
+                self._finish_stage(event)
             case RequestCancelled():
                 self._cancel(event)
             case BatchFailed():
@@ -136,13 +136,13 @@ class Intake:
 
     # Batches -----------------------------------------------------------------------------------------------------
 
-    def _finish_leg(self, event: LegFinished) -> None:
+    def _finish_stage(self, event: StageFinished) -> None:
         state = self._state
-        flight = self._flights.leg_over(event)
+        flight = self._flights.stage_over(event)
         if flight is None:
             return
-        self._expectations.leg_ended(event.now_ns, event.batch_id)
-        if flight.leg == len(flight.batch.legs):
+        self._expectations.stage_ended(event.now_ns, event.batch_id)
+        if flight.stage == len(flight.batch.stages):
             state.tries.answered(flight.requests)
         if flight.early_ns and event.started_ns < (began_ns := flight.sent_ns + flight.early_ns):
             event = msgspec.structs.replace(event, started_ns=began_ns)
@@ -151,28 +151,28 @@ class Intake:
         self._succession.own_batches.discard(event.batch_id)
         self._policy.tell_ready(event.worker_id)
         if flight.doomed:
-            self._fail_flight(flight, msgspec.structs.replace(flight.doomed, now_ns=event.now_ns, leg=flight.leg))
+            self._fail_flight(flight, msgspec.structs.replace(flight.doomed, now_ns=event.now_ns, stage=flight.stage))
         else:
             self._flights.go_on(event.now_ns, flight)
         self._flights.start_next(event.now_ns, event.worker_id)
-        # Told of it earlier, a policy would plan with a leg that is over: preempt it, say.
+        # Told of it earlier, a policy would plan with a stage that is over: preempt it, say.
         if duration_ns is not None:
             self._learn(flight, event, duration_ns)
 
-    def _alone_ns(self, flight: Flight, event: LegFinished) -> int | None:
-        """What a leg that has just ended would have taken on an idle worker; None where that is not known."""
+    def _alone_ns(self, flight: Flight, event: StageFinished) -> int | None:
+        """What a stage that has just ended would have taken on an idle worker; None where that is not known."""
         worker = self._fleet.workers.get(event.worker_id)
         if worker is None:
             return None
-        partition = flight.batch.legs[event.leg].partition
+        partition = flight.batch.stages[event.stage].partition
         profile = self._expectations.profiles[partition, worker.kind, flight.shape]
         duration_ns = event.ended_ns - event.started_ns
-        return self._state.overlap.alone_ns(worker, flight, event.leg, duration_ns, profile)
+        return self._state.overlap.alone_ns(worker, flight, event.stage, duration_ns, profile)
 
-    def _learn(self, flight: Flight, event: LegFinished, duration_ns: int) -> None:
+    def _learn(self, flight: Flight, event: StageFinished, duration_ns: int) -> None:
         state = self._state
         if worker := self._fleet.workers.get(event.worker_id):
-            partition = flight.batch.legs[event.leg].partition
+            partition = flight.batch.stages[event.stage].partition
             learned = self._expectations.observe(partition, worker, flight.shape, flight.rows, duration_ns)
             if learned is not None:
                 self._policy.inform(ProfileUpdated(event.now_ns, learned))
@@ -192,9 +192,9 @@ class Intake:
 
     def _fail_flight(self, flight: Flight, event: BatchFailed) -> None:
         state = self._state
-        workers = dict.fromkeys(leg.worker_id for leg in flight.batch.legs[flight.leg :])
+        workers = dict.fromkeys(stage.worker_id for stage in flight.batch.stages[flight.stage :])
         self._flights.abort(event.now_ns, flight)
-        self._expectations.leg_ended(event.now_ns, flight.batch.id)
+        self._expectations.stage_ended(event.now_ns, flight.batch.id)
         again = []
         group_of = {request_id: number for number, group in enumerate(event.apart) for request_id in group}
         for request in flight.requests:
@@ -205,7 +205,7 @@ class Intake:
                 again.append(request)
             else:
                 state.fail(request, event.reason)
-        self._flights.start_next(event.now_ns, *(leg.worker_id for leg in flight.batch.legs))
+        self._flights.start_next(event.now_ns, *(stage.worker_id for stage in flight.batch.stages))
         self._policy.inform(event)
         self._succession.own_batches.discard(event.batch_id)
         self._policy.tell_ready(*workers)
@@ -218,7 +218,7 @@ class Intake:
             return False
         if flight.preempted:
             return True
-        # What was on its way behind a leg that ran has hardly been tried; but it may be what its worker fell over.
+        # What was on its way behind a stage that ran has hardly been tried; but it may be what its worker fell over.
         most = self._state.settings.max_tries + (flight.running and flight.early_ns is None)
         wanted_until_ns = max(request.deadline_ns, request.late_until_ns)
         return self._state.tries.count(request) <= most and wanted_until_ns > event.now_ns
@@ -271,8 +271,8 @@ class Intake:
         for flight in doomed:
             if flight.doomed is None:
                 continue  # it was rerouted
-            if flight.running and flight.batch.legs[flight.leg].worker_id != event.worker_id:
-                # Its present worker is not free before it has run this leg.
+            if flight.running and flight.batch.stages[flight.stage].worker_id != event.worker_id:
+                # Its present worker is not free before it has run this stage.
                 self._flights.cut_off(event.now_ns, flight, event.worker_id)
             else:
                 self._fail_flight(flight, flight.doomed)

@@ -38,11 +38,11 @@ def check_dispatch(
             raise InvariantViolation(6, f"batch id {batch.id} was used before")
         requests = [queued.get(request_id) for request_id in batch.request_ids]
         rows = check_requests(batch, requests, models.get(batch.model))
-        check_legs(now_ns, batch, bookings)
+        check_stages(now_ns, batch, bookings)
         check_path(batch, rows, models[batch.model])
     except InvariantViolation:
         raise
-    except Exception as fault:  # it holds what is no number, no name or no leg
+    except Exception as fault:  # it holds what is no number, no name or no stage
         raise InvariantViolation(1, f"{batch!r} is no batch: {type(fault).__name__}: {fault}") from fault
     return [request for request in requests if request is not None], rows
 
@@ -74,8 +74,8 @@ def check_requests(batch: Batch, requests: list[Request | None], model: Model | 
 
 
 def check_path(batch: Batch, rows: int, model: Model) -> None:
-    """Invariant 3: the legs are those of one of the model's pipelines, which takes that many rows."""
-    partitions = tuple(leg.partition for leg in batch.legs)
+    """Invariant 3: the stages are those of one of the model's pipelines, which takes that many rows."""
+    partitions = tuple(stage.partition for stage in batch.stages)
     for path in model.paths:
         if path.partitions == partitions and rows <= path.max_rows:
             return
@@ -86,26 +86,28 @@ def check_path(batch: Batch, rows: int, model: Model) -> None:
     )
 
 
-def check_legs(earliest_ns: int, batch: Batch, bookings: Mapping[int, Bookings], *, first: int = 0) -> None:
-    """Invariants 2 and 3: legs, from the `first` on, follow each other on workers that host them and are free then."""
-    for index, leg in enumerate(batch.legs[first:], first):
-        booked = bookings.get(leg.worker_id)
-        if booked is None or leg.partition not in booked.hosts:
+def check_stages(earliest_ns: int, batch: Batch, bookings: Mapping[int, Bookings], *, first: int = 0) -> None:
+    """Invariants 2 and 3: stages, from the `first` on, follow each other on workers that host them and are free
+    then."""
+    for index, stage in enumerate(batch.stages[first:], first):
+        booked = bookings.get(stage.worker_id)
+        if booked is None or stage.partition not in booked.hosts:
             raise InvariantViolation(
-                2, f"leg {index} of batch {batch.id}: worker {leg.worker_id} does not host {leg.partition!r}"
+                2, f"stage {index} of batch {batch.id}: worker {stage.worker_id} does not host {stage.partition!r}"
             )
-        if leg.duration_ns <= 0 or leg.start_ns < earliest_ns:
+        if stage.duration_ns <= 0 or stage.start_ns < earliest_ns:
             raise InvariantViolation(
-                3, f"leg {index} of batch {batch.id} starts at {leg.start_ns} before {earliest_ns}, or lasts no time"
+                3,
+                f"stage {index} of batch {batch.id} starts at {stage.start_ns} before {earliest_ns}, or lasts no time",
             )
-        earliest_ns = leg.end_ns
-        for number, other in enumerate(booked.legs):
+        earliest_ns = stage.end_ns
+        for number, other in enumerate(booked.stages):
             other_ends_ns = other.end_ns
             if number == 0 and booked.free_ns is not None:
                 other_ends_ns = booked.free_ns  # it runs, and what is sent now does not begin before it has ended
-            if leg.start_ns < other_ends_ns and other.start_ns < leg.end_ns:
+            if stage.start_ns < other_ends_ns and other.start_ns < stage.end_ns:
                 raise InvariantViolation(
-                    2, f"leg {index} of batch {batch.id} overlaps what is booked on worker {leg.worker_id}"
+                    2, f"stage {index} of batch {batch.id} overlaps what is booked on worker {stage.worker_id}"
                 )
 
 
@@ -119,15 +121,15 @@ def check_deadlines(
     """Invariant 8: workers are booked for as long as is planned, and what is dispatched may be in time."""
     shape = requests[0].shape
     profile = None
-    for index, leg in enumerate(batch.legs):
-        profile = profiles[leg.partition, workers[leg.worker_id].kind, shape]
+    for index, stage in enumerate(batch.stages):
+        profile = profiles[stage.partition, workers[stage.worker_id].kind, shape]
         planned_ns = profile.planned_ns(rows)
-        if leg.duration_ns < planned_ns:
+        if stage.duration_ns < planned_ns:
             raise InvariantViolation(
-                8, f"leg {index} of batch {batch.id} plans {leg.duration_ns} ns, the profile says {planned_ns}"
+                8, f"stage {index} of batch {batch.id} plans {stage.duration_ns} ns, the profile says {planned_ns}"
             )
-    assert profile is not None, "a batch has a leg"
-    end_ns = batch.legs[-1].start_ns + profile.least_ns(rows)
+    assert profile is not None, "a batch has a stage"
+    end_ns = batch.stages[-1].start_ns + profile.least_ns(rows)
     for request in requests:
         if end_ns > request.deadline_ns:
             raise InvariantViolation(

@@ -1,17 +1,18 @@
-"""When workers take their next batch: a `lead` before the leg that they run ends, so that they do not idle meanwhile.
+"""When workers take their next batch: a `lead` before the stage that they run ends, so that they do not idle meanwhile.
 
 What is sent when an answer has come finds a worker that has idled for the ways: the answer's way back, the decision,
-the way there. Sent a lead earlier, as long as the ways, it arrives as the leg before it ends. How long they are nobody
-says; it is learned from how long legs take, by worker:
+the way there. Sent a lead earlier, as long as the ways, it arrives as the stage before it ends. How long they are
+nobody says; it is learned from how long stages take, by worker:
 
-- A leg that was sent to an idle worker takes the ways and its execution. One that was sent while another ran, `early`,
+- A stage that was sent to an idle worker takes the ways and its execution. One that was sent while another ran,
+`early`,
   ends an execution after that one, if it was there by then; the worker idled for what early fell short of the ways.
 - So what the latter gained is `min(early, ways)`. As long as all of it is gained, the lead grows; where less is, that
   is the ways, and the lead settles at nearly twice as long: what comes too early waits a little, what comes too late
   idles, and how long the ways are changes from one batch to the next.
-- Where legs scatter so much that their durations do not tell, the lead stays as it is.
+- Where stages scatter so much that their durations do not tell, the lead stays as it is.
 
-A leg is expected to end when the earliest quarter of the latest would have: that it may end later is for the planned
+A stage is expected to end when the earliest quarter of the latest would have: that it may end later is for the planned
 start of the next one to say (`free_ns`), which counts from when it is planned to end, but for as much of the margin as
 the next one brings itself. Where that quarter ends much earlier than the middle one (`UNSURE`), nothing is sent early:
 what is sent is decided, and waits, for longer than the worker would idle; those who come meanwhile cannot join it, and
@@ -29,19 +30,19 @@ from tidegate.engine.timers import Timers
 FIRST_LEAD_NS = 250_000
 """What live engines begin with: less than any way there and back."""
 LONGEST_NS = 5_000_000
-"""No batch is sent longer than that before the leg that it waits for would usually end: so long it may be in the way.
+"""No batch is sent longer than that before the stage that it waits for would usually end: so long it may be in the way.
 
-Nor as a larger share of that leg than `LARGEST`.
+Nor as a larger share of that stage than `LARGEST`.
 """
 LARGEST = 0.75
 SHORTEST_NS = 1_500_000
-"""Nothing is sent behind a shorter leg: early batches are smaller, and each costs Tidegate as much as a large one."""
+"""Nothing is sent behind a shorter stage: early batches are smaller, and each costs Tidegate as much as a large one."""
 KNOWN = 3
-"""After so many legs that were sent to an idle worker it is known what they take."""
+"""After so many stages that were sent to an idle worker it is known what they take."""
 LATEST = 8
-"""How many legs decide on what they take, of those sent to an idle worker and of those sent behind another leg."""
-LEGS_A_LOOK = 16
-"""After so many legs behind others the lead is looked at."""
+"""How many stages decide on what they take, of those sent to an idle worker and of those sent behind another stage."""
+STAGES_A_LOOK = 16
+"""After so many stages behind others the lead is looked at."""
 BEHIND_IN_A_ROW, COST = 64, 0.002
 """After so many the next one is sent to an idle worker: only that one shows what the others gained.
 
@@ -52,11 +53,12 @@ ALL_GAINED = 0.9
 GROWTH, SETTLED = 1.5, 1.8
 """The factor by which the lead grows; and how long it becomes, in ways, where not all of it is gained."""
 UNSURE = 1.5
-"""Nothing is sent behind a leg whose earliest quarter ends so many leads before the middle one: too early for most."""
+"""Nothing is sent behind a stage whose earliest quarter ends so many leads before the middle one: too early for
+most."""
 UNSURE_AT_FIRST = 0.05
-"""While a lead still grows, such a share of the leg counts, if that is more: long ways would else not be learned."""
+"""While a lead still grows, such a share of the stage counts, if that is more: long ways would else not be learned."""
 ADDED = sqrt(2) - 1
-"""How much of a leg's margin counts for the leg behind it, which has one of its own.
+"""How much of a stage's margin counts for the stage behind it, which has one of its own.
 
 Of independent times that are equally unsure, what is to be kept free for both is sqrt(2) times that for one.
 """
@@ -64,7 +66,7 @@ Of independent times that are equally unsure, what is to be kept free for both i
 
 @dataclass(slots=True)
 class _Excess:
-    """How much longer legs take than their profile expects without its margin."""
+    """How much longer stages take than their profile expects without its margin."""
 
     early_ns: int
     """A quarter of them end sooner."""
@@ -72,28 +74,28 @@ class _Excess:
 
 
 class _Pace:
-    """What legs of a partition take on a worker: the latest of one sort."""
+    """What stages of a partition take on a worker: the latest of one sort."""
 
-    __slots__ = ("_excess", "_legs", "_profile")
+    __slots__ = ("_excess", "_profile", "_stages")
 
     def __init__(self) -> None:
-        self._legs: deque[tuple[int, int]] = deque(maxlen=LATEST)
+        self._stages: deque[tuple[int, int]] = deque(maxlen=LATEST)
         """Rows and duration."""
         self._profile: Profile | None = None
         self._excess: _Excess | None = None
 
     def add(self, rows: int, duration_ns: int) -> None:
-        """A leg took so long."""
-        self._legs.append((rows, duration_ns))
+        """A stage took so long."""
+        self._stages.append((rows, duration_ns))
         self._profile = None
 
     def excess(self, profile: Profile) -> _Excess | None:
-        """None before enough legs are known."""
+        """None before enough stages are known."""
         if self._profile is not profile:
             self._profile = profile
-            count = len(self._legs)
+            count = len(self._stages)
             if count >= KNOWN:
-                ranked = sorted(duration_ns - profile.expected_ns(rows) for rows, duration_ns in self._legs)
+                ranked = sorted(duration_ns - profile.expected_ns(rows) for rows, duration_ns in self._stages)
                 self._excess = _Excess(ranked[count // 4], ranked[count // 2])
         return self._excess
 
@@ -110,14 +112,14 @@ class _Ways:
     grows: bool = True
     """Whether all of the lead was gained when that was looked at last, or nothing has been looked at yet."""
     in_a_row: int = 0
-    """Legs that were sent behind others, since one was not."""
+    """Stages that were sent behind others, since one was not."""
     gains: list[tuple[int, int]] = field(default_factory=list)
-    """(early, gained) of the legs behind others since the last look."""
+    """(early, gained) of the stages behind others since the last look."""
 
     def gained(self, early_ns: int, gained_ns: int) -> None:
-        """A leg that was sent so early gained so much."""
+        """A stage that was sent so early gained so much."""
         self.gains.append((early_ns, gained_ns))
-        if len(self.gains) < LEGS_A_LOOK:
+        if len(self.gains) < STAGES_A_LOOK:
             return
         middle = len(self.gains) // 2
         early_ns = sorted(early for early, _ in self.gains)[middle]
@@ -136,7 +138,7 @@ class _Ways:
 
 
 class Overlap:
-    """When a worker that runs a leg may be given the next one: from when on, and from when on not any more."""
+    """When a worker that runs a stage may be given the next one: from when on, and from when on not any more."""
 
     def __init__(self, first_lead_ns: int) -> None:
         """`first_lead_ns`: how early the first batch is sent to a worker that was not seen before; 0: none ever is."""
@@ -144,12 +146,12 @@ class Overlap:
         self._ready = Timers()
         self._late = Timers()
         self._planned_ends_ns: dict[int, int] = {}
-        """When the legs that run are planned to end, by worker id."""
+        """When the stages that run are planned to end, by worker id."""
         self._margins_ns: dict[int, int] = {}
         """The margins with which they were planned, by worker id; 0 where a policy plans without any."""
         self._ways: dict[int, _Ways] = {}
         self._paces: dict[tuple[int, str, str, bool], _Pace] = {}
-        """How fast legs were, by worker id, partition, shape, and whether they were sent behind another one."""
+        """How fast stages were, by worker id, partition, shape, and whether they were sent behind another one."""
 
     @property
     def next_ns(self) -> int:
@@ -161,7 +163,7 @@ class Overlap:
         return self._ready.earliest_ns <= now_ns or self._late.earliest_ns <= now_ns
 
     def pop_ready(self, now_ns: int) -> int | None:
-        """The worker whose leg is about to end, the first of several; None where none is."""
+        """The worker whose stage is about to end, the first of several; None where none is."""
         worker_id = self._ready.pop_next(now_ns)
         if not isinstance(worker_id, int):
             return None
@@ -169,40 +171,42 @@ class Overlap:
         return worker_id
 
     def pop_late(self, now_ns: int) -> list[int]:
-        """The workers that were popped by `pop_ready` and whose legs should be over."""
+        """The workers that were popped by `pop_ready` and whose stages should be over."""
         return [worker_id for _, worker_id in self._late.pop_due(now_ns) if isinstance(worker_id, int)]
 
     def free_ns(self, now_ns: int, worker_id: int) -> int:
-        """The instant from which on a leg counts that is sent now behind the one that runs: later than now."""
+        """The instant from which on a stage counts that is sent now behind the one that runs: later than now."""
         ways = self._ways[worker_id]
         sooner_ns = min(ways.lead_ns, ways.ways_ns) + round((1 - ADDED) * self._margins_ns[worker_id])
         return max(now_ns + 1, self._planned_ends_ns[worker_id] - sooner_ns)
 
     def is_late(self, now_ns: int, worker_id: int) -> bool:
-        """Whether the leg that runs should be over."""
+        """Whether the stage that runs should be over."""
         return now_ns > self._planned_ends_ns[worker_id]
 
     def begins(self, now_ns: int, worker: Worker, flight: Flight, profile: Profile) -> None:
-        """A flight's leg runs on a worker from now on: it was sent there now, or was on its way (`early_ns`)."""
+        """A flight's stage runs on a worker from now on: it was sent there now, or was on its way (`early_ns`)."""
         if not self._first_lead_ns or profile.expected_ns(flight.rows) < SHORTEST_NS:
             return
-        leg = flight.batch.legs[flight.leg]
+        stage = flight.batch.stages[flight.stage]
         ways = self._ways.get(worker.id)
         if ways is None:
             ways = self._ways[worker.id] = _Ways(self._first_lead_ns)
         early_ns = flight.early_ns or 0
-        began_ns = now_ns - min(early_ns, ways.ways_ns)  # of a leg that was sent to an idle worker and ends as this one
-        self._planned_ends_ns[worker.id] = began_ns + leg.duration_ns
+        began_ns = now_ns - min(
+            early_ns, ways.ways_ns
+        )  # of a stage that was sent to an idle worker and ends as this one
+        self._planned_ends_ns[worker.id] = began_ns + stage.duration_ns
         expected_ns = profile.expected_ns(flight.rows)
-        self._margins_ns[worker.id] = max(0, min(leg.duration_ns, profile.planned_ns(flight.rows)) - expected_ns)
+        self._margins_ns[worker.id] = max(0, min(stage.duration_ns, profile.planned_ns(flight.rows)) - expected_ns)
         ways.in_a_row = ways.in_a_row + 1 if early_ns else 0
-        if ways.in_a_row >= max(BEHIND_IN_A_ROW, ways.ways_ns / (COST * leg.duration_ns)):
+        if ways.in_a_row >= max(BEHIND_IN_A_ROW, ways.ways_ns / (COST * stage.duration_ns)):
             return
-        excess = self._excess(worker, leg.partition, profile, behind=early_ns > 0)
+        excess = self._excess(worker, stage.partition, profile, behind=early_ns > 0)
         if excess is not None:
             began_ns = now_ns
         else:
-            excess = self._excess(worker, leg.partition, profile, behind=False)
+            excess = self._excess(worker, stage.partition, profile, behind=False)
         if excess is not None:
             ends_ns = began_ns + profile.expected_ns(flight.rows) + excess.middle_ns
             longest_ns = min(LONGEST_NS, round(LARGEST * (ends_ns - began_ns)))
@@ -212,22 +216,23 @@ class Overlap:
                 self._ready.set(worker.id, ends_ns - min(unsure_ns + ways.lead_ns, longest_ns))
 
     def ends(self, worker_id: int) -> None:
-        """The leg that ran on a worker does so no more."""
+        """The stage that ran on a worker does so no more."""
         if self._first_lead_ns:
             self._ready.cancel(worker_id)
             self._late.cancel(worker_id)
 
-    def alone_ns(self, worker: Worker, flight: Flight, leg: int, duration_ns: int, profile: Profile) -> int | None:
-        """What a leg of a flight would have taken if its worker had idled; `duration_ns` since it ran. Learns from it.
+    def alone_ns(self, worker: Worker, flight: Flight, stage: int, duration_ns: int, profile: Profile) -> int | None:
+        """What a stage of a flight would have taken if its worker had idled; `duration_ns` since it ran. Learns from
+        it.
 
-        `flight.early_ns` is that of this leg. None where that is not known.
+        `flight.early_ns` is that of this stage. None where that is not known.
         """
         early_ns, ways = flight.early_ns, self._ways.get(worker.id)
         if ways is None:
             return duration_ns
         if early_ns is None:
             return None
-        partition = flight.batch.legs[leg].partition
+        partition = flight.batch.stages[stage].partition
         key = worker.id, partition, flight.shape, early_ns > 0
         pace = self._paces.get(key)
         if pace is None:

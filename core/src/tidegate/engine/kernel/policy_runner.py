@@ -7,7 +7,6 @@ from tidegate.api import (
     Batch,
     Dispatch,
     Drop,
-    Leg,
     Policy,
     PolicyOptions,
     ProfileUpdated,
@@ -15,6 +14,7 @@ from tidegate.api import (
     RequestArrived,
     RequestCancelled,
     Setup,
+    Stage,
     WakeSlackUpdated,
     WorkerDelayed,
     WorkerJoined,
@@ -130,7 +130,7 @@ class PolicyRunner:
             self.inform(RequestCancelled(state.now_ns, lost.id))
 
     def _delay(self, worker_id: int) -> None:
-        """Tell a policy that overlaps legs that what it knew of a worker is out of date."""
+        """Tell a policy that overlaps stages that what it knew of a worker is out of date."""
         if self._state.policy.overlaps:
             self._succession.offered.discard(worker_id)
             self.inform(WorkerDelayed(self._state.now_ns, worker_id))
@@ -166,8 +166,8 @@ class PolicyRunner:
     def _depart(self, requests: list[Request], ready: WorkerReady) -> None:
         state, first, rows = self._state, requests[0], sum(request.rows for request in requests)
         profile = self._expectations.profiles[first.model, self._fleet.workers[ready.worker_id].kind, first.shape]
-        legs = (Leg(ready.worker_id, first.model, ready.free_ns, profile.planned_ns(rows)),)
-        batch = Batch(state.policy.new_batch_id(), first.model, tuple(request.id for request in requests), legs)
+        stages = (Stage(ready.worker_id, first.model, ready.free_ns, profile.planned_ns(rows)),)
+        batch = Batch(state.policy.new_batch_id(), first.model, tuple(request.id for request in requests), stages)
         self._succession.own_batches.add(batch.id)
         state.commands.append(Dispatch(batch))
         commands.depart(state, batch, requests, rows)
@@ -192,7 +192,7 @@ class PolicyRunner:
             self.inform(WorkerJoined(state.now_ns, released))
         self.follow_doubts()
         while self._waiting.queued and self._overlap.is_due(state.now_ns):
-            for news in due_news(state):  # of legs that end as soon as what follows them can be there
+            for news in due_news(state):  # of stages that end as soon as what follows them can be there
                 self.tell(news)
             self.follow_doubts()
 
@@ -278,7 +278,7 @@ class PolicyRunner:
 
 
 def readiness(state: State, worker_id: int) -> WorkerReady | None:
-    """The news that a worker has nothing booked, or nothing but a leg that is about to end; None where it has more.
+    """The news that a worker has nothing booked, or nothing but a stage that is about to end; None where it has more.
 
     Nor where the policy's plan does without it, or where work of the policy before is still to be done there.
     """
@@ -286,30 +286,30 @@ def readiness(state: State, worker_id: int) -> WorkerReady | None:
     if booked is None or worker_id not in state.fleet.workers or state.succession.is_inherited(worker_id):
         return None
     now_ns = state.now_ns
-    if not booked.legs:
+    if not booked.stages:
         return WorkerReady(now_ns, worker_id, now_ns)
-    if len(booked.legs) > 1 or booked.free_ns is None:
+    if len(booked.stages) > 1 or booked.free_ns is None:
         return None
     booked.free_ns = None if state.overlap.is_late(now_ns, worker_id) else state.overlap.free_ns(now_ns, worker_id)
     return None if booked.free_ns is None else WorkerReady(now_ns, worker_id, booked.free_ns)
 
 
 def due_news(state: State, but_for: int | None = None) -> Iterator[WorkerDelayed | WorkerReady]:
-    """News of workers whose legs are about to end now, or should have ended and have not; each to be told at once.
+    """News of workers whose stages are about to end now, or should have ended and have not; each to be told at once.
 
-    Nobody is told to be about to be idle while nothing waits: that is for who comes next. `but_for`: a worker whose leg
-    ends with the present event, after which it is told.
+    Nobody is told to be about to be idle while nothing waits: that is for who comes next. `but_for`: a worker whose
+    stage ends with the present event, after which it is told.
     """
     bookings = state.fleet.bookings
     for worker_id in state.overlap.pop_late(state.now_ns):
         booked = bookings[worker_id]
-        if len(booked.legs) == 1 and booked.free_ns is not None and worker_id != but_for:
+        if len(booked.stages) == 1 and booked.free_ns is not None and worker_id != but_for:
             booked.free_ns = None
             if worker_id in state.fleet.workers and not state.succession.is_inherited(worker_id):
                 yield WorkerDelayed(state.now_ns, worker_id)
     while state.waiting.queued and (ready_id := state.overlap.pop_ready(state.now_ns)) is not None:
         booked = bookings[ready_id]
-        if len(booked.legs) == 1 and state.policy.overlaps and ready_id != but_for:
+        if len(booked.stages) == 1 and state.policy.overlaps and ready_id != but_for:
             booked.free_ns = state.now_ns
             if ready := readiness(state, ready_id):
                 yield ready

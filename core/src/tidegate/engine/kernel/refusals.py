@@ -53,7 +53,7 @@ def _check_plan(
 ) -> None:
     wanted = {worker.id: worker for worker in event.workers}
     for worker_id, booked in bookings.items():
-        if booked.legs and wanted.get(worker_id, booked.worker) != booked.worker:
+        if booked.stages and wanted.get(worker_id, booked.worker) != booked.worker:
             raise ValueError(f"{booked.worker.name!r} is busy and is to be another worker: give that a new id")
     policy.check_plan(event.models, event.workers)
     extended = Expectations(expectations.profiles.values(), learn=False)

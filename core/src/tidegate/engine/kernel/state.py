@@ -12,7 +12,7 @@ from tidegate.engine.kernel.flights import Flights
 from tidegate.engine.kernel.overlap import Overlap
 from tidegate.engine.kernel.succession import PolicyRetry, Succession
 from tidegate.engine.waiting import Waiting
-from tidegate.observation import AnyEffect, EngineSettings, Fail, StartLeg
+from tidegate.observation import AnyEffect, EngineSettings, Fail, StartStage
 
 NO_WORKER = "no worker is left that hosts this model"
 
@@ -56,7 +56,7 @@ class State:
         self.alone = AloneTimes(setup.execution_times)
         self.probes = Probes()
         self.overlap = Overlap(settings.first_lead_ns)
-        self.flights = Flights(self.fleet, self.expectations, self.overlap, self._leg_started)
+        self.flights = Flights(self.fleet, self.expectations, self.overlap, self._stage_started)
         self.tries = Tries()
         self.succession = Succession(policy, self.fleet, self.expectations, self.alone)
         self.classes = TimeClasses(lambda: self.policy)
@@ -80,7 +80,7 @@ class State:
         self.reprieved: list[tuple[Request, list[ProfileKey]]] = []
         """Dropped in this event because of expectations that are doubted, which give them another chance."""
         self.learned: list[ProfileKey | WakeSlackUpdated] = []
-        """What legs that start teach: told at the end of this event, as the policy's commands are not all applied."""
+        """What stages that start teach: told at the end of this event, as the policy's commands are not all applied."""
 
     @property
     def policy(self) -> Policy:
@@ -132,10 +132,10 @@ class State:
     def _is_free(self, worker_id: int) -> bool:
         return worker_id in self.fleet.workers and not self.succession.is_inherited(worker_id)
 
-    def _leg_started(self, effect: StartLeg, kind: str) -> None:
-        """A leg is sent to a worker of this kind."""
-        if recalled := self.expectations.leg_started(self.now_ns, effect.batch, effect.leg, kind, effect.shape):
+    def _stage_started(self, effect: StartStage, kind: str) -> None:
+        """A stage is sent to a worker of this kind."""
+        if recalled := self.expectations.stage_started(self.now_ns, effect.batch, effect.stage, kind, effect.shape):
             self.learned.append(recalled)
-        if (slack_ns := self.succession.lateness.leg_started()) is not None:
+        if (slack_ns := self.succession.lateness.stage_started()) is not None:
             self.learned.append(WakeSlackUpdated(self.now_ns, slack_ns))
         self.effects.append(effect)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tidegate.api import NEVER, AnyEvent, BatchFailed, LegFinished, Model, Policy, Setup, Worker
+from tidegate.api import NEVER, AnyEvent, BatchFailed, Model, Policy, Setup, StageFinished, Worker
 from tidegate.engine.books import Fleet
 from tidegate.engine.estimates.alone import AloneTimes
 from tidegate.engine.estimates.expectations import Expectations
@@ -52,14 +52,14 @@ class Succession:
 
     def concerns(self, event: AnyEvent) -> bool:
         """Whether an event is the policy's business: the end of another's batch is not."""
-        if type(event) is LegFinished or type(event) is BatchFailed:  # isinstance costs more
+        if type(event) is StageFinished or type(event) is BatchFailed:  # isinstance costs more
             return event.batch_id >= self.policy.setup.first_batch_id and event.batch_id not in self.own_batches
         return True
 
     def follow(self, successor: Callable[[Setup], Policy], first_batch_id: int) -> None:
         """Let another policy decide, from the idle workers on. Raises what `successor` raises, unchanged."""
         fleet = self._fleet
-        busy = {worker_id for worker_id, booked in fleet.bookings.items() if booked.legs}
+        busy = {worker_id for worker_id, booked in fleet.bookings.items() if booked.stages}
         idle = [worker for worker in fleet.workers.values() if worker.id not in busy]
         self.policy = successor(self.setup(fleet.models.values(), idle, first_batch_id))
         self.timers.clear()
@@ -89,7 +89,7 @@ class Succession:
     def next_released(self) -> Worker | None:
         """A worker that is done with the work of the policy before, and is still wanted; None when there is none."""
         for worker_id in sorted(self._busy):
-            if not self._fleet.bookings[worker_id].legs:
+            if not self._fleet.bookings[worker_id].stages:
                 self._busy.remove(worker_id)
                 if worker := self._fleet.workers.get(worker_id):
                     return worker

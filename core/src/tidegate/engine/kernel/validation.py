@@ -80,66 +80,66 @@ def _flights(state: State, reducer: Reducer) -> Iterator[str]:
     flights = state.flights._by_batch
     for batch_id, flight in flights.items():
         batch = flight.batch
-        if batch.id != batch_id or not 0 <= flight.leg < len(batch.legs):
-            yield f"batch {batch_id} is kept as {batch.id}, at leg {flight.leg} of {len(batch.legs)}"
+        if batch.id != batch_id or not 0 <= flight.stage < len(batch.stages):
+            yield f"batch {batch_id} is kept as {batch.id}, at stage {flight.stage} of {len(batch.stages)}"
         if not {request.id for request in flight.requests} <= set(batch.request_ids):
             yield f"batch {batch_id} has requests that are not its own"
         if any(state.flights._of_request.get(request.id) is not flight for request in flight.requests):
             yield f"requests of batch {batch_id} are not known to be on their way with it"
-        if flight.running and flight.doomed is None and not _is_booked(state, flight, flight.leg):
+        if flight.running and flight.doomed is None and not _is_booked(state, flight, flight.stage):
             yield f"batch {batch_id} runs where it is not booked"
         if batch_id >= state.next_batch_id:
             yield f"batch {batch_id} is on its way, and its id is free"
     if sum(len(flight.requests) for flight in flights.values()) != len(state.flights._of_request):
         yield "requests are on their way without a batch"
-    running = {batch_id: flight.leg for batch_id, flight in flights.items() if flight.running}
-    if running != (told := {batch_id: sent.effect.leg for batch_id, sent in reducer.sent.items()}):
-        yield f"legs {running} run, and drivers were told of {told}"
+    running = {batch_id: flight.stage for batch_id, flight in flights.items() if flight.running}
+    if running != (told := {batch_id: sent.effect.stage for batch_id, sent in reducer.sent.items()}):
+        yield f"stages {running} run, and drivers were told of {told}"
     if state.settings.learn and state.expectations._running.keys() != running.keys():
-        yield f"expectations follow the legs of {sorted(state.expectations._running)}, of {sorted(running)} they run"
+        yield f"expectations follow the stages of {sorted(state.expectations._running)}, of {sorted(running)} they run"
 
 
 def _is_booked(state: State, flight: Flight, index: int) -> bool:
-    leg = flight.batch.legs[index]
-    booked = state.fleet.bookings.get(leg.worker_id)
-    return booked is not None and any(other is leg for other in booked.legs)
+    stage = flight.batch.stages[index]
+    booked = state.fleet.bookings.get(stage.worker_id)
+    return booked is not None and any(other is stage for other in booked.stages)
 
 
 def _bookings(state: State, reducer: Reducer) -> Iterator[str]:
-    """Legs to come are booked on their workers, each once, in the order in which they are to run."""
+    """Stages to come are booked on their workers, each once, in the order in which they are to run."""
     fleet, flights = state.fleet, state.flights._by_batch
     for worker_id, booked in fleet.bookings.items():
-        if len(booked.legs) != len(booked.flights):
-            yield f"worker {worker_id} has {len(booked.legs)} legs of {len(booked.flights)} flights"
+        if len(booked.stages) != len(booked.flights):
+            yield f"worker {worker_id} has {len(booked.stages)} stages of {len(booked.flights)} flights"
             continue
-        for leg, flight in zip(booked.legs, booked.flights, strict=True):
+        for stage, flight in zip(booked.stages, booked.flights, strict=True):
             if flights.get(flight.batch.id) is not flight:
                 yield f"worker {worker_id} is booked for batch {flight.batch.id}, which is not on its way"
-            elif leg.worker_id != worker_id or not any(leg is own for own in flight.batch.legs[flight.leg :]):
-                yield f"worker {worker_id} is booked for a leg of batch {flight.batch.id} that is not to come there"
-        if (worker_id in fleet.idle_ids) == bool(booked.legs):
+            elif stage.worker_id != worker_id or not any(stage is own for own in flight.batch.stages[flight.stage :]):
+                yield f"worker {worker_id} is booked for a stage of batch {flight.batch.id} that is not to come there"
+        if (worker_id in fleet.idle_ids) == bool(booked.stages):
             counts_as = "idle" if worker_id in fleet.idle_ids else "busy"
-            yield f"worker {worker_id} counts as {counts_as} with {len(booked.legs)} legs"
+            yield f"worker {worker_id} counts as {counts_as} with {len(booked.stages)} stages"
         yield from _order(state, worker_id, booked)
     for flight in flights.values():
-        for index in range(flight.leg, len(flight.batch.legs)):
+        for index in range(flight.stage, len(flight.batch.stages)):
             if flight.doomed is None and not _is_booked(state, flight, index):
-                yield f"leg {index} of batch {flight.batch.id} is not booked"
+                yield f"stage {index} of batch {flight.batch.id} is not booked"
 
 
 def _order(state: State, worker_id: int, booked: Bookings) -> Iterator[str]:
-    runs = [flight.runs(leg) for leg, flight in zip(booked.legs, booked.flights, strict=True)]
+    runs = [flight.runs(stage) for stage, flight in zip(booked.stages, booked.flights, strict=True)]
     running = sum(runs)
     if running > 2 or not all(runs[:running]):
-        yield f"on worker {worker_id} legs run out of their order: {runs}"
-    starts_ns = [leg.start_ns for leg in booked.legs[running:]]
+        yield f"on worker {worker_id} stages run out of their order: {runs}"
+    starts_ns = [stage.start_ns for stage in booked.stages[running:]]
     if starts_ns != sorted(starts_ns):
         yield f"worker {worker_id} is booked out of order: {starts_ns}"
-    if not running and booked.legs:
-        leg, flight = booked.legs[0], booked.flights[0]
-        is_next = flight.batch.legs[flight.leg] is leg and not flight.running
+    if not running and booked.stages:
+        stage, flight = booked.stages[0], booked.flights[0]
+        is_next = flight.batch.stages[flight.stage] is stage and not flight.running
         planned = flight.batch.id in state.flights._planned_starts._live
-        if is_next and leg.start_ns <= state.now_ns:
+        if is_next and stage.start_ns <= state.now_ns:
             yield f"batch {flight.batch.id} could run on worker {worker_id} and does not"
         elif is_next and not planned:
             yield f"batch {flight.batch.id} waits for its planned start, and nobody will wake for it"
@@ -149,16 +149,16 @@ def _workers(state: State, reducer: Reducer) -> Iterator[str]:
     fleet, succession = state.fleet, state.succession
     if missing := fleet.workers.keys() - fleet.bookings.keys():
         yield f"workers {sorted(missing)} have no bookings"
-    if finishing := [i for i, booked in fleet.bookings.items() if i not in fleet.workers and not booked.legs]:
+    if finishing := [i for i, booked in fleet.bookings.items() if i not in fleet.workers and not booked.stages]:
         yield f"workers {finishing} are gone and have nothing to finish"
     hosted = Counter(partition for worker in fleet.workers.values() for partition in worker.hosts)
     if +fleet._hosted != hosted:
         yield f"partitions are counted as hosted {dict(fleet._hosted)} times, and are {dict(hosted)} times"
-    if free := [worker_id for worker_id in succession._busy if not fleet.bookings[worker_id].legs]:
+    if free := [worker_id for worker_id in succession._busy if not fleet.bookings[worker_id].stages]:
         yield f"workers {free} are free of the policy before, and the one that follows was not told"
     ready = {*state.overlap._ready._live, *state.overlap._late._live}
-    if idle := [i for i in ready if not (isinstance(i, int) and i in fleet.bookings and fleet.bookings[i].legs)]:
-        yield f"legs on workers {idle} are awaited to end, and none runs"
+    if idle := [i for i in ready if not (isinstance(i, int) and i in fleet.bookings and fleet.bookings[i].stages)]:
+        yield f"stages on workers {idle} are awaited to end, and none runs"
 
 
 def _timers(state: State, reducer: Reducer) -> Iterator[str]:

@@ -13,9 +13,9 @@ class Place:
     """Where a model runs: along the widest of its pipelines that workers host."""
 
     workers: frozenset[int]
-    """The workers that run its first leg."""
-    legs: tuple[tuple[tuple[str, str], ...], ...]
-    """The (partition, kind of worker) of each of its legs, one for every kind that hosts it."""
+    """The workers that run its first stage."""
+    stages: tuple[tuple[tuple[str, str], ...], ...]
+    """The (partition, kind of worker) of each of its stages, one for every kind that hosts it."""
     max_rows: int
 
 
@@ -28,7 +28,7 @@ class _Cost:
     profiles: Sequence[Profile]
     """The profiles that this follows from."""
     along: Profile
-    """What a batch takes on the workers that are quickest at it, leg by leg."""
+    """What a batch takes on the workers that are quickest at it, stage by stage."""
     grace_ns: int
     """What all workers of the place do while the largest batch runs."""
     budget_ns: int = -1
@@ -97,12 +97,12 @@ class BatchCosts:
         if known and known.version == expectations.version:
             return known
         place, profiles = self._places[model], expectations.profiles
-        legs = [[profiles[partition, kind, shape] for partition, kind in leg] for leg in place.legs]
-        present = [profile for leg in legs for profile in leg]
+        stages = [[profiles[partition, kind, shape] for partition, kind in stage] for stage in place.stages]
+        present = [profile for stage in stages for profile in stage]
         if known and all(map(is_, known.profiles, present)):  # those of other models and shapes have changed
             along = known.along
         else:
-            along = Profile.in_sequence(map(Profile.quickest, legs), place.max_rows)
+            along = Profile.in_sequence(map(Profile.quickest, stages), place.max_rows)
         largest_ns = along.planned_ns(min(self._models[model].max_rows, along.max_rows))
         cost = _Cost(expectations.version, present, along, len(place.workers) * largest_ns)
         self._costs[model, shape] = cost

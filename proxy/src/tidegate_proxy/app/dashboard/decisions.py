@@ -34,7 +34,7 @@ SHOWN: Final = 15
 _WHY: Final = {
     "RequestArrived": "a request arrived",
     "RequestCancelled": "a request was cancelled",
-    "LegFinished": "a batch ended",
+    "StageFinished": "a batch ended",
     "BatchFailed": "a batch failed",
     "WorkerReady": "a worker was free",
     "WorkerDelayed": "a worker was not free in time",
@@ -84,7 +84,7 @@ def _latest_decisions(moment: Moment, ms: Callable[[int], float], names: Mapping
 def _of_command(command: AnyCommand, at_ms: float, why: str, names: Mapping[int, str]) -> Decision | None:
     match command:
         case Dispatch(batch=batch):
-            worker = cut(names.get(batch.legs[0].worker_id, str(batch.legs[0].worker_id)))
+            worker = cut(names.get(batch.stages[0].worker_id, str(batch.stages[0].worker_id)))
             return Decision(
                 at_ms,
                 "dispatch",

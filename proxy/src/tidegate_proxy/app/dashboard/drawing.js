@@ -3,9 +3,9 @@ const KEPT_MS = 10000
 let span = 5000, bars = [], lanes = new Map(), showing = null
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
 
-function takeLegs(snapshot, afresh) {
+function takeStages(snapshot, afresh) {
   if (afresh) bars = []
-  for (const [worker, name, start, took, planned, rows, requests, batch, first] of snapshot.legs) {
+  for (const [worker, name, start, took, planned, rows, requests, batch, first] of snapshot.stages) {
     bars.push({ worker, model: snapshot.names[name], start: start / 1000, took: took / 1000, planned: planned / 1000, rows, requests, batch, first })
   }
   bars = bars.filter((bar) => bar.start + bar.took > snapshot.at_ms - KEPT_MS)

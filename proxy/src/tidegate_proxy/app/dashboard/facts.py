@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.api import Batch, Dispatch, Model, Request, RequestArrived, Setup, TimerFired, Worker
-from tidegate.observation import ClockAdvanced, EngineSettings, Reader, Reducer, StartLeg, Stories, Story
+from tidegate.observation import ClockAdvanced, EngineSettings, Reader, Reducer, StartStage, Stories, Story
 from tidegate_proxy.app.dashboard.moments import Moment
 
 SETTINGS: Final = EngineSettings(learn=True, max_tries=1)
@@ -13,8 +13,8 @@ SETTINGS: Final = EngineSettings(learn=True, max_tries=1)
 
 
 @dataclass(frozen=True)
-class RanLeg:
-    """A leg that is over."""
+class RanStage:
+    """A stage that is over."""
 
     partition: str
     worker_id: int
@@ -43,17 +43,17 @@ class Facts(Reader):
     planned_end_ns: int | None = None
     """When that batch was expected to end."""
     sent_ns: int | None = None
-    """When the first leg of it was sent."""
+    """When the first stage of it was sent."""
     batch: Batch | None = None
     rows: int = 0
     """The rows of the batch."""
     companions: Sequence[Request] = ()
     """The requests of the batch, this one among them."""
-    legs: list[RanLeg] = field(default_factory=list)
-    before: RanLeg | None = None
-    """The leg that ran on the worker of its first leg until that began."""
+    stages: list[RanStage] = field(default_factory=list)
+    before: RanStage | None = None
+    """The stage that ran on the worker of its first stage until that began."""
     before_batch: int | None = None
-    """The batch of that leg."""
+    """The batch of that stage."""
     meanwhile: dict[str, tuple[int, int]] = field(default_factory=dict)
     """What the workers that host it ran while it waited: batches and their time in ns, by model."""
     woke_late_ns: int = 0
@@ -70,8 +70,8 @@ class Facts(Reader):
         self._stories = Stories(only=[self.request_id])
         setup = Setup(models=tuple(self.models), workers=tuple(self.workers), profiles=())
         self._stories.started("", {}, setup, SETTINGS)
-        self._last: dict[int, tuple[int, RanLeg]] = {}
-        """The leg that ended last, with its batch, by worker."""
+        self._last: dict[int, tuple[int, RanStage]] = {}
+        """The stage that ended last, with its batch, by worker."""
         self._hosts = frozenset[int]()
 
     @property
@@ -100,9 +100,9 @@ class Facts(Reader):
             self._reducer.handled(event, ())
             for command in moment.commands:
                 if type(command) is Dispatch and self.request_id in command.batch.request_ids:
-                    self.dispatched_ns, self.planned_end_ns = event.now_ns, command.batch.legs[-1].end_ns
+                    self.dispatched_ns, self.planned_end_ns = event.now_ns, command.batch.stages[-1].end_ns
                     self.batch = self.sent_ns = None  # one that failed, where there was one
-                    self.legs.clear()
+                    self.stages.clear()
             self._reducer.handled(ClockAdvanced(event.now_ns), moment.effects)
 
     def _arrive(self, request: Request) -> None:
@@ -113,33 +113,33 @@ class Facts(Reader):
 
     # What the reducer tells ---------------------------------------------------------------------------------------
 
-    def joined(self, now_ns: int, effect: StartLeg, requests: Sequence[Request]) -> None:
+    def joined(self, now_ns: int, effect: StartStage, requests: Sequence[Request]) -> None:
         """A batch began."""
         if self.request_id in effect.batch.request_ids:
             self.sent_ns, self.batch, self.rows, self.companions = now_ns, effect.batch, effect.rows, requests
-            before = self._last.get(effect.batch.legs[0].worker_id)
+            before = self._last.get(effect.batch.stages[0].worker_id)
             if before:
                 self.before_batch, self.before = before
 
-    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
-        """A leg is over."""
-        leg = effect.batch.legs[effect.leg]
-        ran = RanLeg(
-            leg.partition,
-            leg.worker_id,
+    def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
+        """A stage is over."""
+        stage = effect.batch.stages[effect.stage]
+        ran = RanStage(
+            stage.partition,
+            stage.worker_id,
             effect.rows,
-            leg.start_ns,
+            stage.start_ns,
             started_ns,
-            leg.duration_ns,
+            stage.duration_ns,
             ended_ns - started_ns,
         )
-        self._last[leg.worker_id] = (effect.batch.id, ran)
+        self._last[stage.worker_id] = (effect.batch.id, ran)
         if self.batch is not None and effect.batch.id == self.batch.id:
-            self.legs.append(ran)
-        elif self.request is not None and not self.legs and not self.outcome and leg.worker_id in self._hosts:
+            self.stages.append(ran)
+        elif self.request is not None and not self.stages and not self.outcome and stage.worker_id in self._hosts:
             batches, ns = self.meanwhile.get(effect.batch.model, (0, 0))
             self.meanwhile[effect.batch.model] = batches + 1, ns + ended_ns - started_ns
-            if self.batch is not None and leg.worker_id == self.batch.legs[0].worker_id:
+            if self.batch is not None and stage.worker_id == self.batch.stages[0].worker_id:
                 self.before_batch, self.before = effect.batch.id, ran  # ours was sent behind it
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.api import NEVER, NS_PER_MS, Worker
-from tidegate.observation.reducer import SentLeg
+from tidegate.observation.reducer import SentStage
 from tidegate_proxy.app.dashboard.recent import EndSort, Notes, Outcome
-from tidegate_proxy.app.dashboard.snapshot import Bad, LegBar, ModelRow, ShapeRow, WorkerRow, cut
+from tidegate_proxy.app.dashboard.snapshot import Bad, ModelRow, ShapeRow, StageBar, WorkerRow, cut
 
 NS_PER_S: Final = 1_000_000_000
 NS_PER_US: Final = 1_000
@@ -24,7 +24,7 @@ BUCKET_NS: Final = 10 * NS_PER_S
 WORST_NS: Final = 60 * NS_PER_S
 MOST_SHAPES: Final = 200
 """Shapes of a piece beyond that are not counted apart: clients choose them."""
-SHOWN_SHAPES, SHOWN_WORST, SHOWN_LEGS, SHOWN_MODELS, SHOWN_WORKERS = 40, 20, 1000, 100, 100
+SHOWN_SHAPES, SHOWN_WORST, SHOWN_STAGES, SHOWN_MODELS, SHOWN_WORKERS = 40, 20, 1000, 100, 100
 _ShapeKey = tuple[str, str, str, str, int]
 """Model, partition, shape, kind of worker, rows."""
 _SEVERITY: Final[dict[Outcome, float]] = {"answered": 0.0, "dropped": 2.0, "failed": 3.0, "cancelled": -10.0}
@@ -32,12 +32,12 @@ _SEVERITY: Final[dict[Outcome, float]] = {"answered": 0.0, "dropped": 2.0, "fail
 Latencies = npt.NDArray[np.int64]
 
 
-class Legs(NamedTuple):
-    """Legs that are over."""
+class Stages(NamedTuple):
+    """Stages that are over."""
 
     names: list[str]
     """The names of their models."""
-    bars: list[LegBar]
+    bars: list[StageBar]
     more: int
     """So many more are not shown."""
 
@@ -53,13 +53,13 @@ class _OfModel:
 
 @dataclass(slots=True)
 class _OfShape:
-    legs: int = 0
+    stages: int = 0
     planned_ns: int = 0
     took_ns: int = 0
     over: int = 0
 
-    def add(self, legs: int, planned_ns: int, took_ns: int, over: int) -> None:
-        self.legs += legs
+    def add(self, stages: int, planned_ns: int, took_ns: int, over: int) -> None:
+        self.stages += stages
         self.planned_ns += planned_ns
         self.took_ns += took_ns
         self.over += over
@@ -111,10 +111,10 @@ class Figures:
     def _lane(self, worker_id: int) -> int:
         return self._lanes.get(worker_id, worker_id)
 
-    def take(self, notes: Notes, now_ns: int) -> Legs:
-        """Take in what was noted since the last time, until now; the legs of it."""
+    def take(self, notes: Notes, now_ns: int) -> Stages:
+        """Take in what was noted since the last time, until now; the stages of it."""
         tick = _Tick(now_ns)
-        self._count_legs(tick, notes, now_ns)
+        self._count_stages(tick, notes, now_ns)
         self._count_ends(tick, notes)
         self._worst.append((now_ns, self._worst_of(notes)))
         self._ticks.append(tick)
@@ -122,17 +122,17 @@ class Figures:
         self._forget(now_ns)
         return self._bars(notes)
 
-    def _count_legs(self, tick: _Tick, notes: Notes, now_ns: int) -> None:
-        shapes, legs, of_sort = self._shapes_now(now_ns), notes.legs, notes.legs["sort"]
-        took_ns = legs["ended_ns"] - legs["started_ns"]
+    def _count_stages(self, tick: _Tick, notes: Notes, now_ns: int) -> None:
+        shapes, stages, of_sort = self._shapes_now(now_ns), notes.stages, notes.stages["sort"]
+        took_ns = stages["ended_ns"] - stages["started_ns"]
         sums = (
-            np.bincount(of_sort, weights, len(notes.leg_sorts)).astype(np.int64).tolist()
-            for weights in (None, legs["planned_ns"], took_ns, took_ns > legs["planned_ns"])
+            np.bincount(of_sort, weights, len(notes.stage_sorts)).astype(np.int64).tolist()
+            for weights in (None, stages["planned_ns"], took_ns, took_ns > stages["planned_ns"])
         )
-        for sort, count, planned_ns, took, over in zip(notes.leg_sorts, *sums, strict=True):
+        for sort, count, planned_ns, took, over in zip(notes.stage_sorts, *sums, strict=True):
             lane = self._lane(sort.worker_id)
             tick.busy_ns[lane] = tick.busy_ns.get(lane, 0) + took
-            if not sort.leg:
+            if not sort.stage:
                 tick.of(sort.model).sizes[sort.rows] += count
             key = (sort.model, sort.partition, sort.shape, self._kinds.get(sort.worker_id, ""), sort.rows)
             if key in shapes or len(shapes) < MOST_SHAPES:
@@ -151,26 +151,26 @@ class Figures:
             else:
                 of_model.ended[sort.outcome] += len(those)
 
-    def _bars(self, notes: Notes) -> Legs:
-        first = max(0, len(notes.legs) - SHOWN_LEGS)
-        legs, names = notes.legs[first:], dict[str, int]()
-        lanes = [self._lane(sort.worker_id) for sort in notes.leg_sorts]
-        models = [names.setdefault(sort.model, len(names)) for sort in notes.leg_sorts]
-        rows = [sort.rows for sort in notes.leg_sorts]
-        of_sort = np.array([lanes, models, rows], dtype=np.int64)[:, legs["sort"]]
+    def _bars(self, notes: Notes) -> Stages:
+        first = max(0, len(notes.stages) - SHOWN_STAGES)
+        stages, names = notes.stages[first:], dict[str, int]()
+        lanes = [self._lane(sort.worker_id) for sort in notes.stage_sorts]
+        models = [names.setdefault(sort.model, len(names)) for sort in notes.stage_sorts]
+        rows = [sort.rows for sort in notes.stage_sorts]
+        of_sort = np.array([lanes, models, rows], dtype=np.int64)[:, stages["sort"]]
         columns = (
             of_sort[0],
             of_sort[1],
-            (legs["started_ns"] - self._base_ns) // NS_PER_US,
-            (legs["ended_ns"] - legs["started_ns"]) // NS_PER_US,
-            legs["planned_ns"] // NS_PER_US,
+            (stages["started_ns"] - self._base_ns) // NS_PER_US,
+            (stages["ended_ns"] - stages["started_ns"]) // NS_PER_US,
+            stages["planned_ns"] // NS_PER_US,
             of_sort[2],
-            legs["requests"],
-            legs["batch"],
-            legs["request"],
+            stages["requests"],
+            stages["batch"],
+            stages["request"],
         )
-        bars = map(LegBar._make, np.column_stack(columns).tolist())
-        return Legs([cut(name) for name in names], list(bars), first)
+        bars = map(StageBar._make, np.column_stack(columns).tolist())
+        return Stages([cut(name) for name in names], list(bars), first)
 
     def _worst_of(self, notes: Notes) -> list[tuple[float, Bad]]:
         """The requests that ended worst, with how bad that is.
@@ -264,17 +264,17 @@ class Figures:
         )
 
     def workers(
-        self, workers: Sequence[tuple[Worker, str]], sent: Mapping[int, SentLeg]
+        self, workers: Sequence[tuple[Worker, str]], sent: Mapping[int, SentStage]
     ) -> tuple[list[WorkerRow], int]:
-        """A row for each worker, which come with their states; `sent`: the legs that run or are on their way."""
+        """A row for each worker, which come with their states; `sent`: the stages that run or are on their way."""
         busy_ns: Counter[int] = Counter()
         for tick in self._ticks:
             busy_ns.update(tick.busy_ns)
         running: Counter[int] = Counter()
-        for leg in sent.values():
-            lane = self._lane(leg.worker_id)
+        for stage in sent.values():
+            lane = self._lane(stage.worker_id)
             if not running[lane]:
-                busy_ns[lane] += min(self._now_ns - leg.sent_ns, self.window_ns)
+                busy_ns[lane] += min(self._now_ns - stage.sent_ns, self.window_ns)
             running[lane] += 1
         rows = [
             WorkerRow(
@@ -296,7 +296,7 @@ class Figures:
         for _, piece in self._shapes:
             for key, counted in piece.items():
                 total = together.setdefault(key, _OfShape())
-                total.add(counted.legs, counted.planned_ns, counted.took_ns, counted.over)
+                total.add(counted.stages, counted.planned_ns, counted.took_ns, counted.over)
         return [
             ShapeRow(
                 cut(model),
@@ -304,13 +304,13 @@ class Figures:
                 cut(shape),
                 cut(kind),
                 rows,
-                total.legs,
-                round(total.planned_ns / total.legs / NS_PER_MS, 3),
-                round(total.took_ns / total.legs / NS_PER_MS, 3),
-                round(total.over / total.legs, 4),
+                total.stages,
+                round(total.planned_ns / total.stages / NS_PER_MS, 3),
+                round(total.took_ns / total.stages / NS_PER_MS, 3),
+                round(total.over / total.stages, 4),
             )
             for model, partition, shape, kind, rows in sorted(
-                nlargest(SHOWN_SHAPES, together, key=lambda key: together[key].legs)
+                nlargest(SHOWN_SHAPES, together, key=lambda key: together[key].stages)
             )
             for total in [together[model, partition, shape, kind, rows]]
         ]

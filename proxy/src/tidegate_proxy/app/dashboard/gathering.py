@@ -1,4 +1,4 @@
-"""From the latest moments to a question for the simulator: what came, what became of it, what legs took."""
+"""From the latest moments to a question for the simulator: what came, what became of it, what stages took."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tidegate.api import Batch, Profile, ProfileKey, Request, Worker
-from tidegate.observation import Reader, Reducer, StartLeg
+from tidegate.observation import Reader, Reducer, StartStage
 from tidegate_proxy.app.dashboard.moments import Moment
 
 MOST_REQUESTS: Final = 5_000
@@ -18,7 +18,8 @@ FARTHEST: Final = 20.0
 
 
 class Gathering(Reader):
-    """Fed with moments; afterwards it has the requests that have ended, and how legs differed from what is expected."""
+    """Fed with moments; afterwards it has the requests that have ended, and how stages differed from what is
+    expected."""
 
     def __init__(self, profiles: Mapping[ProfileKey, Profile], workers: Iterable[Worker]) -> None:
         """`profiles`: what is expected now."""
@@ -46,11 +47,11 @@ class Gathering(Reader):
 
     @property
     def factors(self) -> Sequence[float]:
-        """How many times as long as expected legs took."""
+        """How many times as long as expected stages took."""
         return [factor for of_key in self._factors.values() for factor in of_key][-MOST_FACTORS:]
 
     def corrected(self) -> tuple[list[Profile], Sequence[float]]:
-        """The profiles as these legs had them, and how many times as long as that they took."""
+        """The profiles as these stages had them, and how many times as long as that they took."""
         means = {key: fmean(factors) for key, factors in self._factors.items()}
         profiles = [_times(profile, means.get(key, 1.0)) for key, profile in self._profiles.items()]
         factors = [factor / means[key] for key, of_key in self._factors.items() for factor in of_key]
@@ -72,11 +73,11 @@ class Gathering(Reader):
         """A request has no answer."""
         self._ended[request.id] = (request, False)
 
-    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
-        """A leg is over."""
-        leg = effect.batch.legs[effect.leg]
-        kind = self._kinds.get(leg.worker_id, "")
-        profile = self._profiles.get((leg.partition, kind, effect.shape))
+    def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
+        """A stage is over."""
+        stage = effect.batch.stages[effect.stage]
+        kind = self._kinds.get(stage.worker_id, "")
+        profile = self._profiles.get((stage.partition, kind, effect.shape))
         if profile is not None and effect.rows <= profile.max_rows:
             factor = min(FARTHEST, (ended_ns - started_ns) / profile.expected_ns(effect.rows))
             self._factors.setdefault(profile.key, []).append(factor)

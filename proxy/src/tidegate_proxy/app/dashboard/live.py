@@ -84,7 +84,7 @@ class Live:
         moments.trim(now_ns)
         workers = self._workers()
         figures.know(worker for worker, _ in workers)
-        legs = figures.take(notes, now_ns)
+        stages = figures.take(notes, now_ns)
         slos_ms = {model.name: _in_ms(model.slo_ns) for model in catalog.models.values()}
         models, more_models = figures.models(slos_ms, reducer.waiting())
         worker_rows, more_workers = figures.workers(workers, reducer.sent)
@@ -100,9 +100,9 @@ class Live:
             worker_rows,
             more_workers,
             figures.shapes(),
-            legs.names,
-            legs.bars,
-            legs.more,
+            stages.names,
+            stages.bars,
+            stages.more,
             decisions,
             more_decisions,
             figures.worst(),

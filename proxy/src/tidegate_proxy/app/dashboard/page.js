@@ -25,7 +25,7 @@ function show(snapshot, afresh = false) {
   showModels(snapshot)
   showTrial(snapshot.trial)
   by("restrictions").textContent = snapshot.restrictions.map((words) => `${words}.`).join(" ")
-  takeLegs(snapshot, afresh)
+  takeStages(snapshot, afresh)
   showWorkers(snapshot)
   showShapes(snapshot)
   showDecisions(snapshot, afresh)

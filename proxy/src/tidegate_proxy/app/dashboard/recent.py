@@ -1,4 +1,4 @@
-"""What happened since somebody looked last: legs that ran, requests that ended.
+"""What happened since somebody looked last: stages that ran, requests that ended.
 
 It is noted on the hot path, where all of it is at hand, as numbers side by side: objects that are looked at a second
 later have to be fetched from memory again, one by one, which costs more than noting them.
@@ -12,28 +12,28 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.api import Batch, Request
-from tidegate.observation import Reader, StartLeg
+from tidegate.observation import Reader, StartStage
 
 Outcome = Literal["answered", "dropped", "failed", "cancelled"]
-_LEG: Final = ("sort", "started_ns", "ended_ns", "planned_ns", "requests", "batch", "request")
+_STAGE: Final = ("sort", "started_ns", "ended_ns", "planned_ns", "requests", "batch", "request")
 _END: Final = ("sort", "request", "arrival_ns", "deadline_ns", "ended_ns")
-LEG: Final = np.dtype([(name, np.int64) for name in _LEG])
-"""A leg that is over: the place of its sort among those of its notes, ..., the id of one of its requests."""
+STAGE: Final = np.dtype([(name, np.int64) for name in _STAGE])
+"""A stage that is over: the place of its sort among those of its notes, ..., the id of one of its requests."""
 END: Final = np.dtype([(name, np.int64) for name in _END])
 """A request that ended; its deadline may be `NEVER`."""
-_leg: Final = Struct(f"{len(_LEG)}q").pack
+_stage: Final = Struct(f"{len(_STAGE)}q").pack
 _end: Final = Struct(f"{len(_END)}q").pack
 
 
-class LegSort(NamedTuple):
-    """What many legs have in common."""
+class StageSort(NamedTuple):
+    """What many stages have in common."""
 
     model: str
     partition: str
     shape: str
     worker_id: int
     rows: int
-    leg: int
+    stage: int
     """Its place on the path of its batch, from 0."""
 
 
@@ -49,9 +49,9 @@ class EndSort(NamedTuple):
 class Notes(NamedTuple):
     """What was noted between two looks, in the order in which it happened."""
 
-    legs: npt.NDArray[np.void]
-    """Each is a `LEG`."""
-    leg_sorts: list[LegSort]
+    stages: npt.NDArray[np.void]
+    """Each is a `STAGE`."""
+    stage_sorts: list[StageSort]
     ends: npt.NDArray[np.void]
     """Each is an `END`."""
     end_sorts: list[EndSort]
@@ -69,19 +69,19 @@ class Recent(Reader):
     """Notes what it is told, until it is taken."""
 
     def __init__(self) -> None:
-        self._legs, self._ends = bytearray(), bytearray()
-        self._leg_sorts, self._end_sorts = _Places(), _Places()
+        self._stages, self._ends = bytearray(), bytearray()
+        self._stage_sorts, self._end_sorts = _Places(), _Places()
 
-    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
-        """A leg is over."""
+    def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
+        """A stage is over."""
         batch = effect.batch
-        leg, request_ids = batch.legs[effect.leg], batch.request_ids
-        sort = batch.model, leg.partition, effect.shape, leg.worker_id, effect.rows, effect.leg  # as LegSort
-        self._legs += _leg(
-            self._leg_sorts[sort],
+        stage, request_ids = batch.stages[effect.stage], batch.request_ids
+        sort = batch.model, stage.partition, effect.shape, stage.worker_id, effect.rows, effect.stage  # as StageSort
+        self._stages += _stage(
+            self._stage_sorts[sort],
             started_ns,
             ended_ns,
-            leg.duration_ns,
+            stage.duration_ns,
             len(request_ids),
             batch.id,
             request_ids[0],
@@ -108,13 +108,13 @@ class Recent(Reader):
     def take(self) -> Notes:
         """What was noted since it was last taken."""
         notes = Notes(
-            np.frombuffer(self._legs, LEG),
-            list(map(LegSort._make, self._leg_sorts)),
+            np.frombuffer(self._stages, STAGE),
+            list(map(StageSort._make, self._stage_sorts)),
             np.frombuffer(self._ends, END),
             list(map(EndSort._make, self._end_sorts)),
         )
-        self._legs, self._ends = bytearray(), bytearray()
-        self._leg_sorts, self._end_sorts = _Places(), _Places()
+        self._stages, self._ends = bytearray(), bytearray()
+        self._stage_sorts, self._end_sorts = _Places(), _Places()
         return notes
 
     def _lost(self, ended_ns: int, request: Request, outcome: Outcome, reason: str) -> None:

@@ -15,12 +15,12 @@ from tidegate.observation import PlanChanged, Reducer
 from tidegate.sim.what_if import Question
 from tidegate_proxy.app.dashboard.decisions import latest_decisions
 from tidegate_proxy.app.dashboard.facts import Facts, names_of
-from tidegate_proxy.app.dashboard.figures import NS_PER_US, SHOWN_LEGS, WINDOW_NS, Figures, Legs
+from tidegate_proxy.app.dashboard.figures import NS_PER_US, SHOWN_STAGES, WINDOW_NS, Figures, Stages
 from tidegate_proxy.app.dashboard.log_file import LogFile
 from tidegate_proxy.app.dashboard.moments import Moment, moment_of
 from tidegate_proxy.app.dashboard.overview import Overview, OverviewReader
 from tidegate_proxy.app.dashboard.recent import Recent
-from tidegate_proxy.app.dashboard.snapshot import LegBar, Snapshot
+from tidegate_proxy.app.dashboard.snapshot import Snapshot, StageBar
 from tidegate_proxy.app.dashboard.source import Hello
 from tidegate_proxy.app.dashboard.telling import LEAD_NS
 from tidegate_proxy.app.dashboard.what_if import what_if
@@ -65,13 +65,13 @@ class Recording:
         return self._reader.overview()
 
     def at(self, at_ms: int) -> Snapshot:
-        """The snapshot of an instant, with the legs of the window before it. Raises ValueError for a broken log."""
+        """The snapshot of an instant, with the stages of the window before it. Raises ValueError for a broken log."""
         until_ns = self._log.first_ns + at_ms * NS_PER_MS
         figures, recent = Figures(self._log.first_ns), Recent()
         reducer = Reducer(recent)
         models, workers, away = self._as_of(until_ns)
         figures.know(self._all_workers(until_ns))
-        taken: list[Legs] = []
+        taken: list[Stages] = []
         moments: list[Moment] = []
         next_ns = self._log.first_ns
         for entry, _ in self._log.entries(self._from(until_ns), until_ns):
@@ -83,14 +83,14 @@ class Recording:
             if now_ns > until_ns - TICK_NS:
                 moments.append(moment_of(entry))
         taken.append(figures.take(recent.take(), until_ns))
-        names, legs = _together(taken, (until_ns - WINDOW_NS - self._log.first_ns) // NS_PER_US)
+        names, stages = _together(taken, (until_ns - WINDOW_NS - self._log.first_ns) // NS_PER_US)
         slos_ms = {model.name: None if model.slo_ns is None else model.slo_ns / NS_PER_MS for model in models}
         model_rows, more_models = figures.models(slos_ms, reducer.waiting())
         states = [(worker, "away" if worker.id in away else "up") for worker in workers]
         worker_rows, more_workers = figures.workers(states, reducer.sent)
         answers = sum(moment.answers for moment in moments)
         decisions, more_decisions = latest_decisions(reversed(moments), answers, figures.ms, names_of(workers))
-        most = SHOWN_LEGS * (WINDOW_NS // TICK_NS)
+        most = SHOWN_STAGES * (WINDOW_NS // TICK_NS)
         return Snapshot(
             at_ms,
             figures.window_ns / 1e9,
@@ -100,8 +100,8 @@ class Recording:
             more_workers,
             figures.shapes(),
             names,
-            legs[-most:],
-            max(0, len(legs) - most),
+            stages[-most:],
+            max(0, len(stages) - most),
             decisions,
             more_decisions,
             figures.worst(),
@@ -196,13 +196,13 @@ class Recording:
             self._reader.end(str(error))
 
 
-def _together(taken: Iterable[Legs], since_us: int) -> tuple[list[str], list[LegBar]]:
-    """The legs of several ticks that ended since an instant, over the same names."""
+def _together(taken: Iterable[Stages], since_us: int) -> tuple[list[str], list[StageBar]]:
+    """The stages of several ticks that ended since an instant, over the same names."""
     names: dict[str, int] = {}
-    legs = [
+    stages = [
         bar._replace(model=names.setdefault(some.names[bar.model], len(names)))
         for some in taken
         for bar in some.bars
         if bar.start_us + bar.took_us >= since_us
     ]
-    return list(names), legs
+    return list(names), stages

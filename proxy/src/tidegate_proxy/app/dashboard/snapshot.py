@@ -38,9 +38,9 @@ class WorkerRow(msgspec.Struct, frozen=True):
     state: str
     """`up`, `away`, or `ejected`: it is given nothing for a while, as it failed."""
     busy: float
-    """The share of the time in which it ran legs, the one that runs included."""
+    """The share of the time in which it ran stages, the one that runs included."""
     running: int
-    """Legs that run there, or are on their way."""
+    """Stages that run there, or are on their way."""
 
 
 class ShapeRow(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class ShapeRow(msgspec.Struct, frozen=True):
     kind: str
     """The kind of the workers that they ran on."""
     rows: int
-    legs: int
+    stages: int
     planned_ms: float
     """What the policy planned with, mostly a high quantile: the mean."""
     took_ms: float
@@ -61,8 +61,8 @@ class ShapeRow(msgspec.Struct, frozen=True):
     """The share that took longer than planned."""
 
 
-class LegBar(NamedTuple):
-    """A leg that is over, for the Gantt. There are many of these: they are integers, times in microseconds."""
+class StageBar(NamedTuple):
+    """A stage that is over, for the Gantt. There are many of these: they are integers, times in microseconds."""
 
     worker: int
     """Its id."""
@@ -159,10 +159,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     more_workers: int
     shapes: list[ShapeRow]
     names: list[str]
-    """The names of the models of the legs."""
-    legs: list[LegBar]
-    """The legs that ended since the snapshot before; in a recording all within the window."""
-    more_legs: int
+    """The names of the models of the stages."""
+    stages: list[StageBar]
+    """The stages that ended since the snapshot before; in a recording all within the window."""
+    more_stages: int
     decisions: list[Decision]
     more_decisions: int
     worst: list[Bad]

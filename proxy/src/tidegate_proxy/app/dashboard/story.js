@@ -73,8 +73,8 @@ function storyOf(data) {
   const made = [head, element("p", "said", data.verdict), element("p", "note", facts.filter(Boolean).join(", ")), parts, element("p", "note", key.join(" · "))]
   if (data.wrong) made.push(element("p", "", `The expectation that was wrong: ${data.wrong}.`))
   if (data.batch !== null) made.push(company(data))
-  for (const leg of data.legs) {
-    made.push(element("p", "note", `${leg.partition} on ${leg.worker}: ${leg.rows} rows, planned from ${digits(leg.planned_start_ms, 1)} for ${digits(leg.planned_ms, 2)} ms, ran from ${digits(leg.start_ms, 1)} for ${digits(leg.took_ms, 2)} ms`))
+  for (const stage of data.stages) {
+    made.push(element("p", "note", `${stage.partition} on ${stage.worker}: ${stage.rows} rows, planned from ${digits(stage.planned_start_ms, 1)} for ${digits(stage.planned_ms, 2)} ms, ran from ${digits(stage.start_ms, 1)} for ${digits(stage.took_ms, 2)} ms`))
   }
   if (data.meanwhile.length) {
     made.push(element("p", "note", `While it waited its workers ran ${data.meanwhile.slice(0, 5).map(([model, batches, ms]) => `${batches} × ${model} (${digits(ms, 0)} ms)`).join(", ")}.`))

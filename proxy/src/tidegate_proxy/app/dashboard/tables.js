@@ -79,7 +79,7 @@ function showShapes(snapshot) {
     box.append(took, plan)
     bar.append(box)
     row.append(
-      cell("model", name, "word"), cell("shape", shape.shape, "word"), cell("rows", shape.rows), cell("batches", shape.legs),
+      cell("model", name, "word"), cell("shape", shape.shape, "word"), cell("rows", shape.rows), cell("batches", shape.stages),
       cell("planned", shown(shape.planned_ms, 2)), cell("took", shown(shape.took_ms, 2)), cell("longer", percent(shape.over)), bar,
     )
     row.title = shape.kind

@@ -36,7 +36,7 @@ class WhatIf(msgspec.Struct, frozen=True):
 async def what_if(question: Question, moments: Sequence[Moment], *, learned: bool) -> WhatIf:
     """Ask about the requests of these moments; `question` tells all but them. Raises ValueError, in words.
 
-    `learned`: its profiles are what was learned; if not, they are corrected by what the legs of the moments took.
+    `learned`: its profiles are what was learned; if not, they are corrected by what the stages of the moments took.
     """
     began = time.monotonic()
     gathering = Gathering({profile.key: profile for profile in question.setup.profiles}, question.setup.workers)

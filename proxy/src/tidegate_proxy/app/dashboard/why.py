@@ -6,13 +6,13 @@ from typing import Final
 import msgspec
 
 from tidegate.api import NEVER, NS_PER_MS, Request
-from tidegate_proxy.app.dashboard.facts import Facts, RanLeg
+from tidegate_proxy.app.dashboard.facts import Facts, RanStage
 from tidegate_proxy.app.dashboard.snapshot import cut
 
 COMPANIONS: Final = 50
 """So many of the requests of its batch are named."""
 WRONG: Final = 0.1
-"""What is planned was wrong if a leg took so much more of it: less is worth no sentence."""
+"""What is planned was wrong if a stage took so much more of it: less is worth no sentence."""
 
 
 OVERSLEPT_NS: Final = 10 * NS_PER_MS
@@ -36,8 +36,8 @@ class Companion(msgspec.Struct, frozen=True):
     """From its arrival until the batch began."""
 
 
-class LegFigures(msgspec.Struct, frozen=True):
-    """A leg of its batch, as planned and as it was; instants from the arrival of the request on."""
+class StageFigures(msgspec.Struct, frozen=True):
+    """A stage of its batch, as planned and as it was; instants from the arrival of the request on."""
 
     partition: str
     worker: str
@@ -80,7 +80,7 @@ class Explanation(msgspec.Struct, frozen=True):
     batch_rows: int
     companions: list[Companion]
     more_companions: int
-    legs: list[LegFigures]
+    stages: list[StageFigures]
     meanwhile: list[tuple[str, int, float]]
     """What its workers ran while it waited: model, batches, milliseconds; the longest first."""
     steps: list[StepLine]
@@ -127,17 +127,17 @@ def explain(facts: Facts, names: Mapping[int, str], ms: Callable[[int], float]) 
         batch_rows=facts.rows,
         companions=companions[:COMPANIONS],
         more_companions=max(0, len(companions) - COMPANIONS),
-        legs=[
-            LegFigures(
-                cut(leg.partition),
-                cut(names.get(leg.worker_id, str(leg.worker_id))),
-                leg.rows,
-                since(leg.planned_start_ns),
-                since(leg.started_ns),
-                round(leg.planned_ns / NS_PER_MS, 3),
-                round(leg.took_ns / NS_PER_MS, 3),
+        stages=[
+            StageFigures(
+                cut(stage.partition),
+                cut(names.get(stage.worker_id, str(stage.worker_id))),
+                stage.rows,
+                since(stage.planned_start_ns),
+                since(stage.started_ns),
+                round(stage.planned_ns / NS_PER_MS, 3),
+                round(stage.took_ns / NS_PER_MS, 3),
             )
-            for leg in facts.legs
+            for stage in facts.stages
         ],
         meanwhile=sorted(meanwhile, key=lambda each: -each[2]),
         steps=[StepLine(since(step.at_ns), step.what, cut(step.text)) for step in story.steps] if story else [],
@@ -148,8 +148,8 @@ def _parts(facts: Facts, request: Request) -> list[Part]:
     """They add up to the latency so far."""
     end_ns = facts.end_ns
     formed_ns = end_ns if facts.dispatched_ns is None else min(facts.dispatched_ns, end_ns)
-    ran_ns = sum(leg.took_ns for leg in facts.legs)
-    longer_ns = sum(max(0, leg.overran_ns) for leg in facts.legs)
+    ran_ns = sum(stage.took_ns for stage in facts.stages)
+    longer_ns = sum(max(0, stage.overran_ns) for stage in facts.stages)
     parts_ns = {
         "batch": formed_ns - request.arrival_ns,
         "worker": max(0, end_ns - formed_ns - ran_ns),
@@ -198,12 +198,12 @@ def _late(facts: Facts, request: Request, waited_ns: int, names: Mapping[int, st
         return f"{head} {already}: the batch was expected to end {_said(-spare_ns)} too late.{_busy(facts)}"
     promise = f"When its batch was formed, after {_said(waited_ns)}, it was expected to end {_said(spare_ns)} early"
     causes = []
-    overran_ns = sum(leg.overran_ns for leg in facts.legs)
+    overran_ns = sum(stage.overran_ns for stage in facts.stages)
     if overran_ns > 0:
         causes.append(f"it ran {_said(overran_ns)} longer than planned")
-    if facts.legs and (delay_ns := facts.legs[0].started_ns - facts.legs[0].planned_start_ns) > 0:
+    if facts.stages and (delay_ns := facts.stages[0].started_ns - facts.stages[0].planned_start_ns) > 0:
         causes.append(f"it began {_said(delay_ns)} later than planned{_in_the_way(facts, names)}")
-    if len(facts.legs) > 1:
+    if len(facts.stages) > 1:
         causes.append("it passed through several workers")
     return f"{head} {promise}: {', and '.join(causes) or 'its answer came back later'}."
 
@@ -248,19 +248,19 @@ def _in_the_way(facts: Facts, names: Mapping[int, str]) -> str:
 
 def _wrong(facts: Facts, names: Mapping[int, str]) -> str:
     """The expectation that was furthest from the truth, of its own batch or of that which ran before it."""
-    legs = [(leg, "its batch") for leg in facts.legs]
-    if facts.before is not None and facts.legs and facts.legs[0].started_ns > facts.legs[0].planned_start_ns:
-        legs.append((facts.before, f"batch {facts.before_batch} before it"))
-    worst: tuple[RanLeg, str] | None = max(legs, key=lambda each: each[0].overran_ns, default=None)
+    stages = [(stage, "its batch") for stage in facts.stages]
+    if facts.before is not None and facts.stages and facts.stages[0].started_ns > facts.stages[0].planned_start_ns:
+        stages.append((facts.before, f"batch {facts.before_batch} before it"))
+    worst: tuple[RanStage, str] | None = max(stages, key=lambda each: each[0].overran_ns, default=None)
     if worst is None or worst[0].overran_ns < WRONG * worst[0].planned_ns:
         return ""
-    leg, whose = worst
-    rows = f"{leg.rows} row{'s' * (leg.rows > 1)}"
-    where = cut(names.get(leg.worker_id, str(leg.worker_id)))
-    more = leg.overran_ns / leg.planned_ns
+    stage, whose = worst
+    rows = f"{stage.rows} row{'s' * (stage.rows > 1)}"
+    where = cut(names.get(stage.worker_id, str(stage.worker_id)))
+    more = stage.overran_ns / stage.planned_ns
     return (
-        f"{cut(leg.partition)} with {rows} on {where} ({whose}): planned {_said(leg.planned_ns)}, took "
-        f"{_said(leg.took_ns)}, {more:.0%} more"
+        f"{cut(stage.partition)} with {rows} on {where} ({whose}): planned {_said(stage.planned_ns)}, took "
+        f"{_said(stage.took_ns)}, {more:.0%} more"
     )
 
 

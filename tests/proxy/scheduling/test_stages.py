@@ -1,4 +1,4 @@
-"""Between two legs of a batch nothing is left behind, however the batch ends."""
+"""Between two stages of a batch nothing is left behind, however the batch ends."""
 
 import asyncio
 import time
@@ -14,7 +14,6 @@ from tidegate.api import (
     Batch,
     Commands,
     Dispatch,
-    Leg,
     Model,
     Pipeline,
     Policy,
@@ -22,6 +21,7 @@ from tidegate.api import (
     Profile,
     RequestArrived,
     Setup,
+    Stage,
     Worker,
 )
 from tidegate.engine import Engine
@@ -48,7 +48,7 @@ WORKERS = (Worker(0, "w0", ("a",)), Worker(1, "w1", ("b",)), Worker(2, "w2", ("b
 
 
 class Piling(FirstComeFirstServed):
-    """Books every request at once, its second leg on w1 behind all others."""
+    """Books every request at once, its second stage on w1 behind all others."""
 
     best_effort = True
 
@@ -56,12 +56,12 @@ class Piling(FirstComeFirstServed):
         first_ns = self._next_ns = max(getattr(self, "_next_ns", 0), event.now_ns)
         self._next_ns += 2 * MS
         self._batches = getattr(self, "_batches", -1) + 1
-        legs = (Leg(0, "a", first_ns, MS), Leg(1, "b", first_ns + MS, MS))
-        return [Dispatch(Batch(self._batches, "m", (event.request.id,), legs))]
+        stages = (Stage(0, "a", first_ns, MS), Stage(1, "b", first_ns + MS, MS))
+        return [Dispatch(Batch(self._batches, "m", (event.request.id,), stages))]
 
 
 class Triton:
-    """Of a Backend what legs need; its calls end when a test says so."""
+    """Of a Backend what stages need; its calls end when a test says so."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -154,7 +154,7 @@ class Split:
         setup = Setup((MODEL,), WORKERS, tuple(Profile(part, "default", (MS,)) for part in "ab"))
         engine = Engine(policy(setup, PolicyOptions()), name="fifs")
         self.regions = Counted()
-        in_force, regions = InForce(Settings(leg_s=0.05)), cast("Regions", self.regions)
+        in_force, regions = InForce(Settings(stage_s=0.05)), cast("Regions", self.regions)
         self.driver = Driver(engine, Directory(catalog), in_force, Observability(setup, engine.reducer), regions)
 
     def send(self) -> Client:
@@ -184,7 +184,7 @@ class Split:
         return not running._between and not running._running and not self.regions.in_use
 
 
-async def _lost_while_the_first_leg_runs(split: Split) -> None:
+async def _lost_while_the_first_stage_runs(split: Split) -> None:
     split.send()
     head = await split.called(0)
     for tail in split.tritons[1:]:
@@ -192,7 +192,7 @@ async def _lost_while_the_first_leg_runs(split: Split) -> None:
     head.answer("Y", bytes(4 * WIDTH))
 
 
-async def _left_while_the_second_leg_runs(split: Split) -> None:
+async def _left_while_the_second_stage_runs(split: Split) -> None:
     client = split.send()
     (await split.called(0)).answer("Y", bytes(4 * WIDTH))
     tail = await split.called(1, 2)
@@ -200,7 +200,7 @@ async def _left_while_the_second_leg_runs(split: Split) -> None:
     tail.answer("Z", bytes(4 * WIDTH))
 
 
-async def _left_while_the_first_leg_runs(split: Split) -> None:
+async def _left_while_the_first_stage_runs(split: Split) -> None:
     client = split.send()
     head = await split.called(0)
     assert split.driver.leave(client)
@@ -223,9 +223,9 @@ async def _refused_by_the_second(split: Split) -> None:
 @pytest.mark.parametrize(
     "happens",
     [
-        _lost_while_the_first_leg_runs,
-        _left_while_the_second_leg_runs,
-        _left_while_the_first_leg_runs,
+        _lost_while_the_first_stage_runs,
+        _left_while_the_second_stage_runs,
+        _left_while_the_first_stage_runs,
         _refused_by_the_second,
     ],
 )

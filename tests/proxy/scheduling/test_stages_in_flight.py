@@ -1,9 +1,9 @@
-"""A leg that is sent behind another one: how both end, and what a Triton that hangs does to them."""
+"""A stage that is sent behind another one: how both end, and what a Triton that hangs does to them."""
 
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from tests.proxy.scheduling.test_legs import MS, WHOLE, Counted, Split, Triton, Waiting
+from tests.proxy.scheduling.test_stages import MS, WHOLE, Counted, Split, Triton, Waiting
 from tidegate.api import Model, PolicyOptions, Profile, Setup, Worker
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 MODEL = Model("m", 1)
 WORKERS = (Worker(0, "w0", ("m",)), Worker(1, "w1", ("m",)))
 HUNG_S = 2.0
-"""From then on a leg counts as hung: long after a leg of this test is sent behind another one."""
+"""From then on a stage counts as hung: long after a stage of this test is sent behind another one."""
 
 
 class Whole(Split):
-    """A driver of one model on two Tritons. Its legs are planned to take for ever, and take some milliseconds."""
+    """A driver of one model on two Tritons. Its stages are planned to take for ever, and take some milliseconds."""
 
     def __init__(self) -> None:
         self.tritons = [Triton(f"triton-{worker.name}") for worker in WORKERS]
@@ -40,13 +40,13 @@ class Whole(Split):
         policy = FirstComeFirstServed(setup, PolicyOptions())
         engine = Engine(policy, name="fifs", strict=True, learn=False, first_lead_ns=1000 * MS)
         self.regions = Counted()
-        in_force, regions = InForce(Settings(leg_s=HUNG_S)), cast("Regions", self.regions)
+        in_force, regions = InForce(Settings(stage_s=HUNG_S)), cast("Regions", self.regions)
         self.driver = Driver(engine, Directory(catalog), in_force, Observability(setup, engine.reducer), regions)
 
     async def sent_behind(self) -> list[Waiting]:
-        """Three clients: the first one's leg runs on the first Triton, the second one's on the other, the third one's
+        """Three clients: the first one's stage runs on the first Triton, the second one's on the other, the third one's
         was sent behind the first."""
-        for _ in range(3):  # what legs take on the first one has to be known
+        for _ in range(3):  # what stages take on the first one has to be known
             self.send()
             triton = await self.called(0)
             await asyncio.sleep(0.01)
@@ -80,7 +80,7 @@ def test_both_are_answered_in_whatever_order_they_end() -> None:
     asyncio.run(run(1))
 
 
-def test_a_lone_caller_has_its_answer_before_the_engine_learns_from_the_leg() -> None:
+def test_a_lone_caller_has_its_answer_before_the_engine_learns_from_the_stage() -> None:
     async def run() -> None:
         whole = Whole()
         try:
@@ -98,7 +98,7 @@ def test_a_lone_caller_has_its_answer_before_the_engine_learns_from_the_leg() ->
     asyncio.run(run())
 
 
-def test_behind_a_leg_that_hangs_it_is_given_up_with_it_and_run_again() -> None:
+def test_behind_a_stage_that_hangs_it_is_given_up_with_it_and_run_again() -> None:
     async def run() -> None:
         whole = Whole()
         try:

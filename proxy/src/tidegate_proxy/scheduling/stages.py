@@ -1,4 +1,4 @@
-"""The legs of batches: started, sent, ended, failed; those that a Triton would merge one after the other."""
+"""The stages of batches: started, sent, ended, failed; those that a Triton would merge one after the other."""
 
 import asyncio
 import time
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from tidegate.api import BatchFailed, LegFinished
-from tidegate.engine import Headroom, StartLeg
+from tidegate.api import BatchFailed, StageFinished
+from tidegate.engine import Headroom, StartStage
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, own_fault
 from tidegate_proxy.messages.forwarded_metadata import forwarded_with_all
@@ -21,9 +21,9 @@ from tidegate_proxy.messages.request import Client, Envelope
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.failures import Recovery, Verdict
-from tidegate_proxy.scheduling.in_flight import LegRun, RunningLegs, WaitingClients
+from tidegate_proxy.scheduling.in_flight import RunningStages, StageRun, WaitingClients
 from tidegate_proxy.scheduling.membership import Outliers
-from tidegate_proxy.scheduling.payload import OutputSizes, Payload, Stage
+from tidegate_proxy.scheduling.payload import OutputSizes, Payload, StageTarget
 from tidegate_proxy.transport import PendingCall
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER
 from tidegate_proxy.tritons.catalog import Catalog, Directory
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 BEGINS_WITHIN_NS: Final = 1_000_000
-"""How long a leg takes to begin on an idle instance: Triton has merged what was sent .2 to 1 ms apart."""
+"""How long a stage takes to begin on an idle instance: Triton has merged what was sent .2 to 1 ms apart."""
 WORTH: Final = 2
-"""A leg is held back where a merged batch would take so many times as much longer."""
+"""A stage is held back where a merged batch would take so many times as much longer."""
 LONGEST_NS: Final = 10_000_000
-"""No leg is held back longer for the sake of one before it, whatever becomes of that."""
+"""No stage is held back longer for the sake of one before it, whatever becomes of that."""
 
 Send = Callable[[], None]
 
@@ -48,27 +48,28 @@ Send = Callable[[], None]
 class _Queue:
     """What is known of the queue of one model at one Triton."""
 
-    latest: LegRun | None = None
-    """The leg that was sent last, if it may wait there still."""
+    latest: StageRun | None = None
+    """The stage that was sent last, if it may wait there still."""
     is_behind: bool = False
     """Whether it waits for another one to end."""
     until_ns: int = 0
     """When it has begun, as far as is known."""
     timer: asyncio.TimerHandle | None = None
-    held: deque[tuple[LegRun, Send]] = field(default_factory=deque)
+    held: deque[tuple[StageRun, Send]] = field(default_factory=deque)
 
 
 class Spacing:
-    """Sends legs that their Triton would merge one after the other has begun: a batch stays what the policy made of it.
+    """Sends stages that their Triton would merge one after the other has begun: a batch stays what the policy made of
+    it.
 
     A Triton with `dynamic_batching` makes one batch of what waits in a model's queue, whoever made batches of it
-    before: of two legs for two of its instances one, on one of them, for so long that both miss their deadlines, while
-    the other idles and nobody knows. A leg waits there for as long as the worker that it was sent to in advance runs
-    another one, and for some tenths of a millisecond where it is idle. So long the next one is held back, if that costs
-    less than being merged. Lives in an event loop.
+    before: of two stages for two of its instances one, on one of them, for so long that both miss their deadlines,
+    while the other idles and nobody knows. A stage waits there for as long as the worker that it was sent to in advance
+    runs another one, and for some tenths of a millisecond where it is idle. So long the next one is held back, if that
+    costs less than being merged. Lives in an event loop.
     """
 
-    def __init__(self, engine: LiveEngine, directory: Directory, running: RunningLegs) -> None:
+    def __init__(self, engine: LiveEngine, directory: Directory, running: RunningStages) -> None:
         self._engine = engine
         self._directory = directory
         self._running = running
@@ -79,9 +80,9 @@ class Spacing:
         """The rows of the largest batch that a Triton makes of a model's requests by itself, for several workers."""
         self._queues: dict[Backend, dict[str, _Queue]] = {}
 
-    def send(self, run: LegRun, send: Send) -> None:
-        """Have a leg sent: now, or as soon as it stays by itself, which is when it started then."""
-        partition = run.effect.batch.legs[run.effect.leg].partition
+    def send(self, run: StageRun, send: Send) -> None:
+        """Have a stage sent: now, or as soon as it stays by itself, which is when it started then."""
+        partition = run.effect.batch.stages[run.effect.stage].partition
         if self._directory.catalog is not self._catalog:
             self._look()
         if (run.backend, partition) not in self._largest:
@@ -94,8 +95,8 @@ class Spacing:
         else:
             self._let_go(queue, run, send)
 
-    def over(self, run: LegRun) -> None:
-        """A leg's call is over: what waited behind it has begun."""
+    def over(self, run: StageRun) -> None:
+        """A stage's call is over: what waited behind it has begun."""
         queues = self._queues.get(run.backend)
         if not queues:
             return
@@ -122,7 +123,7 @@ class Spacing:
             run.started_ns = time.monotonic_ns()
             self._let_go(queue, run, send)
 
-    def _let_go(self, queue: _Queue, run: LegRun, send: Send) -> None:
+    def _let_go(self, queue: _Queue, run: StageRun, send: Send) -> None:
         queue.latest, queue.is_behind = run, self._running.is_behind(run)
         queue.until_ns = time.monotonic_ns() + (LONGEST_NS if queue.is_behind else BEGINS_WITHIN_NS)
         send()
@@ -134,18 +135,18 @@ class Spacing:
         left_ns = queue.until_ns - time.monotonic_ns()
         queue.timer = self._loop.call_later(max(0, left_ns) / 1e9, self._go_on, queue)
 
-    def _must_wait(self, queue: _Queue, run: LegRun) -> bool:
+    def _must_wait(self, queue: _Queue, run: StageRun) -> bool:
         latest = queue.latest
         return latest is not None and time.monotonic_ns() < queue.until_ns and self._is_better_apart(latest, run)
 
-    def _is_better_apart(self, latest: LegRun, run: LegRun) -> bool:
+    def _is_better_apart(self, latest: StageRun, run: StageRun) -> bool:
         """Whether Triton would merge the two, and it would cost more than to wait."""
-        engine, leg = self._engine.engine, run.effect.batch.legs[run.effect.leg]
+        engine, stage = self._engine.engine, run.effect.batch.stages[run.effect.stage]
         flight, worker = engine.flight(run.batch_id), self._workers.get(run.worker_id)
         rows = latest.effect.rows + run.effect.rows
-        if not flight or not worker or rows > self._largest.get((run.backend, leg.partition), 0):
+        if not flight or not worker or rows > self._largest.get((run.backend, stage.partition), 0):
             return False
-        profile = engine.expectations.profiles.get((leg.partition, worker.kind, flight.shape))
+        profile = engine.expectations.profiles.get((stage.partition, worker.kind, flight.shape))
         if not profile or rows > profile.max_rows:
             return False
         alone_ns = profile.expected_ns(max(latest.effect.rows, run.effect.rows))
@@ -170,22 +171,22 @@ BROKEN_SHARING = "shared memory"
 EVERY_CLIENT_LEFT = "every client left"
 
 
-class Legs:
-    """Every leg that runs. Lives in an event loop."""
+class Stages:
+    """Every stage that runs. Lives in an event loop."""
 
     def __init__(
         self,
         engine: LiveEngine,
         directory: Directory,
         clients: WaitingClients,
-        running: RunningLegs,
+        running: RunningStages,
         recovery: Recovery,
         outliers: Outliers,
         headroom: Headroom,
         observability: Observability,
         regions: Regions | None,
         hidden: Callable[[], Container[str]],
-        on_batch: Callable[[LegRun, Sequence[Outcome]], None] | None,
+        on_batch: Callable[[StageRun, Sequence[Outcome]], None] | None,
     ) -> None:
         """`regions`, `hidden`, `on_batch`: as the driver's."""
         self._engine = engine
@@ -214,55 +215,55 @@ class Legs:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def left(self, client: Client) -> None:
-        """A client does not wait any more: a leg that nobody waits for is not run to its end."""
+        """A client does not wait any more: a stage that nobody waits for is not run to its end."""
         if run := self._running.run_of(client):
             run.waiting -= 1
             if run.abandoned and run.call:
                 self._cancel_later(run.call)
 
-    def stop_soon(self, runs: Iterable[LegRun]) -> None:
+    def stop_soon(self, runs: Iterable[StageRun]) -> None:
         """Nobody wants to know how these end."""
         for run in runs:
             self._loop.call_soon(run.stop)
 
-    def crash(self, effect: StartLeg) -> None:
-        """A fault of our own met a leg: its clients are told so, its worker is free."""
+    def crash(self, effect: StartStage) -> None:
+        """A fault of our own met a stage: its clients are told so, its worker is free."""
         batch = effect.batch
-        worker_id = batch.legs[effect.leg].worker_id
+        worker_id = batch.stages[effect.stage].worker_id
         runs = self._running.forget_batch(batch.id)
         clients = [client for number in batch.request_ids if (client := self._clients.remove(number))]
-        failed = BatchFailed(time.monotonic_ns(), batch.id, effect.leg, worker_id, "a fault of Tidegate's own")
+        failed = BatchFailed(time.monotonic_ns(), batch.id, effect.stage, worker_id, "a fault of Tidegate's own")
         self._engine.handle(failed)
         for client in clients:
             self._clients.tell(client, own_fault())
         self._engine.perform()
         self.stop_soon(runs)
 
-    def start(self, effect: StartLeg) -> None:
-        """Run a leg on its Triton, unless nobody waits for it any more."""
+    def start(self, effect: StartStage) -> None:
+        """Run a stage on its Triton, unless nobody waits for it any more."""
         batch = effect.batch
-        worker_id = batch.legs[effect.leg].worker_id
-        stage = self.stage_of(effect)
+        worker_id = batch.stages[effect.stage].worker_id
+        target = self.target_of(effect)
         before = self._running.take_last(batch.id)
         clients = self._clients.of(batch.request_ids)
-        if not stage.backend.alive or not clients:
+        if not target.backend.alive or not clients:
             if before:
                 before.stop()
-            if stage.backend.alive:  # else the engine has been told since, or is about to be
+            if target.backend.alive:  # else the engine has been told since, or is about to be
                 now_ns = time.monotonic_ns()
-                self._engine.take_in(BatchFailed(now_ns, batch.id, effect.leg, worker_id, EVERY_CLIENT_LEFT))
+                self._engine.take_in(BatchFailed(now_ns, batch.id, effect.stage, worker_id, EVERY_CLIENT_LEFT))
             return
         waiting = len(clients)
         if before:
             clients, payload = before.clients, before.payload
         else:
             payload = self.payload_of([client.envelope for client in clients], self._regions)
-        run = LegRun(effect, worker_id, stage, payload, clients, time.monotonic_ns(), waiting)
+        run = StageRun(effect, worker_id, target, payload, clients, time.monotonic_ns(), waiting)
         self._running.begin(run)
         for client in clients:
             client.batch_id = batch.id
-        run.execution = self._observability.batch_started(clients, effect, stage.backend.address, run.started_ns)
-        message = payload.request(stage)
+        run.execution = self._observability.batch_started(clients, effect, target.backend.address, run.started_ns)
+        message = payload.request(target)
         self._spacing.send(run, partial(self._send, run, message))
 
     def payload_of(self, envelopes: Sequence[Envelope], regions: Regions | None) -> Payload:
@@ -270,19 +271,19 @@ class Legs:
         split = self._directory.catalog.split.get(envelopes[0].model) if envelopes else None
         return Payload(envelopes, self._sizes, regions, split.outputs if split else ())
 
-    def stage_of(self, effect: StartLeg) -> Stage:
-        """Where a leg runs."""
-        catalog, legs = self._directory.catalog, effect.batch.legs
-        leg = legs[effect.leg]
-        return Stage(
-            leg.partition,
-            catalog.partitions.get(leg.partition),
-            [catalog.backend_of[leg.worker_id] for leg in legs[effect.leg :]],
-            alone=len(legs) == 1 and leg.partition == effect.batch.model,
+    def target_of(self, effect: StartStage) -> StageTarget:
+        """Where a stage runs."""
+        catalog, stages = self._directory.catalog, effect.batch.stages
+        stage = stages[effect.stage]
+        return StageTarget(
+            stage.partition,
+            catalog.partitions.get(stage.partition),
+            [catalog.backend_of[stage.worker_id] for stage in stages[effect.stage :]],
+            alone=len(stages) == 1 and stage.partition == effect.batch.model,
         )
 
-    def _send(self, run: LegRun, message: bytes) -> None:
-        """A leg goes to its Triton, which may have been held back until now."""
+    def _send(self, run: StageRun, message: bytes) -> None:
+        """A stage goes to its Triton, which may have been held back until now."""
         if run not in self._running:
             return  # its worker was given up meanwhile, and its requests with it
         if run.abandoned:
@@ -290,7 +291,7 @@ class Legs:
             return
         self._call(run, message)
 
-    def _call(self, run: LegRun, message: bytes) -> None:
+    def _call(self, run: StageRun, message: bytes) -> None:
         metadata = forwarded_with_all([client.forwarded_metadata for client in run.clients], self._hidden())
         if run.execution and (trace := run.execution.metadata):
             names = {name for name, _ in trace}
@@ -308,16 +309,16 @@ class Legs:
     def _cancel_later(self, call: PendingCall) -> None:
         self._loop.call_later(CANCEL_AFTER_S, call.cancel)
 
-    def _over(self, run: LegRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
+    def _over(self, run: StageRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
         try:
             self._spacing.over(run)
             self._ended(run, answer, code, details)
         except Exception as error:
-            faults.report("the end of a leg", error)
+            faults.report("the end of a stage", error)
             self.crash(run.effect)
 
-    def _ended(self, run: LegRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
-        """A leg's call is over."""
+    def _ended(self, run: StageRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
+        """A stage's call is over."""
         self._engine.catch_up()
         if answer is not None:
             run.backend.heard_ns = time.monotonic_ns()
@@ -325,8 +326,8 @@ class Legs:
             return  # its worker was given up, and its requests with it
         if answer is None:
             if run.payload.is_shared and BROKEN_SHARING in details:
-                run.payload.sharing_broke(run.stage)
-                self._call(run, run.payload.request(run.stage, share=False))
+                run.payload.sharing_broke(run.target)
+                self._call(run, run.payload.request(run.target, share=False))
             else:
                 self._failed(run, code, details)
         elif not run.is_last:
@@ -344,16 +345,16 @@ class Legs:
         elif self._engine.engine.is_awaited(run.worker_id):
             self._finish(run)  # first: the next batch is on its way before this one's answers are divided
             self._divide(run, answer)
-        else:  # nothing could follow at once: the answers are on their way before the engine learns from the leg
+        else:  # nothing could follow at once: the answers are on their way before the engine learns from the stage
             self._engine.put_off(partial(self._tell_finished, run, self._over_at(run)))
             self._divide(run, answer)
             self._loop.call_soon(self._engine.catch_up)
 
-    def _divide(self, run: LegRun, answer: bytes) -> None:
+    def _divide(self, run: StageRun, answer: bytes) -> None:
         divided_ns = time.monotonic_ns()
         self._settle(run, _divided(answer, run), divided_ns)
 
-    def _settle(self, run: LegRun, outcomes: Sequence[Outcome], divided_ns: int) -> None:
+    def _settle(self, run: StageRun, outcomes: Sequence[Outcome], divided_ns: int) -> None:
         """A batch's answer was divided, since that instant: clients are given their parts."""
         run.payload.close(finished=True)
         self._clients.settle(run, outcomes, time.monotonic_ns() - divided_ns)
@@ -362,33 +363,33 @@ class Legs:
         # Behind what the transports do now: when clients take their answers is theirs, and teaches nothing.
         self._loop.call_soon(self._handed_over, run)
 
-    async def _divide_aside(self, run: LegRun, answer: bytes) -> None:
+    async def _divide_aside(self, run: StageRun, answer: bytes) -> None:
         """Have an answer divided in a thread of its own."""
         try:
             divided_ns = time.monotonic_ns()
             self._settle(run, await asyncio.to_thread(_divided, answer, run), divided_ns)
         except Exception as error:
-            faults.report("the end of a leg", error)
+            faults.report("the end of a stage", error)
             self.crash(run.effect)
 
-    def _handed_over(self, run: LegRun) -> None:
+    def _handed_over(self, run: StageRun) -> None:
         self._headroom.observe(time.monotonic_ns() - run.clients[0].ended_ns)
 
-    def _finish(self, run: LegRun) -> None:
-        """A leg has ended: the engine is told now."""
+    def _finish(self, run: StageRun) -> None:
+        """A stage has ended: the engine is told now."""
         self._tell_finished(run, self._over_at(run))
 
-    def _over_at(self, run: LegRun) -> int:
-        """A leg has ended: when that was, which is now."""
+    def _over_at(self, run: StageRun) -> int:
+        """A stage has ended: when that was, which is now."""
         ended_ns = self._running.end(run, well=True)
         if run.is_last:
             for client in run.clients:
                 client.ended_ns = ended_ns
         return ended_ns
 
-    def _tell_finished(self, run: LegRun, ended_ns: int) -> None:
-        batch_id, leg, worker_id = run.batch_id, run.effect.leg, run.worker_id
-        self._engine.handle(LegFinished(ended_ns, batch_id, leg, worker_id, run.started_ns, ended_ns))
+    def _tell_finished(self, run: StageRun, ended_ns: int) -> None:
+        batch_id, stage, worker_id = run.batch_id, run.effect.stage, run.worker_id
+        self._engine.handle(StageFinished(ended_ns, batch_id, stage, worker_id, run.started_ns, ended_ns))
         try:
             if self._engine.engine.flight(batch_id) is not None:
                 self._running.keep(run)
@@ -402,13 +403,13 @@ class Legs:
         if run.execution:
             self._observability.batch_ended(run.execution, ended_ns)
 
-    def _fail_as_planned(self, run: LegRun) -> None:
+    def _fail_as_planned(self, run: StageRun) -> None:
         """Triton does not say when it stops what was cancelled: its worker counts as busy for as long as planned."""
         left_ns = self._running.since_ns(run) + run.planned_ns - time.monotonic_ns()
         self._loop.call_later(max(0, left_ns) / 1e9, self._fail, run, EVERY_CLIENT_LEFT, Verdict())
 
-    def _failed(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
-        """A leg's call did not end well."""
+    def _failed(self, run: StageRun, code: grpc.StatusCode, details: str) -> None:
+        """A stage's call did not end well."""
         if code is grpc.StatusCode.CANCELLED and run.abandoned:
             self._fail_as_planned(run)
             return
@@ -416,17 +417,17 @@ class Legs:
         self._tasks.add(run.recovery)
         run.recovery.add_done_callback(self._tasks.discard)
 
-    async def _recovered(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
+    async def _recovered(self, run: StageRun, code: grpc.StatusCode, details: str) -> None:
         try:
             if verdict := await self._recovery.verdict(run, code, details):
                 self._fail(run, details, verdict)
                 self._recovery.failed(run, code, details)
         except Exception as error:
-            faults.report("the recovery of a leg", error)
+            faults.report("the recovery of a stage", error)
             self.crash(run.effect)
 
-    def _fail(self, run: LegRun, reason: str, verdict: Verdict) -> None:
-        """A leg has failed, and its requests are dealt with as it was decided."""
+    def _fail(self, run: StageRun, reason: str, verdict: Verdict) -> None:
+        """A stage has failed, and its requests are dealt with as it was decided."""
         batch = run.effect.batch
         if run not in self._running:
             return  # its worker was given up, and its requests with it
@@ -434,8 +435,8 @@ class Legs:
         middle = len(waiting) // 2
         apart = tuple(tuple(half) for half in (waiting[:middle], waiting[middle:]) if half) if verdict.halved else ()
         now_ns = self._running.end(run)
-        leg, worker_id = run.effect.leg, run.worker_id
-        self._engine.handle(BatchFailed(now_ns, batch.id, leg, worker_id, reason, retry=verdict.retry, apart=apart))
+        stage, worker_id = run.effect.stage, run.worker_id
+        self._engine.handle(BatchFailed(now_ns, batch.id, stage, worker_id, reason, retry=verdict.retry, apart=apart))
         if verdict.outcome:
             self._clients.settle(run, [verdict.outcome] * len(run.clients))
         self._engine.perform()
@@ -444,7 +445,7 @@ class Legs:
         run.payload.close(finished=True)
 
 
-def _divided(answer: bytes, run: LegRun) -> Sequence[Outcome]:
+def _divided(answer: bytes, run: StageRun) -> Sequence[Outcome]:
     try:
         return run.payload.outcomes(answer)
     except ScatterError as error:

@@ -26,7 +26,7 @@ Answer = tuple[grpc.StatusCode, Any]
 """How a call ended: its status, and the answer's bytes or the error's words."""
 
 
-class Stage:
+class Rig:
     """What a hazard starts here ends with it."""
 
     def __init__(self, work: Path, running: ExitStack, *, quick: bool, tell: Callable[[str], None]) -> None:
