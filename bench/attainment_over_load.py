@@ -21,7 +21,7 @@ from tidegate.commands.common import with_progress
 from tidegate.documents import tuned_settings
 from tidegate.report import Colours, picture
 from tidegate.report.words import rate, share
-from tidegate.sim.over_load import LoadCurve, Tried, latency_plot, load_legend, load_plot
+from tidegate.sim.load_sweep import LoadCurve, Tried, latency_plot, load_legend, load_plot
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario, mean_rate_rps, read_scenario

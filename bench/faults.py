@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bench.hazards import NAMES, hazards
-from bench.hazards.hazard import Hazard, Result
-from bench.hazards.rig import Rig
+from bench.fault_injection import NAMES, hazards
+from bench.fault_injection.hazard import Hazard, Result
+from bench.fault_injection.rig import Rig
 
 
 def bench_faults(console: Console, chosen: list[Hazard], *, quick: bool) -> dict[str, dict[str, Any]]:

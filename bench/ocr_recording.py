@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.dynamic_models.contenders import generate_repository
+from bench.dynamic_models.baselines import generate_repository
 from bench.dynamic_models.ocr import CASES
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.live import Sending

@@ -30,11 +30,11 @@ from tidegate.observation import Recorder, read_log
 from tidegate.recommend.assess import tightened
 from tidegate.recommend.candidates import Candidate, candidates_on
 from tidegate.recommend.held_out import HELD_OUT_SEEDS
-from tidegate.recommend.question import Question
+from tidegate.recommend.query import Question
 from tidegate.recommend.recommendation import recommend
 from tidegate.recommend.recording import read_recording, scenario_of_recording
-from tidegate.recommend.trial import Trial
-from tidegate.recommend.trials import Trials
+from tidegate.recommend.simulation_run import Trial
+from tidegate.recommend.simulation_runs import Trials
 from tidegate.recommend.triton_tuning import in_proportion, triton_choices
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError

@@ -33,7 +33,7 @@ from tidegate.recommend.files import CONFIG, SCENARIO, host_of, write_files
 from tidegate.recommend.hardware import on_gpus
 from tidegate.recommend.held_out import Measured
 from tidegate.recommend.recommendation import Recommendation, recommend
-from tidegate.recommend.trials import Trials
+from tidegate.recommend.simulation_runs import Trials
 from tidegate.recommend.verdicts import verdicts
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario, mean_rate_rps, read_scenario

@@ -18,7 +18,7 @@ from random import Random
 
 from rich.console import Console
 
-from bench.hazards.kills import Proxy
+from bench.fault_injection.kills import Proxy
 from demo.emulated import Fleet, write_emulated
 from tidegate.documents import ModelProfile, Point, write_profile
 from tidegate.workload.arrivals import NS_PER_S, Poisson

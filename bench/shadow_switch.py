@@ -23,7 +23,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-import bench.mover
+import bench.moving_worker
 from tidegate.api import AnyCommand, Batch, Request
 from tidegate.documents import PROXY_FILE, Device, Layout, write_document
 from tidegate.host import Plugins
@@ -137,8 +137,8 @@ def shadow_switch(folder: Path, *, changes: int, share: float, stay_s: float) ->
     config = yaml.safe_load((deployment / PROXY_FILE).read_text(encoding="utf-8"))
     config["controller"] = {"name": "mover", "every_s": 0.2, "pause_s": 0, "least_gain": 0, "options": options}
     (deployment / PROXY_FILE).write_text(yaml.safe_dump(config), encoding="utf-8")
-    bench.mover.install(folder / "plugins")
-    root = Path(bench.mover.__file__).parents[1]
+    bench.moving_worker.install(folder / "plugins")
+    root = Path(bench.moving_worker.__file__).parents[1]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder / "plugins"), str(root)])
     with deployment_up(deployment, folder / "errors") as state:
         window_ns = round((changes * (stay_s + SETTLE_S) + SETTLE_S) * NS_PER_S)

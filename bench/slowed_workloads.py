@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.recommend import question_of, run_planner, workloads
 from tidegate.documents import BlockLatencies, BlockProfile
-from tidegate.recommend.question import Question
+from tidegate.recommend.query import Question
 from tidegate.workload import Scenario, mean_rate_rps
 
 WARMUP_S = 3.0

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.dynamic_models import MODULES, ON_REQUEST, NotInstalledError, find_case
+from bench.dynamic_models.baselines import DELAYS, contenders, generate_repository, running
 from bench.dynamic_models.case import Case
-from bench.dynamic_models.contenders import DELAYS, contenders, generate_repository, running
 from bench.dynamic_models.loads import Load, run_load
 from bench.dynamic_models.measuring import SIZES, Alone, SingleCaller, ask_in_turn, measure_alone
 from tidegate.commands.common import origin

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.dynamic_models.baselines import Contender
 from bench.dynamic_models.case import Case
-from bench.dynamic_models.contenders import Contender
 from bench.dynamic_models.measuring import Alone
 from tidegate.workload import Scenario
 from tidegate_loadtest.comparison.document import comparison_document

@@ -12,7 +12,7 @@ while Triton's own batcher is beside its GPUs; every other scenario is a tight o
 those of a real GPU behind a busy host do, and short SLOs. `--near` leaves the network and the tight scenarios out;
 `--tight` draws tight ones only. The sample of seed 1 is the one that the policy was tuned on: ask for another.
 `--again` takes the others' figures from a file that `--json` wrote, and measures only the default: for those who
-change it. `--attacks` is of traffic that means harm (`bench/no_regret/attacks.py`).
+change it. `--attacks` is of traffic that means harm (`bench/no_regret/adversarial_workloads.py`).
 """
 
 import argparse
@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bench.no_regret.attacks import AttackTask, attacks, measure_attack
-from bench.no_regret.contenders import DEFAULT, Task, measure, verdict
+from bench.no_regret.adversarial_workloads import AttackTask, attacks, measure_attack
+from bench.no_regret.baselines import DEFAULT, Task, measure, verdict
 from bench.no_regret.workloads import REQUESTS
 from tidegate.sim.parallel import run_parallel
 

@@ -26,7 +26,7 @@ from rich.table import Table
 from tidegate.documents import BlockLatencies, BlockProfile
 from tidegate.host import Plugins
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
-from tidegate_ppipe.published import MARGIN, Published, read_published
+from tidegate_ppipe.published_plans import MARGIN, Published, read_published
 
 TIME_LIMIT_S = 10.0
 PLANNERS = ("np", "dart-r", "ppipe")

@@ -34,7 +34,7 @@ from tidegate.sim.run import Run, simulate
 from tidegate.workload import Scenario
 from tidegate_ppipe.layout import layout_of
 from tidegate_ppipe.planners import plan_dart, plan_np, plan_ppipe
-from tidegate_ppipe.published import Published, read_published
+from tidegate_ppipe.published_plans import Published, read_published
 
 FRAMEWORKS = {
     "NP": (plan_np, "ppipe"),

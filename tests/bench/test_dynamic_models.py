@@ -20,8 +20,8 @@ from tritonclient.utils import np_to_triton_dtype
 
 from bench.dynamic_models import MODULES, NotInstalledError, find_case
 from bench.dynamic_models.__main__ import main
+from bench.dynamic_models.baselines import contenders, copy_with_batcher, generate_repository
 from bench.dynamic_models.case import Case
-from bench.dynamic_models.contenders import contenders, copy_with_batcher, generate_repository
 from bench.dynamic_models.tables import tables
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from bench.no_regret.__main__ import main, missed, summary
-from bench.no_regret.attacks import Attack, attacks, suffer
-from bench.no_regret.attacks import contenders as contenders_under_attack
-from bench.no_regret.contenders import DEFAULT, contenders, verdict
+from bench.no_regret.adversarial_workloads import Attack, attacks, suffer
+from bench.no_regret.adversarial_workloads import contenders as contenders_under_attack
+from bench.no_regret.baselines import DEFAULT, contenders, verdict
 from bench.no_regret.workloads import ROWS, beside, draw_workload, scenario_of
 from tidegate.workload import PolicyChoice
 

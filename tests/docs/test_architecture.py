@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.house import survey
+from bench.code_metrics import survey
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")

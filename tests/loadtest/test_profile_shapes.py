@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from tidegate.api import RequestArrived
 from tidegate.documents import ModelProfile, read_profiles
 from tidegate.observation import LogEntry, LogHeader, read_log
-from tidegate_loadtest.asked_shapes import recorded_shapes
 from tidegate_loadtest.commands.profile import profile
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.processes import serving_command
+from tidegate_loadtest.requested_shapes import recorded_shapes
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 MS_PER_ELEMENT = 0.05

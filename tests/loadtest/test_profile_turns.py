@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tidegate.documents import ModelProfile
-from tidegate_loadtest.asked_shapes import parse_asked
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.profiler import TURNS, measure_profiles, shapes_to_measure
+from tidegate_loadtest.requested_shapes import parse_asked
 
 if TYPE_CHECKING:
     from tests.loadtest.conftest import FakeTriton

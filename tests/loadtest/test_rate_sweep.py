@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from tests.pages import chart, check_alone, dots, verdicts
 from tidegate.cli import build_app
 from tidegate.host import Plugins
-from tidegate.sim.over_load import Tried
+from tidegate.sim.load_sweep import Tried
 from tidegate.workload import draw_requests, read_scenario
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.rate_sweep import highest_within, parse_rates

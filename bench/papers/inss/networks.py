@@ -21,17 +21,17 @@ from rich.table import Table
 
 from tidegate.documents import InterferenceModel
 from tidegate_inss.learned.catalog import Ints, catalog_of
+from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.networks import SHIPPED, Networks
 from tidegate_inss.learned.outcome import PENALTY
-from tidegate_inss.learned.placing import CHILDREN, Bools, Floats32
+from tidegate_inss.learned.placement import CHILDREN, Bools, Floats32
 from tidegate_inss.learned.planner import TRIED, plan_by
-from tidegate_inss.learned.rules import by_need, to_the_least_busy
 from tidegate_inss.learned.sharing import SHARING_ACTION
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.planners import plan_shares
 from tidegate_inss.problem import GpuPool, ShareProblem
 from tidegate_inss.tables import Floats, tables_of
-from tidegate_inss.training.family import drawn_problem
+from tidegate_inss.training.synthetic_models import drawn_problem
 from tidegate_inss.training.workloads import MEMORY_MIB, drawn_rates
 
 SEED = 31_337

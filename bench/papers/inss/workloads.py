@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 
 from tidegate.documents import InterferenceModel, Line, SharingModel
-from tidegate_inss.bearing import borne_rps
+from tidegate_inss.capacity import borne_rps
 from tidegate_inss.problem import GpuPool, ShareProblem, SharingTenant
 from tidegate_inss.tables import tables_of
 from tidegate_loadtest.interference.fit import fit, with_compute

@@ -14,10 +14,10 @@ import grpc
 import numpy as np
 
 from tidegate.documents import DEFAULT_KIND, ModelProfile, Point, read_shape, shape_text
-from tidegate_loadtest.asked_shapes import AskedShape, Dimensions
 from tidegate_loadtest.connection import AsksForModels, Connection, LoadTestError
 from tidegate_loadtest.input_files import FileRequests, Tensors, inputs_of_model
 from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, LIMITS_PARAMETER, RandomRequests, Values
+from tidegate_loadtest.requested_shapes import AskedShape, Dimensions
 
 Progress = Callable[[int, str], None]
 """Called with (requests measured so far, what is measured now)."""

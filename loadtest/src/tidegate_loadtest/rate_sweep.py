@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from tidegate.report import words
 from tidegate.sim.document import Document
-from tidegate.sim.over_load import LoadCurve, Tried
+from tidegate.sim.load_sweep import LoadCurve, Tried
 from tidegate.workload import Scenario, mean_rate_rps
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.recorder import Progress

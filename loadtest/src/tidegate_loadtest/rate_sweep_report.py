@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tidegate.report import Chart, Colours, Origin, Page, Section, words
 from tidegate.sim import charts
 from tidegate.sim.document import Document, rows_csv
-from tidegate.sim.over_load import latency_over_load, over_load
+from tidegate.sim.load_sweep import latency_over_load, over_load
 from tidegate.sim.tables import downloads, figures_table
 from tidegate_loadtest.rate_sweep import RateSweep, load_verdicts
 

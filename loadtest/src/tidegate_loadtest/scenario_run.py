@@ -15,9 +15,9 @@ from tidegate.sim.result import RunResult
 from tidegate.sim.run import choose_policies
 from tidegate.workload import PolicyChoice, Scenario, draw_requests, layout_of, mean_rate_rps
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.judge import judge
 from tidegate_loadtest.live import Seen, Sending, send_scenario
 from tidegate_loadtest.recorder import Progress
+from tidegate_loadtest.slo_evaluation import judge
 
 
 @dataclass(frozen=True)

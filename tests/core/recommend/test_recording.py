@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tidegate.observation import Recorder, read_log
-from tidegate.recommend.question import Question
+from tidegate.recommend.query import Question
 from tidegate.recommend.recommendation import recommend
 from tidegate.recommend.recording import Recording, read_recording, scenario_of_recording
-from tidegate.recommend.trials import Trials
+from tidegate.recommend.simulation_runs import Trials
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
 

@@ -9,12 +9,12 @@ import pytest
 from tidegate.api import PlanningError
 from tidegate.documents import Demand, DemandedModel
 from tidegate.host import Plugins
-from tidegate.recommend import trials as trials_module
+from tidegate.recommend import simulation_runs as trials_module
 from tidegate.recommend.hardware import in_words, parse_gpus, parse_offer
-from tidegate.recommend.least import first_enough, least_around, least_count
-from tidegate.recommend.race import FAR, race
-from tidegate.recommend.trial import Outcome, Trial
-from tidegate.recommend.trials import Trials
+from tidegate.recommend.min_hardware import first_enough, least_around, least_count
+from tidegate.recommend.simulation_run import Outcome, Trial
+from tidegate.recommend.simulation_runs import Trials
+from tidegate.recommend.successive_halving import FAR, race
 from tidegate.sim.interval import interval_of
 from tidegate.workload import PolicyChoice, Scenario
 

@@ -9,9 +9,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tidegate.recommend.by_model import tuned_by_model
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.files import dynamic_batching
-from tidegate.recommend.race import Race, Standing
-from tidegate.recommend.trial import Outcome, Trial
-from tidegate.recommend.trials import Trials
+from tidegate.recommend.simulation_run import Outcome, Trial
+from tidegate.recommend.simulation_runs import Trials
+from tidegate.recommend.successive_halving import Race, Standing
 from tidegate.recommend.triton_tuning import BY_MODEL, choices_of, in_proportion, nearby, sections_of, triton_choices
 from tidegate.recommend.verdicts import settings
 from tidegate.workload import PolicyChoice, Scenario

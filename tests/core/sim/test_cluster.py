@@ -34,7 +34,7 @@ from tidegate.sim.cluster import Cluster
 from tidegate.sim.links import Forwarding, Links
 from tidegate.sim.record import ANSWERED, FAILED, WAITING, Record
 from tidegate.sim.simulation import Simulation
-from tidegate.sim.truth import (
+from tidegate.sim.true_latency import (
     ConstantSlowdown,
     SimulatedWorker,
     Truth,

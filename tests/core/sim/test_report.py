@@ -10,8 +10,8 @@ import pytest
 from tests.pages import bars, chart, check_alone, document, dots, downloads, facets, headings, lines, verdicts
 from tidegate.report import Colours, Origin
 from tidegate.report.words import rate, share
+from tidegate.sim.chart_data import QUANTILES
 from tidegate.sim.charts import MOST_COLOURED, MOST_PANELS
-from tidegate.sim.detail import QUANTILES
 from tidegate.sim.document import goodput_document, simulate_document, sweep_document
 from tidegate.sim.gantt_charts import MOST_MARKS, gantt_charts
 from tidegate.sim.goodput import Question, Search, search_goodput, summarise_searches

@@ -9,7 +9,7 @@ from tidegate.host import Plugins
 from tidegate.sim.shadow_batcher import BEGINS_MS, OwnBatcher
 from tidegate.sim.shadow_messages import Begin, Seen
 from tidegate.sim.shadow_replay import replay_under_batcher
-from tidegate.sim.shadow_told import NOTHING_TOLD, Told
+from tidegate.sim.triton_batch_stats import NOTHING_TOLD, Told
 
 S = 1_000_000_000
 MS = 1_000_000

@@ -8,7 +8,7 @@ import pytest
 from tidegate.api import ms_to_ns
 from tidegate.sim.build import setup_of
 from tidegate.sim.run import Run, simulate
-from tidegate.sim.truth import drawing_factors
+from tidegate.sim.true_latency import drawing_factors
 from tidegate.workload import PolicyChoice, Scenario, draw_requests
 from tidegate.workload.simulated import JitterSpec, StallSpec
 

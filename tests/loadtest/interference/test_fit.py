@@ -16,8 +16,8 @@ from tidegate_loadtest.interference.held_out import (
     few_of_each,
     split,
 )
+from tidegate_loadtest.interference.missing_utilization import learn_uses
 from tidegate_loadtest.interference.runs import CoRun, RunsError
-from tidegate_loadtest.interference.unseen_use import learn_uses
 
 FEW_BATCHES, FEW_SHARES = (1, 4, 16, 32), (20, 40, 60, 80)
 """The sixteen solo runs of each model that InSS asks for."""

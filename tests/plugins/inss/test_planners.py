@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.plugins.inss.problems import problem, tenant
 from tidegate.api import PlanningError
-from tidegate_inss.division import Divider, Piece
+from tidegate_inss.gpu_partition import Divider, Piece
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.planners import plan_by_gpulet, plan_by_gslice, plan_by_igniter, plan_shares

@@ -9,7 +9,7 @@ pytest.importorskip("numpy", reason="needs numpy, the extra `planner` of tidegat
 
 from tests.pages import check_alone, document, headings, verdicts
 from tidegate_inss.training.page import page
-from tidegate_inss.training.record import TrainingRecord
+from tidegate_inss.training.training_record import TrainingRecord
 
 
 def test_it_says_whether_the_networks_are_better_and_draws_all_that_was_judged() -> None:

@@ -13,7 +13,7 @@ from tidegate.api import PlanningError
 from tidegate.api.device import Device, Mig, Mps, Slice, Whole
 from tidegate.api.mig import MIG_GEOMETRIES
 from tidegate.documents import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker
-from tidegate_paris_elsa.bearing import rates_borne
+from tidegate_paris_elsa.capacity import rates_borne
 from tidegate_paris_elsa.change_plan import Reconfiguration
 from tidegate_paris_elsa.change_problem import ReconfigurationProblem
 from tidegate_paris_elsa.instances import gpu_of, gpus_of

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tidegate.api import NEVER, Model, Profile, Request
 from tidegate.toolkit import ArrivalRate, Gathering
+from tidegate_symphony.latency_bounds import Outlook, Promises
 from tidegate_symphony.model_thread import ModelThread
-from tidegate_symphony.outlook import Outlook, Promises
 
 EXACT = Profile("m", "default", tuple(rows + 5 for rows in range(1, 9)))
 OUTLOOK = Outlook(Promises.of(EXACT, 0.99), workers=2, fixed_cost_ns=5, most_rows=8)

@@ -21,9 +21,9 @@ from tidegate.sim.replay import replay
 from tidegate.sim.result import RunResult, summarise
 from tidegate.workload import RequestSequence, Scenario
 from tidegate.workload.arrivals import NS_PER_S
-from tidegate_loadtest.judge import judge
 from tidegate_loadtest.live import Seen
 from tidegate_loadtest.result import RunResult as Sent
+from tidegate_loadtest.slo_evaluation import judge
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -128,7 +128,7 @@ class Log:
                 "arrivals": {"process": "uniform", "rate_rps": 1},
             }
         )
-        monkeypatch.setattr("tidegate_loadtest.judge.setup_of", lambda scenario, seed: self.setup)
+        monkeypatch.setattr("tidegate_loadtest.slo_evaluation.setup_of", lambda scenario, seed: self.setup)
         none = np.zeros(0, np.int64)
         sent = Sent(1, self.origin_ns, none, none, none, np.array([], dtype=str))
         seen = Seen(sent, len(self.requests), {})

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tidegate.documents import BlockProfile
     from tidegate.recommend.recommendation import Recommendation
     from tidegate.recommend.recording import Recording
-    from tidegate.recommend.trial import Outcome
+    from tidegate.recommend.simulation_run import Outcome
     from tidegate.workload import Scenario
 
 
@@ -95,10 +95,10 @@ def recommend(
         from tidegate.recommend.files import FolderError, check_folder, write_files
         from tidegate.recommend.hardware import Bundle, parse_gpus, parse_offer
         from tidegate.recommend.page import recommend_page
-        from tidegate.recommend.question import Question, RecommendError
+        from tidegate.recommend.query import Question, RecommendError
         from tidegate.recommend.recommendation import recommend as find
         from tidegate.recommend.recording import RecordingError
-        from tidegate.recommend.trials import Trials
+        from tidegate.recommend.simulation_runs import Trials
         from tidegate.recommend.verdicts import verdicts
 
         try:
@@ -174,7 +174,7 @@ def _traffic(
 def _blocks(texts: "Iterable[str]", models: "list[str]") -> "dict[str, BlockProfile]":
     """Block profiles by model. Raises DocumentError, RecommendError."""
     from tidegate.documents import BlockProfile, did_you_mean, read_document
-    from tidegate.recommend.question import RecommendError
+    from tidegate.recommend.query import RecommendError
 
     found = {}
     for text in texts:

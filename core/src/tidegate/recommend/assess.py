@@ -7,10 +7,10 @@ from tidegate.api import PlanningError
 from tidegate.recommend.by_model import tuned_by_model
 from tidegate.recommend.candidates import WHOLE, Candidate, Site, Unfit, candidates_on, policy_choices
 from tidegate.recommend.held_out import HELD_OUT_SEEDS, Measured, gain_of, measured
-from tidegate.recommend.least import first_enough, least_around, least_count
-from tidegate.recommend.race import ABLE, Race, TrialOf, race
-from tidegate.recommend.trial import Trial
-from tidegate.recommend.trials import Trials
+from tidegate.recommend.min_hardware import first_enough, least_around, least_count
+from tidegate.recommend.simulation_run import Trial
+from tidegate.recommend.simulation_runs import Trials
+from tidegate.recommend.successive_halving import ABLE, Race, TrialOf, race
 from tidegate.recommend.triton_tuning import in_proportion, nearby, triton_choices
 from tidegate.sim.interval import Interval
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError

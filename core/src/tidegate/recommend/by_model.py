@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from tidegate.recommend.candidates import Candidate
-from tidegate.recommend.race import ROUNDS, Race, Standing, TrialOf
-from tidegate.recommend.trial import Outcome
-from tidegate.recommend.trials import Trials
+from tidegate.recommend.simulation_run import Outcome
+from tidegate.recommend.simulation_runs import Trials
+from tidegate.recommend.successive_halving import ROUNDS, Race, Standing, TrialOf
 from tidegate.recommend.triton_tuning import batched, choices_of
 from tidegate.workload import Scenario
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from tidegate.api import PlannerSpec, PlanningError
 from tidegate.host import Plugins
 from tidegate.recommend.hardware import Bundle, gpus_of_scenario, in_words, on_gpus
-from tidegate.recommend.planned import planned_on
-from tidegate.recommend.question import Question
+from tidegate.recommend.planner_layout import planned_on
+from tidegate.recommend.query import Question
 from tidegate.recommend.triton_tuning import TRITON
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 

@@ -7,8 +7,8 @@ from typing import Any
 from tidegate.recommend.assess import Assessment
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.held_out import Measured
-from tidegate.recommend.race import Race
 from tidegate.recommend.recommendation import Recommendation
+from tidegate.recommend.successive_halving import Race
 from tidegate.recommend.triton_tuning import sections_of
 
 VERSION = 1

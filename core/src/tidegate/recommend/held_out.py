@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from tidegate.recommend.recording import FIRST_HELD_OUT
-from tidegate.recommend.trial import Outcome
+from tidegate.recommend.simulation_run import Outcome
 from tidegate.sim.interval import Interval, interval_of
 
 HELD_OUT_SEEDS = tuple(range(FIRST_HELD_OUT, FIRST_HELD_OUT + 6))

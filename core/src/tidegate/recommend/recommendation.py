@@ -8,9 +8,9 @@ from tidegate.host import Plugins
 from tidegate.recommend.assess import Assessment, Assessor
 from tidegate.recommend.candidates import Candidate, Site, Unfit, default_bundle
 from tidegate.recommend.hardware import check_measured
-from tidegate.recommend.offers import assess_offers
-from tidegate.recommend.question import Question, RecommendError
-from tidegate.recommend.trials import Trials
+from tidegate.recommend.purchase_options import assess_offers
+from tidegate.recommend.query import Question, RecommendError
+from tidegate.recommend.simulation_runs import Trials
 from tidegate.workload import Scenario
 
 SLIGHT = 0.001

@@ -15,7 +15,7 @@ from tidegate.api import NEVER, NS_PER_MS, RequestArrived, Setup
 from tidegate.engine.estimates.lateness import LARGEST_SHARE
 from tidegate.observation import LogEntry, Reducer
 from tidegate.recommend.hardware import checked
-from tidegate.recommend.observed import Observed
+from tidegate.recommend.observed_latency import Observed
 from tidegate.workload import RequestSequence, Scenario
 from tidegate.workload.arrivals import NS_PER_S
 

@@ -7,7 +7,7 @@ from tidegate.recommend.assess import Assessment, Changed
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.held_out import Measured
 from tidegate.recommend.recommendation import Recommendation
-from tidegate.recommend.trial import FEW
+from tidegate.recommend.simulation_run import FEW
 from tidegate.recommend.triton_tuning import batched
 from tidegate.report.words import limit, listed, plural, share
 from tidegate.sim.interval import Interval

@@ -1,33 +1,34 @@
 """The simulator: the proxy's engine and policies under virtual time, with simulated workers. It may fake workers, never
 scheduling.
 
-simulation   the loop: an agenda's events and the engine's wake-ups, in a total order
-workers      what it asks of workers, and exact ones, for tests
-cluster      workers as a scenario describes them: truth says how long they take, links what travels between them
-control      brings about what a controller wants: workers join after a start-up time, and leave by draining
-build        from a scenario to a simulation; run: one run of it; record, result: what it measured
-goodput      the highest rate that is carried; sweep: a grid of changes; parallel: many runs at once,
-             by a backend: processes, or a cluster (on_dask, on_ray by ray_cluster) whose machines are in
-             agreement with this one
-detail       what charts need of a run beyond its figures
-document     the results as JSON; report, goodput_report, sweep_report: as pages, made of
-verdicts     the sentences at the top; charts, gantt_charts, over_load: what is drawn; tables: what is listed
-interval     means with their 95 % intervals
-what_if      requests that came, once more, with something otherwise
-shadow       what a policy would have done with what passed a Tidegate untouched; shadow_process: beside a live one,
-             with which it exchanges shadow_messages; shadow_told: what Tritons tell of themselves; shadow_replay: the
-             requests once more, under a policy or under shadow_batcher, Triton's own
-aside        how a process that simulates beside a live one gives way to all, and ends with it
-replay       a recorded run again, simulated or live: the same events give the same commands
+simulation        the main loop: takes events from the event_queue and wake-ups of the engine, in a total order
+workers           the interface between simulation and workers, and exact workers for tests
+cluster           workers as a scenario describes them: execution times from true_latency, transfers over links
+control           carries out what a controller orders: workers join after a start-up time and leave by draining
+build             makes a simulation of a scenario; run: runs it once; record, result: what it measured
+goodput           searches the highest rate that meets the SLOs; sweep: runs a grid of changes; parallel: many runs at
+                  once, in processes or on a cluster (on_dask, on_ray by ray_cluster); cluster_version_check: refuses
+                  machines that have other versions
+chart_data        what charts need of a run beyond its figures
+document          the results as JSON; report, goodput_report, sweep_report: as HTML pages, made of
+verdicts          the sentences at the top; charts, gantt_charts, load_sweep: the charts; tables: the tables
+interval          means with 95 % confidence intervals
+what_if           simulates recorded requests again with one thing changed
+shadow            what a policy would have done with requests that bypassed scheduling; shadow_process: in a process of
+                  its own, which the proxy talks to in shadow_messages; triton_batch_stats: batches by Triton's
+                  statistics; shadow_replay: the requests again, under a policy or under shadow_batcher, a model of
+                  Triton's batcher
+background_priority  lowers the priority of a process that simulates beside a proxy, and ends it with the proxy
+replay            runs a recorded event log again: the same events give the same commands
 
-What is exported here needs nothing beyond the core; `result` and all that uses it need the extra `sim`.
+What is exported here needs nothing beyond the core; `result` and its users need the extra `sim`.
 """
 
-from tidegate.sim.agenda import Agenda
 from tidegate.sim.cluster import Cluster
+from tidegate.sim.event_queue import Agenda
 from tidegate.sim.links import Links
 from tidegate.sim.simulation import Listener, Simulation
-from tidegate.sim.truth import ConstantSlowdown, SimulatedWorker, Truth
+from tidegate.sim.true_latency import ConstantSlowdown, SimulatedWorker, Truth
 from tidegate.sim.workers import ExactWorkers, Workers
 
 __all__ = [

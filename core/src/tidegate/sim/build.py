@@ -29,7 +29,7 @@ from tidegate.sim.control import SimulatedControl
 from tidegate.sim.links import Forwarding, Links
 from tidegate.sim.record import Record
 from tidegate.sim.simulation import Listener, Simulation
-from tidegate.sim.truth import (
+from tidegate.sim.true_latency import (
     Combine,
     ConstantSlowdown,
     SimulatedWorker,

@@ -23,7 +23,7 @@ from tidegate.report import (
 from tidegate.report.colours import DASHES, EXECUTING, INK, OTHER, WAITING
 from tidegate.report.marks import Point
 from tidegate.report.words import share
-from tidegate.sim.detail import ModelDetail
+from tidegate.sim.chart_data import ModelDetail
 from tidegate.sim.result import Row, RunResult
 from tidegate.sim.verdicts import by_policy
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tidegate.documents import Interference, Tenant
 from tidegate.engine import CancelStage, StartStage
-from tidegate.sim.agenda import Agenda
+from tidegate.sim.event_queue import Agenda
 from tidegate.sim.links import Links
-from tidegate.sim.truth import SimulatedWorker, Truth
+from tidegate.sim.true_latency import SimulatedWorker, Truth
 from tidegate.sim.workers import Outcome, failed, finished, preempted
 
 

@@ -7,7 +7,7 @@ from tidegate.api import NEVER, BatchFailed, StageFinished, WorkerJoined, Worker
 from tidegate.control import AskController, ControlLoop, Order, Roster, StartWorker, StopWorker, Switch
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged
 from tidegate.observation import ChangeProgressed
-from tidegate.sim.agenda import Agenda
+from tidegate.sim.event_queue import Agenda
 
 
 class SimulatedControl:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tidegate.report import Chart, Colours, Entry, Lane, Span, Strip, gantt
 from tidegate.report.colours import OUTCOMES
 from tidegate.report.words import plural
-from tidegate.sim.detail import DROPPED, IN_TIME, Arrival
+from tidegate.sim.chart_data import DROPPED, IN_TIME, Arrival
 from tidegate.sim.result import RunResult
 from tidegate.workload.arrivals import NS_PER_S
 

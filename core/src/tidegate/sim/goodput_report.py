@@ -7,7 +7,7 @@ from tidegate.report.words import rate, share
 from tidegate.sim import charts
 from tidegate.sim.document import Document, as_csv
 from tidegate.sim.goodput import Goodput
-from tidegate.sim.over_load import LoadCurve, Tried, latency_over_load, over_load
+from tidegate.sim.load_sweep import LoadCurve, Tried, latency_over_load, over_load
 from tidegate.sim.tables import downloads, figures_table
 from tidegate.sim.verdicts import goodput_verdicts
 

@@ -8,7 +8,7 @@ from os import cpu_count
 from typing import Any, TypeVar
 
 from tidegate.parallel_backend import ParallelBackendError
-from tidegate.sim.agreement import agree, what_is_installed
+from tidegate.sim.cluster_version_check import agree, what_is_installed
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from tidegate.parallel_backend import ParallelBackendError
-from tidegate.sim.agreement import agree
+from tidegate.sim.cluster_version_check import agree
 from tidegate.sim.ray_cluster import connect, first_line, import_ray, installed_on_nodes
 
 Task = TypeVar("Task")

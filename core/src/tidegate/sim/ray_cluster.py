@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from tidegate.parallel_backend import ParallelBackendError
-from tidegate.sim.agreement import what_is_installed
+from tidegate.sim.cluster_version_check import what_is_installed
 
 TIMEOUT_S = 10
 """How long a cluster may take to answer, and each of its nodes."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tidegate.api import NS_PER_MS, Setup
 from tidegate.observation import ChangeProgressed
-from tidegate.sim.detail import Detail, Requests, detail_of
+from tidegate.sim.chart_data import Detail, Requests, detail_of
 from tidegate.sim.record import ANSWERED, FAILED, FIRST_DROP, LATE, WAITING, Record
 from tidegate.workload import RequestSequence
 from tidegate.workload.arrivals import NS_PER_S

@@ -20,7 +20,7 @@ from tidegate.host import Plugins
 from tidegate.sim.shadow_batcher import OwnBatcher, TunedBatcher
 from tidegate.sim.shadow_messages import Begin, Ended, Estimate, Executed, Passed, Report, Seen
 from tidegate.sim.shadow_replay import replay_under_policy
-from tidegate.sim.shadow_told import NOTHING_TOLD, Told, told
+from tidegate.sim.triton_batch_stats import NOTHING_TOLD, Told, told
 from tidegate.workload.arrivals import NS_PER_S
 
 WINDOW_NS: Final = 60 * NS_PER_S

@@ -15,7 +15,7 @@ from tidegate.documents import tuned_settings
 from tidegate.host import Plugins
 from tidegate.sim.shadow_messages import Begin, Seen
 from tidegate.sim.shadow_replay import Replayed, replay_under_batcher
-from tidegate.sim.shadow_told import Told
+from tidegate.sim.triton_batch_stats import Told
 
 BEGINS_MS: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
 """What an idle instance may take to begin: from the first on, so that nothing is assumed where batches do not tell."""

@@ -8,7 +8,7 @@ import sys
 import msgspec
 
 from tidegate.host import Plugins
-from tidegate.sim.aside import step_aside
+from tidegate.sim.background_priority import step_aside
 from tidegate.sim.shadow import Shadow
 from tidegate.sim.shadow_messages import Begin, Passed
 

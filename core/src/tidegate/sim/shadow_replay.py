@@ -12,9 +12,9 @@ from tidegate.host import Plugins
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.record import ANSWERED, LATE, Record
 from tidegate.sim.shadow_messages import Begin, Seen
-from tidegate.sim.shadow_told import NOTHING_TOLD, Told
 from tidegate.sim.simulation import Simulation
-from tidegate.sim.truth import SimulatedWorker, Truth
+from tidegate.sim.triton_batch_stats import NOTHING_TOLD, Told
+from tidegate.sim.true_latency import SimulatedWorker, Truth
 from tidegate.workload import RequestSequence
 
 PATIENCE: Final = 100_000

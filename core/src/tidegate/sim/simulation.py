@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tidegate.api import NEVER, BatchFailed, RequestArrived, StageFinished, WorkerJoined, WorkerLost
 from tidegate.engine import AnyEffect, AnyStimulus, CancelStage, ClockAdvanced, Engine, StartStage
-from tidegate.sim.agenda import Agenda
+from tidegate.sim.event_queue import Agenda
 from tidegate.sim.workers import ExactWorkers, Workers
 
 

@@ -18,7 +18,7 @@ from tidegate.host import PluginError, Plugins
 from tidegate.observation import EngineSettings, Reader
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.simulation import Simulation
-from tidegate.sim.truth import SimulatedWorker, Truth
+from tidegate.sim.true_latency import SimulatedWorker, Truth
 
 AS_IT_IS: Final = "as it is"
 PATIENCE: Final = 10_000

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from tidegate.api import BatchFailed, StageFinished
 from tidegate.engine import CancelStage, StartStage
-from tidegate.sim.agenda import Agenda
+from tidegate.sim.event_queue import Agenda
 
 Outcome = StageFinished | BatchFailed
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from tidegate.documents import ModelProfile
-    from tidegate_loadtest.asked_shapes import AskedShape
-    from tidegate_loadtest.campaign import Campaign, Job
+    from tidegate_loadtest.profiling_run import Campaign, Job
+    from tidegate_loadtest.requested_shapes import AskedShape
 
 
 def profile(
@@ -96,11 +96,11 @@ def profile(
     from rich.console import Console
 
     from tidegate.documents import ProfileFileError, hardware_here, read_profiles
-    from tidegate_loadtest.asked_shapes import parse_asked
-    from tidegate_loadtest.campaign import Campaign, InputFolders, carry_out, plan_campaign, skip_known
     from tidegate_loadtest.connection import Connection, LoadTestError
     from tidegate_loadtest.hardware import is_here
     from tidegate_loadtest.input_files import parse_inputs
+    from tidegate_loadtest.profiling_run import Campaign, InputFolders, carry_out, plan_campaign, skip_known
+    from tidegate_loadtest.requested_shapes import parse_asked
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     names = list(dict.fromkeys(models or ()))
@@ -256,7 +256,7 @@ def _recorded(console: "Console", path: Path, model: str, most: int) -> list["As
     """The shapes of a recording; how much of it they are is said."""
     from rich.progress import open as open_with_progress
 
-    from tidegate_loadtest.asked_shapes import recorded_shapes
+    from tidegate_loadtest.requested_shapes import recorded_shapes
 
     with open_with_progress(path, "rb", description=f"reading {path.name}", console=console, transient=True) as lines:
         found = recorded_shapes(lines, model, most)

@@ -57,12 +57,12 @@ def profile_shares(
 
     from tidegate.commands.common import said_of
     from tidegate.documents import Tenant
-    from tidegate_loadtest.asked_shapes import parse_asked
     from tidegate_loadtest.connection import Connection, LoadTestError
     from tidegate_loadtest.interference.measure import SharedGpu, check_alone
     from tidegate_loadtest.interference.measure import groups as planned_groups
     from tidegate_loadtest.interference.runs import CoRun, Solo, write_co_runs, write_solo
     from tidegate_loadtest.profiler import default_sizes
+    from tidegate_loadtest.requested_shapes import parse_asked
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     shares = [_share(text) for text in triton]

@@ -11,8 +11,8 @@ from scipy.optimize import nnls
 
 from tidegate.documents import InterferenceModel, Line, Sensitivity, SharingModel
 from tidegate_loadtest.interference.locally_weighted import table_of
+from tidegate_loadtest.interference.missing_utilization import learn_uses
 from tidegate_loadtest.interference.runs import CoRun, RunsError, Solo
-from tidegate_loadtest.interference.unseen_use import learn_uses
 
 FEWEST_SOLO = 4
 """Runs of a model alone: two batches on two shares."""

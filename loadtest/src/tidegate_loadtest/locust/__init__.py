@@ -10,7 +10,7 @@ Tidegate imports it.
     load         what there is to send: a schedule (open loop), or a model that is asked again and again (closed loop)
     triton       the connections, gRPC and HTTP
     worker       a process that sends: its share of the load, lateness, what became of each request
-    conductor    the process that Locust starts tests in: splits the load, gathers the rows, knows the end
+    coordinator    the process that Locust starts tests in: splits the load, gathers the rows, knows the end
     shape        an open loop ends when it has ended
     outcome      the rows as the result of `tidegate loadtest`: tables, JSON, report
     page         the tab of Locust's web page

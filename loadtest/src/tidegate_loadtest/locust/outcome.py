@@ -17,13 +17,13 @@ from tidegate.workload import RequestSequence
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate_loadtest.commands.loadtest import print_lives
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.judge import judge
 from tidegate_loadtest.live import Seen
-from tidegate_loadtest.locust.conductor import Column, Conductor
+from tidegate_loadtest.locust.coordinator import Column, Conductor
 from tidegate_loadtest.locust.load import Load
 from tidegate_loadtest.report import print_report
 from tidegate_loadtest.result import RunResult
 from tidegate_loadtest.scenario_run import LiveResult, live_document, plan_runs
+from tidegate_loadtest.slo_evaluation import judge
 
 UNREPORTED = "UNREPORTED"
 """The status of a request whose worker was lost: it was not sent, or nobody knows what became of it."""

@@ -5,7 +5,7 @@ import json
 from flask import Response, request
 from locust.web import WebUI
 
-from tidegate_loadtest.locust.conductor import Conductor
+from tidegate_loadtest.locust.coordinator import Conductor
 from tidegate_loadtest.locust.outcome import by_model
 
 KEY = "slo-attainment"

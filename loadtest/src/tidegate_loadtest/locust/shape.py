@@ -2,7 +2,7 @@
 
 from locust import LoadTestShape
 
-from tidegate_loadtest.locust.conductor import Conductor
+from tidegate_loadtest.locust.coordinator import Conductor
 
 
 class ScheduleShape(LoadTestShape):  # type: ignore[misc]

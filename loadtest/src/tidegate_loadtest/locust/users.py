@@ -16,7 +16,7 @@ from typer import BadParameter
 
 from tidegate.commands.common import console_for_tables
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.locust.conductor import WRONG, Conductor
+from tidegate_loadtest.locust.coordinator import WRONG, Conductor
 from tidegate_loadtest.locust.options import Options, add_options
 from tidegate_loadtest.locust.outcome import report
 from tidegate_loadtest.locust.page import add_tab

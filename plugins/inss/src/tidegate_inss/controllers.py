@@ -13,8 +13,8 @@ from tidegate.api.late_import import imported_late
 from tidegate.control import Controller, ControllerOptions, Observation
 from tidegate.control.rates import SteadyRates
 from tidegate.documents import FromFile, Layout
-from tidegate_inss.by_name import EXTRA, OFFERED
-from tidegate_inss.present import check_first, problem_with
+from tidegate_inss.current_state import check_first, problem_with
+from tidegate_inss.planner_registry import EXTRA, OFFERED
 from tidegate_inss.problem import ShareProblem
 
 ALIKE = 0.03

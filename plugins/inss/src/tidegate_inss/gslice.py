@@ -10,10 +10,10 @@ from math import ceil
 
 from tidegate.documents import Layout
 from tidegate_inss.assignment import Share, by_gpu
+from tidegate_inss.build_plan import plan_of
+from tidegate_inss.current_state import shares_of
 from tidegate_inss.layout import layout_of
-from tidegate_inss.plan_of import plan_of
 from tidegate_inss.prediction import Predictor
-from tidegate_inss.present import shares_of
 from tidegate_inss.problem import ShareProblem
 
 FIRST_BATCH, FIRST_SHARE = 1, 0.3

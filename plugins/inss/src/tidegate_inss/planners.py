@@ -1,11 +1,11 @@
 """The planners of MPS shares: the search, the algorithms that it is judged by, and the best of all."""
 
 from tidegate.api import Progress
+from tidegate_inss.build_plan import plan_of
 from tidegate_inss.gpulet import plan_gpulets
 from tidegate_inss.gslice import plan_gslice
 from tidegate_inss.igniter import plan_igniter
 from tidegate_inss.plan import SharePlan
-from tidegate_inss.plan_of import plan_of
 from tidegate_inss.prediction import Predictor
 from tidegate_inss.problem import ShareProblem
 from tidegate_inss.search import Search

@@ -2,13 +2,13 @@
 
 from tidegate.api import CommandSpec, PlannerSpec, hookimpl
 from tidegate.control import ControllerSpec
-from tidegate_inss.by_name import OFFERED, share_planner
 from tidegate_inss.commands.train_inss import train_inss
 from tidegate_inss.controllers import GsliceLoop, ShareReplanning
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
+from tidegate_inss.planner_registry import OFFERED, share_planner
 from tidegate_inss.problem import ShareProblem
-from tidegate_inss.proposal import problem_of
+from tidegate_inss.problem_from_demand import problem_of
 
 
 @hookimpl

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from tidegate.documents import Layout
 from tidegate_inss.assignment import Share, by_gpu, why_not
-from tidegate_inss.by_name import share_planner
-from tidegate_inss.division import Piece
+from tidegate_inss.build_plan import borne_by, plan_of
+from tidegate_inss.current_state import shares_of, steady_batches
+from tidegate_inss.gpu_partition import Piece
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
-from tidegate_inss.plan_of import borne_by, plan_of
+from tidegate_inss.planner_registry import share_planner
 from tidegate_inss.prediction import Predictor
-from tidegate_inss.present import shares_of, steady_batches
 from tidegate_inss.problem import ShareProblem
 from tidegate_inss.search import Placement, Search
 

@@ -11,7 +11,7 @@ from random import Random
 
 from tidegate.api import Progress
 from tidegate_inss.assignment import Share
-from tidegate_inss.division import Divider, Division, Piece
+from tidegate_inss.gpu_partition import Divider, Division, Piece
 from tidegate_inss.prediction import Predictor
 
 FEW = 8

@@ -1,22 +1,23 @@
-"""PARIS and ELSA: layouts of MIG slices for the sizes of requests, and a policy that fills them (Kim et al., DAC 2022).
+"""PARIS and ELSA: layouts of MIG slices for the batch sizes of requests, and a policy for them (Kim et al., DAC 2022).
 
 The planners, in the order in which a plan is made:
-problem   GPUs, models, sizes of requests; slices: which kinds the GPUs offer, and how fast a model is there
-proposal  such a problem, made of a demand
-knees     from how many rows on a slice is busy; counts: how many slices of each size PARIS wants, in parts of slices
-budget    how GPUs can be cut, and how many GPCs that spends
-program   whole slices on whole GPUs; planners: paris and its baselines
-bearing   what any layout's slices bear
-placing   every slice at its start slot; plan: the document; layout: the same for simulator, generator and proxy
+problem   GPUs, models, sizes of requests; slices: the profiles of the GPUs, and how fast a model is on each
+problem_from_demand  such a problem, made of a demand
+knees     the batch size at which a slice is saturated; counts: how many slices of each size PARIS wants (fractional)
+budget    the possible MIG partitions of a GPU, and the GPCs that they use
+program   the integer program: whole slices on whole GPUs; planners: paris and its baselines
+capacity  the rate that a layout's slices serve
+placement every slice at its start slot; plan: the document; layout: what simulator, generator and proxy read
 
 From one layout to another:
-change_problem  what serves, what is to serve; change_plan: the steps
-instances       what serves on a GPU; matching: which planned GPU is which; rearranging: other cuts into as many slices
-steps           what stays of a GPU, and how the rest is changed; ordering: in which order, and what at once
+change_problem  what is deployed, what shall be; change_plan: the steps
+instances       the MIG instances of a GPU; matching: which GPU becomes which planned one; repartitioning: other
+                partitions with as many slices
+steps           which instances of a GPU stay, and how the others change; ordering: in which order, and which at once
 reconfigure     the planner
 
 The policy:
-policy      ELSA; slice_sizes: which slices are smaller than others
-line        what one worker runs, and what waits for it
-pool        equal workers, and which of them has the least to do; tournament: how that is found quickly
+policy       ELSA; slice_sizes: which slices are smaller than others
+worker_queue the batch that a worker runs, and those that wait for it
+pool         equal workers, and which has the least work; tournament: finds that in logarithmic time
 """

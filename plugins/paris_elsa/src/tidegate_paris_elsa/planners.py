@@ -8,7 +8,7 @@ from tidegate.api import PlanningError, Progress
 from tidegate_paris_elsa.budget import Budget
 from tidegate_paris_elsa.counts import instances, work_s
 from tidegate_paris_elsa.knees import KneeSource, knee_of, segments_of
-from tidegate_paris_elsa.placing import place
+from tidegate_paris_elsa.placement import place
 from tidegate_paris_elsa.plan import MigPlan, PlannedModel, PlannedSegment
 from tidegate_paris_elsa.problem import MigModel, MigProblem, Size
 from tidegate_paris_elsa.program import Counts, Demand, share_out, solve

@@ -12,7 +12,7 @@ from tidegate_paris_elsa.layout import layout_of
 from tidegate_paris_elsa.plan import MigPlan
 from tidegate_paris_elsa.policy import Elsa
 from tidegate_paris_elsa.problem import MigProblem
-from tidegate_paris_elsa.proposal import problem_of
+from tidegate_paris_elsa.problem_from_demand import problem_of
 
 
 @hookimpl

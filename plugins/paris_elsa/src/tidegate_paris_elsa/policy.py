@@ -25,9 +25,9 @@ from tidegate.api import (
     WorkerReady,
     queue_key,
 )
-from tidegate_paris_elsa.line import Line, Task
 from tidegate_paris_elsa.pool import Pool
 from tidegate_paris_elsa.slice_sizes import smallest_first
+from tidegate_paris_elsa.worker_queue import Line, Task
 
 
 class ElsaOptions(PolicyOptions):

@@ -3,8 +3,8 @@
 from heapq import heappop, heappush
 
 from tidegate.api import NEVER, Worker
-from tidegate_paris_elsa.line import Line
 from tidegate_paris_elsa.tournament import Tournament
+from tidegate_paris_elsa.worker_queue import Line
 
 
 class Pool:

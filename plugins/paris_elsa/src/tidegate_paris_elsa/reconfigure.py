@@ -10,7 +10,7 @@ from tidegate.api import PlanningError, Progress
 from tidegate.api.device import Device
 from tidegate.api.mig import MigGeometry, mig_geometries
 from tidegate.documents import Layout, LayoutWorker, wrong_fields
-from tidegate_paris_elsa.bearing import rates_borne
+from tidegate_paris_elsa.capacity import rates_borne
 from tidegate_paris_elsa.change_plan import ChangeCost, PlannedStep, Reconfiguration
 from tidegate_paris_elsa.change_problem import ReconfigurationProblem
 from tidegate_paris_elsa.instances import (
@@ -27,7 +27,7 @@ from tidegate_paris_elsa.instances import (
 )
 from tidegate_paris_elsa.matching import NOTHING, Change, devices_of, in_order, match
 from tidegate_paris_elsa.ordering import Move, least_kept, waves_of
-from tidegate_paris_elsa.rearranging import Worth, rearranged
+from tidegate_paris_elsa.repartitioning import Worth, rearranged
 from tidegate_paris_elsa.steps import Step, loaded, nearest, steps_between
 
 HALVINGS = 20

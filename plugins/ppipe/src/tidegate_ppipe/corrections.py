@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from tidegate.api import AnyCommand, BatchFailed, Reroute, StageFinished
-from tidegate_ppipe.paths import Flight, Stop, stages_of
-from tidegate_ppipe.places import Place
+from tidegate_ppipe.pool_state import Place
 from tidegate_ppipe.resources import Resources
+from tidegate_ppipe.routes import Flight, Stop, stages_of
 
 
 class Corrections:

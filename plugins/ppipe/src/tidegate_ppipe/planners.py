@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidegate.api import PlanningError, Progress
+from tidegate_ppipe.build_plan import plan_of
 from tidegate_ppipe.columns import Column, Tables, columns_of
 from tidegate_ppipe.counts import Nothing, solve
 from tidegate_ppipe.division import can_divide
+from tidegate_ppipe.infeasibility import check_columns, check_measured, no_room, too_high
 from tidegate_ppipe.plan import PpipePlan
-from tidegate_ppipe.plan_of import plan_of
 from tidegate_ppipe.prices import price
 from tidegate_ppipe.problem import PpipeProblem
-from tidegate_ppipe.reasons import check_columns, check_measured, no_room, too_high
 from tidegate_ppipe.rounding import rates_of
 
 GATHER_SHARE = 0.2

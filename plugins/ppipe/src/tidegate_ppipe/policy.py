@@ -29,11 +29,11 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate_ppipe.corrections import Corrections
-from tidegate_ppipe.paths import Flight, Stop, stages_of
+from tidegate_ppipe.pipelines import Route, Routes
+from tidegate_ppipe.queues import Queue, Waiting
 from tidegate_ppipe.resources import Resources
-from tidegate_ppipe.routes import Route, Routes
+from tidegate_ppipe.routes import Flight, Stop, stages_of
 from tidegate_ppipe.sizing import Found, Sizing
-from tidegate_ppipe.waiting import Queue, Waiting
 
 
 class PpipeOptions(PolicyOptions):

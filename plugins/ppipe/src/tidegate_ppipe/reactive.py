@@ -1,9 +1,9 @@
 """The reactive data plane that PPipe is compared with: each pool for itself (section 7.4)."""
 
 from tidegate.api import Pipeline, Profile, Setup
-from tidegate_ppipe.paths import Stop
+from tidegate_ppipe.pipelines import Route
 from tidegate_ppipe.policy import Ppipe, PpipeOptions
-from tidegate_ppipe.routes import Route
+from tidegate_ppipe.routes import Stop
 from tidegate_ppipe.sizing import Found
 
 

@@ -5,9 +5,9 @@ from itertools import accumulate
 from math import inf
 
 from tidegate.api import NEVER, Network, Profile, ProfileKey, Worker
-from tidegate_ppipe.paths import IN_TIME_DEVIATIONS, Flight, Path, Stop, margin_ns
-from tidegate_ppipe.places import Node, Place, Pool
+from tidegate_ppipe.pool_state import Node, Place, Pool
 from tidegate_ppipe.reservations import Interval, earliest_joint_fit
+from tidegate_ppipe.routes import IN_TIME_DEVIATIONS, Flight, Path, Stop, margin_ns
 
 
 class Resources:

@@ -1,93 +1,135 @@
-"""The pipelines of a model, as its batches are sized for them."""
+"""The way of a batch: one worker of each pool, and when it gets there."""
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from itertools import pairwise, starmap
+from collections.abc import Iterable
+from math import hypot
 
-from tidegate.api import Model, Pipeline
-from tidegate.toolkit import ArrivalRate
-from tidegate_ppipe.resources import Resources
+from tidegate.api import Stage
+from tidegate.api.profile import SURPRISE
+from tidegate_ppipe.pool_state import Place
+from tidegate_ppipe.reservations import Interval, Timetable  # noqa: TC001 - ours everywhere else
 
-BUSY_PART = 0.9
-"""The part of the time that workers may be busy with batches that are large enough for the load."""
-LIGHT_PART = 0.7
-"""The part of what the pipelines bear, links included, up to which a load is light."""
+IN_TIME_DEVIATIONS = 0.5
+"""A batch may leave that is in time with so many standard deviations of its path to spare: what is dropped is late for
+certain, and what leaves is so in one case of three at worst."""
 
-
-class Route:
-    """A pipeline, and how batches are sized for it."""
-
-    __slots__ = ("budget", "max_rows", "merged_rows", "partitions", "planned", "work_by_shape")
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.partitions = pipeline.partitions
-        self.max_rows = pipeline.max_rows
-        self.merged_rows = pipeline.max_rows
-        """The most rows of a batch of several requests: its model may set less."""
-        self.planned = pipeline.partitions
-        """The partitions that a batch is planned through before it leaves."""
-        self.budget = 1.0
-        """The part of a request's time that the planned partitions have."""
-        self.work_by_shape: dict[str, Sequence[int]] = {}
-        """What the planned partitions take where nothing has to wait, by shape, by rows - 1; as far as was asked."""
-
-    def work_ns(self, shape: str, resources: Resources) -> Sequence[int]:
-        """What the planned partitions take where nothing has to wait, by rows - 1; each must be hosted."""
-        known = self.work_by_shape.get(shape)
-        if known is None:
-            known = self.work_by_shape[shape] = resources.work_ns(self.planned, self.max_rows, shape)
-        return known
+BUFFER_DEVIATIONS = 2
+"""A batch leaves so many standard deviations of its path before later pools are expected to be free for it."""
 
 
-class Routes:
-    """All routes of a model, and the load that they have to bear."""
+class Stop:
+    """A partition on a worker, and the transfer that brings its input; with its reservations, once they are made."""
 
-    def __init__(self, model: Model, route: Callable[[Pipeline], Route]) -> None:
-        self.model = model
-        self.usable: list[Route] = []
-        """The routes whose partitions are all hosted somewhere."""
-        self.rate = ArrivalRate(0)
-        self._all = [route(pipeline) for pipeline in model.paths]
-        for each in self._all:
-            each.merged_rows = min(each.max_rows, model.merged_rows)
-        self._bears_at_most = 0.0
-        self._bears: list[float] = []
-        """The rows per nanosecond that all routes bear with batches of index + 1 rows: rising, or made so."""
+    __slots__ = (
+        "booked_ns",
+        "duration_ns",
+        "flight",
+        "margin_ns",
+        "partition",
+        "place",
+        "reserved",
+        "sent_ns",
+        "start_ns",
+        "there_ns",
+        "transfer_ns",
+        "transfers",
+    )
 
-    def use(self, partition: str) -> bool:
-        """Whether any route goes through a partition."""
-        return any(partition in route.partitions for route in self._all)
-
-    def take(self, rows: int) -> bool:
-        """Whether a request of so many rows fits through a usable route."""
-        return any(rows <= route.max_rows for route in self.usable)
-
-    def measure(self, resources: Resources) -> None:
-        """Take note that workers or profiles have changed."""
-        self.usable = [route for route in self._all if all(map(resources.hosts, route.partitions))]
-        for route in self.usable:
-            route.work_by_shape.clear()
-        self._bears = []
-        for rows in range(1, max((route.merged_rows for route in self.usable), default=0) + 1):
-            bears = sum(
-                min(resources.rows_per_ns(name, min(rows, route.merged_rows)) for name in route.partitions)
-                for route in self.usable
-            )
-            self._bears.append(max([bears, *self._bears[-1:]]))
-
-        self._bears_at_most = sum(_bears_at_most(route, resources) for route in self.usable)
+    def __init__(
+        self,
+        partition: str,
+        place: Place,
+        sent_ns: int,
+        transfer_ns: int,
+        there_ns: int,
+        start_ns: int,
+        duration_ns: int,
+        margin_ns: int,
+    ) -> None:
+        self.partition = partition
+        self.place = place
+        self.sent_ns = sent_ns
+        """When the transfer begins, if there is one."""
+        self.transfer_ns = transfer_ns
+        """How long it occupies the links; 0: none of them."""
+        self.there_ns = there_ns
+        """When the input is there."""
+        self.start_ns = start_ns
+        self.booked_ns = start_ns
+        """The start that the engine knows: what is late has its place in the order from it."""
+        self.duration_ns = duration_ns
+        self.margin_ns = margin_ns
+        """How much of that is margin, a standard deviation: it is that much longer than is expected."""
+        self.flight: Flight | None = None
+        """The batch that comes here; None: it has been looked at only."""
+        self.reserved: Interval | None = None
+        """The reservation of the worker."""
+        self.transfers: list[tuple[Timetable, Interval]] = []
+        """The reservations of the links."""
 
     @property
-    def is_light(self) -> bool:
-        """Whether the load is so light that batches need not gather."""
-        return self.rate.rows_per_ns <= LIGHT_PART * self._bears_at_most
-
-    def needed_rows(self) -> int:
-        """The rows that batches need for the present load; the most that they can have where none is large enough."""
-        return min(bisect_left(self._bears, self.rate.rows_per_ns / BUSY_PART) + 1, len(self._bears))
+    def end_ns(self) -> int:
+        """When the worker is done."""
+        return self.start_ns + self.duration_ns
 
 
-def _bears_at_most(route: Route, resources: Resources) -> float:
-    """The rows per nanosecond that its slowest pool, or link between two, bears with batches of the planned size."""
-    pools = (resources.rows_per_ns(name, route.merged_rows) for name in route.partitions)
-    return min([*pools, *starmap(resources.link_rows_per_ns, pairwise(route.partitions))])
+class Path:
+    """One worker of each pool of a pipeline, in order."""
+
+    __slots__ = ("end_ns", "margin_ns", "promised_ns", "start_ns", "stops", "waiting_ns")
+
+    def __init__(self, stops: list[Stop], waiting_ns: int) -> None:
+        self.stops = stops
+        self.waiting_ns = waiting_ns
+        """How long a batch waits for links and workers, along the whole path."""
+        self.start_ns = stops[0].start_ns
+        self.end_ns = stops[-1].end_ns
+        """When it is over where every stage needs its whole margin."""
+        margins_ns = [stop.margin_ns for stop in stops]
+        self.margin_ns = round(margin_ns(margins_ns))
+        """The margin of the whole path: its standard deviation, as far as it was measured."""
+        expected_ns = self.end_ns - sum(margins_ns)
+        last = stops[-1]
+        least_ns = max(1, (last.duration_ns - last.margin_ns) // SURPRISE)
+        self.promised_ns = max(expected_ns + round(IN_TIME_DEVIATIONS * self.margin_ns), last.start_ns + least_ns)
+        """When it has to be over for the batch to leave; never before the least that its last stage may take."""
+
+    @property
+    def early_ns(self) -> int:
+        """How much later it may begin, and still find a later pool, or the links to it, busy with another batch.
+
+        Where stages scatter it comes a little sooner: what is before it may be over early.
+        """
+        early_ns = 0
+        runs_ns = self.start_ns
+        for stop in self.stops:
+            early_ns = max(early_ns, stop.start_ns - runs_ns - stop.duration_ns - stop.transfer_ns)
+            runs_ns += stop.duration_ns + stop.transfer_ns
+        return early_ns - BUFFER_DEVIATIONS * self.margin_ns
+
+
+def margin_ns(margins_ns: Iterable[int]) -> float:
+    """The standard deviation of a path whose stages have these: their times are independent, so the variances add
+    up."""
+    return hypot(*margins_ns)
+
+
+class Flight:
+    """A batch on its way."""
+
+    __slots__ = ("batch_id", "rows", "shape", "stage", "stops")
+
+    def __init__(self, batch_id: int, rows: int, shape: str, stops: list[Stop]) -> None:
+        self.batch_id = batch_id
+        self.rows = rows
+        self.shape = shape
+        self.stops = stops
+        self.stage = 0
+        """The stop where it is, or goes next."""
+
+
+def stages_of(stops: Iterable[Stop]) -> tuple[Stage, ...]:
+    """The stages of these stops, as the engine has to book them: late ones where they have their place."""
+    return tuple(
+        Stage(stop.place.id, stop.partition, stop.booked_ns, stop.duration_ns, stop.sent_ns if stop.transfer_ns else 0)
+        for stop in stops
+    )

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from tidegate.api import NEVER, Request
 from tidegate.toolkit import RequestQueue
-from tidegate_ppipe.paths import IN_TIME_DEVIATIONS, Path
+from tidegate_ppipe.pipelines import Route, Routes
 from tidegate_ppipe.resources import Resources
-from tidegate_ppipe.routes import Route, Routes
+from tidegate_ppipe.routes import IN_TIME_DEVIATIONS, Path
 
 SURE_DEVIATIONS = 2
 """A batch leaves while so many standard deviations of its path are left, where its time allows for that."""

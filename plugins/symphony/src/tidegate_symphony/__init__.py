@@ -1,16 +1,17 @@
-"""Symphony: deferred batch scheduling (Chen et al.), split as in its Appendix D.
+"""Symphony: deferred batch scheduling (Chen et al.), split into threads as in its Appendix D.
 
-policy         glue: events to the two threads below, their decisions to commands
-model_thread   what concerns one queue only: the candidate, and when it may start
-choice         which requests had better run together, where they differ or where all cannot be in time
-applications   how long batches take of those whose applications are quick, and of all
-outlook        what workers promise a kind of requests, and what may be hoped for beyond that
-batch_need     how large batches have to be for the workers to bear the load
-  kind_load, eager_merging              what arrives of a kind, and whether it merges where no batch waits
-room           how many workers batches that last long leave to requests with little time
-rank_thread    what concerns all: which candidate meets which worker, and when
-autoscaler     how many workers the load wants (section 3.5); advised_workers: a controller that sees to it
-subclusters    the planner: models among sub-clusters (Appendix A); subclusters_random is its baseline
+policy                 turns events into calls of the two threads below, and their decisions into commands
+model_thread           one queue: its candidate batch, and when that may start
+batch_selection        which requests to batch, where they differ or where not all can meet their deadlines
+applications           the latency of batches by application: the fast ones, and all
+latency_bounds         the latency that workers guarantee for a queue, and the lower latency that is likely
+required_batch_size    the batch size that the workers need to carry the load
+  queue_load, natural_batching   the arrival rate of a queue, and whether it forms batches without waiting
+worker_headroom        how many workers long batches leave to requests with tight deadlines
+rank_thread            all queues: which candidate runs on which worker, and when
+autoscaler             the number of workers that the load needs (section 3.5); advised_workers: a controller that
+                       provides it
+subclusters            the planner: assigns models to sub-clusters (Appendix A); subclusters_random: its baseline
   subclusters_problem, subclusters_plan   its documents
-  subclusters_milp                        the integer program; subclusters_start: where its search begins
+  subclusters_milp                        the integer program; subclusters_start: the start of its search
 """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from tidegate.api import ExecutionTimes, Profile, Request
-from tidegate_symphony.outlook import Promises
+from tidegate_symphony.latency_bounds import Promises
 
 MOST_GROUPS = 8
 """So many groups of applications are told apart at most; clients name applications."""

@@ -7,8 +7,8 @@ from itertools import islice
 from tidegate.api import NEVER, Model, Profile, QueueKey, Request
 from tidegate.toolkit import ArrivalRate, BatchTarget, Gathered, Gathering, RequestQueue
 from tidegate_symphony.applications import Alike
-from tidegate_symphony.choice import Chosen, choose
-from tidegate_symphony.outlook import Outlook, Promises
+from tidegate_symphony.batch_selection import Chosen, choose
+from tidegate_symphony.latency_bounds import Outlook, Promises
 
 LONGEST_PAUSE_NS = 1_000_000_000
 """So long after the latest arrival a batch waits for no more: nothing is known any more of a rate at which others come.

@@ -34,13 +34,13 @@ from tidegate.api import (
 from tidegate.toolkit import ArrivalRate, Gathered, Gathering, QueueingPolicy
 from tidegate_symphony.applications import Alike, Applications
 from tidegate_symphony.autoscaler import Autoscaler
-from tidegate_symphony.batch_need import BatchNeed
-from tidegate_symphony.choice import Chosen
-from tidegate_symphony.kind_load import KindLoad
+from tidegate_symphony.batch_selection import Chosen
+from tidegate_symphony.latency_bounds import Outlook, Promises
 from tidegate_symphony.model_thread import Candidate, Kind, ModelThread
-from tidegate_symphony.outlook import Outlook, Promises
+from tidegate_symphony.queue_load import KindLoad
 from tidegate_symphony.rank_thread import ReadyCandidates
-from tidegate_symphony.room import Room
+from tidegate_symphony.required_batch_size import BatchNeed
+from tidegate_symphony.worker_headroom import Room
 
 TRIED_NS = NEVER // 4
 """What can only be tried is ranked so much later than what may be promised, and before what has no deadline."""

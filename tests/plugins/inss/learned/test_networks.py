@@ -9,7 +9,7 @@ import pytest
 from tests.plugins.inss.learned.made_up import workload
 from tidegate.api import PlanningError
 from tidegate_inss.learned.networks import PLACING, SHARING, SHIPPED, Networks
-from tidegate_inss.learned.placing import CHILDREN, PLACING_STATE
+from tidegate_inss.learned.placement import CHILDREN, PLACING_STATE
 from tidegate_inss.learned.scheduling import schedule
 from tidegate_inss.learned.sharing import SHARING_ACTION, SHARING_STATE
 

@@ -8,14 +8,14 @@ import pytest
 from tests.plugins.inss.learned.made_up import Randomly
 from tidegate.api import PlanningError
 from tidegate.documents import read_document
+from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.networks import RECORD, SHIPPED, Networks
 from tidegate_inss.learned.planner import plan_by, plan_inss, plan_inss_ni
-from tidegate_inss.learned.rules import by_need, to_the_least_busy
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.problem import GpuPool, ShareProblem
-from tidegate_inss.training.family import drawn_problem
-from tidegate_inss.training.judging import judge
-from tidegate_inss.training.record import TrainingRecord
+from tidegate_inss.training.evaluation import judge
+from tidegate_inss.training.synthetic_models import drawn_problem
+from tidegate_inss.training.training_record import TrainingRecord
 from tidegate_inss.training.workloads import Workloads
 
 NAMES = ["inss", "inss-ni"]

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.plugins.inss.learned.made_up import Randomly, workload
+from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.loads import Loads
 from tidegate_inss.learned.outcome import outcome_of
-from tidegate_inss.learned.placing import NOWHERE, SLOTS
-from tidegate_inss.learned.rules import by_need, to_the_least_busy
+from tidegate_inss.learned.placement import NOWHERE, SLOTS
 from tidegate_inss.learned.scheduling import layers, schedule
 
 

@@ -8,17 +8,17 @@ from hypothesis.extra.numpy import arrays
 from tests.plugins.inss.learned.made_up import Randomly, workload
 from tidegate.documents import InterferenceModel, Tenant
 from tidegate_inss.assignment import Share
-from tidegate_inss.bearing import ROUNDS
+from tidegate_inss.capacity import ROUNDS
 from tidegate_inss.learned.catalog import catalog_of
+from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.loads import Loads
 from tidegate_inss.learned.outcome import outcome_of
-from tidegate_inss.learned.placing import SLOTS, Bools
-from tidegate_inss.learned.rules import by_need, to_the_least_busy
+from tidegate_inss.learned.placement import SLOTS, Bools
 from tidegate_inss.learned.scheduling import schedule
 from tidegate_inss.learned.sharing import SHARING_STATE, Shares, Slots, decide, observe, rounded, slowdowns, softmax
 from tidegate_inss.prediction import Predictor
 from tidegate_inss.tables import Floats
-from tidegate_inss.training.family import drawn_problem
+from tidegate_inss.training.synthetic_models import drawn_problem
 
 SEEDS = st.integers(0, 10**6)
 LOGITS = arrays(np.float64, (5, SLOTS), elements=st.floats(-30, 30))

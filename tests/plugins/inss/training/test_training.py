@@ -18,10 +18,10 @@ import torch
 from tidegate_inss.commands.train_inss import train_inss
 from tidegate_inss.learned.loads import FEATURES
 from tidegate_inss.learned.networks import PLACING, RECORD, SHARING, Networks
-from tidegate_inss.learned.placing import CHILDREN, PLACE, PLACING_STATE
+from tidegate_inss.learned.placement import CHILDREN, PLACE, PLACING_STATE
 from tidegate_inss.learned.sharing import SHARING_STATE
+from tidegate_inss.training.evaluation import judge
 from tidegate_inss.training.export import export
-from tidegate_inss.training.judging import judge
 from tidegate_inss.training.sac_discrete import SacDiscrete
 from tidegate_inss.training.trainer import Training, TrainingSettings
 from tidegate_inss.training.workloads import Workloads

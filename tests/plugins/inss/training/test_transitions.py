@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plugins.inss.learned.made_up import Randomly, workload
+from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.outcome import outcome_of
-from tidegate_inss.learned.placing import CHILDREN, NOWHERE, PLACING_STATE
-from tidegate_inss.learned.rules import by_need, to_the_least_busy
+from tidegate_inss.learned.placement import CHILDREN, NOWHERE, PLACING_STATE
 from tidegate_inss.learned.scheduling import schedule
-from tidegate_inss.training.family import drawn_model
+from tidegate_inss.training.synthetic_models import drawn_model
 from tidegate_inss.training.transitions import placing_transitions, sharing_transitions
 from tidegate_inss.training.workloads import Workloads
 

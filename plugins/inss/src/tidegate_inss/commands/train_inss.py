@@ -36,8 +36,8 @@ def train_inss(
         from tidegate_inss.learned.networks import RECORD
         from tidegate_inss.training.export import export
         from tidegate_inss.training.page import page
-        from tidegate_inss.training.record import record_of
         from tidegate_inss.training.trainer import Training, TrainingSettings
+        from tidegate_inss.training.training_record import record_of
     except ModuleNotFoundError as error:
         errors.print(f'error: training needs {error.name}: pip install "tidegate-inss[train]"', style="red")
         raise typer.Exit(1) from error

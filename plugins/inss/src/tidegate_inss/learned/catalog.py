@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate_inss.bearing import borne_rps
+from tidegate_inss.capacity import borne_rps
 from tidegate_inss.problem import ShareProblem
 from tidegate_inss.tables import Floats, Tables
 

@@ -9,7 +9,7 @@ import onnxruntime
 
 from tidegate.api import PlanningError
 from tidegate_inss.learned.catalog import Ints
-from tidegate_inss.learned.placing import CHILDREN, PLACING_STATE, SLOTS, Bools, Floats32
+from tidegate_inss.learned.placement import CHILDREN, PLACING_STATE, SLOTS, Bools, Floats32
 from tidegate_inss.learned.sharing import SHARING_ACTION, SHARING_STATE
 
 PLACING, SHARING = "placing.onnx", "sharing.onnx"

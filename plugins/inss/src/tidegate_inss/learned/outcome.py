@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidegate_inss.bearing import borne_rps
+from tidegate_inss.capacity import borne_rps
 from tidegate_inss.learned.loads import Loads
 from tidegate_inss.learned.sharing import Shares, Slots, slowdowns
 from tidegate_inss.tables import Floats

@@ -7,14 +7,14 @@ import numpy as np
 
 from tidegate.api import PlanningError, Progress
 from tidegate_inss.assignment import Share
+from tidegate_inss.build_plan import plan_of
 from tidegate_inss.learned.catalog import Ints, catalog_of
 from tidegate_inss.learned.loads import Loads
 from tidegate_inss.learned.networks import SHIPPED, Actors, Networks
 from tidegate_inss.learned.outcome import PENALTY, Outcome, outcome_of
-from tidegate_inss.learned.placing import SLOTS, Bools, Floats32
+from tidegate_inss.learned.placement import SLOTS, Bools, Floats32
 from tidegate_inss.learned.scheduling import Decision, schedule
 from tidegate_inss.plan import SharePlan
-from tidegate_inss.plan_of import plan_of
 from tidegate_inss.prediction import Predictor
 from tidegate_inss.problem import ShareProblem
 from tidegate_inss.tables import Floats

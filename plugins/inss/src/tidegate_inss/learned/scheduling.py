@@ -6,7 +6,7 @@ import numpy as np
 
 from tidegate_inss.learned.catalog import Ints
 from tidegate_inss.learned.loads import Loads
-from tidegate_inss.learned.placing import CHILDREN, NOWHERE, SLOTS, Floats32, Placement, Placer, Rooms, place
+from tidegate_inss.learned.placement import CHILDREN, NOWHERE, SLOTS, Floats32, Placement, Placer, Rooms, place
 from tidegate_inss.learned.sharing import Sharer, Shares, Slots, decide, observe
 from tidegate_inss.tables import Floats
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidegate_inss.bearing import ROUNDS
+from tidegate_inss.capacity import ROUNDS
 from tidegate_inss.learned.catalog import Ints
 from tidegate_inss.learned.loads import FEATURES, Loads
-from tidegate_inss.learned.placing import NOWHERE, SLOTS, Bools, Floats32
+from tidegate_inss.learned.placement import NOWHERE, SLOTS, Bools, Floats32
 from tidegate_inss.tables import Floats
 
 SLOT = FEATURES + 2

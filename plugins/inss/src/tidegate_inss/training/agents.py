@@ -10,7 +10,7 @@ from stable_baselines3 import TD3
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.logger import Logger
 
-from tidegate_inss.learned.placing import CHILDREN, PLACING_STATE
+from tidegate_inss.learned.placement import CHILDREN, PLACING_STATE
 from tidegate_inss.learned.sharing import SHARING_ACTION, SHARING_STATE
 from tidegate_inss.training.sac_discrete import HIDDEN, SacDiscrete
 from tidegate_inss.training.transitions import Arrays

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from tidegate_inss.learned.networks import PLACING, SHARING, SIZES
-from tidegate_inss.learned.placing import CHILDREN, PLACING_STATE
+from tidegate_inss.learned.placement import CHILDREN, PLACING_STATE
 from tidegate_inss.learned.sharing import SHARING_ACTION, SHARING_STATE
 from tidegate_inss.training.agents import Agents
 

@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 from tidegate.report import Axis, Chart, Colours, Download, Entry, Line, Origin, Page, Plot, chart_of
 from tidegate.report.words import share
-from tidegate_inss.training.record import TrainingRecord
+from tidegate_inss.training.training_record import TrainingRecord
 
 NETWORKS, RULES = "the networks", "rules of thumb"
 LEARNING = "the networks, while they learn"

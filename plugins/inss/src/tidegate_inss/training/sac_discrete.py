@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from tidegate_inss.learned.loads import FEATURES
-from tidegate_inss.learned.placing import CHILDREN, PLACE, PLACING_STATE
+from tidegate_inss.learned.placement import CHILDREN, PLACE, PLACING_STATE
 
 HIDDEN = 256
 LEARNING_RATE = 3e-4

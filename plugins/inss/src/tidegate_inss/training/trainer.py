@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
+from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.outcome import outcome_of
-from tidegate_inss.learned.placing import CHILDREN
-from tidegate_inss.learned.rules import by_need, to_the_least_busy
+from tidegate_inss.learned.placement import CHILDREN
 from tidegate_inss.learned.scheduling import schedule
 from tidegate_inss.training.agents import Agents
-from tidegate_inss.training.judging import Point, judge
+from tidegate_inss.training.evaluation import Point, judge
 from tidegate_inss.training.transitions import placing_transitions, sharing_transitions
 from tidegate_inss.training.workloads import POOL, PROBLEMS, Workload, Workloads
 

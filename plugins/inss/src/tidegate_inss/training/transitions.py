@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.loads import Loads
 from tidegate_inss.learned.outcome import Outcome, outcome_of
-from tidegate_inss.learned.placing import Placement
-from tidegate_inss.learned.rules import by_need, to_the_least_busy
+from tidegate_inss.learned.placement import Placement
 from tidegate_inss.learned.scheduling import Decision, schedule
 from tidegate_inss.learned.sharing import Slots, decide
 from tidegate_inss.tables import Floats

@@ -7,7 +7,7 @@ import numpy as np
 from tidegate_inss.learned.catalog import Catalog, Ints, catalog_of
 from tidegate_inss.learned.loads import Loads
 from tidegate_inss.tables import Floats, tables_of
-from tidegate_inss.training.family import UNITS, drawn_problem
+from tidegate_inss.training.synthetic_models import UNITS, drawn_problem
 
 MEMORY_MIB = (8_000, 16_000, 40_000, 80_000)
 LEAST_LOAD, MOST_LOAD = 0.3, 0.9

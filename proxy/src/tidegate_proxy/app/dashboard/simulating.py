@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tidegate.api import Request
 from tidegate.host import Plugins
-from tidegate.sim.aside import step_aside
+from tidegate.sim.background_priority import step_aside
 from tidegate.sim.what_if import Answer, Question, answer, usual_alternatives
 
 WITHIN_S: Final = 45.0

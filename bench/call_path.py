@@ -1,0 +1,179 @@
+"""The files and threads of ours that one request crosses, and its calls: live, by `tidegate serve`, and simulated.
+
+`python -m bench.call_path` prints them. Nothing is read out of the sources: Python's profiler tells which functions ran
+while one request, and nothing else, was under way; what ran in each of several such spells counts.
+"""
+
+import json
+import os
+import signal
+import stat
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import tritonclient.grpc
+
+from bench.no_op import no_op_models
+from bench.proxy_process import proxy_process
+from tidegate.sim import Simulation
+from tidegate.sim.run import Run, simulate
+from tidegate.workload import PolicyChoice, Scenario
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+
+ROUNDS, WARM_UP = 30, 30
+WITHIN_S = 30.0
+REPORT = "TIDEGATE_CROSSING"
+"""The environment's name for the file that a profiled process reports to."""
+Crossed = dict[str, dict[str, int]]
+"""How many functions of each file were called, by the name of the thread."""
+
+
+class Profiler:
+    """Counts the calls into files of ours, by thread, while it is on."""
+
+    def __init__(self) -> None:
+        self.crossed: dict[str, Counter[str]] | None = None
+        """None: it is off."""
+
+    def install(self) -> None:
+        """Profile this thread, and those that are started from now on."""
+        threading.setprofile(self._called)
+        sys.setprofile(self._called)
+
+    def remove(self) -> None:
+        """Profile this thread no more, nor those that are started from now on."""
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+    def _called(self, frame: FrameType, event: str, _argument: object) -> None:
+        crossed = self.crossed  # a signal that comes now may end the spell, and what raises here is called no more
+        if crossed is not None and event == "call":
+            _, source, name = frame.f_code.co_filename.rpartition("/src/tidegate")
+            if source:
+                crossed.setdefault(threading.current_thread().name, Counter())[f"tidegate{name}"] += 1
+
+
+def live() -> Crossed:
+    """What a ModelInfer crosses in a Tidegate before a Triton with a model that does nothing."""
+    with tempfile.TemporaryDirectory(prefix="tidegate-crossing-") as folder:
+        work = Path(folder)
+        report, command = work / "report.json", work / "tidegate"
+        command.write_text(f"#!{sys.executable}\nfrom bench.call_path import profiled_command\nprofiled_command()\n")
+        command.chmod(command.stat().st_mode | stat.S_IXUSR)
+        paths = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(":")]
+        environment = {REPORT: str(report), "PYTHONPATH": ":".join(paths)}
+        with EmbeddedTriton([no_op_models(work)]) as triton:
+            flags = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", "--policy", "fifs")
+            with proxy_process(work, *flags, environment=environment, tidegate=str(command)) as proxy:
+                ask = _asking(proxy.grpc)
+                for _ in range(WARM_UP):
+                    ask()
+                spells = []
+                for _ in range(ROUNDS):
+                    proxy.send(signal.SIGUSR1)
+                    _taken(report)
+                    ask()
+                    proxy.send(signal.SIGUSR2)
+                    spells.append(json.loads(_taken(report)))
+    return _in_each(spells)
+
+
+def simulated() -> Crossed:
+    """What a request crosses under virtual time."""
+    profiler, run = Profiler(), Simulation.run
+    spells = []
+
+    def profiled(simulation: Simulation, *arguments: Any) -> None:  # noqa: ANN401
+        profiler.crossed = {}
+        run(simulation, *arguments)
+        spells.append({thread: dict(calls) for thread, calls in profiler.crossed.items()})
+        profiler.crossed = None
+
+    line = {"alpha_ms": 1, "beta_ms": 1, "max_batch": 4}
+    scenario = Scenario.model_validate(
+        {
+            "warmup_s": 0,
+            "duration_s": 1,
+            "workers": [{"count": 1}],
+            "models": [{"name": "m", "profile": line}],
+            "arrivals": {"process": "uniform", "rate_rps": 1},
+        }
+    )
+    profiler.install()
+    try:
+        with patch.object(Simulation, "run", profiled):
+            simulate(Run(scenario, PolicyChoice(name="fifs"), seed=0))
+    finally:
+        profiler.remove()
+    return _in_each(spells)
+
+
+def profiled_command() -> None:
+    """The command line, profiled from the first SIGUSR1 to the next SIGUSR2, and again."""
+    from tidegate.cli import main  # noqa: PLC0415 - after the profiler is there
+
+    profiler, report = Profiler(), Path(os.environ[REPORT])
+
+    def begin(_number: int, _frame: object) -> None:
+        tell({})
+        profiler.crossed = {}
+
+    def end(_number: int, _frame: object) -> None:
+        crossed, profiler.crossed = profiler.crossed or {}, None
+        tell(crossed)
+
+    def tell(crossed: dict[str, Counter[str]]) -> None:
+        aside = report.with_suffix(".new")
+        aside.write_text(json.dumps(crossed))
+        aside.rename(report)
+
+    signal.signal(signal.SIGUSR1, begin)
+    signal.signal(signal.SIGUSR2, end)
+    profiler.install()
+    main()
+
+
+def _asking(address: str) -> Callable[[], None]:
+    client = tritonclient.grpc.InferenceServerClient(address)
+    tensor = tritonclient.grpc.InferInput("INPUT", [1, 16], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 16), np.float32))
+    return lambda: client.infer("noop", [tensor])
+
+
+def _taken(report: Path) -> str:
+    """What a profiled process reports next. Raises SystemExit where it does not."""
+    give_up = time.monotonic() + WITHIN_S
+    while not report.exists():
+        if time.monotonic() > give_up:
+            raise SystemExit(f"the profiled process reported nothing within {WITHIN_S:g} s")
+        time.sleep(0.01)
+    text = report.read_text()
+    report.unlink()
+    return text
+
+
+def _in_each(spells: list[Crossed]) -> Crossed:
+    """Return the files whose functions ran in every spell, and how often they did at least, by thread."""
+    found = {}
+    for thread in sorted(set(spells[0]).intersection(*spells[1:])):
+        files = set(spells[0][thread]).intersection(*(spell[thread] for spell in spells))
+        found[thread] = {file: min(spell[thread][file] for spell in spells) for file in sorted(files)}
+    return {thread: files for thread, files in found.items() if files}
+
+
+if __name__ == "__main__":
+    for name, crossed in {"live": live(), "simulated": simulated()}.items():
+        files = {file for of in crossed.values() for file in of}
+        calls = sum(sum(of.values()) for of in crossed.values())
+        print(f"{name}: {len(files)} files, {calls} calls, {len(crossed)} threads")
+        for thread, of in crossed.items():
+            print(f"  {thread}: {' '.join(f'{file} {calls}' for file, calls in of.items())}")

@@ -1,0 +1,24 @@
+"""What may happen to a Tidegate, one hazard a file: what is done, what came of it before, and how it went in this run.
+
+`hazard` says what a hazard is, `rig` where it takes place, `models` what its Tritons serve; `python -m bench.faults`
+runs them all.
+"""
+
+from importlib import import_module
+
+from bench.fault_injection.hazard import Hazard
+
+NAMES = (
+    "foreign_memory", "all_rows", "merge_keys", "full_disk", "hanging_policy", "unreadable_layout",
+    "injected_faults", "waiting_for_tritons", "hung_triton", "failing_backend", "greedy_neighbour", "slow_first_runs",
+    "lone_requests", "spoilt_batches", "without_slo", "rolling_tritons", "replaced_tidegate", "large_messages",
+    "half_sent_heads", "large_json", "cancellations", "drain_budget", "kills",
+    "closed_routes", "fatal_inputs", "endless_parts", "made_up_names",
+)  # fmt: skip
+"""Modules of this package, the most dangerous first."""
+
+
+def hazards() -> list[Hazard]:
+    """All of them."""
+    found: list[Hazard] = [import_module(f"{__name__}.{name}").HAZARD for name in NAMES]
+    return found

@@ -1,0 +1,78 @@
+"""One client with four hundred requests under way, and a neighbour that asks one after the other."""
+
+import threading
+from statistics import median
+from time import monotonic
+from typing import Any
+
+from bench.fault_injection.hazard import Hazard, Result
+from bench.fault_injection.models import Model
+from bench.fault_injection.rig import OK, Client, Rig, request
+
+MODEL = "told"
+UNDER_WAY, ASKED = 400, 25
+BATCH_MS, SLO_MS = 20.0, 400.0
+LIMIT_MS = 4 * BATCH_MS + 40
+"""Two batches are what is promised; as much again, and what a busy machine adds."""
+MESSAGE = request(MODEL, [[BATCH_MS, 0]]).SerializeToString()
+
+
+class Crowd:
+    """A client that begins a request whenever one ends."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._stop = threading.Event()
+        self._over = threading.Semaphore(0)
+        for _ in range(UNDER_WAY):
+            self._begin()
+
+    def stop(self) -> None:
+        """Wait for the last answers."""
+        self._stop.set()
+        for _ in range(UNDER_WAY):
+            self._over.acquire()
+
+    def _begin(self, _ended: Any = None) -> None:  # noqa: ANN401 - grpc is untyped
+        if self._stop.is_set():
+            self._over.release()
+        else:
+            self._client.start(MESSAGE).add_done_callback(self._begin)
+
+
+def run(rig: Rig) -> Result:
+    """Under a policy that knows deadlines, and one that does not."""
+    triton = rig.triton(Model(MODEL, slo_ms=SLO_MS))
+    words, holds, figures = [], True, {}
+    for policy in ("fifs", "symphony"):
+        rig.tell(policy)
+        proxy = rig.tidegate(triton, policy=policy)
+        neighbour = rig.client(proxy.grpc)
+        _ask(neighbour)  # it learns what stages take
+        alone_ms, _ = _ask(neighbour)
+        crowd = Crowd(rig.client(proxy.grpc))
+        beside_ms, answered = _ask(neighbour)
+        crowd.stop()
+        words.append(f"{policy}: p50 {alone_ms:.0f} ms alone, {beside_ms:.0f} beside, {answered} of {ASKED} answered")
+        holds &= answered == ASKED and beside_ms <= LIMIT_MS
+        figures[policy] = {"alone_ms": alone_ms, "beside_ms": beside_ms, "answered": answered}
+    return Result("; ".join(words), holds, figures)
+
+
+def _ask(client: Client) -> tuple[float, int]:
+    """Median latency in ms, and how many were answered."""
+    took_ms, answered = [], 0
+    for _ in range(ASKED):
+        began = monotonic()
+        answered += client.call(MESSAGE)[0] is OK
+        took_ms.append((monotonic() - began) * 1e3)
+    return median(took_ms), answered
+
+
+HAZARD = Hazard(
+    "greedy_neighbour",
+    f"a client with {UNDER_WAY} requests under way, a neighbour with one (batches of {BATCH_MS:g} ms)",
+    "the neighbour's p50 from 14 ms to 1165 ms (fifs); 11 of its 25 rejected (symphony)",
+    f"all of the neighbour's answered, p50 {LIMIT_MS:g} ms or less",
+    run,
+)

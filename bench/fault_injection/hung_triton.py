@@ -1,0 +1,63 @@
+"""A Triton that is stopped (SIGSTOP) while calls are under way: who is told, and when."""
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from bench.fault_injection.hazard import Hazard, Result
+from bench.fault_injection.models import Model
+from bench.fault_injection.rig import OK, Rig, json_request, over_http, request
+
+LIMIT_S = 10.0
+"""`limits.health_timeout_s` is 4 s; a machine that is busy with other things takes some more."""
+ROWS = [[0.0, 0.0]]
+
+
+def run(rig: Rig) -> Result:
+    """Over gRPC and HTTP, of a model that is scheduled and of one that passes through."""
+    triton = rig.triton(Model("scheduled"), Model("passed", batch="pass"))
+    proxy = rig.tidegate(triton)
+    client = rig.client(proxy.grpc)
+
+    def over_grpc(model: str) -> bool:
+        return client.call(request(model, ROWS), timeout_s=60)[0] is OK
+
+    def http(model: str) -> bool:
+        try:
+            return over_http(proxy.http, f"/v2/models/{model}/infer", json_request(ROWS))[0] == 200
+        except OSError:
+            return False  # cut off
+
+    ways = [(ask, model) for ask in (over_grpc, http) for model in ("scheduled", "passed")]
+    if not all(ask(model) for ask, model in ways):
+        raise SystemExit("not answered before the Triton was stopped")
+
+    def told_after_s(number: int) -> float:
+        ask, model = ways[number]
+        began = time.monotonic()
+        ask(model)
+        return time.monotonic() - began
+
+    with ThreadPoolExecutor(len(ways)) as pool:
+        os.kill(triton.pid, signal.SIGSTOP)
+        try:
+            seconds = list(pool.map(told_after_s, range(len(ways))))
+        finally:
+            os.kill(triton.pid, signal.SIGCONT)
+    names = [f"{'gRPC' if ask is over_grpc else 'HTTP'} {model}" for ask, model in ways]
+    told = dict(zip(names, seconds, strict=True))
+    return Result(
+        "told after " + ", ".join(f"{took:.1f} s ({name})" for name, took in told.items()),
+        max(seconds) <= LIMIT_S,
+        told,
+    )
+
+
+HAZARD = Hazard(
+    "hung_triton",
+    "a Triton that hangs (SIGSTOP), calls of gRPC and HTTP under way, scheduled and passed through",
+    "gRPC is told after 4 s, pass-through HTTP never",
+    f"all told within {LIMIT_S:g} s",
+    run,
+)

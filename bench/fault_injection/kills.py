@@ -1,0 +1,296 @@
+"""Faults under load: Tritons killed one after the other, three times the load they can take, and the proxy's own end.
+
+No request may be lost: each has to end once, and the clients' count has to be Tidegate's.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from bench.fault_injection.hazard import Hazard, Result
+from bench.fault_injection.rig import Rig
+from demo.emulated import Fleet, write_emulated
+from demo.processes import TIDEGATE
+from tidegate.api import NS_PER_MS
+from tidegate.documents import ModelProfile, Point, write_profile
+from tidegate.workload.arrivals import NS_PER_S, Poisson
+from tidegate_loadtest.connection import Connection
+from tidegate_loadtest.model_inputs import RandomRequests
+from tidegate_loadtest.open_loop import run_open_loop
+from tidegate_loadtest.result import DROPS, OK, RunResult
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+
+MODEL = "emulated"
+FLEET = Fleet(gpus=4, alpha_ms=10.18, beta_ms=36.736, slo_ms=140.0, max_batch=16)
+"""InceptionResNetV2 on 1080Ti (Table 2 of the Symphony paper), half as fast: three times its load has to be sent."""
+WAY_MS = 1.5
+"""What an execution takes besides the emulated GPU's time, as first guess."""
+SHARE = 0.7
+KILL_EVERY_S, RESTART_AFTER_S = 10.0, 2.0
+BIN_S, RECOVERED = 0.5, 0.9
+OVERLOAD, GOODPUT_AIM = 3.0, 0.95
+PEAK_SHARES = (0.9, 1.0, 1.1)
+ANSWER_WITHIN_S = 10.0
+"""Then a client counts its request as lost."""
+
+
+@dataclass(frozen=True)
+class Durations:
+    """In seconds."""
+
+    kills_s: float
+    peak_s: float
+    overload_s: float
+    drain_s: float = 4.0
+
+
+FULL, QUICK = Durations(120.0, 10.0, 60.0), Durations(12.0, 4.0, 6.0)
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One Triton killed."""
+
+    worker: int
+    at_s: float
+    """Into the run."""
+    back_s: float
+    """When its successor was ready, from the kill."""
+
+
+class Proxy:
+    """`tidegate serve` in a process of its own."""
+
+    def __init__(self, tritons: list[str], profiles: Path, log: Path) -> None:
+        addresses = [word for address in tritons for word in ("--triton", address)]
+        command = [TIDEGATE, "serve", "--listen", "127.0.0.1:0", "--profiles", str(profiles), *addresses]
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        assert self._process.stdout is not None
+        found = next((match for line in self._process.stdout if (match := re.match(r"gRPC\s+(\S+)", line))), None)
+        if found is None:
+            raise SystemExit(f"tidegate serve did not start:\n{log.read_text()}")
+        self.address = found[1]
+
+    def rss_mib(self) -> float:
+        """Its resident memory."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+    def terminate(self) -> None:
+        """Ask it to stop."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def ended(self) -> tuple[int, dict[str, int]]:
+        """Its exit status, and how the requests it accepted ended."""
+        output, _ = self._process.communicate(timeout=30)
+        tally = re.search(r"Tally\((.*)\)", output)
+        counts = re.findall(r"'?(\w+)'?[=:] ?(\d+)", tally[1]) if tally else []
+        return self._process.returncode, {name: int(count) for name, count in counts}
+
+    def kill(self) -> None:
+        """End it, if it has not."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+
+class Bench:
+    """The cluster and what was measured on it."""
+
+    def __init__(self, tell: Callable[[str], None], durations: Durations, work: Path, running: ExitStack) -> None:
+        self._tell = tell
+        self._durations = durations
+        self._running = running
+        self._repository = work / "models"
+        one = Fleet(1, FLEET.alpha_ms, FLEET.beta_ms, FLEET.slo_ms, FLEET.max_batch)
+        write_emulated(self._repository, MODEL, one)
+        self._tritons = [self._triton() for _ in range(FLEET.gpus)]
+        profiles = work / "profiles.json"
+        points = [
+            Point(rows=rows, median_ms=ms, p95_ms=ms, samples=1)
+            for rows in range(1, FLEET.max_batch + 1)
+            for ms in [FLEET.alpha_ms * rows + FLEET.beta_ms + WAY_MS]
+        ]
+        profile = ModelProfile(model=MODEL, alpha_ms=FLEET.alpha_ms, beta_ms=FLEET.beta_ms + WAY_MS, points=points)
+        write_profile(profiles, profile)
+        self._proxy = Proxy([triton.grpc_address for triton in self._tritons], profiles, work / "tidegate.log")
+        running.callback(self._proxy.kill)
+        self._answered = 0
+        self._seed = 0
+
+    async def run(self) -> dict[str, Any]:
+        """Everything, one after the other."""
+        spans = self._durations
+        self._tell("Tritons are killed")
+        figures: dict[str, Any] = {"kills": await self._kills()}
+        self._tell("peak goodput")
+        peaks = [await self._load(share, spans.peak_s) for share in PEAK_SHARES]
+        peak_rps = max(run.summary(FLEET.slo_ms).goodput_rps for run in peaks)
+        before_mib = self._proxy.rss_mib()
+        self._tell("overload")
+        overload = await self._load(OVERLOAD, spans.overload_s)
+        summary = overload.summary(FLEET.slo_ms)
+        figures["overload"] = {
+            "offered_rps": summary.offered_rps,
+            "peak_rps": peak_rps,
+            "goodput_rps": summary.goodput_rps,
+            "of_peak": summary.goodput_rps / peak_rps,
+            "fell_behind": summary.fell_behind,
+            "failed": dict(summary.failed),
+            "rss_before_mib": before_mib,
+            "rss_after_mib": self._proxy.rss_mib(),
+        }
+        self._tell("SIGTERM")
+        figures["drain"] = await self._drain()
+        return figures
+
+    async def _kills(self) -> dict[str, Any]:
+        duration_s = self._durations.kills_s
+        kills: list[Kill] = []
+        began_s = time.monotonic()
+
+        async def kill_in_turn() -> None:
+            for number in range(round(duration_s / KILL_EVERY_S)):
+                at_s = KILL_EVERY_S * (number + 0.5)
+                await asyncio.sleep(began_s + at_s - time.monotonic())
+                worker = number % FLEET.gpus
+                killed_s = time.monotonic()
+                os.kill(self._tritons[worker].pid, signal.SIGKILL)
+                await asyncio.sleep(RESTART_AFTER_S)
+                self._tritons[worker] = await asyncio.to_thread(self._triton, self._tritons[worker])
+                kills.append(Kill(worker, killed_s, time.monotonic() - killed_s))
+
+        killing = asyncio.create_task(kill_in_turn())
+        run = await self._load(SHARE, duration_s)
+        await killing
+        zero_s = run.began_ns / NS_PER_S
+        each = [
+            {
+                "worker": kill.worker,
+                "at_s": kill.at_s - zero_s,
+                "back_s": kill.back_s,
+                **_around(run, kill.at_s - zero_s),
+            }
+            for kill in kills
+        ]
+        summary = run.summary(FLEET.slo_ms)
+        return {
+            "offered_rps": summary.offered_rps,
+            "attainment": summary.attainment,
+            "issued": summary.issued,
+            "failed": dict(summary.failed),
+            "messages": dict(run.messages),
+            "fell_behind": summary.fell_behind,
+            "each": each,
+        }
+
+    async def _drain(self) -> dict[str, Any]:
+        half_s = self._durations.drain_s / 2
+        asyncio.get_running_loop().call_later(half_s, self._proxy.terminate)
+        run = await self._load(SHARE, self._durations.drain_s)
+        # What was on its way at that instant may be refused; what had arrived may not.
+        before = run.issued_ns < (half_s - 0.05) * NS_PER_S
+        in_vain = ~np.isin(run.status, [OK, *DROPS.values()])
+        code, tally = self._proxy.ended()
+        return {
+            "issued_before": int(before.sum()),
+            "lost": int((before & in_vain).sum()),
+            "refused_after": int((~before & in_vain).sum()),
+            "exit_code": code,
+            "tally": tally,
+            "answered_by_clients_count": self._answered,
+        }
+
+    async def _load(self, share: float, duration_s: float) -> RunResult:
+        """Poisson arrivals at this share of what any scheduler can reach."""
+        self._seed += 1
+        window_ns = round(duration_s * NS_PER_S)
+        arrivals_ns = list(Poisson(share * FLEET.staggered_rps()).instants_ns(window_ns, Random(self._seed)))
+        async with Connection(self._proxy.address) as connection:
+            requests = await RandomRequests.for_model(connection, MODEL, rows=1, shapes={}, seed=self._seed)
+            run = await run_open_loop(connection, arrivals_ns, requests, window_ns=window_ns, timeout_s=ANSWER_WITHIN_S)
+        if len(run.status) != len(arrivals_ns):
+            raise SystemExit(f"{len(arrivals_ns)} requests were sent, {len(run.status)} have ended")
+        self._answered += int(run.ok.sum())
+        return run
+
+    def _triton(self, dead: EmbeddedTriton | None = None) -> EmbeddedTriton:
+        """A Triton with one worker, in place of a dead one."""
+        port = 0
+        if dead:
+            port = int(dead.grpc_address.rpartition(":")[2])
+            dead.stop()
+        triton = EmbeddedTriton([self._repository], grpc_port=port, grace_s=0)
+        self._running.callback(triton.stop)
+        return triton.start()
+
+
+def _around(run: RunResult, at_s: float) -> dict[str, float]:
+    """Attainment of what was due in the second after a kill and until the next, and when all was well again."""
+    due_s = run.scheduled_ns / NS_PER_S - at_s
+    in_time = run.ok & (run.latency_ns <= FLEET.slo_ms * NS_PER_MS)
+    bins = [(start, start + BIN_S) for start in np.arange(0, KILL_EVERY_S / 2, BIN_S)]
+    shares = [(end, in_time[(due_s >= start) & (due_s < end)]) for start, end in bins]
+    bad = [end for end, mine in shares if len(mine) and mine.mean() < RECOVERED]
+    return {
+        "first_second": float(in_time[(due_s >= 0) & (due_s < 1)].mean()),
+        "until_next": float(in_time[(due_s >= 0) & (due_s < KILL_EVERY_S)].mean()),
+        "recovered_s": float(max(bad, default=0.0)),
+    }
+
+
+def run(rig: Rig) -> Result:
+    """The three of them, one after the other, on one cluster."""
+    durations = QUICK if rig.quick else FULL
+    figures = asyncio.run(Bench(rig.tell, durations, rig.folder(), rig.running).run())
+    kills, overload, drain = figures["kills"], figures["overload"], figures["drain"]
+    recovered_s = max((kill["recovered_s"] for kill in kills["each"]), default=0.0)
+    told = ", ".join(f"{count} {status}" for status, count in kills["failed"].items()) or "none"
+    behind = [name for name in ("kills", "overload") if figures[name]["fell_behind"]]
+    complaints = _complaints(figures)
+    words = [
+        f"{len(kills['each'])} kills: attainment {kills['attainment']:.1%} of {kills['issued']}, not answered: {told}, "
+        f"recovered within {recovered_s:.1f} s",
+        f"overload: goodput {overload['of_peak']:.0%} of the peak, memory {overload['rss_before_mib']:.0f} to "
+        f"{overload['rss_after_mib']:.0f} MiB",
+        f"SIGTERM: {drain['lost']} of {drain['issued_before']} lost, exit status {drain['exit_code']}",
+        *complaints,
+        *(["the load generator fell behind: distrust the figures"] if behind else []),
+    ]
+    return Result("; ".join(words), not complaints, figures)
+
+
+def _complaints(figures: dict[str, Any]) -> list[str]:
+    drain, tally = figures["drain"], figures["drain"]["tally"]
+    ended = sum(count for name, count in tally.items() if name not in ("accepted", "late"))
+    checks = {
+        "requests were lost at SIGTERM": drain["lost"] == 0,
+        "Tidegate did not exit well": drain["exit_code"] == 0,
+        "a request did not end, or ended twice": tally.get("accepted") == ended,
+        "clients have another count of answers": tally.get("answered") == drain["answered_by_clients_count"],
+        "a client waited in vain": all(
+            "CLIENT_TIMEOUT" not in figures[name]["failed"] for name in ("kills", "overload")
+        ),
+    }
+    return [complaint for complaint, is_well in checks.items() if not is_well]
+
+
+HAZARD = Hazard(
+    "kills",
+    f"{FLEET.gpus} Tritons at {SHARE:.0%} load killed in turn, {OVERLOAD:g} times the load, then SIGTERM",
+    "held (no figure given)",
+    "no request lost, every one ends once, all counts agree",
+    run,
+)

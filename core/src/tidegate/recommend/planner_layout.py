@@ -1,0 +1,94 @@
+"""A planner's layout as a scenario: the demand that it is asked to plan for, and what it answered."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from tidegate.api import NS_PER_MS, Document, PlannerSpec, PlanningError
+from tidegate.documents import Demand, DemandedModel, DocumentError, InterferenceModel
+from tidegate.recommend.hardware import checked, in_words
+from tidegate.recommend.query import Question
+from tidegate.workload import Scenario, mean_rate_rps, sizes_of
+from tidegate.workload.scenario import ModelSpec
+
+OF_THE_LAYOUT = ("profile", "profiles", "max_batch", "pipelines")
+"""What a layout says of a model, so that a scenario with one must not."""
+
+
+def planned_on(question: Question, planner: PlannerSpec, gpus: Sequence[str]) -> Scenario:
+    """The question's scenario on these GPUs as a planner lays them out.
+
+    Raises PlanningError, with the reason and the remedy, for what the planner cannot plan or was not told, and
+    ScenarioError for a layout that the traffic does not fit.
+    """
+    if planner.problem_of is None or planner.layout is None or question.run_planner is None:
+        raise PlanningError("it makes no layouts of GPUs, or is one that others are judged by")
+    try:
+        problem = planner.problem_of(demand_of(question, gpus))
+        plan = question.run_planner(planner, problem)
+        layout = planner.layout(problem, plan)
+    except (DocumentError, ValueError) as error:  # pydantic's is one, for what a problem does not take
+        raise PlanningError(_in_a_line(error)) from error
+    return _with_layout(question.scenario, layout, f"{planner.name} on {in_words(gpus)}")
+
+
+def demand_of(question: Question, gpus: Sequence[str]) -> Demand:
+    """Every model with its part of the traffic, on these GPUs."""
+    scenario = question.scenario
+    weights = scenario.weights()
+    rate_rps, sizes = mean_rate_rps(scenario), sizes_of(scenario)
+    measured = scenario.simulation.interference
+    return Demand(
+        models=tuple(
+            DemandedModel(
+                model.name,
+                model.slo_ms,
+                rate_rps * weight / sum(weights),
+                model.max_rows,
+                sizes[model.name],
+                _tables_ms(scenario, model, gpus),
+                question.blocks.get(model.name),
+            )
+            for model, weight in zip(scenario.models, weights, strict=True)
+            if weight
+        ),
+        gpus=Counter(gpus),
+        interference=measured if isinstance(measured, InterferenceModel) else None,
+        gbps=None if scenario.network is None else scenario.network.gbps,
+    )
+
+
+def _tables_ms(scenario: Scenario, model: ModelSpec, gpus: Sequence[str]) -> dict[str, tuple[float, ...]]:
+    """How long batches of a whole model take, by kind of worker, as far as that is known."""
+    if scenario.layout is not None:
+        return next((dict(part.latency_ms) for part in scenario.layout.partitions if part.name == model.name), {})
+    specs = dict(model.profiles) or {product: model.profile for product in gpus if model.profile is not None}
+    tables = {}
+    for kind, spec in specs.items():
+        profile = spec.build(model.name, kind, model.max_rows)
+        tables[kind] = tuple(profile.expected_ns(rows) / NS_PER_MS for rows in range(1, model.max_rows + 1))
+    return tables
+
+
+def _with_layout(scenario: Scenario, layout: Document, where: str) -> Scenario:
+    given: dict[str, Any] = scenario.model_dump(mode="json", exclude_defaults=True)
+    for section in ("workers", "controller", "network"):
+        given.pop(section, None)
+    given["layout"] = layout.model_dump(mode="json", exclude_none=True)
+    given["models"] = [
+        {
+            "share": model.share,
+            **{
+                name: value
+                for name, value in model.model_dump(mode="json", exclude_defaults=True).items()
+                if name not in OF_THE_LAYOUT
+            },
+        }
+        for model in scenario.models
+    ]
+    given.get("simulation", {}).pop("events", None)
+    return checked(given, scenario, where)
+
+
+def _in_a_line(error: Exception) -> str:
+    return "; ".join(line.strip() for line in str(error).splitlines()[:3])

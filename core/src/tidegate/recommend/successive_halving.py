@@ -1,0 +1,125 @@
+"""The best of many by few runs: successive halving, on common random numbers.
+
+All run on one seed; the better ones on more, and so on. Who is far behind the best after the first is not asked again,
+and is stopped on the way there once that is certain. Traffic of which the best miss nothing is no contest: then they
+are told apart by what they keep of so much more load that even the best begins to miss, and of the traffic as it is, in
+equal parts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Generic, Protocol, TypeVar
+
+from tidegate.recommend.simulation_run import Outcome, Trial
+from tidegate.recommend.simulation_runs import Trials
+
+Entrant = TypeVar("Entrant")
+Racer_contra = TypeVar("Racer_contra", contravariant=True)
+ROUNDS = ((0,), (1, 2), (3, 4, 5))
+"""The seeds that each round adds."""
+ABLE = 16
+"""So many go on from a heat with the traffic as it is, at most."""
+FAR = 0.1
+"""Who is so far behind the best in the heat does not go on: what it lacks is no matter of luck."""
+PACEMAKERS = 4
+"""So many run the heat to its end first; then it is known how far behind is too far."""
+KEPT = (6, 3)
+"""How many go on after the first and after the second round, at most."""
+NO_CONTEST = 0.995
+"""Who is above this with the traffic as it is, in the heat, cannot be told from others who are."""
+STEP, STEPS = 1.2, 12
+"""The load grows by this factor, so many times at most, until the best is not above that any more."""
+
+
+@dataclass(frozen=True)
+class Standing(Generic[Entrant]):
+    """How far an entrant came."""
+
+    entrant: Entrant
+    score: float
+    """The mean over its seeds, at the load of the race; of one that was stopped in the heat, what it is below."""
+    runs: int
+    """0: it was stopped."""
+
+
+@dataclass(frozen=True)
+class Race(Generic[Entrant]):
+    """What came out."""
+
+    load: float
+    """Times the traffic, at which it was decided; above 1: there and with the traffic as it is."""
+    standings: list[Standing[Entrant]]
+    """The entrants that came furthest first, and of these the best."""
+    broken: list[tuple[Entrant, str]]
+    """The entrants that could not run, and why."""
+
+
+class TrialOf(Protocol[Racer_contra]):
+    """The run of an entrant."""
+
+    def __call__(self, entrant: Racer_contra, seed: int, load: float, goal: float | None = None, /) -> Trial:
+        """With a seed at a load; `goal`: stopped once a model's attainment is certain to be below."""
+
+
+def race(label: str, entrants: Sequence[Entrant], trial_of: TrialOf[Entrant], trials: Trials) -> Race[Entrant]:
+    """Find the best."""
+    outcomes, bound = _heat(f"{label}, heat", entrants, trial_of, trials)
+    broken = [(each, got.broken) for each, got in zip(entrants, outcomes, strict=True) if got.broken]
+    stopped = [each for each, got in zip(entrants, outcomes, strict=True) if got.missed]
+    able = [(each, got) for each, got in zip(entrants, outcomes, strict=True) if not (got.broken or got.missed)]
+    if not able:
+        return Race(1.0, [], broken)
+    able.sort(key=lambda pair: -pair[1].score)
+    load = _contest([each for each, _ in able[: KEPT[1]]], able[0][1], label, trial_of, trials)
+    loads = (load,) if load == 1 else (load, 1.0)
+    left = [each for each, _ in able]
+    scores: dict[int, list[float]] = {number: [] for number in range(len(left))}
+    order = [*range(len(left))]
+    near = sum(got.score >= able[0][1].score - FAR for _, got in able)
+    able_on = min(near, ABLE)
+    going = order[:able_on]
+    for number, seeds in enumerate(ROUNDS):
+        runs = [(place, trial_of(left[place], seed, at)) for place in going for seed in seeds for at in loads]
+        got = trials.run(f"{label}, round {number + 1}", [trial for _, trial in runs])
+        for (place, _), outcome in zip(runs, got, strict=True):
+            scores[place].append(outcome.score)
+        going = sorted(going, key=lambda place: -fmean(scores[place]))
+        if number < len(KEPT):
+            going = going[: KEPT[number]]
+    for place in order[able_on:]:
+        scores[place].append(able[place][1].score)
+    order = sorted(order[:able_on], key=lambda place: (-len(scores[place]), -fmean(scores[place]))) + order[able_on:]
+    standings = [Standing(left[place], fmean(scores[place]), len(scores[place])) for place in order]
+    return Race(load, standings + [Standing(each, bound, 0) for each in stopped], broken)
+
+
+def _heat(
+    label: str, entrants: Sequence[Entrant], trial_of: TrialOf[Entrant], trials: Trials
+) -> tuple[list[Outcome], float]:
+    """All on one seed, with the traffic as it is, and the score that those are below who were stopped."""
+    seed = ROUNDS[0][0]
+    outcomes = trials.run(label, [trial_of(each, seed, 1.0) for each in entrants[:PACEMAKERS]])
+    bound = max((got.score for got in outcomes), default=0.0) - FAR
+    # No score is above the mean of 1 and what the worst model has.
+    goal = max(0.0, 2 * bound - 1)
+    outcomes += trials.run(label, [trial_of(each, seed, 1.0, goal) for each in entrants[PACEMAKERS:]])
+    return outcomes, bound
+
+
+def _contest(
+    best: Sequence[Entrant],
+    first: Outcome,
+    label: str,
+    trial_of: TrialOf[Entrant],
+    trials: Trials,
+) -> float:
+    """The load at which the best of some is no longer above `NO_CONTEST`."""
+    load, score = 1.0, first.score
+    for _ in range(STEPS):
+        if score <= NO_CONTEST:
+            break
+        load = round(load * STEP, 4)
+        got = trials.run(f"{label}, at {load:.2f} times the load", [trial_of(each, 0, load) for each in best])
+        score = max(outcome.score for outcome in got)
+    return load

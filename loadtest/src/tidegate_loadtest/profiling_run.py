@@ -1,0 +1,175 @@
+"""Measuring several models, one after the other: what is to be measured, what failed, what is known already."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from tidegate.documents import Hardware, ModelProfile
+from tidegate_loadtest.connection import Connection, LoadTestError
+from tidegate_loadtest.hardware import runs_on_gpu
+from tidegate_loadtest.input_files import Tensors
+from tidegate_loadtest.profilable_models import why_not_measurable
+from tidegate_loadtest.profiler import files_by_shape, measure_profiles, shapes_to_measure, sizes_to_measure
+from tidegate_loadtest.requested_shapes import AskedShape, Dimensions
+
+Asked = Callable[[str, bool], Sequence[AskedShape]]
+"""The shapes that somebody wants of a model, by (name, whether its config leaves dimensions open). May raise
+LoadTestError."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model that is to be measured."""
+
+    model: str
+    sizes: Sequence[int]
+    """Batch sizes in rows."""
+    shapes: Mapping[str, Dimensions]
+    """The dimensions of each input, by how requests have them."""
+    on_gpu: bool = False
+    """Whether its server runs it on GPUs."""
+    files: Mapping[str, Sequence[Tensors]] = field(default_factory=dict)
+    """Real inputs by the shape that requests have with them; empty: tensors are random."""
+
+    def requests(self, samples: int) -> int:
+        """How many requests are measured."""
+        return len(self.sizes) * len(self.shapes) * samples
+
+    def is_known(self, profiles: Collection[ModelProfile], kind: str, samples: int, hardware: Hardware | None) -> bool:
+        """Whether these profiles say all that measuring would, of the same hardware."""
+        known = {
+            profile.shape: {point.rows for point in profile.points if point.samples >= samples}
+            for profile in profiles
+            if (profile.model, profile.kind, profile.hardware) == (self.model, kind, hardware)
+        }
+        return all(known.get(shape, set()).issuperset(self.sizes) for shape in self.shapes)
+
+
+@dataclass
+class Campaign:
+    """What is to be measured, and what has become of it."""
+
+    jobs: list[Job] = field(default_factory=list)
+    """The models that are to be measured, in this order."""
+    known: list[str] = field(default_factory=list)
+    """The models that had been measured before."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """The models that cannot be measured, which nobody has asked for by name, with the reason."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """The models that should have been measured and were not, with the reason."""
+    measured: list[ModelProfile] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class InputFolders:
+    """Folders with real inputs, by model."""
+
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    most_shapes: int = 8
+    """The shapes to measure of a folder: so many, the most frequent."""
+
+
+async def plan_campaign(
+    campaign: Campaign,
+    connection: Connection,
+    models: Sequence[str],
+    asked: Asked,
+    sizes: Sequence[int] | None,
+    inputs: InputFolders = InputFolders(),
+) -> None:
+    """Add what measuring these models means; without any all that can be measured. Raises LoadTestError."""
+    for model in models or await connection.ready_models():
+        if not models and (why := why_not_measurable(await connection.model_config(model))):
+            campaign.left_out[model] = why
+            continue
+        try:
+            campaign.jobs.append(await _job(connection, model, asked, sizes, inputs, alone=len(models) == 1))
+        except LoadTestError as error:
+            campaign.failed[model] = str(error)
+
+
+async def _job(
+    connection: Connection,
+    model: str,
+    asked: Asked,
+    sizes: Sequence[int] | None,
+    inputs: InputFolders,
+    *,
+    alone: bool,
+) -> Job:
+    config = await connection.model_config(model)
+    if sizes and not alone:  # those of several models need not suit each of them
+        sizes = [rows for rows in sizes if rows <= config.max_batch_size]
+    rows = await sizes_to_measure(connection, model, sizes)
+    declared = (await connection.model_metadata(model)).inputs
+    is_open = any(size < 0 for tensor in declared for size in tensor.shape[1:])
+    wanted = asked(model, is_open)
+    if folder := inputs.folders.get(model):
+        return await _job_of_files(connection, model, rows, wanted, folder, inputs.most_shapes)
+    shapes = await shapes_to_measure(connection, model, wanted)
+    dimensions = {text: each.dimensions for text, each in shapes.items()}
+    return Job(model, rows, dimensions, runs_on_gpu(config))
+
+
+async def _job_of_files(
+    connection: Connection, model: str, rows: list[int], asked: Sequence[AskedShape], folder: Path, most_shapes: int
+) -> Job:
+    """Measure the shapes that a folder's files have; of these the asked ones, if any are."""
+    files = await files_by_shape(connection, model, folder)
+    wanted = await shapes_to_measure(connection, model, asked) if asked else list(islice(files, most_shapes))
+    if missing := [text for text in wanted if text not in files]:
+        raise LoadTestError(
+            f"--inputs {model}={folder}: no file has the shape {missing[0]}; they have {', '.join(files)}"
+        )
+    used = {text: files[text] for text in wanted}
+    dimensions = {text: {name: array.shape for name, array in own[0].items()} for text, own in used.items()}
+    return Job(model, rows, dimensions, runs_on_gpu(await connection.model_config(model)), used)
+
+
+def skip_known(
+    campaign: Campaign, profiles: Collection[ModelProfile], kind: str, samples: int, hardware: Hardware | None
+) -> None:
+    """Measure nothing again that a campaign before this one has measured."""
+    campaign.known = [job.model for job in campaign.jobs if job.is_known(profiles, kind, samples, hardware)]
+    campaign.jobs = [job for job in campaign.jobs if job.model not in campaign.known]
+
+
+async def carry_out(
+    connection: Connection,
+    campaign: Campaign,
+    *,
+    samples: int,
+    kind: str,
+    hardware: Hardware | None,
+    keep: Callable[[Job, list[ModelProfile]], None],
+    progress: Callable[[Job, int, str], None],
+) -> None:
+    """Measure one model after the other; one that fails hinders no other, but where the server is gone, all is over.
+
+    `keep` is called with what was measured of a model, `progress` with (job, its requests so far, what is measured
+    now). Raises LoadTestError for a server that does not answer any more, and what `keep` raises.
+    """
+    for job in campaign.jobs:
+
+        def advance(done: int, what: str, job: Job = job) -> None:
+            progress(job, done, what)
+
+        try:
+            measured = await measure_profiles(
+                connection,
+                job.model,
+                job.sizes,
+                list(job.shapes.values()),
+                samples=samples,
+                files=job.files,
+                kind=kind,
+                progress=advance,
+            )
+        except LoadTestError as error:
+            campaign.failed[job.model] = str(error)
+            await connection.require_live()
+            continue
+        measured = [profile.model_copy(update={"hardware": hardware}) for profile in measured]
+        campaign.measured += measured
+        keep(job, measured)

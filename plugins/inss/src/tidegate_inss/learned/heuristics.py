@@ -1,0 +1,20 @@
+"""Rules of thumb for both stages: networks learn to be better than these, and are compared with them."""
+
+import numpy as np
+
+from tidegate_inss.learned.catalog import Ints
+from tidegate_inss.learned.placement import SLOTS, Bools, Floats32
+from tidegate_inss.learned.sharing import SHARING_ACTION
+
+
+def to_the_least_busy(states: Floats32, masks: Bools) -> Ints:
+    """Stage 1: those that need most first, each where least is needed so far."""
+    first: Ints = masks.argmax(axis=1)
+    return first
+
+
+def by_need(states: Floats32) -> Floats32:
+    """Stage 2: shares in proportion to what models need alone, and the largest batches that are in time."""
+    actions = np.zeros((len(states), SHARING_ACTION), np.float32)
+    actions[:, SLOTS:] = 1.0
+    return actions

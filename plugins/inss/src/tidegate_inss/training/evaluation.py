@@ -1,0 +1,31 @@
+"""How good ways to decide are, by the latency model: networks while they learn, and what they are compared with."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tidegate_inss.learned.outcome import outcome_of
+from tidegate_inss.learned.placement import Placer
+from tidegate_inss.learned.scheduling import schedule
+from tidegate_inss.learned.sharing import Sharer
+from tidegate_inss.training.workloads import Workload
+
+Point = dict[str, float]
+
+
+def judge(workloads: Sequence[Workload], placer: Placer, sharer: Sharer) -> Point:
+    """Means over all models of workloads: reward, normalised throughput, share of late requests; models without any."""
+    outcomes = []
+    for workload in workloads:
+        loads = workload.loads
+        decision = schedule(loads, workload.memory_mib, placer, sharer)
+        outcomes.append(outcome_of(loads, decision.slots, decision.shares))
+    late = np.concatenate([outcome.late for outcome in outcomes])
+    reward = np.concatenate([outcome.reward for outcome in outcomes])
+    throughput = np.concatenate([outcome.throughput for outcome in outcomes])
+    return {
+        "reward": float(reward.mean()),
+        "throughput": float(throughput.mean()),
+        "late": float(late.mean()),
+        "in_time": float((late == 0).mean()),
+    }

@@ -1,0 +1,60 @@
+"""The training record, which stands beside the networks: what made them, how well that went, and how to do it again."""
+
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tidegate.api import Document
+from tidegate_inss.learned.networks import PLACING, SHARING
+from tidegate_inss.training.evaluation import Point
+from tidegate_inss.training.workloads import PROBLEMS
+
+if TYPE_CHECKING:
+    from tidegate_inss.training.trainer import Training
+
+LIBRARIES = ("numpy", "torch", "stable-baselines3")
+
+
+class TrainingRecord(Document):
+    """The document."""
+
+    kind: Literal["inss_training"] = "inss_training"
+    command: str
+    """What makes these networks again, with these versions of libraries."""
+    settings: dict[str, Any]
+    problems_per_round: int
+    seconds: float
+    """How long it took, with whatever else the machine did."""
+    libraries: dict[str, str]
+    networks_sha256: dict[str, str]
+    rules: Point
+    """How good rules of thumb are on the workloads kept apart."""
+    curve: list[Point]
+    """Points: after which round; mean reward of the rounds since the last point; on workloads kept apart the mean
+    reward of a model, its normalised throughput, the share of late requests, the share of models without any."""
+
+    @property
+    def last(self) -> Point:
+        """How good the networks are on workloads kept apart."""
+        return self.curve[-1]
+
+
+def record_of(training: "Training", folder: Path) -> TrainingRecord:
+    """The record of a training that has ended, whose networks are in the folder."""
+    settings = vars(training.settings)
+    ni = "" if training.settings.interference else " --no-interference"
+    return TrainingRecord(
+        command=f"tidegate train-inss FOLDER --seed {settings['seed']} --rounds {settings['rounds']}{ni}",
+        settings=settings,
+        problems_per_round=PROBLEMS,
+        seconds=round(training.seconds, 1),
+        libraries={name: version(name) for name in LIBRARIES},
+        networks_sha256={name: sha256((folder / name).read_bytes()).hexdigest() for name in (PLACING, SHARING)},
+        rules=_rounded(training.ruled),
+        curve=[_rounded(point) for point in training.curve],
+    )
+
+
+def _rounded(point: Point) -> Point:
+    return {name: round(value, 5) for name, value in point.items()}

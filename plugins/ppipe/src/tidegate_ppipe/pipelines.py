@@ -1,0 +1,93 @@
+"""The pipelines of a model, as its batches are sized for them."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import pairwise, starmap
+
+from tidegate.api import Model, Pipeline
+from tidegate.toolkit import ArrivalRate
+from tidegate_ppipe.resources import Resources
+
+BUSY_PART = 0.9
+"""The part of the time that workers may be busy with batches that are large enough for the load."""
+LIGHT_PART = 0.7
+"""The part of what the pipelines bear, links included, up to which a load is light."""
+
+
+class Route:
+    """A pipeline, and how batches are sized for it."""
+
+    __slots__ = ("budget", "max_rows", "merged_rows", "partitions", "planned", "work_by_shape")
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.partitions = pipeline.partitions
+        self.max_rows = pipeline.max_rows
+        self.merged_rows = pipeline.max_rows
+        """The most rows of a batch of several requests: its model may set less."""
+        self.planned = pipeline.partitions
+        """The partitions that a batch is planned through before it leaves."""
+        self.budget = 1.0
+        """The part of a request's time that the planned partitions have."""
+        self.work_by_shape: dict[str, Sequence[int]] = {}
+        """What the planned partitions take where nothing has to wait, by shape, by rows - 1; as far as was asked."""
+
+    def work_ns(self, shape: str, resources: Resources) -> Sequence[int]:
+        """What the planned partitions take where nothing has to wait, by rows - 1; each must be hosted."""
+        known = self.work_by_shape.get(shape)
+        if known is None:
+            known = self.work_by_shape[shape] = resources.work_ns(self.planned, self.max_rows, shape)
+        return known
+
+
+class Routes:
+    """All routes of a model, and the load that they have to bear."""
+
+    def __init__(self, model: Model, route: Callable[[Pipeline], Route]) -> None:
+        self.model = model
+        self.usable: list[Route] = []
+        """The routes whose partitions are all hosted somewhere."""
+        self.rate = ArrivalRate(0)
+        self._all = [route(pipeline) for pipeline in model.paths]
+        for each in self._all:
+            each.merged_rows = min(each.max_rows, model.merged_rows)
+        self._bears_at_most = 0.0
+        self._bears: list[float] = []
+        """The rows per nanosecond that all routes bear with batches of index + 1 rows: rising, or made so."""
+
+    def use(self, partition: str) -> bool:
+        """Whether any route goes through a partition."""
+        return any(partition in route.partitions for route in self._all)
+
+    def take(self, rows: int) -> bool:
+        """Whether a request of so many rows fits through a usable route."""
+        return any(rows <= route.max_rows for route in self.usable)
+
+    def measure(self, resources: Resources) -> None:
+        """Take note that workers or profiles have changed."""
+        self.usable = [route for route in self._all if all(map(resources.hosts, route.partitions))]
+        for route in self.usable:
+            route.work_by_shape.clear()
+        self._bears = []
+        for rows in range(1, max((route.merged_rows for route in self.usable), default=0) + 1):
+            bears = sum(
+                min(resources.rows_per_ns(name, min(rows, route.merged_rows)) for name in route.partitions)
+                for route in self.usable
+            )
+            self._bears.append(max([bears, *self._bears[-1:]]))
+
+        self._bears_at_most = sum(_bears_at_most(route, resources) for route in self.usable)
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the load is so light that batches need not gather."""
+        return self.rate.rows_per_ns <= LIGHT_PART * self._bears_at_most
+
+    def needed_rows(self) -> int:
+        """The rows that batches need for the present load; the most that they can have where none is large enough."""
+        return min(bisect_left(self._bears, self.rate.rows_per_ns / BUSY_PART) + 1, len(self._bears))
+
+
+def _bears_at_most(route: Route, resources: Resources) -> float:
+    """The rows per nanosecond that its slowest pool, or link between two, bears with batches of the planned size."""
+    pools = (resources.rows_per_ns(name, route.merged_rows) for name in route.partitions)
+    return min([*pools, *starmap(resources.link_rows_per_ns, pairwise(route.partitions))])

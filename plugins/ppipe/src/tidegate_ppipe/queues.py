@@ -1,0 +1,188 @@
+"""What waits at the first pools: who leaves, who is dropped, and until when the others gather (PPipe, Algorithm 1)."""
+
+from collections.abc import Callable, Iterable, Iterator, Set
+from typing import TYPE_CHECKING
+
+from tidegate.api import (
+    NEVER,
+    AnyCommand,
+    CancelTimer,
+    Commands,
+    Dispatch,
+    Drop,
+    Model,
+    QueueKey,
+    Request,
+    SetTimer,
+    queue_key,
+)
+from tidegate.toolkit import RequestQueue
+from tidegate_ppipe.pipelines import Routes
+from tidegate_ppipe.routes import IN_TIME_DEVIATIONS
+from tidegate_ppipe.sizing import Found, Sizing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GATHERING_DEVIATIONS = 3
+"""A batch gathers only while it has so many standard deviations of its path to spare: it need not wait."""
+WHATEVER_COMES = 2**62
+"""More rows than can come."""
+
+
+class Queue(RequestQueue):
+    """What waits, and until when."""
+
+    __slots__ = ("budget", "due_ns", "waits_for_rows", "wake_ns", "wake_rows", "work_ns")
+
+    def __init__(self, key: QueueKey, model: Model) -> None:
+        super().__init__(key, model)
+        self.waits_for_rows = 0
+        """There is nothing to decide before so many rows wait, or the timer fires; 0: there is."""
+        self.due_ns = NEVER
+        """The instant by which all that waits has to be done with what is planned."""
+        self.budget = 1.0
+        """The part of a request's time that this is."""
+        self.wake_ns = NEVER
+        """When the timer fires."""
+        self.wake_rows = 0
+        """How many rows waited when that was decided."""
+        self.work_ns: Sequence[int] = ()
+        """What they take on the way that was chosen, by rows - 1."""
+
+
+class Waiting:
+    """All queues, and what is decided about each when something changes for it."""
+
+    def __init__(
+        self,
+        routes: dict[str, Routes],
+        sizing: Sizing,
+        dispatch: Callable[[int, Queue, Found, list[Request]], Dispatch],
+        *,
+        as_needed: bool,
+        slack_ns: int,
+    ) -> None:
+        """`routes`: those of each model. `dispatch` sends a queue's oldest requests on a path that was found.
+
+        `as_needed`: under light load batches need not gather. `slack_ns`: by how much a wake-up may be late.
+        """
+        self.slack_ns = slack_ns
+        self._routes = routes
+        self._sizing = sizing
+        self._dispatch = dispatch
+        self._as_needed = as_needed
+        self._queues: dict[str, dict[QueueKey, Queue]] = {model: {} for model in routes}
+        self._queue_of: dict[int, Queue] = {}
+
+    def follow(self, before: "Waiting") -> None:
+        """Know the rates that were observed, of the models that there still are."""
+        for model, routes in self._routes.items():
+            if known := before._routes.get(model):
+                routes.rate = known.rate
+
+    @property
+    def request_ids(self) -> Set[int]:
+        """The requests that wait, by id."""
+        return self._queue_of.keys()
+
+    def of(self, models: Iterable[str]) -> list[Queue]:
+        """The queues of some models."""
+        return [queue for model in models for queue in self._queues[model].values()]
+
+    @property
+    def gathering(self) -> list[Queue]:
+        """The queues that have a last moment."""
+        return [queue for queue in self.of(self._queues) if queue.wake_ns != NEVER]
+
+    def push(self, now_ns: int, request: Request, *, anew: bool) -> Commands:
+        """One more waits: look for a path, unless the batch that it joins gathers on.
+
+        `anew`: it has been counted before, by the policy that this one follows.
+        """
+        queues, model = self._queues[request.model], self._routes[request.model].model
+        key = queue_key(request, model)
+        queue = queues.get(key)
+        if queue is None:
+            queue = queues[key] = Queue(key, model)
+        queue.push(request)
+        self._queue_of[request.id] = queue
+        if not anew:
+            self._routes[request.model].rate.observe(now_ns, request.rows)
+        if queue.waits_for_rows == WHATEVER_COMES:
+            return ()
+        if queue.waits_for_rows > queue.rows and self._sizing.due_ns(request, queue.budget) >= queue.due_ns:
+            work_ns, rows, before = queue.work_ns, queue.rows, queue.wake_rows
+            grown_ns = max(work_ns[rows - 1] - work_ns[before - 1], work_ns[rows] - work_ns[before])
+            if queue.wake_ns - grown_ns > now_ns:
+                queue.wake_ns -= grown_ns
+                queue.wake_rows = queue.rows
+                return [SetTimer(queue.key, queue.wake_ns)]
+        return list(self._decide(now_ns, queue))
+
+    def remove(self, now_ns: int, request_id: int) -> Commands:
+        """One waits no more: the batch that it would have joined may have time to gather."""
+        queue = self._queue_of.pop(request_id)
+        queue.remove(request_id)
+        return list(self._decide(now_ns, queue))
+
+    def wake(self, now_ns: int, key: QueueKey) -> Commands:
+        """The last moment of a queue, which may be gone."""
+        queue = self._queues[key[0]].get(key)
+        return list(self._decide(now_ns, queue)) if queue else ()
+
+    def decide(self, now_ns: int, queues: Iterable[Queue]) -> list[AnyCommand]:
+        """Look at queues anew, one after the other."""
+        return [command for queue in queues for command in self._decide(now_ns, queue)]
+
+    def _decide(self, now_ns: int, queue: Queue) -> Iterator[AnyCommand]:
+        """Algorithm 1: dispatch what can and must leave, drop what cannot be in time, else wait."""
+        routes = self._routes[queue.model.name]
+        was_waiting = queue.wake_ns != NEVER
+        queue.waits_for_rows, queue.wake_ns = 0, NEVER  # what it waited for
+        while queue:
+            found = self._sizing.best(now_ns, queue, routes)
+            if found is None and not routes.take(queue.head.rows):
+                break  # until a worker joins that is not done with another policy's work, or the engine fails it
+            if found is None:
+                request = self._take(queue, 1)[0]
+                yield Drop(request.id, "deadline")
+                continue
+            if self._gathers(now_ns, queue, found) or found.path.start_ns > now_ns:
+                break  # until the last moment, or until that worker is free
+            if (early_ns := found.path.early_ns) > 0:
+                queue.waits_for_rows, queue.wake_ns = WHATEVER_COMES, now_ns + early_ns
+                break  # it would only wait further on, and cannot grow there
+            yield self._dispatch(now_ns, queue, found, self._take(queue, found.count))
+        if queue.wake_ns != NEVER:
+            yield SetTimer(queue.key, queue.wake_ns)
+        elif was_waiting:
+            yield CancelTimer(queue.key)
+        if not queue:
+            # Merge keys come from clients (shapes): queues that are no longer used must not pile up.
+            self._queues[queue.model.name].pop(queue.key, None)
+
+    def _gathers(self, now_ns: int, queue: Queue, found: Found) -> bool:
+        """Whether all that wait may go on waiting for others; if so, until when."""
+        if found.count < len(queue) or found.rows == found.size or found.due_ns == NEVER or not queue.head.deferrable:
+            return False
+        routes = self._routes[queue.model.name]
+        if self._as_needed and routes.is_light and found.rows >= routes.needed_rows():
+            return False
+        path = found.path
+        work_ns = self._sizing.work_ns(found)
+        sure_ns = round((GATHERING_DEVIATIONS - IN_TIME_DEVIATIONS) * path.margin_ns)
+        last_ns = path.start_ns + (found.due_ns - path.promised_ns) - sure_ns - self.slack_ns
+        if self._as_needed:  # one more could not join after that (Symphony's frontrun): to wait on only costs time
+            last_ns = min(last_ns, found.due_ns - work_ns[found.rows] - sure_ns - self.slack_ns)
+        if last_ns <= now_ns:
+            return False
+        queue.waits_for_rows, queue.due_ns, queue.budget = found.size, found.due_ns, found.route.budget
+        queue.wake_ns, queue.wake_rows, queue.work_ns = last_ns, found.rows, work_ns
+        return True
+
+    def _take(self, queue: Queue, count: int) -> list[Request]:
+        taken = queue.pop(count)
+        for request in taken:
+            del self._queue_of[request.id]
+        return taken

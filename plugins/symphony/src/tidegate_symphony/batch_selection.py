@@ -1,0 +1,72 @@
+"""Which requests of a queue had better run together: the batch of most requests in time per time that it takes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import exp
+
+from tidegate.api import Request
+from tidegate.toolkit import Gathered, Gathering
+from tidegate_symphony.applications import Alike
+from tidegate_symphony.latency_bounds import Promises
+
+URGENCY = 0.1
+"""A request counts less by such a share for each time of a row alone that it could wait: so soon it is expected to have
+another chance (Orloj, whose b is the same)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen(Gathered):
+    """A batch of requests that need not stand together; `start`: the place of the first among those that are alike."""
+
+    ids: tuple[int, ...]
+    promises: Promises = field(compare=False)
+    """What such a batch promises."""
+
+
+def choose(
+    queue: Iterable[Request], groups: Sequence[Alike], gathering: Gathering, now_ns: int, most_rows: int
+) -> Chosen | None:
+    """The best batch to start now; None where nothing would be in time.
+
+    For each group, the quickest first, batches begin at each of its requests and are as large as leaves that one in
+    time: later ones have more time. Half of the margin is promised. Of all batches that one is the best of which most
+    requests are expected to be in time per time that it takes, those with little time left counting more. Each counts
+    once, of however many rows: else small ones would be left behind for as long as large ones come.
+    """
+    best, most = None, 0.0
+    fades = URGENCY / groups[-1].promises.profile.expected_ns(1)
+    for group in groups:
+        promises = group.promises
+        expected_ns = promises.profile.expected_ns
+        profile = promises.less_sure[0] if promises.less_sure else promises.profile
+        members = group.of(queue)
+        rest = sum(request.rows for request in members)
+        tried = 0
+        for start, request in enumerate(members):
+            largest = max(request.rows, min(rest, most_rows))
+            rows = min(largest, profile.largest_rows_within(gathering.due_ns(request) - now_ns))
+            rest -= request.rows
+            if rows < request.rows or rows <= tried:
+                continue
+            tried = rows
+            if rows > most * expected_ns(rows):  # else it could not be better even if all were in time and urgent
+                batch = gathering.longest_run(members, most_rows, profile, now_ns, start=start)
+                if batch:
+                    chosen = members[start : start + batch.count]
+                    if batch.fillers:
+                        chosen += [each for each in members if each.id in batch.fillers]
+                    left_ns = [gathering.due_ns(each) - now_ns for each in chosen]
+                    takes_ns = expected_ns(batch.rows)
+                    weights = [
+                        (exp(-fades * max(0, each_ns - takes_ns)), each_ns)
+                        for each, each_ns in zip(chosen, left_ns, strict=True)
+                    ]
+                    worth = promises.in_time(batch.rows, weights) / takes_ns
+                    if worth > most:
+                        ids = tuple([each.id for each in chosen])
+                        run = batch.start, batch.count, batch.rows, batch.due_ns, batch.fillers
+                        best = Chosen(*run, ids=ids, promises=promises)
+                        most = worth
+            if rows == largest:
+                break  # later ones could only be fewer
+    return best

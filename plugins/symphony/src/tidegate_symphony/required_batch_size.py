@@ -1,0 +1,111 @@
+"""How large batches have to be for the workers to bear the load: waiting for larger ones buys nothing."""
+
+from collections.abc import Iterable, Sequence
+from math import inf, sqrt
+
+from tidegate_symphony.natural_batching import Arriving, merges_by_itself, shortest_cycle_ns
+from tidegate_symphony.queue_load import KindLoad
+from tidegate_symphony.worker_headroom import Room, rooms_for
+
+ROOM = 0.3
+"""N workers are loaded up to `N / (1 + ROOM / sqrt(N))`: so many of them have to be spare for chance (square-root
+staffing, Halfin and Whitt 1981)."""
+REFRESH_NS = 10_000_000
+"""How long the sizes hold."""
+LOADS_PER_REFRESH = 32
+"""They hold so much longer for each such number of loads, as looking at them takes that much longer."""
+ROWS_PER_REFRESH = 8
+"""They hold until so many rows have arrived, too, but no more than `SELDOM` times as long: few say little of the load,
+and each lone request would wait for the sizes to be looked at anew, which takes as long as all else that is decided."""
+SELDOM = 10
+WIDER = 4.0
+"""The factor by which the multiplier is looked for outside of what is known."""
+PRECISION = 1.1
+"""The multiplier is found to so large a factor: batch sizes, which are whole, follow its square root."""
+LEAST = 1.0
+"""The least multiplier where batches of one do not bear the load. Bursts need the room that it leaves: without it up
+to nine points of attainment were lost to them, and hardly anything was gained elsewhere."""
+
+
+class BatchNeed:
+    """The smallest batch sizes that carry the load of all kinds that share workers.
+
+    If batches of one request do, or what merges where no batch waits (`merges_by_itself`), nobody needs more. Else
+    batches of b rows, in requests of g rows each, let `b / 2g` requests of a kind wait on average, and take `rate *
+    beta / b` of fixed costs: with mu as what workers' time is worth in waiting, the least of `b / 2g + mu * rate * beta
+    / b` is at `b = sqrt(2 * mu * g * rate * beta)`. There is one mu for all kinds, the smallest with which the workers
+    bear the load, and at least 1: where time is short, no waiting is worth more than it.
+    """
+
+    def __init__(self, workers: int, loads: Iterable[KindLoad] = ()) -> None:
+        """`workers`: how many the kinds share, at least 1; all count as if they were as fast as the fastest."""
+        self.loads = list(loads)
+        self._workers = workers
+        self.rooms: tuple[Room, ...] = ()
+        """What batches that last long leave to others."""
+        self._capacity = workers / (1 + ROOM / sqrt(workers))
+        self._multiplier = LEAST
+        """Where the next search begins."""
+        self._computed_ns: int | None = None
+        self._arrived = 0
+        """The rows that arrived since then."""
+
+    def refresh(self, now_ns: int, rows: int) -> None:
+        """Some rows arrived: say of each load what it needs, unless that was done a moment ago."""
+        self._arrived += rows
+        holds_ns = REFRESH_NS * (1 + len(self.loads) // LOADS_PER_REFRESH)
+        if self._arrived < ROWS_PER_REFRESH:
+            holds_ns *= SELDOM
+        if self._computed_ns is not None and now_ns - self._computed_ns < holds_ns:
+            return
+        self._computed_ns, self._arrived = now_ns, 0
+        known = [(load, load.outlook) for load in self.loads if load.outlook]
+        rates = [
+            Arriving(outlook, load.rate.rows_per_ns_at(now_ns), load.rate.rows_per_request) for load, outlook in known
+        ]
+        cycle_ns = shortest_cycle_ns(rates, self._workers)
+        self.rooms = rooms_for(rates, self._workers, cycle_ns) if len(rates) > 1 else ()
+        if self._bears(rates, 0.0) or merges_by_itself(rates, cycle_ns):
+            multiplier = 0.0
+        elif self._bears(rates, inf):
+            multiplier = self._multiplier = self._smallest(rates)
+        else:
+            multiplier = inf
+        for (load, _), arriving in zip(known, rates, strict=True):
+            rows = _rows(arriving, multiplier)
+            load.needed_rows = inf if multiplier == inf else rows if rows > arriving.request_rows else 1
+
+    def _smallest(self, rates: Sequence[Arriving]) -> float:
+        """The smallest multiplier that the workers bear, or slightly more; 0 is too small, and some are not."""
+        at = self._multiplier
+        too_small, enough = 0.0, inf
+        while enough > PRECISION * too_small and enough > LEAST:
+            if self._bears(rates, at):
+                enough = at
+            else:
+                too_small = at
+            if enough == inf:
+                at = WIDER * too_small
+            elif too_small == 0:
+                at = enough / WIDER
+            else:
+                at = sqrt(too_small * enough)
+        return enough
+
+    def _bears(self, rates: Iterable[Arriving], multiplier: float) -> bool:
+        """Whether the workers bear the load in batches of the sizes that follow from the multiplier."""
+        asked = 0.0
+        for arriving in rates:
+            asked += arriving.asked_in_batches_of(_rows(arriving, multiplier))
+        return asked <= self._capacity
+
+
+def _rows(arriving: Arriving, multiplier: float) -> int:
+    """The batch size of a kind, at least that of one request."""
+    outlook = arriving.outlook
+    if not outlook.fixed_cost_ns:
+        return arriving.request_rows  # waiting spares nothing, as far as is known, however much the workers lack
+    if multiplier == inf:
+        return outlook.most_rows
+    balanced = sqrt(2 * multiplier * arriving.rows_per_request * arriving.rows_per_ns * outlook.fixed_cost_ns)
+    return max(arriving.request_rows, int(min(outlook.most_rows, balanced)))

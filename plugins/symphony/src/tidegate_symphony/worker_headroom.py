@@ -1,0 +1,100 @@
+"""Room for requests with little time: how many workers batches that last long have to leave to others.
+
+A batch *blocks* a kind while it lasts longer than a request of that kind can wait: its SLO less what it takes alone.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil, sqrt
+
+from tidegate_symphony.natural_batching import Arriving
+
+TOLERATED = 0.0002
+"""The share of a kind's requests that may find all workers blocked before others have to leave room for them."""
+SPARE = 0.3
+"""A load of A is left `A + SPARE * sqrt(A)` workers in whole numbers and one more: without that three tiers of models
+lose three times as many on six workers."""
+GROWN = 0.25
+"""Batches that wait for room are taken to be of what arrives in such a share of their SLO."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What requests need that can wait for so long: so many workers that are idle, or are so within that time."""
+
+    wait_ns: int
+    workers: int
+
+
+def rooms_for(kinds: Sequence[Arriving], workers: int, cycle_ns: float | None) -> tuple[Room, ...]:
+    """Return the room for each kind whose requests would find all workers blocked too often, the least wait first.
+
+    Too often: as Erlang's loss formula has it, if no batch waited and all were of what arrives in `cycle_ns`; None: in
+    the SLO of each. The room is what the load of that kind, and of those with less time, needs in batches of what
+    arrives while it can wait; at most half of the workers, and no more than those that block it do without.
+    """
+    judged = [(kind, kind.outlook.slo_ns) for kind in kinds if kind.rows_per_ns and kind.outlook.slo_ns is not None]
+    waits = sorted(
+        ((slo_ns - kind.outlook.profile.planned_ns(kind.request_rows), kind) for kind, slo_ns in judged),
+        key=lambda entry: entry[0],
+    )
+    bounded = [(kind, kind.outlook.slo_ns) for kind in kinds if kind.outlook.slo_ns is not None]
+    unbounded = [kind for kind in kinds if kind.outlook.slo_ns is None]
+    merged = _Lasting(kind.batches_in_cycles_of(cycle_ns or slo_ns) for kind, slo_ns in bounded)
+    grown = _Lasting((_alone_ns(kind), kind.asked_in_cycles_of(GROWN * slo_ns)) for kind, slo_ns in bounded)
+    rooms: list[Room] = []
+    asked = 0.0
+    for wait_ns, kind in waits:
+        if wait_ns <= 0:
+            continue
+        asked += kind.asked_in_cycles_of(wait_ns)
+        own_ns = kind.outlook.slo_ns or wait_ns
+        blocked = merged.excess(wait_ns) - kind.blocked_in_cycles_of(cycle_ns or own_ns, wait_ns)
+        blocked += sum(each.blocked_in_cycles_of(cycle_ns or wait_ns, wait_ns) for each in unbounded)
+        if _lost(workers, blocked) <= TOLERATED:
+            continue
+        blocking = grown.weight(wait_ns)
+        if _alone_ns(kind) > wait_ns:
+            blocking -= kind.asked_in_cycles_of(GROWN * own_ns)
+        blocking += sum(each.asked_in_cycles_of(GROWN * wait_ns) for each in unbounded if _alone_ns(each) > wait_ns)
+        most = min(workers // 2, max(1, round(workers - blocking)))
+        rooms.append(Room(wait_ns, min(ceil(asked + SPARE * sqrt(asked)) + 1, most)))
+    return tuple(rooms)
+
+
+class _Lasting:
+    """Sums over those of many kinds whose batches last longer than a given time, each in logarithmic time."""
+
+    def __init__(self, batches: Iterable[tuple[int, float]]) -> None:
+        """`batches`: of each kind, how long its batch lasts, in ns, and the weight that it has in a sum."""
+        longest_first = sorted(batches, reverse=True)
+        self._lasts_ns = [lasts_ns for lasts_ns, _ in reversed(longest_first)]
+        self._weights = [*accumulate((weight for _, weight in longest_first), initial=0.0)]
+        self._weighted_ns = [*accumulate((lasts_ns * weight for lasts_ns, weight in longest_first), initial=0.0)]
+
+    def weight(self, wait_ns: int) -> float:
+        """The weights of those that last longer than `wait_ns`."""
+        return self._weights[self._longer(wait_ns)]
+
+    def excess(self, wait_ns: int) -> float:
+        """How much longer than `wait_ns` they last, each times its weight."""
+        longer = self._longer(wait_ns)
+        return self._weighted_ns[longer] - wait_ns * self._weights[longer]
+
+    def _longer(self, wait_ns: int) -> int:
+        return len(self._lasts_ns) - bisect_right(self._lasts_ns, wait_ns)
+
+
+def _alone_ns(kind: Arriving) -> int:
+    """How long a batch of a single request lasts."""
+    return kind.outlook.profile.expected_ns(kind.request_rows)
+
+
+def _lost(workers: int, offered: float) -> float:
+    """The share of arrivals that find all of so many workers busy (Erlang B)."""
+    lost = 1.0
+    for number in range(1, workers + 1):
+        lost = offered * lost / (number + offered * lost)
+    return lost

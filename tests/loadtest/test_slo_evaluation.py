@@ -1,0 +1,120 @@
+"""A live run in the columns of a simulated one."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tidegate.api import Advise, Batch, BatchFailed, RequestArrived, Stage, StageFinished
+from tidegate.engine import StartStage
+from tidegate.observation import EngineSettings, Recorder
+from tidegate.sim.build import setup_of
+from tidegate.sim.result import RunResult as Figures
+from tidegate.workload import Scenario, draw_requests
+from tidegate_loadtest.live import Seen
+from tidegate_loadtest.result import RunResult
+from tidegate_loadtest.server_stats import ServerUsage
+from tidegate_loadtest.slo_evaluation import judge
+
+MS = 1_000_000
+SCENARIO = Scenario.model_validate(
+    {
+        "warmup_s": 0.1,
+        "duration_s": 1,
+        "workers": [{"count": 2}],
+        "models": [
+            {"name": "quick", "slo_ms": 50, "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 8}},
+            {"name": "slow", "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 8}},
+        ],
+        "arrivals": {"process": "uniform", "rate_rps": 20},
+    }
+)
+REQUESTS = draw_requests(SCENARIO, seed=1)
+FIRST = 2
+"""Two requests are of the warm-up."""
+CLOCK_NS = 10**15
+"""When the window began, on the machine's clock."""
+
+
+def seen(
+    latency_ms: float = 10, usage: dict[str, ServerUsage] | None = None, status_of: dict[int, str] | None = None
+) -> Seen:
+    """Every request was answered after so long and sent 1 ms late, but for those whose status is given."""
+    scheduled_ns = np.array(REQUESTS.at_ns[FIRST:], np.int64) - 100 * MS
+    statuses = [(status_of or {}).get(number, "OK") for number in range(FIRST, len(REQUESTS))]
+    run = RunResult(
+        window_ns=1000 * MS,
+        began_ns=CLOCK_NS,
+        scheduled_ns=scheduled_ns,
+        issued_ns=scheduled_ns + MS,
+        finished_ns=scheduled_ns + round(latency_ms * MS),
+        status=np.array(statuses),
+    )
+    return Seen(run, FIRST, usage or {})
+
+
+def judged(what: Seen, event_log: Path | None = None) -> Figures:
+    return judge(SCENARIO, REQUESTS, what, policy="p", seed=1, event_log=event_log, gantt_s=1)
+
+
+def test_every_request_of_the_window_ends_once() -> None:
+    statuses = {2: "timeout", 3: "queue full", 4: "CLIENT_TIMEOUT", 5: "UNAVAILABLE"}
+    row = judged(seen(status_of=statuses)).total
+    assert row.accepted == len(REQUESTS) - FIRST == 20
+    assert (row.answered, row.late, row.failed, row.stranded) == (16, 0, 1, 1)
+    assert row.dropped == {"timeout": 1, "queue full": 1}
+    assert (row.attainment, row.goodput_rps, row.p50_ms) == (0.8, 16, 10)
+
+
+def test_an_answer_is_late_by_the_slo_of_its_model() -> None:
+    total, quick, slow = judged(seen(latency_ms=50.001)).rows
+    assert (quick.late, slow.late, total.late) == (10, 0, 10)
+    assert judged(seen(latency_ms=50)).total.late == 0
+
+
+def test_lateness_is_a_column_of_every_row() -> None:
+    assert [(row.lateness_p50_ms, row.lateness_p99_ms) for row in judged(seen()).rows] == [(1, 1)] * 3
+
+
+def test_batches_of_the_event_log_are_put_on_the_clock_of_the_run(tmp_path: Path) -> None:
+    def start(number: int, worker: int, *ids: int) -> StartStage:
+        batch = Batch(number, "quick", ids, (Stage(worker, "quick", CLOCK_NS + 100 * MS, 7 * MS),))
+        return StartStage(batch, 0, len(ids))
+
+    with (tmp_path / "events.jsonl").open("wb") as out:
+        recorder = Recorder(out)
+        recorder.started("p", {}, setup_of(SCENARIO, 1), EngineSettings(learn=True, max_tries=2))
+        for request in list(REQUESTS)[:3]:
+            recorder.handled(RequestArrived(CLOCK_NS, request), [], [])
+        arrived = RequestArrived(CLOCK_NS + 100 * MS, list(REQUESTS)[3])
+        recorder.handled(arrived, [], [start(0, 0, 0, 1, 2), start(1, 1, 3), Advise(2, "more")])
+        ended = (CLOCK_NS + 100 * MS, CLOCK_NS + 200 * MS)
+        recorder.handled(BatchFailed(CLOCK_NS + 150 * MS, 1, 0, 1, "broken"), [], [])
+        recorder.handled(StageFinished(ended[1], 0, 0, 0, *ended), [], [])
+    result = judged(seen(), tmp_path / "events.jsonl")
+    row = result.total
+    assert row.batch_rows == {"1": 1, "3": 1}
+    assert row.median_batch_rows == 2
+    assert row.touched_workers == 2
+    assert list(row.busy_shares.values()) == [0.1, 0.05]
+    assert row.advice == {"count": 1, "least": 2, "most": 2, "last": 2}
+    assert [(bar.start_s, bar.end_s, bar.rows) for bar in result.gantt] == [(0.1, 0.15, 1), (0.1, 0.2, 3)]
+
+
+def test_without_an_event_log_the_server_says_how_large_its_batches_were() -> None:
+    def usage(executions_of: dict[int, int]) -> ServerUsage:
+        count = sum(executions_of.values())
+        return ServerUsage(count, None, None, None, 4.0, 0.0, busy_ns=500 * MS, executions_of=executions_of)
+
+    total, quick, slow = judged(seen(usage={"quick": usage({1: 1, 4: 2}), "slow": usage({2: 2})})).rows
+    assert {(row.mean_waiting_ms, row.mean_executing_ms) for row in (total, quick, slow)} == {(6, 4)}
+    assert total.batch_rows == {"1": 1, "2": 2, "4": 2}
+    assert (quick.median_batch_rows, quick.mean_batch_rows, slow.mean_batch_rows) == (4, 3, 2)
+    assert (quick.busy_share, total.busy_share) == (0.25, 0.5)  # of two workers for a second
+    assert total.touched_workers is None
+
+
+def test_a_server_without_statistics_leaves_batches_open() -> None:
+    row = judged(seen()).total
+    assert (row.batches, row.median_batch_rows, row.busy_shares) == (0, None, {})
+    assert row.goodput_rps == pytest.approx(20)
