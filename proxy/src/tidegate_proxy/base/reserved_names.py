@@ -1,6 +1,6 @@
 """Names in shared memory that are no client's business: of Tidegate's own regions, and of Triton's Python backend.
 
-A client that could name them would read and overwrite the tensors of others (docs/decisions/0019).
+A client that could name them would read and overwrite the tensors of others (decision 19).
 """
 
 from typing import Final

@@ -3,7 +3,7 @@
 A front speaks gRPC and HTTP, ends TLS, looks at credentials, bounds what clients hold, and passes what they ask on to
 a home: a process with an engine, a policy and the ways to Tritons. There is one home, which has all models, or several,
 each with a part of them. A home sees the same calls as if its clients were its own.
-docs/decisions/0064-fronts.md and 0067-homes.md say why it is done so.
+Decision 67 says why it is done so.
 
     supervisor.py       starts homes and fronts, and starts anew those that end
     front.py            a front

@@ -1,6 +1,6 @@
 """Guards before a Triton: inputs that end it, or a model of it, and what Tidegate does instead.
 
-All were seen with Triton 2.51 (docs/decisions/0084). Errors that a Triton survives are its own to word.
+All were seen with Triton 2.51 (decision 84). Errors that a Triton survives are its own to word.
 """
 
 import math

@@ -1,7 +1,7 @@
 """A deployment on a cluster of Ray (`tidegate up --ray`): its Tritons, homes and fronts are actors on Ray's nodes.
 
 Ray says where each is; this process, the driver, starts them, sees when one is lost, has it started anew wherever Ray
-finds room, and tells the others its new address. docs/decisions/0074-ray.md says why it is done so.
+finds room, and tells the others its new address. Decision 74 says why it is done so.
 
     plan          what is to be placed: devices with their Tritons, homes, fronts, and what each takes of a node
       parting       a layout parted among homes

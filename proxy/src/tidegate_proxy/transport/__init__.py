@@ -1,6 +1,6 @@
 """gRPC as the proxy speaks it, to clients and to Tritons: bytes in, bytes out, callbacks.
 
-Frames are libnghttp2's, in the event loop itself (`http2`); docs/decisions/0030-http2-in-the-event-loop.md says why.
+Frames are libnghttp2's, in the event loop itself (`http2`); decision 30 says why.
 """
 
 from tidegate_proxy.transport.awaited import CallFailed, Stream, ask

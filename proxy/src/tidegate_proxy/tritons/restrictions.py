@@ -2,7 +2,7 @@
 
 An API that a Triton keeps for those who know a header (`--grpc-restricted-protocol`, `--http-restricted-api`) would be
 open to everybody where Tidegate asks for it in its own name. Where `restricted` does not say who may use it, its calls
-pass with the client's own headers, and the Triton decides (docs/decisions/0087).
+pass with the client's own headers, and the Triton decides (decision 87).
 """
 
 import asyncio

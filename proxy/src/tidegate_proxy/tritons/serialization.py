@@ -6,7 +6,7 @@ where nobody is in the way, as on a machine with cores to spare, and 1 where one
 Where a GPU is sliced among all that run, two batches at once are both done when the second would have been done alone:
 one after the other the first is done sooner, and both take what they were planned to take. But where a model cannot
 wait for another one's batch all run side by side, and so they do where nothing is known yet: as without Tidegate
-(docs/decisions/0077-models-take-turns-where-they-are-in-each-others-way.md).
+(decision 77).
 """
 
 import math

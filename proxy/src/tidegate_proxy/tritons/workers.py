@@ -2,7 +2,7 @@
 
 Triton executes its models concurrently, each batch of an instance beside those of all others, unless instances need the
 same resource of its rate limiter. So a lane, which is a worker, is one instance of one model, or of each of those that
-wait for the same resource (docs/decisions/0077-models-run-concurrently-as-in-their-triton.md).
+wait for the same resource (decision 77).
 
 The configuration decides of what kind a worker is (`tritons[].kind`): unlike ones must not share their profiles. Else
 it is found out where there can be no doubt: Tidegate runs on the Triton's machine, NVML tells which GPUs that has, and

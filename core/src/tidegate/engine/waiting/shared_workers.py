@@ -1,7 +1,7 @@
 """Workers are shared in turn: what one client has waiting beyond its turn is held back while others wait for the same.
 
 Start-time fair queueing (Goyal, Vin and Cheng 1996) before the policy, which sees the requests whose turn has come and
-decides over them as ever (docs/decisions/0021-workers-are-shared-in-turn.md). A flow is served by the worker time of
+decides over them as ever (decision 21). A flow is served by the worker time of
 the batches that it takes part in; the flow that was served least is next.
 
 - Where one flow waits alone, nothing is held: the policy sees the whole queue.
