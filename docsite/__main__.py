@@ -16,7 +16,7 @@ from typing import Final
 import yaml
 
 from docsite.diagrams import as_pictures
-from docsite.generated import api_pages, commands, file_as_it_is, options
+from docsite.generated import NO_SEARCH, api_pages, commands, file_as_it_is, options
 from docsite.links import for_the_site, linked_files
 from docsite.listing import list_versions, navigation, with_list
 from docsite.places import DOCS, ROOT, SOURCE, members, page_of
@@ -28,6 +28,8 @@ WRITTEN: Final = {
     "reference/plugins.md": ("<!-- the site lists all options here -->", options),
 }
 """Pages that end with text generated from what is installed: its placeholder, and the function that writes it."""
+DECISIONS: Final = "decisions/"
+"""Folder of pages for contributors, which neither the sidebar nor the search lists."""
 
 
 def write_pages(folder: Path) -> None:
@@ -50,6 +52,7 @@ def write_pages(folder: Path) -> None:
         if page in WRITTEN:
             placeholder, write = WRITTEN[page]
             text = text.replace(placeholder, write())
+        text = f"{NO_SEARCH}{text}" if page.startswith(DECISIONS) else text
         add(page, as_pictures(text, "../" * page.count("/"), add))
     for page, text in api_pages().items():
         add(page, text)

@@ -11,6 +11,8 @@ from tidegate.commands.plugins import Offer, offers_of
 from tidegate.host import Plugins
 
 KINDS: Final = {"policy": "Policies", "planner": "Planners", "controller": "Controllers", "observer": "Observers"}
+NO_SEARCH: Final = "---\nsearch: {exclude: true}\n---\n"
+"""Front matter of pages that the search does not list."""
 LANGUAGES: Final = {".py": "python", ".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 
 
@@ -68,6 +70,4 @@ def file_as_it_is(path: str) -> str:
     """A page that shows a file of the repository."""
     file = ROOT / path
     language = LANGUAGES.get(file.suffix, "text")
-    return (
-        f"---\nsearch: {{exclude: true}}\n---\n# `{path}`\n\n~~~~{language}\n{file.read_text(encoding='utf-8')}\n~~~~\n"
-    )
+    return f"{NO_SEARCH}# `{path}`\n\n~~~~{language}\n{file.read_text(encoding='utf-8')}\n~~~~\n"

@@ -38,7 +38,6 @@ def navigation() -> list[dict[str, Any]]:
         {"Reference": [*(page for page in _section("reference") if page != "reference/api.md"), api]},
         {"Plugins": ["plugins/README.md", *plugins]},
         {"Results": _section("results")},
-        {"Decisions": _section("decisions")},
         {"Development": [*changes, {"Distributions": others}]},
     ]
 
@@ -56,17 +55,18 @@ def _section(section: str) -> list[str]:
     """The pages of a folder of docs/, that about all of them first."""
     folder = ROOT / DOCS / section
     first = ["README.md", *FIRST.get(section, [])]
-    rest = sorted({path.name for path in folder.glob("*.md")} - set(first), key=lambda name: _order(section, name))
+    rest = sorted(
+        {path.name for path in folder.glob("*.md")} - set(first), key=lambda name: _title(section, name).lower()
+    )
     return [f"{section}/{name}" for name in [*first, *rest]]
 
 
-def _order(section: str, name: str) -> str:
-    return name if name[0].isdigit() else title_of((ROOT / DOCS / section / name).read_text(encoding="utf-8")).lower()
+def _title(section: str, name: str) -> str:
+    return title_of((ROOT / DOCS / section / name).read_text(encoding="utf-8"))
 
 
 def _line(name: str, section: str) -> str:
-    text = (ROOT / DOCS / section / name).read_text(encoding="utf-8")
-    return f"- [{title_of(text)}]({name})"
+    return f"- [{_title(section, name)}]({name})"
 
 
 def title_of(text: str) -> str:
