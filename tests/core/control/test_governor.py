@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.core.control.layouts import layout, workers_of
-from tidegate.control import ControllerChoice, Governor, ModelLoad, Observation, Roster
+from tidegate.control import ControllerChoice, Governor, LayoutRevision, ModelLoad, Observation
 from tidegate.documents import Layout, Mig
 
 S = 1_000_000_000
@@ -20,9 +20,9 @@ def observed(
 
 
 def objection(present: Layout, wanted: Layout, its: Observation, **limits: Any) -> str:  # noqa: ANN401
-    roster = Roster.of(present)
+    revision = LayoutRevision.of(present)
     governor = Governor(ControllerChoice(name="c", **limits))
-    return governor.objection(roster, roster.followed_by(wanted, len(present.workers)), its)
+    return governor.rejection_reason(revision, revision.followed_by(wanted, len(present.workers)), its)
 
 
 def test_a_layout_that_bears_more_or_takes_less_may_come() -> None:
@@ -64,12 +64,12 @@ def test_what_gains_too_little_is_refused_unless_requests_are_lost() -> None:
 
 def test_a_model_must_have_a_worker_that_is_there() -> None:
     present = layout({"w0": ["m"], "w1": ["m"]})
-    roster, governor = Roster.of(present), Governor(ControllerChoice(name="c"))
-    fewer = roster.followed_by(layout({"w0": ["m"]}), 2)
-    assert governor.objection(roster, fewer, observed(present), away={1}) == ""
-    why = governor.objection(roster, fewer, observed(present), away={0})
+    revision, governor = LayoutRevision.of(present), Governor(ControllerChoice(name="c"))
+    fewer = revision.followed_by(layout({"w0": ["m"]}), 2)
+    assert governor.rejection_reason(revision, fewer, observed(present), away={1}) == ""
+    why = governor.rejection_reason(revision, fewer, observed(present), away={0})
     assert why == "the workers that it has for model 'm' are away"
-    assert governor.objection(roster, fewer, observed(present), away={0, 1}) == ""  # it is no worse than now
+    assert governor.rejection_reason(revision, fewer, observed(present), away={0, 1}) == ""  # it is no worse than now
 
 
 def test_mig_instances_must_fit_in_beside_those_that_serve() -> None:
@@ -91,32 +91,32 @@ def test_mig_instances_must_fit_in_beside_those_that_serve() -> None:
 
 def test_a_change_is_followed_by_a_pause_and_one_that_was_undone_by_longer_ones() -> None:
     governor = Governor(ControllerChoice(name="c", pause_s=10))
-    assert not governor.bids_wait(0)
-    governor.changed(100 * S)
-    assert governor.bids_wait(110 * S - 1)
-    assert not governor.bids_wait(110 * S)
+    assert not governor.in_cooldown(0)
+    governor.on_change_over(100 * S)
+    assert governor.in_cooldown(110 * S - 1)
+    assert not governor.in_cooldown(110 * S)
     for undone, pause_s in enumerate((20, 40, 80), 1):
-        governor.changed(0, undone=True)
-        assert governor.bids_wait(pause_s * S - 1), undone
-        assert not governor.bids_wait(pause_s * S)
-    governor.changed(0)
-    assert not governor.bids_wait(10 * S)
+        governor.on_change_over(0, undone=True)
+        assert governor.in_cooldown(pause_s * S - 1), undone
+        assert not governor.in_cooldown(pause_s * S)
+    governor.on_change_over(0)
+    assert not governor.in_cooldown(10 * S)
 
 
 @pytest.mark.parametrize("broken_by", ["content", "objection"])
 def test_what_is_wanted_has_to_be_wanted_for_a_while(broken_by: str) -> None:
     present = layout(workers_of(2))
-    roster = Roster.of(present)
-    more, same = (roster.followed_by(layout(workers_of(count)), 2) for count in (3, 2))
+    revision = LayoutRevision.of(present)
+    more, same = (revision.followed_by(layout(workers_of(count)), 2) for count in (3, 2))
     governor = Governor(ControllerChoice(name="c", dwell_s=20))
 
     def asks(now_s: int) -> bool:
-        assert not governor.objection(roster, more, observed(present, now_s=now_s))
-        return not governor.bids_wait(now_s * S)
+        assert not governor.rejection_reason(revision, more, observed(present, now_s=now_s))
+        return not governor.in_cooldown(now_s * S)
 
     assert [asks(now_s) for now_s in (0, 10, 20)] == [False, False, True]
     if broken_by == "content":
-        governor.content()
+        governor.reset_stabilization()
     else:
-        assert governor.objection(roster, same, observed(present, now_s=25))
+        assert governor.rejection_reason(revision, same, observed(present, now_s=25))
     assert [asks(now_s) for now_s in (30, 40, 50)] == [False, False, True]

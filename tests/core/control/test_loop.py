@@ -12,14 +12,14 @@ from tests.core.control.layouts import layout, workers_of
 from tests.examples import examples
 from tidegate.api import NEVER, Request
 from tidegate.control import (
-    AskController,
+    Action,
     Controller,
     ControllerChoice,
     ControllerOptions,
     ControlLoop,
+    LayoutRevision,
     Observation,
-    Order,
-    Roster,
+    QueryController,
     StartWorker,
     StopWorker,
     Switch,
@@ -52,11 +52,11 @@ def loop_of(controller: Controller, first: Layout, unanswered: Sequence[Request]
     return ControlLoop(controller, choice, first, lambda: unanswered)
 
 
-def states(orders: Sequence[Order]) -> list[str]:
+def states(orders: Sequence[Action]) -> list[str]:
     return [order.state for order in orders if isinstance(order, ChangeProgressed)]
 
 
-def reason(orders: Sequence[Order]) -> str:
+def reason(orders: Sequence[Action]) -> str:
     (told,) = (order for order in orders if isinstance(order, ChangeProgressed))
     return told.reason
 
@@ -70,10 +70,10 @@ def test_it_is_asked_every_so_often_and_not_while_a_change_is_under_way() -> Non
     assert states(advance(loop, 25 * S)) == ["starting"]
     assert loop.next_wake_ns == 145 * S  # when it is undone
     assert advance(loop, 40 * S) == []
-    assert states(followed(loop, 50 * S, loop.is_warm(50 * S, 1))) == ["switched", "done"]
+    assert states(followed(loop, 50 * S, loop.on_worker_warm(50 * S, 1))) == ["switched", "done"]
     assert says.asked == 2
     assert loop.next_wake_ns == 60 * S
-    assert len(loop.roster.layout.workers) == 2
+    assert len(loop.revision.layout.workers) == 2
 
 
 def test_a_controller_that_raises_changes_nothing_and_is_asked_again() -> None:
@@ -110,7 +110,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing() -> None:
     assert (told.state, told.starts, told.stops, told.gpus) == ("proposed", ("w1", "w2"), (), 1.0)
     assert [advance(loop, at * S) for at in (20, 30)] == [[], []]  # it pauses as if it had done it
     assert states(advance(loop, 40 * S)) == ["proposed"]
-    assert loop.roster == Roster.of(layout(workers_of(1)))
+    assert loop.revision == LayoutRevision.of(layout(workers_of(1)))
 
 
 def test_a_request_that_comes_while_workers_start_may_be_too_large_for_what_follows() -> None:
@@ -118,7 +118,7 @@ def test_a_request_that_comes_while_workers_start_may_be_too_large_for_what_foll
     loop = loop_of(Says(layout(workers_of(3), batch=2)), layout(workers_of(1)), waiting)
     assert states(advance(loop, 10 * S)) == ["starting"]
     waiting.append(Request(0, "m", 3, 11 * S))
-    orders = loop.is_warm(12 * S, 1)
+    orders = loop.on_worker_warm(12 * S, 1)
     assert states(orders) == ["undone"]
     assert not any(isinstance(order, Switch) for order in orders)
 
@@ -127,11 +127,11 @@ def test_a_worker_that_is_lost_while_others_start_may_be_the_last_of_what_follow
     says = Says(layout({"w0": ["m"], "w2": ["n"]}, on={"w2": 7}))
     loop = loop_of(says, layout({"w0": ["m"], "w1": ["m", "n"]}))
     assert states(advance(loop, 10 * S)) == ["starting"]
-    assert loop.has_failed(11 * S, 0, "killed") == []
-    orders = loop.is_warm(12 * S, 2)
+    assert loop.on_worker_failed(11 * S, 0, "killed") == []
+    orders = loop.on_worker_warm(12 * S, 2)
     assert states(orders) == ["undone"]
     assert reason(orders) == "the workers that it has for model 'm' are away"
-    loop.has_returned(0)
+    loop.on_worker_returned(0)
     assert loop.away == set()
 
 
@@ -168,9 +168,9 @@ LAYOUTS = st.builds(
 PAUSE_S = 30
 
 
-def served(roster: Roster, away: Set[int]) -> set[str]:
+def served(revision: LayoutRevision, away: Set[int]) -> set[str]:
     """The models that have a worker that is there."""
-    return {name for number, worker in roster.workers.items() if number not in away for name in worker.hosts}
+    return {name for number, worker in revision.workers.items() if number not in away for name in worker.hosts}
 
 
 class Control(RuleBasedStateMachine):
@@ -186,7 +186,7 @@ class Control(RuleBasedStateMachine):
         """The processes that were ordered and have not been told to be warm."""
         self.running = set(range(len(first.workers)))
         """The processes that are there."""
-        self.serving = Roster.of(first)
+        self.serving = LayoutRevision.of(first)
         """The workers that the engine gives work."""
         self.draining: set[int] = set()
         self.away: set[int] = set()
@@ -202,10 +202,10 @@ class Control(RuleBasedStateMachine):
         self.refuses = False
         """Whether the engine refuses the next layout."""
 
-    def carry_out(self, orders: Sequence[Order]) -> None:
+    def carry_out(self, orders: Sequence[Action]) -> None:
         for order in orders:
             match order:
-                case AskController():
+                case QueryController():
                     assert self.asked is None, "it was asked twice at a time"
                     assert not self.is_halted, "it was asked though control was stopped"
                     self.asked = order.observation
@@ -217,19 +217,19 @@ class Control(RuleBasedStateMachine):
                     self.starting.add(order.worker_id)
                 case Switch():
                     assert not self.starting, "it switched though a worker is not warm"
-                    assert set(order.roster.ids) <= self.running, "it switched to a worker that is not there"
+                    assert set(order.revision.ids) <= self.running, "it switched to a worker that is not there"
                     if self.refuses:
                         self.refuses = False
-                        self.carry_out(self.loop.has_not_switched(self.now_ns, "too many"))
+                        self.carry_out(self.loop.on_switch_failed(self.now_ns, "too many"))
                         continue
                     gone = self.away
                     for name in served(self.serving, gone):
-                        assert name in served(order.roster, gone), "it switched to workers that are away"
-                    self.draining = set(self.serving.ids) - set(order.roster.ids)
-                    for number in set(self.serving.ids) & set(order.roster.ids):
-                        assert self.serving.workers[number] == order.roster.workers[number]
-                    self.serving = order.roster
-                    self.carry_out(self.loop.has_switched(self.now_ns))
+                        assert name in served(order.revision, gone), "it switched to workers that are away"
+                    self.draining = set(self.serving.ids) - set(order.revision.ids)
+                    for number in set(self.serving.ids) & set(order.revision.ids):
+                        assert self.serving.workers[number] == order.revision.workers[number]
+                    self.serving = order.revision
+                    self.carry_out(self.loop.on_switched(self.now_ns))
                 case StopWorker():
                     assert order.worker_id not in self.serving.ids, "a worker was stopped that serves"
                     self.running.discard(order.worker_id)
@@ -262,7 +262,7 @@ class Control(RuleBasedStateMachine):
         self.says.answers = [ValueError("broken") if raises == 0 else wanted]
         asked, self.asked = self.asked, None
         assert asked is not None
-        self.carry_out(self.loop.has_answered(self.now_ns, self.loop.answer(asked)))
+        self.carry_out(self.loop.on_answer(self.now_ns, self.loop.answer(asked)))
 
     @rule()
     def the_engine_will_refuse(self) -> None:
@@ -273,7 +273,7 @@ class Control(RuleBasedStateMachine):
     def one_is_warm(self, data: st.DataObject) -> None:
         worker_id = data.draw(st.sampled_from(sorted(self.starting)))
         self.starting.discard(worker_id)
-        self.carry_out(self.loop.is_warm(self.now_ns, worker_id))
+        self.carry_out(self.loop.on_worker_warm(self.now_ns, worker_id))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -281,20 +281,20 @@ class Control(RuleBasedStateMachine):
         worker_id = data.draw(st.sampled_from(sorted(self.running - set(self.serving.ids)) or sorted(self.running)))
         if worker_id in self.serving.ids:
             self.away.add(worker_id)
-        self.carry_out(self.loop.has_failed(self.now_ns, worker_id, "killed"))
+        self.carry_out(self.loop.on_worker_failed(self.now_ns, worker_id, "killed"))
 
     @precondition(lambda self: self.away & set(self.serving.ids))
     @rule(data=st.data())
     def one_returns(self, data: st.DataObject) -> None:
         worker_id = data.draw(st.sampled_from(sorted(self.away & set(self.serving.ids))))
         self.away.discard(worker_id)
-        self.loop.has_returned(worker_id)
+        self.loop.on_worker_returned(worker_id)
 
     @precondition(lambda self: self.draining)
     @rule(data=st.data())
     def one_has_drained(self, data: st.DataObject) -> None:
         worker_id = data.draw(st.sampled_from(sorted(self.draining)))
-        self.carry_out(self.loop.has_drained(self.now_ns, worker_id))
+        self.carry_out(self.loop.on_worker_drained(self.now_ns, worker_id))
 
     @rule(rows=st.integers(1, 4), model=st.sampled_from("mno"))
     def a_request_comes(self, rows: int, model: str) -> None:
@@ -317,7 +317,7 @@ class Control(RuleBasedStateMachine):
     def what_serves_is_there_and_known_to_the_loop(self) -> None:
         if hasattr(self, "loop"):
             assert set(self.serving.ids) <= self.running
-            assert self.loop.roster == self.serving
+            assert self.loop.revision == self.serving
             assert self.loop.away == self.away & set(self.serving.ids)
 
     @invariant()

@@ -4,7 +4,7 @@ import pytest
 
 from tests.core.control.layouts import layout
 from tidegate.api import Advise, Batch, Request, Stage
-from tidegate.control import Monitor, Roster
+from tidegate.control import LayoutRevision, Monitor
 from tidegate.observation import StartStage
 
 S = 1_000_000_000
@@ -15,10 +15,10 @@ def request(number: int, *, model: str = "m", rows: int = 1, due_s: int = 100) -
 
 
 def test_what_came_is_what_ended_and_what_waits_more_than_before() -> None:
-    roster = Roster.of(layout({"w0": ["m", "n"], "w1": ["m"]}))
+    revision = LayoutRevision.of(layout({"w0": ["m", "n"], "w1": ["m"]}))
     monitor = Monitor()
     waiting = [request(0), request(1, rows=3)]
-    first = monitor.observe(2 * S, roster, waiting)
+    first = monitor.observe(2 * S, revision, waiting)
     assert (first.period_ns, first.models["m"].rate_rps, first.models["m"].rows_per_s) == (2 * S, 1.0, 2.0)
     assert first.models["m"].ended == 0
     assert first.attainment == 1
@@ -31,7 +31,7 @@ def test_what_came_is_what_ended_and_what_waits_more_than_before() -> None:
     monitor.cancelled(4 * S, request(4, model="n"))
     monitor.advised(3 * S, Advise(2))
     monitor.advised(4 * S, Advise(-1))
-    second = monitor.observe(4 * S, roster, [waiting[1]])
+    second = monitor.observe(4 * S, revision, [waiting[1]])
     assert second.period_ns == 2 * S
     m, n = second.models["m"], second.models["n"]
     assert (m.rate_rps, m.largest_rows, m.ended, m.attainment) == (0.5, 3, 2, 0.5)
@@ -40,7 +40,7 @@ def test_what_came_is_what_ended_and_what_waits_more_than_before() -> None:
     assert second.load == 0.25
     assert second.advice == Advise(-1)
 
-    third = monitor.observe(5 * S, roster, [])
+    third = monitor.observe(5 * S, revision, [])
     assert third.models["m"].rate_rps == 0  # the one that waited came before
     assert third.models["m"].largest_rows == 3
     assert third.advice is None
@@ -50,7 +50,7 @@ def test_a_late_answer_is_not_in_time() -> None:
     monitor = Monitor()
     batch = Batch(0, "m", (0, 1), (Stage(0, "m", 0, 1),))
     monitor.answered(batch, [request(0, due_s=1), request(1, due_s=3)], 2 * S)
-    observed = monitor.observe(2 * S, Roster.of(layout({"w0": ["m"]})), [])
+    observed = monitor.observe(2 * S, LayoutRevision.of(layout({"w0": ["m"]})), [])
     assert observed.models["m"].attainment == pytest.approx(0.5)
 
 
@@ -58,5 +58,5 @@ def test_a_new_period_begins_with_a_new_layout() -> None:
     monitor = Monitor()
     monitor.dropped(S, request(0), "deadline")
     monitor.skip_to(10 * S, [request(1, rows=2)])
-    observed = monitor.observe(12 * S, Roster.of(layout({"w0": ["m"]})), [request(1, rows=2)])
+    observed = monitor.observe(12 * S, LayoutRevision.of(layout({"w0": ["m"]})), [request(1, rows=2)])
     assert (observed.period_ns, observed.models["m"].rate_rps, observed.models["m"].ended) == (2 * S, 0.0, 0)

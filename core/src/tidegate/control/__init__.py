@@ -1,42 +1,42 @@
-"""Control at run time: a controller says what is to be loaded where, and a governor lets that come about, or not.
+"""Control at run time: a controller decides what is loaded where, and a governor permits each change or rejects it.
 
-controller   what a plugin writes: from observations to layouts: BEGIN HERE
-observation  what a controller is told; monitor: the fold of the stream that it comes from
-settings     how a scenario or a configuration names a controller, and its limits
-loop         what drivers call: asks the controller, has the governor judge, and brings a change about
-  governor   which layouts are refused, and why
-  change     one change, from the first worker that starts to the last one that has drained
-  orders     what a driver has to do for it
-roster       a layout with its workers' ids, and which of them the next layout keeps
-rates        whose rates a controller plans for, and when they have drifted
-capacity     what a layout bears, and how much of the GPUs it takes
+controller       the base class of plugins: observations in, layouts out: BEGIN HERE
+observation      what a controller sees of a period; monitor: computes it from the event stream
+settings         how a scenario or a configuration names a controller, and its limits
+loop             the interface of drivers: asks the controller, has the governor judge, and carries out a layout_change
+  governor       which layouts are rejected, and why
+  layout_change  one change, from the first worker that starts to the last one that has drained
+  actions        what a driver has to do for it
+layout_revision  a layout with its workers' ids, and which of them the next layout keeps
+rates            the rates that a controller plans for, and when they have drifted
+capacity         the rate that a layout serves, and the GPUs that it uses
 """
 
-from tidegate.control.change import Change
+from tidegate.control.actions import Action, QueryController, StartWorker, StopWorker, Switch
 from tidegate.control.controller import Controller, ControllerOptions, ControllerSpec
 from tidegate.control.governor import Governor
+from tidegate.control.layout_change import LayoutChange
+from tidegate.control.layout_revision import LayoutRevision
 from tidegate.control.loop import Answer, ControlLoop
 from tidegate.control.monitor import Monitor
 from tidegate.control.observation import ModelLoad, Observation
-from tidegate.control.orders import AskController, Order, StartWorker, StopWorker, Switch
-from tidegate.control.roster import Roster
 from tidegate.control.settings import ControllerChoice
 
 __all__ = [
+    "Action",
     "Answer",
-    "AskController",
-    "Change",
     "ControlLoop",
     "Controller",
     "ControllerChoice",
     "ControllerOptions",
     "ControllerSpec",
     "Governor",
+    "LayoutChange",
+    "LayoutRevision",
     "ModelLoad",
     "Monitor",
     "Observation",
-    "Order",
-    "Roster",
+    "QueryController",
     "StartWorker",
     "StopWorker",
     "Switch",

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from pydantic import ValidationError
 
 from tidegate.control.capacity import capacities, gpus_of, load_of
+from tidegate.control.layout_revision import LayoutRevision
 from tidegate.control.observation import Observation
-from tidegate.control.roster import Roster
 from tidegate.control.settings import ControllerChoice
 from tidegate.documents import Layout, wrong_fields
 
@@ -28,23 +28,25 @@ class Governor:
         self._wanted_since_ns: int | None = None
         """Since when the controller has wanted another layout, every time that it was asked."""
 
-    def changed(self, now_ns: int, *, undone: bool = False) -> None:
+    def on_change_over(self, now_ns: int, *, undone: bool = False) -> None:
         """A change is over: the next one has to wait."""
         self._undone = self._undone + 1 if undone else 0
         pause_s = self._limits.pause_s * 2 ** min(self._undone, MOST_DOUBLINGS)
         self._rests_until_ns = now_ns + round(pause_s * 1e9)
         self._wanted_since_ns = None
 
-    def content(self) -> None:
+    def reset_stabilization(self) -> None:
         """The controller wants nothing else than what there is."""
         self._wanted_since_ns = None
 
-    def objection(self, present: Roster, wanted: Roster, observed: Observation, away: Collection[int] = ()) -> str:
+    def rejection_reason(
+        self, present: LayoutRevision, wanted: LayoutRevision, observed: Observation, away: Collection[int] = ()
+    ) -> str:
         """Why a layout is not brought about, in words; empty: it is. `away`: ids of workers that are not there."""
         if self._wanted_since_ns is None:
             self._wanted_since_ns = observed.now_ns
         objection = (
-            self.late_objection(
+            self.unserved_requests_reason(
                 present, wanted, {name: load.largest_rows for name, load in observed.models.items()}, away
             )
             or _has_no_room(present, wanted)
@@ -54,13 +56,13 @@ class Governor:
             self._wanted_since_ns = None
         return objection
 
-    def bids_wait(self, now_ns: int) -> bool:
+    def in_cooldown(self, now_ns: int) -> bool:
         """Whether what there is no objection to has to wait: the last change is not long ago, or the wish is new."""
         wanted_ns = 0 if self._wanted_since_ns is None else now_ns - self._wanted_since_ns
         return now_ns < self._rests_until_ns or wanted_ns < self._limits.dwell_s * 1e9
 
-    def late_objection(
-        self, present: Roster, wanted: Roster, largest_rows: Mapping[str, int], away: Collection[int]
+    def unserved_requests_reason(
+        self, present: LayoutRevision, wanted: LayoutRevision, largest_rows: Mapping[str, int], away: Collection[int]
     ) -> str:
         """Why requests would be lost with a layout that are served with the present one; empty: none would be.
 
@@ -94,23 +96,23 @@ def _takes_less(wanted: Layout, largest_rows: Mapping[str, int]) -> str:
     return ""
 
 
-def _is_away(present: Roster, wanted: Roster, away: Collection[int]) -> str:
+def _is_away(present: LayoutRevision, wanted: LayoutRevision, away: Collection[int]) -> str:
     """Whether a model would have no worker that is there, and has one now."""
     here, there = _served(present, away), _served(wanted, away)
     return next((f"the workers that it has for model {name!r} are away" for name in here if name not in there), "")
 
 
-def _served(roster: Roster, away: Collection[int]) -> list[str]:
+def _served(revision: LayoutRevision, away: Collection[int]) -> list[str]:
     """The models that have a pipeline with a worker for each of its partitions."""
-    hosted = {name for number, worker in roster.workers.items() if number not in away for name in worker.hosts}
+    hosted = {name for number, worker in revision.workers.items() if number not in away for name in worker.hosts}
     return [
         model.name
-        for model in roster.layout.models
+        for model in revision.layout.models
         if any(hosted.issuperset(pipeline.partitions) for pipeline in model.pipelines)
     ]
 
 
-def _has_no_room(present: Roster, wanted: Roster) -> str:
+def _has_no_room(present: LayoutRevision, wanted: LayoutRevision) -> str:
     """Whether new workers cannot start beside those that serve: MIG instances that do not fit in beside theirs."""
     new = [worker for number, worker in wanted.workers.items() if number not in present.ids]
     devices = tuple(
@@ -130,8 +132,8 @@ _ANY = {
 """A layout of which only the devices matter."""
 
 
-def changes_nothing(present: Roster, wanted: Roster) -> bool:
-    """Whether two rosters are of one layout, but for what its plan promises and in what order its workers stand."""
+def changes_nothing(present: LayoutRevision, wanted: LayoutRevision) -> bool:
+    """Whether two revisions are of one layout, but for what its plan promises and in what order its workers stand."""
     same = capacities(present.layout) == capacities(wanted.layout)
     return same and set(present.ids) == set(wanted.ids) and _paths(present.layout) == _paths(wanted.layout)
 

@@ -1,7 +1,7 @@
 """The control loop: asks the controller, has the governor judge, and brings a change about.
 
 Pure, as the engine is: a driver calls `advance` when `next_wake_ns` has come, tells how workers fare, and carries out
-the orders that each call returns.
+the actions that each call returns.
 """
 
 from collections.abc import Callable, Collection
@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection
 from pydantic import ValidationError
 
 from tidegate.api import NEVER, Request
-from tidegate.control.change import Change, progress
+from tidegate.control.actions import Action, QueryController
 from tidegate.control.controller import Controller
 from tidegate.control.governor import Governor, changes_nothing
+from tidegate.control.layout_change import LayoutChange, progress
+from tidegate.control.layout_revision import LayoutRevision
 from tidegate.control.monitor import Monitor
 from tidegate.control.observation import Observation
-from tidegate.control.orders import AskController, Order
-from tidegate.control.roster import Roster
 from tidegate.control.settings import ControllerChoice
 from tidegate.documents import Layout, wrong_fields
 
@@ -37,12 +37,12 @@ class ControlLoop:
         *,
         now_ns: int = 0,
     ) -> None:
-        self.roster = Roster.of(layout)
+        self.revision = LayoutRevision.of(layout)
         """What serves at present."""
-        self.change: Change | None = None
+        self.change: LayoutChange | None = None
         """The change that is under way."""
         self.away: set[int] = set()
-        """The workers of the roster that are not there."""
+        """The workers of the revision that are not there."""
         self.monitor = Monitor(now_ns)
         self._controller = controller
         self._choice = choice
@@ -70,15 +70,15 @@ class ControlLoop:
             return self.change.limit_ns
         return self._due_ns if self._enabled and self._asked is None else NEVER
 
-    def advance(self, now_ns: int) -> list[Order]:
+    def advance(self, now_ns: int) -> list[Action]:
         """Time passed: ask the controller where that is due, end a change that takes too long."""
         if self.change is not None:
             return self._follow(now_ns, self.change.pass_time(now_ns))
         if now_ns < self.next_wake_ns:
             return []
         self._due_ns += self._every_ns * ((now_ns - self._due_ns) // self._every_ns + 1)
-        self._asked = self.monitor.observe(now_ns, self.roster, self._unanswered(), self.away)
-        return [AskController(self._asked)]
+        self._asked = self.monitor.observe(now_ns, self.revision, self._unanswered(), self.away)
+        return [QueryController(self._asked)]
 
     def answer(self, observation: Observation) -> Answer:
         """What the controller says to an observation. It may take long: nothing else of the loop is touched."""
@@ -87,52 +87,52 @@ class ControlLoop:
         except Exception as fault:  # a controller may raise anything
             return f"{type(fault).__name__}: {fault}"
 
-    def has_answered(self, now_ns: int, answer: Answer) -> list[Order]:
+    def on_answer(self, now_ns: int, answer: Answer) -> list[Action]:
         """What `answer` gave. Once control was stopped it does not count any more."""
         observed, self._asked = self._asked, None
         if observed is None or not self._enabled:
             return []
         return self._judge(now_ns, observed, answer)
 
-    def is_warm(self, now_ns: int, worker_id: int) -> list[Order]:
+    def on_worker_warm(self, now_ns: int, worker_id: int) -> list[Action]:
         """A worker that was to start has loaded what it hosts, and has run it."""
         change = self.change
         if change is None:
             return []
         largest_rows = self.monitor.largest_rows(self._unanswered())
-        if objection := self._governor.late_objection(self.roster, change.after, largest_rows, self.away):
+        if objection := self._governor.unserved_requests_reason(self.revision, change.after, largest_rows, self.away):
             return self._follow(now_ns, change.undo(now_ns, objection))
-        return self._follow(now_ns, change.is_warm(now_ns, worker_id))
+        return self._follow(now_ns, change.on_worker_warm(now_ns, worker_id))
 
-    def has_failed(self, now_ns: int, worker_id: int, why: str) -> list[Order]:
+    def on_worker_failed(self, now_ns: int, worker_id: int, why: str) -> list[Action]:
         """The process of a worker did not come up, or is gone; one that serves may come back."""
-        if worker_id in self.roster.ids:
+        if worker_id in self.revision.ids:
             self.away.add(worker_id)
-        return [] if self.change is None else self._follow(now_ns, self.change.has_failed(now_ns, worker_id, why))
+        return [] if self.change is None else self._follow(now_ns, self.change.on_worker_failed(now_ns, worker_id, why))
 
-    def has_returned(self, worker_id: int) -> None:
+    def on_worker_returned(self, worker_id: int) -> None:
         """A worker that serves and was gone is there again."""
         self.away.discard(worker_id)
 
-    def has_switched(self, now_ns: int) -> list[Order]:
+    def on_switched(self, now_ns: int) -> list[Action]:
         """The engine follows the layout that it was to switch to."""
         change = self.change
         if change is None:
             return []
-        orders = change.has_switched(now_ns)
-        self.roster = change.roster
-        self.away.intersection_update(self.roster.ids)
-        return self._follow(now_ns, orders)
+        actions = change.on_switched(now_ns)
+        self.revision = change.revision
+        self.away.intersection_update(self.revision.ids)
+        return self._follow(now_ns, actions)
 
-    def has_not_switched(self, now_ns: int, why: str) -> list[Order]:
+    def on_switch_failed(self, now_ns: int, why: str) -> list[Action]:
         """The engine refused the layout that it was to switch to, and follows the one before."""
-        return [] if self.change is None else self._follow(now_ns, self.change.has_not_switched(now_ns, why))
+        return [] if self.change is None else self._follow(now_ns, self.change.on_switch_failed(now_ns, why))
 
-    def has_drained(self, now_ns: int, worker_id: int) -> list[Order]:
+    def on_worker_drained(self, now_ns: int, worker_id: int) -> list[Action]:
         """A worker that the new layout does without has nothing left to run."""
-        return [] if self.change is None else self._follow(now_ns, self.change.has_drained(now_ns, worker_id))
+        return [] if self.change is None else self._follow(now_ns, self.change.on_worker_drained(now_ns, worker_id))
 
-    def halt(self, now_ns: int) -> list[Order]:
+    def halt(self, now_ns: int) -> list[Action]:
         """Stop all control at once: nobody is asked, and what has not switched is undone. What drains, drains."""
         self._enabled = False
         return [] if self.change is None else self._follow(now_ns, self.change.undo(now_ns, "control was stopped"))
@@ -143,55 +143,57 @@ class ControlLoop:
             self._enabled, self._due_ns = True, now_ns + self._every_ns
             self.monitor.skip_to(now_ns, self._unanswered())
 
-    def _judge(self, now_ns: int, observed: Observation, answer: Answer) -> list[Order]:
+    def _judge(self, now_ns: int, observed: Observation, answer: Answer) -> list[Action]:
         if isinstance(answer, str):
-            self._governor.content()
+            self._governor.reset_stabilization()
             return self._refuse(now_ns, None, answer)
-        wanted = None if answer is None else self.roster.followed_by(answer, self._next_id)
-        if wanted is None or changes_nothing(self.roster, wanted):
-            self._governor.content()
+        wanted = None if answer is None else self.revision.followed_by(answer, self._next_id)
+        if wanted is None or changes_nothing(self.revision, wanted):
+            self._governor.reset_stabilization()
             return []
         # What came while the controller thought counts, too.
         largest_rows = self.monitor.largest_rows(self._unanswered())
-        objection = self._governor.objection(self.roster, wanted, observed, self.away)
-        if objection := objection or self._governor.late_objection(self.roster, wanted, largest_rows, self.away):
+        objection = self._governor.rejection_reason(self.revision, wanted, observed, self.away)
+        if objection := objection or self._governor.unserved_requests_reason(
+            self.revision, wanted, largest_rows, self.away
+        ):
             return self._refuse(now_ns, wanted, objection)
-        if self._governor.bids_wait(now_ns):
+        if self._governor.in_cooldown(now_ns):
             return []
         self._refused = None
         self._number += 1
         if self._choice.dry_run:
-            self._governor.changed(now_ns)
-            return [progress(now_ns, self._number, "proposed", self.roster, wanted)]
+            self._governor.on_change_over(now_ns)
+            return [progress(now_ns, self._number, "proposed", self.revision, wanted)]
         self._next_id = max(self._next_id, *(number + 1 for number in wanted.ids))
-        self.change = Change(
+        self.change = LayoutChange(
             self._number,
-            self.roster,
+            self.revision,
             wanted,
             start_limit_ns=round(self._choice.start_limit_s * 1e9),
             drain_limit_ns=round(self._choice.drain_limit_s * 1e9),
         )
         return self._follow(now_ns, self.change.begin(now_ns))
 
-    def _refuse(self, now_ns: int, wanted: Roster | None, why: str) -> list[Order]:
+    def _refuse(self, now_ns: int, wanted: LayoutRevision | None, why: str) -> list[Action]:
         """Say why nothing changes; once, as long as the same is wanted."""
         same = (None if wanted is None else wanted.layout, "" if wanted else why)
         if same == self._refused:
             return []
         self._refused = same
-        return [progress(now_ns, 0, "refused", self.roster, wanted or self.roster, why)]
+        return [progress(now_ns, 0, "refused", self.revision, wanted or self.revision, why)]
 
-    def _follow(self, now_ns: int, orders: list[Order]) -> list[Order]:
+    def _follow(self, now_ns: int, actions: list[Action]) -> list[Action]:
         """Keep up with the change that is under way."""
         change = self.change
         if change is None:
-            return orders
+            return actions
         if change.is_over:
             self.change = None
-            self._governor.changed(now_ns, undone=change.state == "undone")
+            self._governor.on_change_over(now_ns, undone=change.state == "undone")
             self._due_ns = now_ns + self._every_ns
             self.monitor.skip_to(now_ns, self._unanswered())
-        return orders
+        return actions
 
 
 def _checked(answer: object) -> Layout | None:

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from tidegate.api import Advise, Batch, Request
+from tidegate.control.layout_revision import LayoutRevision
 from tidegate.control.observation import ModelLoad, Observation
-from tidegate.control.roster import Roster
 from tidegate.observation import Reader, StartStage
 
 NS_PER_S = 1_000_000_000
@@ -82,7 +82,7 @@ class Monitor(Reader):
         return self._largest
 
     def observe(
-        self, now_ns: int, roster: Roster, unanswered: Collection[Request], away: Collection[int] = ()
+        self, now_ns: int, revision: LayoutRevision, unanswered: Collection[Request], away: Collection[int] = ()
     ) -> Observation:
         """What happened since this was asked last.
 
@@ -96,7 +96,7 @@ class Monitor(Reader):
         period_ns = max(1, now_ns - self._since_ns)
         seconds = period_ns / NS_PER_S
         models = {}
-        for name in [model.name for model in roster.layout.models]:
+        for name in [model.name for model in revision.layout.models]:
             came = self._came[name] + waiting[name] - self._open.get(name, 0)
             rows = self._came_rows[name] + waiting_rows[name] - self._open_rows.get(name, 0)
             ended = self._ended[name]
@@ -107,9 +107,9 @@ class Monitor(Reader):
                 ended=ended,
                 attainment=self._in_time[name] / ended if ended else 1.0,
             )
-        busy = {worker.name: min(1.0, self._busy_ns[number] / period_ns) for number, worker in roster.workers.items()}
-        gone = frozenset(worker.name for number, worker in roster.workers.items() if number in away)
-        observed = Observation(now_ns, period_ns, roster.layout, models, busy, self._advice, gone)
+        busy = {worker.name: min(1.0, self._busy_ns[number] / period_ns) for number, worker in revision.workers.items()}
+        gone = frozenset(worker.name for number, worker in revision.workers.items() if number in away)
+        observed = Observation(now_ns, period_ns, revision.layout, models, busy, self._advice, gone)
         self._begin(now_ns, waiting, waiting_rows)
         return observed
 

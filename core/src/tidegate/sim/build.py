@@ -20,7 +20,7 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.control import Controller, ControlLoop, Roster
+from tidegate.control import Controller, ControlLoop, LayoutRevision
 from tidegate.documents import Interference, InterferenceModel, compute_percent, mig_instance
 from tidegate.engine import FIRST_LEAD_NS, Engine, PlanChanged
 from tidegate.observation import Observer
@@ -182,9 +182,9 @@ class _LayoutSwitch:
     links: Links | None
     record: Record
 
-    def switch(self, now_ns: int, roster: Roster) -> PlanChanged:
-        """Let a roster's workers be there; what the engine is to be told of it."""
-        models, workers, profiles, network = roster.contract()
+    def switch(self, now_ns: int, revision: LayoutRevision) -> PlanChanged:
+        """Let a revision's workers be there; what the engine is to be told of it."""
+        models, workers, profiles, network = revision.contract()
         new = [worker for worker in workers if worker.id not in self.cluster]
         self.cluster.add(simulated_worker(self.scenario, worker, self.seed, self.delays(worker)) for worker in new)
         self.record.joined_workers |= {worker.id: worker.name for worker in new}

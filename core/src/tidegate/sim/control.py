@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from tidegate.api import NEVER, BatchFailed, StageFinished, WorkerJoined, WorkerLost
-from tidegate.control import AskController, ControlLoop, Order, Roster, StartWorker, StopWorker, Switch
+from tidegate.control import Action, ControlLoop, LayoutRevision, QueryController, StartWorker, StopWorker, Switch
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged
 from tidegate.observation import ChangeProgressed
 from tidegate.sim.event_queue import Agenda
 
 
 class SimulatedControl:
-    """A listener that carries a control loop's orders out, and tells it how workers fare.
+    """A listener that carries a control loop's actions out, and tells it how workers fare.
 
     What it does to the engine are stimuli, so that the event log has all of it.
     """
@@ -21,11 +21,11 @@ class SimulatedControl:
         loop: ControlLoop,
         engine: Engine,
         *,
-        switch: Callable[[int, Roster], PlanChanged],
+        switch: Callable[[int, LayoutRevision], PlanChanged],
         startup: Callable[[int], int | None],
         until_ns: int,
     ) -> None:
-        """`switch`: lets a roster's workers be there, and says what the engine is told of it.
+        """`switch`: lets a revision's workers be there, and says what the engine is told of it.
 
         `startup`: how many ns a worker takes to come up, by id; None: it never does. From `until_ns` on the controller
         is not asked any more.
@@ -51,15 +51,15 @@ class SimulatedControl:
         del effects
         now_ns, loop = event.now_ns, self._loop
         if isinstance(event, WorkerLost):
-            self._carry_out(now_ns, loop.has_failed(now_ns, event.worker_id, "it was lost"))
+            self._carry_out(now_ns, loop.on_worker_failed(now_ns, event.worker_id, "it was lost"))
         elif isinstance(event, WorkerJoined):
-            loop.has_returned(event.worker.id)
-            if event.worker.id not in loop.roster.ids:  # it comes back, and is not wanted any more
-                self._agenda.schedule(self._change_of(now_ns, loop.roster))
+            loop.on_worker_returned(event.worker.id)
+            if event.worker.id not in loop.revision.ids:  # it comes back, and is not wanted any more
+                self._agenda.schedule(self._change_of(now_ns, loop.revision))
         while self._warm and self._warm[0][0] <= now_ns:
-            self._carry_out(now_ns, loop.is_warm(now_ns, heappop(self._warm)[1]))
+            self._carry_out(now_ns, loop.on_worker_warm(now_ns, heappop(self._warm)[1]))
         if isinstance(event, PlanChanged):
-            self._carry_out(now_ns, loop.has_switched(now_ns))
+            self._carry_out(now_ns, loop.on_switched(now_ns))
         if isinstance(event, StageFinished | BatchFailed | PlanChanged):
             self._look_for_drained(now_ns)
         if now_ns >= loop.next_wake_ns and (loop.change is not None or now_ns < self._until_ns):
@@ -72,30 +72,30 @@ class SimulatedControl:
         change = self._loop.change
         for worker_id in change.draining if change is not None else ():
             if not self._engine.has_work(worker_id):
-                self._carry_out(now_ns, self._loop.has_drained(now_ns, worker_id))
+                self._carry_out(now_ns, self._loop.on_worker_drained(now_ns, worker_id))
 
-    def _carry_out(self, now_ns: int, orders: Sequence[Order]) -> None:
-        for order in orders:
-            match order:
-                case AskController():
-                    answer = self._loop.answer(order.observation)
-                    self._carry_out(now_ns, self._loop.has_answered(now_ns, answer))
+    def _carry_out(self, now_ns: int, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case QueryController():
+                    answer = self._loop.answer(action.observation)
+                    self._carry_out(now_ns, self._loop.on_answer(now_ns, answer))
                 case StartWorker():
-                    took_ns = self._startup(order.worker_id)
+                    took_ns = self._startup(action.worker_id)
                     if took_ns is not None:
-                        heappush(self._warm, (now_ns + took_ns, order.worker_id))
+                        heappush(self._warm, (now_ns + took_ns, action.worker_id))
                 case Switch():
-                    self._agenda.schedule(self._change_of(now_ns, order.roster))
+                    self._agenda.schedule(self._change_of(now_ns, action.revision))
                 case StopWorker():
-                    self._warm = sorted(entry for entry in self._warm if entry[1] != order.worker_id)
-                    if self._engine.has_work(order.worker_id):
-                        self._agenda.schedule(WorkerLost(now_ns, order.worker_id))
+                    self._warm = sorted(entry for entry in self._warm if entry[1] != action.worker_id)
+                    if self._engine.has_work(action.worker_id):
+                        self._agenda.schedule(WorkerLost(now_ns, action.worker_id))
                 case ChangeProgressed():
-                    self._agenda.schedule(order)
+                    self._agenda.schedule(action)
 
-    def _change_of(self, now_ns: int, roster: Roster) -> PlanChanged:
+    def _change_of(self, now_ns: int, revision: LayoutRevision) -> PlanChanged:
         """What the engine is told: without the workers that are away, which come back by themselves."""
-        event = self._switch(now_ns, roster)
+        event = self._switch(now_ns, revision)
         here = tuple(worker for worker in event.workers if worker.id not in self._loop.away)
         return PlanChanged(event.now_ns, event.models, here, event.profiles, event.network)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tidegate.control import Roster
+from tidegate.control import LayoutRevision
 from tidegate.observation import ChangeProgressed
 from tidegate_proxy.access.gate import headers_of
 from tidegate_proxy.configuration.config import ServeConfig
@@ -74,16 +74,16 @@ class Tritons:
         for backend in joined:
             self._watch(backend)
 
-    def switch(self, roster: Roster, joining: Joining) -> None:
-        """Have the engine follow a roster, with these new Tritons by worker; `alone` is held.
+    def switch(self, revision: LayoutRevision, joining: Joining) -> None:
+        """Have the engine follow a revision, with these new Tritons by worker; `alone` is held.
 
         Those that leave are ended by the caller. Raises BackendError or ValueError, and changes nothing then.
         """
-        wanted = {worker.name for worker in roster.layout.workers}
+        wanted = {worker.name for worker in revision.layout.workers}
         staying = [backend for backend in self._discovery.backends if backend.worker in wanted]
         leaving = [backend for backend in self._discovery.backends if backend.worker not in wanted]
         new = {backend: models for _, backend, models in joining.values()}
-        self._discovery.switch([*staying, *new], new, roster)
+        self._discovery.switch([*staying, *new], new, revision)
         gone = {backend.address for backend in leaving}
         stay = [triton for triton in self.config.tritons if triton.grpc not in gone]
         added = [triton for triton, _, _ in joining.values()]

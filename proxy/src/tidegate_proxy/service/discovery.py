@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from tidegate.control import Roster
+from tidegate.control import LayoutRevision
 from tidegate.documents import Layout, ProfileFile
 from tidegate_proxy.access.gate import RestrictionError
 from tidegate_proxy.base.faults import faults
@@ -146,7 +146,9 @@ class Discovery:
             tell(catalog, before)
             self._on_change()
 
-    def switch(self, backends: list[Backend], joining: Mapping[Backend, list[LoadedModel]], roster: Roster) -> None:
+    def switch(
+        self, backends: list[Backend], joining: Mapping[Backend, list[LoadedModel]], revision: LayoutRevision
+    ) -> None:
         """The Tritons follow another layout from this instant on; whoever calls this holds `one_at_a_time`.
 
         `joining`: what the new ones have loaded. Raises BackendError or ValueError, and changes nothing, for what does
@@ -154,12 +156,12 @@ class Discovery:
         """
         before = self._directory.catalog
         loaded = {backend: joining.get(backend) or before.loaded[backend] for backend in backends}
-        ids = {worker.name: worker_id for worker_id, worker in roster.workers.items()}
-        catalog = followed(before, loaded, self.told, roster.layout, ids)
+        ids = {worker.name: worker_id for worker_id, worker in revision.workers.items()}
+        catalog = followed(before, loaded, self.told, revision.layout, ids)
         catalog.check_padding()
         self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured))
         self.backends[:] = backends
-        self.layout = roster.layout
+        self.layout = revision.layout
         declare(self._statistics, catalog)
         tell(catalog, before)
 

@@ -1,5 +1,5 @@
 """A controller, live: what it wants is brought about beside what serves.
 
-actuator    carries the orders of a control loop out: BEGIN HERE
+actuator    carries the actions of a control loop out: BEGIN HERE
 warming     one request of each model, before a worker counts as warm
 """

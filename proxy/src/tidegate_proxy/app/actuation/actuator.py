@@ -1,4 +1,4 @@
-"""The live actuator of a controller: carries the orders of a control loop out, and tells it how workers fare.
+"""The live actuator of a controller: carries the actions of a control loop out, and tells it how workers fare.
 
 New workers start as processes beside those that serve, are warmed up, and take part from one instant on; the old ones
 finish what they run, and end. What it does to the engine are stimuli, so that the event log has all of it.
@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tidegate.api import NEVER
-from tidegate.control import AskController, ControlLoop, Order, Roster, StartWorker, StopWorker, Switch
+from tidegate.control import Action, ControlLoop, LayoutRevision, QueryController, StartWorker, StopWorker, Switch
 from tidegate.documents import Layout
 from tidegate.observation import ChangeProgressed
 from tidegate_proxy.app.actuation.warming import NotWarm, warm
@@ -94,7 +94,7 @@ class Actuator:
     @property
     def layout(self) -> Layout:
         """The one in force."""
-        return self.loop.roster.layout
+        return self.loop.revision.layout
 
     @property
     def changes_layout(self) -> bool:
@@ -163,7 +163,7 @@ class Actuator:
         wake_ns = self.loop.next_wake_ns
         return None if wake_ns == NEVER else max(0.0, (wake_ns - time.monotonic_ns()) / 1e9)
 
-    async def _with_lock(self, tell: Callable[[], Sequence[Order]]) -> None:
+    async def _with_lock(self, tell: Callable[[], Sequence[Action]]) -> None:
         """Carry out what follows from news, while nobody else changes what the Tritons serve."""
         async with self._tritons.alone:
             try:
@@ -171,75 +171,75 @@ class Actuator:
             except Exception as error:  # there is a next time
                 faults.report("the control of the layout", error)
 
-    def _turn(self) -> list[Order]:
+    def _turn(self) -> list[Action]:
         return self._look() + self.loop.advance(time.monotonic_ns())
 
-    def _look(self) -> list[Order]:
+    def _look(self) -> list[Action]:
         """See how the workers fare."""
-        loop, orders = self.loop, list[Order]()
-        for worker_id in loop.roster.ids:
+        loop, actions = self.loop, list[Action]()
+        for worker_id in loop.revision.ids:
             backend = self._tritons.backend_of(worker_id)
             is_there = backend is not None and backend.alive
             if is_there:
-                loop.has_returned(worker_id)
+                loop.on_worker_returned(worker_id)
             elif worker_id not in loop.away:
-                orders += loop.has_failed(time.monotonic_ns(), worker_id, "its Triton does not answer")
+                actions += loop.on_worker_failed(time.monotonic_ns(), worker_id, "its Triton does not answer")
         if loop.change is not None:
             after = loop.change.after.workers
             for worker_id, name in [(each_id, each.name) for each_id, each in after.items()]:
                 if name in self._joining and self._processes and not self._processes.is_running(name):
                     why = "its Triton ended once it was warm"
-                    orders += loop.has_failed(time.monotonic_ns(), worker_id, why)
+                    actions += loop.on_worker_failed(time.monotonic_ns(), worker_id, why)
         for worker_id in loop.change.draining if loop.change is not None else ():
             backend = self._tritons.backend_of(worker_id)
             if not self._tritons.has_work(worker_id) and not (backend and backend.alive and backend.open_calls):
-                orders += loop.has_drained(time.monotonic_ns(), worker_id)
-        return orders
+                actions += loop.on_worker_drained(time.monotonic_ns(), worker_id)
+        return actions
 
     # Orders ------------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, orders: Sequence[Order]) -> None:
-        for order in orders:
-            match order:
-                case AskController():
-                    self._spawn(self._ask(order))
+    def _carry_out(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case QueryController():
+                    self._spawn(self._ask(action))
                 case StartWorker():
-                    task = self._starts[order.worker_id] = asyncio.create_task(self._start(order))
-                    task.add_done_callback(partial(self._started, order.worker_id))
+                    task = self._starts[action.worker_id] = asyncio.create_task(self._start(action))
+                    task.add_done_callback(partial(self._started, action.worker_id))
                 case Switch():
-                    self._switch(order.roster)
+                    self._switch(action.revision)
                 case StopWorker():
-                    self._stop(order)
+                    self._stop(action)
                 case ChangeProgressed():
-                    self._tell(order)
+                    self._tell(action)
 
-    async def _ask(self, order: AskController) -> None:
-        answer = await in_thread(lambda: self.loop.answer(order.observation))
-        await self._with_lock(lambda: self._look() + self.loop.has_answered(time.monotonic_ns(), answer))
+    async def _ask(self, action: QueryController) -> None:
+        answer = await in_thread(lambda: self.loop.answer(action.observation))
+        await self._with_lock(lambda: self._look() + self.loop.on_answer(time.monotonic_ns(), answer))
         self._poked.set()
 
-    async def _start(self, order: StartWorker) -> None:
+    async def _start(self, action: StartWorker) -> None:
         """Have a process come up, run each of its models once, and say so, or why not."""
         try:
-            await self._come_up(order)
+            await self._come_up(action)
         except (WorkerNotStarted, NotWarm, BackendError) as error:
             why = str(error)
         except Exception as error:  # whatever it is, the change must not wait for ever
-            faults.report(f"starting worker {order.worker.name!r}", error)
+            faults.report(f"starting worker {action.worker.name!r}", error)
             why = f"{type(error).__name__}: {error}"
         else:
-            await self._with_lock(lambda: self.loop.is_warm(time.monotonic_ns(), order.worker_id))
+            await self._with_lock(lambda: self.loop.on_worker_warm(time.monotonic_ns(), action.worker_id))
             return
-        await self._with_lock(lambda: self.loop.has_failed(time.monotonic_ns(), order.worker_id, why))
+        await self._with_lock(lambda: self.loop.on_worker_failed(time.monotonic_ns(), action.worker_id, why))
 
-    async def _come_up(self, order: StartWorker) -> None:
-        processes, worker = self._processes, order.worker
+    async def _come_up(self, action: StartWorker) -> None:
+        processes, worker = self._processes, action.worker
         assert processes is not None, "a dry run starts nothing"
         async with self._room:
             log.info("worker %r starts", worker.name)
             limit_s = self._start_limit_s
             at_most_s = limit_s + AFTERWARDS_S  # the loop undoes the change before, and says why
-            triton = await in_thread(lambda: processes.start(order.worker_id, worker, order.layout, at_most_s))
+            triton = await in_thread(lambda: processes.start(action.worker_id, worker, action.layout, at_most_s))
         backend, models = await self._tritons.try_out(triton)
         try:
             for model in models:
@@ -253,19 +253,19 @@ class Actuator:
     def _started(self, worker_id: int, task: "asyncio.Task[None]") -> None:
         self._starts.pop(worker_id, None)
 
-    def _switch(self, roster: Roster) -> None:
+    def _switch(self, revision: LayoutRevision) -> None:
         now_ns = time.monotonic_ns()
         try:
-            self._tritons.switch(roster, self._joining)
+            self._tritons.switch(revision, self._joining)
         except (BackendError, ValueError) as error:
-            orders = self.loop.has_not_switched(now_ns, str(error))
+            actions = self.loop.on_switch_failed(now_ns, str(error))
         else:
             self._joining = {}
-            orders = self.loop.has_switched(now_ns)
-        self._carry_out(orders)
+            actions = self.loop.on_switched(now_ns)
+        self._carry_out(actions)
 
-    def _stop(self, order: StopWorker) -> None:
-        worker_id, name = order.worker_id, order.worker.name
+    def _stop(self, action: StopWorker) -> None:
+        worker_id, name = action.worker_id, action.worker.name
         if start := self._starts.get(worker_id):
             start.cancel()
         backend = self._joining.pop(name)[1] if name in self._joining else self._tritons.backend_of(worker_id)

@@ -1,12 +1,12 @@
 """Which workers go on when the layout changes."""
 
 from tests.core.control.layouts import layout, workers_of
-from tidegate.control import Roster
+from tidegate.control import LayoutRevision
 from tidegate.documents import LayoutNetwork, Mps
 
 
 def test_a_worker_goes_on_where_it_is_under_whatever_name() -> None:
-    first = Roster.of(layout(workers_of(3)))
+    first = LayoutRevision.of(layout(workers_of(3)))
     renamed = layout({"x": ["m"], "y": ["m"]}, on={"x": 2, "y": 7})
     after = first.followed_by(renamed, 3)
     assert after.ids == (2, 3)
@@ -14,7 +14,7 @@ def test_a_worker_goes_on_where_it_is_under_whatever_name() -> None:
 
 
 def test_one_that_hosts_something_else_or_has_another_share_or_batch_is_new() -> None:
-    first = Roster.of(layout({"w0": ["m"]}))
+    first = LayoutRevision.of(layout({"w0": ["m"]}))
     for other in (
         layout({"w0": ["m", "n"]}),
         layout({"w0": ["m"]}, slices={"w0": Mps(percent=50)}),
@@ -26,7 +26,7 @@ def test_one_that_hosts_something_else_or_has_another_share_or_batch_is_new() ->
 
 def test_equal_workers_of_one_place_are_kept_one_by_one() -> None:
     twins = layout(workers_of(3), on={"w0": 0, "w1": 0, "w2": 0})
-    first = Roster.of(twins)
+    first = LayoutRevision.of(twins)
     assert first.followed_by(twins, 3) == first
     fewer = first.followed_by(layout(workers_of(2), on={"w0": 0, "w1": 0}), 3)
     assert fewer.ids == (0, 1)
@@ -35,12 +35,12 @@ def test_equal_workers_of_one_place_are_kept_one_by_one() -> None:
 
 
 def test_slos_and_network_are_not_the_controllers() -> None:
-    first = Roster.of(layout(workers_of(1)).model_copy(update={"network": LayoutNetwork(gbps=1)}))
+    first = LayoutRevision.of(layout(workers_of(1)).model_copy(update={"network": LayoutNetwork(gbps=1)}))
     after = first.followed_by(layout(workers_of(2), slo_ms=5000), 1)
     assert after.layout.models[0].slo_ms == 100
     assert after.layout.network == LayoutNetwork(gbps=1)
 
 
 def test_the_contract_has_the_ids() -> None:
-    roster = Roster(layout(workers_of(2)), (4, 9))
-    assert [(worker.id, worker.name) for worker in roster.contract()[1]] == [(4, "w0"), (9, "w1")]
+    revision = LayoutRevision(layout(workers_of(2)), (4, 9))
+    assert [(worker.id, worker.name) for worker in revision.contract()[1]] == [(4, "w0"), (9, "w1")]

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
+from tidegate.control.layout_revision import LayoutRevision
 from tidegate.control.observation import Observation
-from tidegate.control.roster import Roster
 from tidegate.documents import Layout, LayoutWorker
 from tidegate.observation import ChangeProgressed
 
 
 @dataclass(frozen=True)
-class AskController:
-    """Have `ControlLoop.answer` find out what the controller wants. Answer with `has_answered`.
+class QueryController:
+    """Have `ControlLoop.answer` find out what the controller wants. Answer with `on_answer`.
 
     It may take long, and may run in a thread: it touches nothing but the controller.
     """
@@ -20,7 +20,7 @@ class AskController:
 
 @dataclass(frozen=True)
 class StartWorker:
-    """Start a process beside those that serve, load what it hosts, warm it. Answer with `is_warm` or `has_failed`."""
+    """Start a process beside those that serve, load what it hosts, warm it. Answer with `on_worker_warm` or `on_worker_failed`."""
 
     worker_id: int
     worker: LayoutWorker
@@ -32,10 +32,10 @@ class StartWorker:
 class Switch:
     """Tell the engine of the new models and workers (PlanChanged): from now on these are given work.
 
-    Answer with `has_switched`, or with `has_not_switched` where the engine refuses that.
+    Answer with `on_switched`, or with `on_switch_failed` where the engine refuses that.
     """
 
-    roster: Roster
+    revision: LayoutRevision
 
 
 @dataclass(frozen=True)
@@ -46,5 +46,5 @@ class StopWorker:
     worker: LayoutWorker
 
 
-Order = AskController | StartWorker | Switch | StopWorker | ChangeProgressed
+Action = QueryController | StartWorker | Switch | StopWorker | ChangeProgressed
 """The closed union; ChangeProgressed is to be told to the engine, so that all who watch it see the change."""

@@ -15,7 +15,7 @@ Loaded = tuple[tuple[str, str, tuple[int, int], int], ...]
 
 
 @dataclass(frozen=True)
-class Roster:
+class LayoutRevision:
     """What serves: the ids never change their workers, and are never used again."""
 
     layout: Layout
@@ -23,7 +23,7 @@ class Roster:
     """The id of each of the layout's workers, in its order."""
 
     @classmethod
-    def of(cls, layout: Layout) -> "Roster":
+    def of(cls, layout: Layout) -> "LayoutRevision":
         """The first one: numbered in order, as `Layout.contract` numbers."""
         return cls(layout, tuple(range(len(layout.workers))))
 
@@ -40,8 +40,8 @@ class Roster:
         )
         return models, numbered, profiles, network
 
-    def followed_by(self, layout: Layout, next_id: int) -> "Roster":
-        """The roster of a layout that is to follow; new workers are numbered from `next_id` on.
+    def followed_by(self, layout: Layout, next_id: int) -> "LayoutRevision":
+        """The revision of a layout that is to follow; new workers are numbered from `next_id` on.
 
         A worker that has the same device, slice, kind and partitions as one of the present layout is that one: its id
         and name stay. A new one whose name a present one has gets another one, since both run for a while. SLOs stay,
@@ -74,7 +74,7 @@ class Roster:
             for model in layout.models
         )
         changes = {"models": models, "workers": tuple(workers), "network": self.layout.network}
-        return Roster(layout.model_copy(update=changes), tuple(ids))
+        return LayoutRevision(layout.model_copy(update=changes), tuple(ids))
 
 
 def _place(worker: LayoutWorker) -> tuple[object, ...]:

@@ -6,19 +6,21 @@ model ever has less than with the smaller of the two. Whatever goes wrong before
 
 from typing import Literal
 
+from tidegate.control.actions import Action, StartWorker, StopWorker, Switch
 from tidegate.control.capacity import gpus_of
-from tidegate.control.orders import Order, StartWorker, StopWorker, Switch
-from tidegate.control.roster import Roster
+from tidegate.control.layout_revision import LayoutRevision
 from tidegate.observation import ChangeProgressed
 from tidegate.observation.stimuli import ChangeState
 
 WorkerState = Literal["starting", "warm", "serving", "draining", "stopped"]
 
 
-class Change:
-    """From one roster to another. Every method returns what the driver has to do."""
+class LayoutChange:
+    """From one revision to another. Every method returns what the driver has to do."""
 
-    def __init__(self, number: int, before: Roster, after: Roster, *, start_limit_ns: int, drain_limit_ns: int) -> None:
+    def __init__(
+        self, number: int, before: LayoutRevision, after: LayoutRevision, *, start_limit_ns: int, drain_limit_ns: int
+    ) -> None:
         """`start_limit_ns`: how long the new workers may take to be warm; `drain_limit_ns`: the old ones to drain."""
         self.number = number
         self.before, self.after = before, after
@@ -35,7 +37,7 @@ class Change:
         """When `pass_time` is to be called at the latest."""
 
     @property
-    def roster(self) -> Roster:
+    def revision(self) -> LayoutRevision:
         """The one that serves at present."""
         return self.after if self.state in {"switched", "done"} else self.before
 
@@ -49,32 +51,32 @@ class Change:
         """The workers that are given nothing more and run something still, as far as was told."""
         return self._in("draining")
 
-    def begin(self, now_ns: int) -> list[Order]:
+    def begin(self, now_ns: int) -> list[Action]:
         """Start the new workers; where there are none, switch."""
         self.limit_ns = now_ns + self._start_limit_ns
         workers = self.after.workers
         starts = [StartWorker(number, workers[number], self.after.layout) for number in self._in("starting")]
         return [self._progress(now_ns), *starts, *self._switch_if_warm(now_ns)]
 
-    def is_warm(self, now_ns: int, worker_id: int) -> list[Order]:
+    def on_worker_warm(self, now_ns: int, worker_id: int) -> list[Action]:
         """A new worker has loaded what it hosts, and has run it."""
         if self.workers.get(worker_id) != "starting":
             return []
         self.workers[worker_id] = "warm"
         return self._switch_if_warm(now_ns)
 
-    def has_failed(self, now_ns: int, worker_id: int, why: str) -> list[Order]:
+    def on_worker_failed(self, now_ns: int, worker_id: int, why: str) -> list[Action]:
         """A process is gone, whatever it was doing. Of a new one before the switch that undoes the change."""
         match self.workers.get(worker_id):
             case "starting" | "warm" if not self._switching:
                 name = self.after.workers[worker_id].name
                 return self.undo(now_ns, f"worker {name!r} did not come up: {why}")
             case "draining":
-                return self.has_drained(now_ns, worker_id)
+                return self.on_worker_drained(now_ns, worker_id)
             case _:
                 return []
 
-    def has_switched(self, now_ns: int) -> list[Order]:
+    def on_switched(self, now_ns: int) -> list[Action]:
         """The engine follows the new layout: the old workers are given nothing more."""
         if not self._switching:
             return []
@@ -83,18 +85,18 @@ class Change:
             self.workers[worker_id] = "serving" if worker_id in self.after.ids else "draining"
         self.limit_ns = now_ns + self._drain_limit_ns
         self.state = "switched"
-        told: list[Order] = [self._progress(now_ns)]
+        told: list[Action] = [self._progress(now_ns)]
         if not self.draining:
             self.state = "done"
             told.append(self._progress(now_ns))
         return told
 
-    def has_not_switched(self, now_ns: int, why: str) -> list[Order]:
+    def on_switch_failed(self, now_ns: int, why: str) -> list[Action]:
         """The engine refused the new layout, and follows the old one as before."""
         self._switching = False
         return self.undo(now_ns, f"the switch was refused: {why}")
 
-    def has_drained(self, now_ns: int, worker_id: int) -> list[Order]:
+    def on_worker_drained(self, now_ns: int, worker_id: int) -> list[Action]:
         """An old worker has nothing left to run."""
         if self.workers.get(worker_id) != "draining":
             return []
@@ -104,7 +106,7 @@ class Change:
         self.state = "done"
         return [stop, self._progress(now_ns)]
 
-    def pass_time(self, now_ns: int) -> list[Order]:
+    def pass_time(self, now_ns: int) -> list[Action]:
         """Undo what has not come up in time; stop what has not drained in time."""
         if self.is_over or self._switching or now_ns < self.limit_ns:
             return []
@@ -116,7 +118,7 @@ class Change:
         self.state = "done"
         return [*stops, self._progress(now_ns)]
 
-    def undo(self, now_ns: int, why: str) -> list[Order]:
+    def undo(self, now_ns: int, why: str) -> list[Action]:
         """Stop what was started; the old workers, which never ceased to serve, go on. Nothing after the switch."""
         if self.state != "starting" or self._switching:
             return []
@@ -124,7 +126,7 @@ class Change:
         started = [number for number in self.after.ids if self.workers[number] in {"starting", "warm"}]
         return [*(self._stop(number) for number in started), self._progress(now_ns, why)]
 
-    def _switch_if_warm(self, now_ns: int) -> list[Order]:
+    def _switch_if_warm(self, now_ns: int) -> list[Action]:
         if self._in("starting"):
             return []
         self._switching = True
@@ -143,9 +145,9 @@ class Change:
 
 
 def progress(
-    now_ns: int, number: int, state: ChangeState, before: Roster, after: Roster, reason: str = ""
+    now_ns: int, number: int, state: ChangeState, before: LayoutRevision, after: LayoutRevision, reason: str = ""
 ) -> ChangeProgressed:
-    """What is told of a change from one roster to another."""
+    """What is told of a change from one revision to another."""
     old, new = before.workers, after.workers
     starts = tuple(worker.name for worker_id, worker in new.items() if worker_id not in old)
     stops = tuple(worker.name for worker_id, worker in old.items() if worker_id not in new)
