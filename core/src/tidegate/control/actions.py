@@ -20,7 +20,10 @@ class QueryController:
 
 @dataclass(frozen=True)
 class StartWorker:
-    """Start a process beside those that serve, load what it hosts, warm it. Answer with `on_worker_warm` or `on_worker_failed`."""
+    """Start a process beside those that serve, load what it hosts, warm it.
+
+    Answer with `on_worker_warm` or `on_worker_failed`.
+    """
 
     worker_id: int
     worker: LayoutWorker
