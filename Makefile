@@ -7,7 +7,7 @@ MEMBERS = core[sim] proxy[embedded,nvml,tracing] plugins/baselines plugins/symph
 BIN = .venv/bin
 SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src plugins/ppipe/src plugins/orloj/src plugins/paris_elsa/src plugins/inss/src plugins/template repo_generator/src triton_models/src loadtest/src
 
-.PHONY: help demo test test-all explore test-fronts test-homes test-training test-machines lint dist site bench fuzz soak loadtest install clean
+.PHONY: help demo test test-all explore test-frontends test-shards test-training test-machines lint dist site bench fuzz soak loadtest install clean
 help:  ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
 
@@ -30,11 +30,11 @@ explore: HASH_SEED = random
 explore: .venv/installed  ## Examples that nobody has tried yet, a thousand for every property (failures say how to see them again)
 	$(PYTEST) --hypothesis-profile explore -m hypothesis
 
-test-fronts: .venv/installed  ## The same tests with clients connected to fronts (`fronts: 2`)
-	$(PYTEST) -m "not slow" --transport fronts
+test-frontends: .venv/installed  ## The same tests with clients connected to frontends (`frontends: 2`)
+	$(PYTEST) -m "not slow" --transport frontends
 
-test-homes: .venv/installed  ## The same tests with two homes behind two fronts
-	$(PYTEST) -m "not slow" --transport homes
+test-shards: .venv/installed  ## The same tests with two shards behind two frontends
+	$(PYTEST) -m "not slow" --transport shards
 
 test-training: .venv-training/installed  ## The tests of `tidegate train-inss`, which skip elsewhere: with torch, in .venv-training (2 minutes)
 	OMP_NUM_THREADS=1 .venv-training/bin/pytest tests/plugins/inss/training tests/plugins/inss/learned

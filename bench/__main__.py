@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.added_latency import CALLERS, bench_added_latency
 from bench.flame_graphs import draw_flame_graphs
-from bench.front import CALLERS, bench_front
 from bench.generator import bench_generator
 from bench.live_vs_simulated import bench_live_vs_simulated
 from bench.ppipe_dispatch import bench_dispatch
@@ -29,34 +29,48 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument(
         "--only",
-        choices=("front", "saturation", "generator", "scheduler", "subclusters", "ppipe_dispatch", "live_vs_simulated"),
+        choices=(
+            "added_latency",
+            "saturation",
+            "generator",
+            "scheduler",
+            "subclusters",
+            "ppipe_dispatch",
+            "live_vs_simulated",
+        ),
         help="run one of them",
     )
     parser.add_argument(
-        "--perf-analyzer", type=Path, metavar="PATH", help="front, saturation: load by NVIDIA's perf_analyzer"
+        "--perf-analyzer", type=Path, metavar="PATH", help="added_latency, saturation: load by NVIDIA's perf_analyzer"
     )
     parser.add_argument(
-        "--against", type=Path, metavar="PATH", help="front, saturation: another checkout's `tidegate` beside ours"
+        "--against",
+        type=Path,
+        metavar="PATH",
+        help="added_latency, saturation: another checkout's `tidegate` beside ours",
     )
-    parser.add_argument("--callers", type=int, nargs="+", metavar="N", help="front: how many call at a time")
+    parser.add_argument("--callers", type=int, nargs="+", metavar="N", help="added_latency: how many call at a time")
     parser.add_argument(
-        "--flame-graphs", type=Path, metavar="DIR", help="front: draw where the CPU time goes instead (--perf-analyzer)"
+        "--flame-graphs",
+        type=Path,
+        metavar="DIR",
+        help="added_latency: draw where the CPU time goes instead (--perf-analyzer)",
     )
     parser.add_argument(
-        "--rounds", type=int, default=ROUNDS, metavar="N", help="front, saturation: how often each is measured"
+        "--rounds", type=int, default=ROUNDS, metavar="N", help="added_latency, saturation: how often each is measured"
     )
     parser.add_argument("--full", action="store_true", help="scheduler: every number of models with every of workers")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="scheduler: draw how it grows into this HTML file")
     arguments = parser.parse_args()
-    if arguments.flame_graphs and not (arguments.only == "front" and arguments.perf_analyzer):
-        parser.error("--flame-graphs needs --only front and --perf-analyzer PATH")
+    if arguments.flame_graphs and not (arguments.only == "added_latency" and arguments.perf_analyzer):
+        parser.error("--flame-graphs needs --only added_latency and --perf-analyzer PATH")
     console = Console(width=None if os.isatty(1) else 120)
     console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
     figures: dict[str, Any] = {}
     if arguments.flame_graphs:
         figures["flame_graphs"] = draw_flame_graphs(console, arguments.perf_analyzer, arguments.flame_graphs)
-    elif arguments.only in (None, "front"):
-        figures["front"] = bench_front(
+    elif arguments.only in (None, "added_latency"):
+        figures["added_latency"] = bench_added_latency(
             console,
             arguments.perf_analyzer,
             arguments.against,

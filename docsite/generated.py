@@ -12,7 +12,7 @@ from tidegate.host import Plugins
 
 KINDS: Final = {"policy": "Policies", "planner": "Planners", "controller": "Controllers", "observer": "Observers"}
 NO_SEARCH: Final = "---\nsearch: {exclude: true}\n---\n"
-"""Front matter of pages that the search does not list."""
+"""Frontend matter of pages that the search does not list."""
 LANGUAGES: Final = {".py": "python", ".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 
 

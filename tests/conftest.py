@@ -37,21 +37,21 @@ pytest_plugins = [
 
 HERE = "here"
 """As a transport: clients are connected to the process that schedules."""
-FRONTS = "fronts"
+FRONTENDS = "frontends"
 """As a transport: http2 in processes of their own, which have the clients."""
-HOMES = "homes"
-"""As a transport: the same before two homes, the second of which has nothing but an empty Triton."""
+SHARDS = "shards"
+"""As a transport: the same before two shards, the second of which has nothing but an empty Triton."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run choose how Tidegate speaks gRPC."""
-    names = [HERE, FRONTS, HOMES]
+    names = [HERE, FRONTENDS, SHARDS]
     parser.addoption("--transport", choices=names, default=None, help="only the tests to which it matters, spoken so")
 
 
 @pytest.fixture(scope="session")
 def transport_of_tests(pytestconfig: pytest.Config) -> str:
-    """Whom the clients of this run are connected to: HERE, FRONTS or HOMES."""
+    """Whom the clients of this run are connected to: HERE, FRONTENDS or SHARDS."""
     name: str = pytestconfig.getoption("--transport") or HERE
     return name
 
@@ -168,7 +168,7 @@ class Tidegate:
         tallies = re.findall(r"^requests: (.*)$", self.output, re.MULTILINE)
         assert tallies, self.output
         counts: Counter[str] = Counter()
-        for tally in tallies:  # one for each home
+        for tally in tallies:  # one for each shard
             counts.update({name: int(count) for name, count in re.findall(r"([\w-]+) (\d+)", tally)})
         del counts["dropped"]  # the sum of those by reason
         return dict(counts)
@@ -232,17 +232,17 @@ def start_tidegate(
         **options: object,
     ) -> Tidegate:
         arguments = ["--listen", "127.0.0.1:0"]
-        has_fronts = transport_of_tests in (FRONTS, HOMES)
-        if has_fronts:
-            arguments += ["--fronts", "2"]
+        has_frontends = transport_of_tests in (FRONTENDS, SHARDS)
+        if has_frontends:
+            arguments += ["--frontends", "2"]
         if "config" not in options:
             arguments += ["--policy", policy]
             options.setdefault("verify_batches", 0)  # tests count what Tritons execute
-        if transport_of_tests == HOMES and tritons and "config" not in options:
-            file = tmp_path_factory.mktemp("two_homes") / "tidegate.yaml"
+        if transport_of_tests == SHARDS and tritons and "config" not in options:
+            file = tmp_path_factory.mktemp("two_shards") / "tidegate.yaml"
             empty = request.getfixturevalue("empty_triton")
             own = {"tritons": [triton.grpc_address for triton in tritons]}
-            file.write_text(yaml.safe_dump({"homes": [own, {"tritons": [empty.grpc_address]}]}))
+            file.write_text(yaml.safe_dump({"shards": [own, {"tritons": [empty.grpc_address]}]}))
             options["config"] = file
         else:
             for triton in tritons:

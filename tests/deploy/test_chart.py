@@ -13,7 +13,7 @@ import yaml
 from tests.deploy.conftest import HelmRefuses
 from tidegate_proxy.configuration.config import AGE_JITTER, ServeConfig
 from tidegate_proxy.configuration.config_file import read_config
-from tidegate_proxy.configuration.home_config import assignment_of
+from tidegate_proxy.configuration.shard_config import assignment_of
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/tidegate"
@@ -22,7 +22,7 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 MANIFESTS = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/tidegate.yaml").read_text()))
 Documents = list[dict[str, Any]]
 EVERYTHING = {
-    "fullnameOverride": "front",
+    "fullnameOverride": "frontend",
     "imagePullSecrets": [{"name": "pull"}],
     "tidegate": {
         "config": {
@@ -129,18 +129,18 @@ def test_the_plain_manifests_are_the_chart_with_its_defaults(render: Callable[..
 def test_everything_switched_on_hangs_together(render: Callable[..., Documents]) -> None:
     documents = render(EVERYTHING)
     _hangs_together(documents)
-    config = _config(documents, "front")
-    assert [triton.grpc for triton in config.tritons] == [f"front-triton-{n}.front-triton:8001" for n in range(3)]
+    config = _config(documents, "frontend")
+    assert [triton.grpc for triton in config.tritons] == [f"frontend-triton-{n}.frontend-triton:8001" for n in range(3)]
     assert str(config.profiles) == "/etc/tidegate/profiles/profiles.json"
-    monitor = _one(documents, "ServiceMonitor", "front")
+    monitor = _one(documents, "ServiceMonitor", "frontend")
     services = [d for d in documents if d["kind"] == "Service"]
     chosen = [
         s for s in services if monitor["spec"]["selector"]["matchLabels"].items() <= s["metadata"]["labels"].items()
     ]
-    assert {s["metadata"]["name"] for s in chosen} == {"front", "front-triton"}
-    pod = _one(documents, "Deployment", "front")["spec"]["template"]["spec"]
+    assert {s["metadata"]["name"] for s in chosen} == {"frontend", "frontend-triton"}
+    pod = _one(documents, "Deployment", "frontend")["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == 3 + 8 + 10
-    assert _container(_one(documents, "Deployment", "front"))["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    assert _container(_one(documents, "Deployment", "frontend"))["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
 
 
 def test_the_pods_listen_where_the_configuration_says(render: Callable[..., Documents]) -> None:
@@ -158,15 +158,15 @@ def test_the_pods_listen_where_the_configuration_says(render: Callable[..., Docu
     assert _one(documents, "Service", "tidegate-triton")["spec"]["clusterIP"] == "None"
 
 
-HOMES: dict[str, Any] = {
-    "homes": {"enabled": True, "replicas": 2, "tritonsPerHome": 2, "plan": {"ant": 0, "cat": 1}},
+SHARDS: dict[str, Any] = {
+    "shards": {"enabled": True, "replicas": 2, "tritonsPerShard": 2, "plan": {"ant": 0, "cat": 1}},
     "tidegate": {"env": [{"name": "TZ", "value": "UTC"}]},
 }
 
 
 @pytest.mark.parametrize("tls", ["", "links-tls"])
-def test_homes_behind_fronts_hang_together(render: Callable[..., Documents], tmp_path: Path, tls: str) -> None:
-    documents = render({**HOMES, "homes": {**HOMES["homes"], "links": {"tlsSecret": tls}}})
+def test_shards_behind_frontends_hang_together(render: Callable[..., Documents], tmp_path: Path, tls: str) -> None:
+    documents = render({**SHARDS, "shards": {**SHARDS["shards"], "links": {"tlsSecret": tls}}})
     _hangs_together(documents)
     data = _one(documents, "ConfigMap")["data"]
     text = data["tidegate.yaml"].replace("/etc/tidegate", str(tmp_path))
@@ -176,22 +176,22 @@ def test_homes_behind_fronts_hang_together(render: Callable[..., Documents], tmp
     (tmp_path / "tidegate.yaml").write_text(text)
     config = read_config(tmp_path / "tidegate.yaml")
     assert assignment_of(config) == {"ant": 0, "cat": 1}
-    for number, home in enumerate(config.homes):
-        assert home.address == f"tidegate-home-{number}.tidegate-home:8200"
-        assert [triton.grpc for triton in home.tritons] == [
+    for number, shard in enumerate(config.shards):
+        assert shard.address == f"tidegate-shard-{number}.tidegate-shard:8200"
+        assert [triton.grpc for triton in shard.tritons] == [
             f"tidegate-triton-{2 * number + each}.tidegate-triton:8001" for each in range(2)
         ]
-    homes, fronts = _one(documents, "StatefulSet", "tidegate-home"), _one(documents, "Deployment")
-    assert homes["spec"]["serviceName"] == "tidegate-home"
-    assert _one(documents, "Service", "tidegate-home")["spec"]["clusterIP"] == "None"
+    shards, frontends = _one(documents, "StatefulSet", "tidegate-shard"), _one(documents, "Deployment")
+    assert shards["spec"]["serviceName"] == "tidegate-shard"
+    assert _one(documents, "Service", "tidegate-shard")["spec"]["clusterIP"] == "None"
     assert _one(documents, "StatefulSet", "tidegate-triton")["spec"]["replicas"] == 4
-    assert _container(fronts)["args"][-2:] == ["--role", "front"]
-    assert _container(homes)["args"][-4:] == ["--role", "home", "--home", "$(HOME_NUMBER)"]
-    assert {each["name"] for each in _container(homes)["env"]} == {"HOME_NUMBER", "TZ"}
-    assert "replicas" not in fronts["spec"], "the autoscaler's"
+    assert _container(frontends)["args"][-2:] == ["--role", "frontend"]
+    assert _container(shards)["args"][-4:] == ["--role", "shard", "--shard", "$(SHARD_NUMBER)"]
+    assert {each["name"] for each in _container(shards)["env"]} == {"SHARD_NUMBER", "TZ"}
+    assert "replicas" not in frontends["spec"], "the autoscaler's"
     scaler = _one(documents, "HorizontalPodAutoscaler")["spec"]
-    assert scaler["scaleTargetRef"]["name"] == fronts["metadata"]["name"]
-    assert "cpu" in _container(fronts)["resources"]["requests"], "what a share of it is counted by"
+    assert scaler["scaleTargetRef"]["name"] == frontends["metadata"]["name"]
+    assert "cpu" in _container(frontends)["resources"]["requests"], "what a share of it is counted by"
 
 
 def test_tritons_elsewhere(render: Callable[..., Documents]) -> None:
@@ -301,8 +301,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tidegate": {"secrets": ["Not_A_Name"]}}, "secrets"),
     ({"tritons": ["no-port"]}, "tritons"),
     ({"triton": {"enabled": False}}, "tritons: name at least one"),
-    ({"homes": {"enabled": True, "replicas": 3}, "tritons": ["a:1", "b:1"]}, "homes.replicas times"),
-    ({"homes": {"plan": {"m": -1}}}, "plan"),
+    ({"shards": {"enabled": True, "replicas": 3}, "tritons": ["a:1", "b:1"]}, "shards.replicas times"),
+    ({"shards": {"plan": {"m": -1}}}, "plan"),
 ]
 
 

@@ -73,7 +73,7 @@ def exists(pid: int) -> bool:
 
 
 def pids(state: dict[str, Any]) -> list[int]:
-    return [state["pid"], *(each["pid"] for what in ("workers", "homes", "fronts") for each in state[what])]
+    return [state["pid"], *(each["pid"] for what in ("workers", "shards", "frontends") for each in state[what])]
 
 
 def folders() -> list[Path]:
@@ -140,22 +140,22 @@ def test_what_is_up_in_the_background_is_served_and_ends_without_a_trace(
     cluster: Any,  # noqa: ANN401
     folder: Path,
 ) -> None:
-    done = tidegate("up", folder, "--ray", cluster.address, "--fronts", "2", *ON_DEVICES, "--json")
+    done = tidegate("up", folder, "--ray", cluster.address, "--frontends", "2", *ON_DEVICES, "--json")
     assert done.returncode == 0, done.stderr
     state = json.loads(done.stdout)
     secrets = [path.read_text() for path in Path(tempfile.gettempdir()).glob("tidegate-ray-*/links.secret")]
-    assert len(state["homes"]) == 1, "as many as were asked for"
-    for front in state["fronts"]:
-        with triton_grpc.InferenceServerClient(front["addresses"]["grpc"]) as client:
+    assert len(state["shards"]) == 1, "as many as were asked for"
+    for frontend in state["frontends"]:
+        with triton_grpc.InferenceServerClient(frontend["addresses"]["grpc"]) as client:
             one(client, "ant")
             one(client, "cat")
     first, second = (worker["pid"] for worker in state["workers"])
-    os.kill(first, signal.SIGKILL)  # a Triton alone: its home goes on
+    os.kill(first, signal.SIGKILL)  # a Triton alone: its shard goes on
     read: Callable[[], Any] = lambda: json.loads((folder / "run" / "state.json").read_text())  # noqa: E731
     eventually(lambda: read()["workers"][0]["pid"] != first, "its Triton to be started again")
     with triton_grpc.InferenceServerClient(state["grpc"]) as client:
-        eventually(lambda: _is_answered(client, "ant"), "the home to have heard of it")
-    assert read()["homes"] == state["homes"]
+        eventually(lambda: _is_answered(client, "ant"), "the shard to have heard of it")
+    assert read()["shards"] == state["shards"]
     assert read()["workers"][1]["pid"] == second
     started = read()
     down = tidegate("down", folder, "--json")
@@ -165,7 +165,7 @@ def test_what_is_up_in_the_background_is_served_and_ends_without_a_trace(
         path.read_bytes() for path in Path(tempfile.gettempdir(), "ray").glob("session_*/logs/**/*") if path.is_file()
     ]
     logs.append((folder / "run" / "proxy.log").read_bytes())
-    assert len(set(secrets)) == 1, "homes and fronts share one"
+    assert len(set(secrets)) == 1, "shards and frontends share one"
     assert not any(secrets[0].encode() in log for log in logs)
 
 
@@ -217,7 +217,7 @@ def test_a_node_that_is_killed_under_load_costs_its_models_alone_until_they_are_
     folder: Path,
 ) -> None:
     """The last test, as it costs the cluster a node."""
-    command = [TIDEGATE, "up", str(folder), "--ray", cluster.address, "--homes", "2", *ON_DEVICES]
+    command = [TIDEGATE, "up", str(folder), "--ray", cluster.address, "--shards", "2", *ON_DEVICES]
     up = subprocess.Popen([*command, "--foreground", "--json"], stdout=subprocess.PIPE, text=True)
     tasks: list[Task] = []
     too_late = threading.Timer(120, up.kill)
@@ -231,15 +231,15 @@ def test_a_node_that_is_killed_under_load_costs_its_models_alone_until_they_are_
         }
         (ant,) = (worker["pid"] for worker in state["workers"] if worker["name"] == "on-ant")
         (victim,) = (processes for processes in nodes.values() if ant in processes)
-        assert state["homes"][0]["pid"] in victim, "the home is beside its Triton"
-        assert state["fronts"][0]["pid"] not in victim
+        assert state["shards"][0]["pid"] in victim, "the shard is beside its Triton"
+        assert state["frontends"][0]["pid"] not in victim
         with Load(state["grpc"]) as load:
             eventually(load.are_served, "both models to be answered")
             tasks = [task for pid in victim for task in tasks_of(pid)]
             for pid in victim:  # as a machine goes that loses its power
                 os.kill(pid, signal.SIGKILL)
             back = (event["part"] for event in events if event["event"] == "back")
-            assert [next(back), next(back)] == ["device here/0", "home 0"]
+            assert [next(back), next(back)] == ["device here/0", "shard 0"]
             eventually(load.are_served, "both to be answered again")
         assert load.failed["cat"] == [], "the other node goes on"
         assert load.failed["ant"]

@@ -1,4 +1,5 @@
-"""Tidegate: a front for NVIDIA Triton; pip-installed policies decide which requests run together, when and where.
+"""Tidegate: a scheduling proxy for NVIDIA Triton; pip-installed policies decide which requests run together, when and
+where.
 
 The map of the house (arrows of import point down):
 

@@ -6,7 +6,7 @@ commands        what this distribution adds to `tidegate`: serve, check, doctor,
 on_ray          a deployment on the nodes of a Ray cluster (`tidegate up --ray`)
 app             puts the parts together, and what looks at them: BEGIN with `app.serve`
 deployed        a deployment on this machine: embedded Tritons and the proxy in front of them (`tidegate up`)
-frontends       processes that hold the clients' connections, where one is not enough; several homes; their supervisor
+frontends       processes that hold the clients' connections, where one is not enough; several shards; their supervisor
 servers         the gRPC service, its streams and the HTTP service that clients see
 rollout         shadow and canary: what passes as it is though it could be scheduled
 service         Triton's API over all Tritons: inference, what passes through, control calls, discovery

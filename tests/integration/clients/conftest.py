@@ -28,7 +28,7 @@ class TritonPythonModel:
 
 
 @dataclass(frozen=True)
-class Front:
+class Frontend:
     """Where a Tidegate is."""
 
     grpc_address: str
@@ -48,16 +48,18 @@ def echo_triton(
 
 
 @pytest.fixture(scope="module")
-def start_front(start_tidegate: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Front]:
-    """`start_front(triton)`: a Tidegate that serves gRPC and HTTP."""
+def start_frontend(
+    start_tidegate: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Frontend]:
+    """`start_frontend(triton)`: a Tidegate that serves gRPC and HTTP."""
 
-    def start(triton: EmbeddedTriton) -> Front:
+    def start(triton: EmbeddedTriton) -> Frontend:
         config = tmp_path_factory.mktemp("config") / "tidegate.yaml"
         config.write_text(
             f"tritons: [{{grpc: '{triton.grpc_address}', http: '{triton.http_address}'}}]\npolicy: fifs\n"
         )
         tidegate = start_tidegate([], config=config, listen_http="127.0.0.1:0")
         (http,) = (line.split()[1] for line in tidegate.output.splitlines() if line.startswith("HTTP"))
-        return Front(tidegate.address, http)
+        return Frontend(tidegate.address, http)
 
     return start

@@ -42,8 +42,8 @@ def seen_by(python: Path, server: Any, model: str) -> dict[str, Any]:  # noqa: A
 
 
 @pytest.mark.slow
-def test_the_kserve_client(kserve_python: Path, echo_triton: Any, start_front: Callable[..., Any]) -> None:  # noqa: ANN401
-    through = seen_by(kserve_python, start_front(echo_triton), "echo")
+def test_the_kserve_client(kserve_python: Path, echo_triton: Any, start_frontend: Callable[..., Any]) -> None:  # noqa: ANN401
+    through = seen_by(kserve_python, start_frontend(echo_triton), "echo")
     assert through == seen_by(kserve_python, echo_triton, "echo")
     assert through["rest model"] is through["grpc live"] is through["grpc ready"] is through["grpc model"] is True
     right = {"id": "42", "model": "echo", "name": "Y", "data": [[1, 2], [3, 4.5]]}

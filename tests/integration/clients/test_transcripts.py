@@ -35,11 +35,11 @@ def run(command: str, http_address: str) -> str:
 
 
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_a_transcript(transcript: Path, echo_triton: Any, start_front: Callable[..., Any]) -> None:  # noqa: ANN401
-    front = start_front(echo_triton)
+def test_a_transcript(transcript: Path, echo_triton: Any, start_frontend: Callable[..., Any]) -> None:  # noqa: ANN401
+    frontend = start_frontend(echo_triton)
     for command, expected in steps(transcript):
         pattern = re.escape(expected).replace(re.escape("..."), ".*?")
-        for server in (echo_triton, front):
+        for server in (echo_triton, frontend):
             shown = run(command, server.http_address)
             assert re.fullmatch(pattern, shown, re.DOTALL), f"{command}\nshows:\n{shown}\nexpected:\n{expected}"
 

@@ -35,7 +35,7 @@ LAYOUT: dict[str, Any] = {
     "workers": [
         *(
             {
-                "name": f"front/{number}",
+                "name": f"frontend/{number}",
                 "device": {"node": "here", "id": 0},
                 "slice": {"type": "mps", "percent": 50},
                 "kind": "cpu",
@@ -134,13 +134,13 @@ def test_a_pool_that_loses_a_worker_goes_on_and_down_tells(
     with triton_grpc.InferenceServerClient(deployment["grpc"]) as client, ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(ask, client, triton_grpc, pictures(1, seed)) for seed in range(24)]
         asked[4].result()
-        os.kill(pids["front/0"], signal.SIGKILL)
+        os.kill(pids["frontend/0"], signal.SIGKILL)
         for seed, answer in enumerate(asked):
             np.testing.assert_allclose(answer.result(), whole(pictures(1, seed)), atol=1e-5)
     stopped = tidegate("down", deployment["folder"])
     assert stopped.returncode == 0, stopped.stderr
     assert re.search(
-        r"stopped the proxy \(process \d+\) and [34] workers: (front/0, )?front/1, middle, back", stopped.stdout
+        r"stopped the proxy \(process \d+\) and [34] workers: (frontend/0, )?frontend/1, middle, back", stopped.stdout
     )
     assert not any(runs(pid) for pid in [deployment["pid"], *pids.values()])
     again = tidegate("down", deployment["folder"])

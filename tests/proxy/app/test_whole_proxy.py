@@ -1,4 +1,5 @@
-"""The whole proxy as a configuration file describes it: both fronts, the gate, TLS, statistics and metrics together."""
+"""The whole proxy as a configuration file describes it: both frontends, the gate, TLS, statistics and metrics
+together."""
 
 import json
 import ssl
@@ -73,7 +74,7 @@ def plain(triton: EmbeddedTriton, start_proxy_here: Make, tmp_path: Path) -> Any
     return _serve(start_proxy_here, triton, tmp_path).serving
 
 
-def test_both_fronts_count_in_the_same_statistics_and_metrics(plain: Any, request_of: Make) -> None:  # noqa: ANN401
+def test_both_frontends_count_in_the_same_statistics_and_metrics(plain: Any, request_of: Make) -> None:  # noqa: ANN401
     with grpc.insecure_channel(plain.address) as channel:
         assert [_infer(channel, request_of) for _ in range(3)] == [OK] * 3
         message = messages.ModelStatisticsRequest(name="echo").SerializeToString()
@@ -97,7 +98,7 @@ def test_both_fronts_count_in_the_same_statistics_and_metrics(plain: Any, reques
     assert sum(outcomes) == 7
 
 
-def test_an_ensemble_counts_once_over_each_front(plain: Any, request_of: Make) -> None:  # noqa: ANN401
+def test_an_ensemble_counts_once_over_each_frontend(plain: Any, request_of: Make) -> None:  # noqa: ANN401
     before = json.loads(_http(plain.http_address, "/v2/models/chain/stats")[1])["model_stats"][0]
     with grpc.insecure_channel(plain.address) as channel:
         assert _infer(channel, request_of, model="chain") is OK
@@ -147,7 +148,9 @@ def test_what_is_closed(triton: EmbeddedTriton, start_proxy_here: Make, request_
     assert _http(proxy.http_address, "/v2/models/stats", admin="yes")[0] == 200
 
 
-def test_tls_on_both_fronts(triton: EmbeddedTriton, start_proxy_here: Make, request_of: Make, tmp_path: Path) -> None:
+def test_tls_on_both_frontends(
+    triton: EmbeddedTriton, start_proxy_here: Make, request_of: Make, tmp_path: Path
+) -> None:
     authority = trustme.CA()
     server, client = authority.issue_cert("127.0.0.1", "localhost"), authority.issue_cert("me@example.org")
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")

@@ -1,4 +1,4 @@
-"""Fronts and homes started separately, as pods are: over TCP, with proof, and restarted one by one under load."""
+"""Frontends and shards started separately, as pods are: over TCP, with proof, and restarted one by one under load."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ import yaml
 from tritonclient.utils import InferenceServerException
 
 from tests.forked import Forked
-from tidegate_proxy.frontends.address import FrontUnproven, HomeUnproven
+from tidegate_proxy.frontends.address import FrontendUnproven, ShardUnproven
 from tidegate_proxy.frontends.link import Link
 
 Make = Callable[..., Any]
@@ -48,7 +48,7 @@ class Process:
 
 @pytest.fixture
 def start(fork_tidegate: Make, at_the_end: Make, eventually: Make, tmp_path: Path) -> Callable[..., Process]:
-    """`start("--role", "front", says="gRPC")`: a `tidegate serve` in that role, once it has said so."""
+    """`start("--role", "frontend", says="gRPC")`: a `tidegate serve` in that role, once it has said so."""
 
     def begin(*arguments: str, says: str = "", config: str = "tidegate.yaml") -> Process:
         process = Process(fork_tidegate([str(tmp_path / config), *arguments]))
@@ -73,11 +73,11 @@ def ports() -> Iterator[list[int]]:
 def write(folder: Path, tritons: list[Any], ports: list[int], secret: str = "0123456789abcdef", name: str = "") -> None:
     (folder / f"secret{name}").write_text(secret)
     document = {
-        "homes": [
+        "shards": [
             {"tritons": [triton.grpc_address], "address": f"127.0.0.1:{port}", "listen": f"127.0.0.1:{port}"}
             for triton, port in zip(tritons, ports, strict=False)
         ],
-        "fronts": 1,
+        "frontends": 1,
         "links": {"secret_file": f"secret{name}", "hold_s": 30},
         "policy": "fifs",
         "listen": {"grpc": f"127.0.0.1:{ports[2]}", "http": None, "metrics": None, "reuse_port": True},
@@ -101,8 +101,8 @@ def test_either_is_restarted_under_load_and_no_request_is_lost(
     start: Make, pair: list[Any], ports: list[int], tmp_path: Path, tensors: Make, eventually: Make
 ) -> None:
     write(tmp_path, pair, ports)
-    parts = [start("--role", "home", "--home", str(number), says="home") for number in range(2)]
-    fronts = [start("--role", "front", says="gRPC") for _ in range(2)]
+    parts = [start("--role", "shard", "--shard", str(number), says="shard") for number in range(2)]
+    frontends = [start("--role", "frontend", says="gRPC") for _ in range(2)]
     answered: dict[str, int] = {"ant": 0, "cat": 0}
     failures, stop = [], threading.Event()
 
@@ -127,19 +127,19 @@ def test_either_is_restarted_under_load_and_no_request_is_lost(
         are_served()
         for number in range(2):  # a StatefulSet: the old one ends before the new one begins
             parts[number].stop()
-            parts[number] = start("--role", "home", "--home", str(number), says="home")
+            parts[number] = start("--role", "shard", "--shard", str(number), says="shard")
             are_served()
         for number in range(2):  # a Deployment: the new one is ready before the old one ends
-            newer = start("--role", "front", says="gRPC")
-            fronts[number].stop()
-            fronts[number] = newer
+            newer = start("--role", "frontend", says="gRPC")
+            frontends[number].stop()
+            frontends[number] = newer
             are_served()
     finally:
         stop.set()
         for client in clients:
             client.join()
     assert failures == []
-    for part in (*fronts, *parts):
+    for part in (*frontends, *parts):
         part.stop()
 
 
@@ -150,20 +150,22 @@ def is_ready(client: triton_grpc.InferenceServerClient) -> bool:
         return False
 
 
-def test_a_front_hears_where_a_home_is_now(
+def test_a_frontend_hears_where_a_shard_is_now(
     start: Make, pair: list[Any], ports: list[int], tmp_path: Path, tensors: Make, eventually: Make
 ) -> None:
     there, elsewhere, clients = ports
     write(tmp_path, pair[:1], [there, elsewhere, clients])
-    home = start("--role", "home", "--home", "0", says="home")
-    front = start("--role", "front", says="gRPC")
+    shard = start("--role", "shard", "--shard", "0", says="shard")
+    frontend = start("--role", "frontend", says="gRPC")
     write(tmp_path, pair[:1], [elsewhere, there, clients])
-    home.forked.kill()  # as its machine does
-    start("--role", "home", "--home", "0", says="home")
-    front.forked.send_signal(signal.SIGHUP)
+    shard.forked.kill()  # as its machine does
+    start("--role", "shard", "--shard", "0", says="shard")
+    frontend.forked.send_signal(signal.SIGHUP)
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{clients}") as client:
-        eventually(lambda: f"home 0 is at 127.0.0.1:{elsewhere} now" in front.said(), "the front to have heard of it")
-        eventually(lambda: is_ready(client), "the front to have found it")
+        eventually(
+            lambda: f"shard 0 is at 127.0.0.1:{elsewhere} now" in frontend.said(), "the frontend to have heard of it"
+        )
+        eventually(lambda: is_ready(client), "the frontend to have found it")
         assert client.infer("ant", tensors({"X": ROW})).as_numpy("Y").tolist() == ROW.tolist()
 
 
@@ -172,9 +174,9 @@ def test_who_does_not_know_the_secret_is_asked_nothing(
 ) -> None:
     write(tmp_path, pair, ports)
     write(tmp_path, pair, ports, secret="another secret, which is wrong", name="2")
-    start("--role", "home", "--home", "0", says="home")
-    front = start("--role", "front", config="tidegate2.yaml")
-    eventually(lambda: "lets nobody in" in front.said(), "the front to be refused")
+    start("--role", "shard", "--shard", "0", says="shard")
+    frontend = start("--role", "frontend", config="tidegate2.yaml")
+    eventually(lambda: "lets nobody in" in frontend.said(), "the frontend to be refused")
     with socket.create_connection(("127.0.0.1", ports[0])) as stranger:
         stranger.settimeout(60)
         assert len(stranger.recv(1000)) == 9 + 32, "a number to answer"
@@ -195,19 +197,19 @@ def test_with_tls_both_show_certificates_of_one_authority(
         authority.cert_pem.write_to_path(tmp_path / f"{name}.ca")
         tls = {"cert": f"{name}.crt", "key": f"{name}.key", "ca": f"{name}.ca"}
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**document, "links": {"tls": tls}}))
-    start("--role", "home", "--home", "0", says="home", config="own.yaml")
-    stranger = start("--role", "front", config="other.yaml")
-    start("--role", "front", says="gRPC", config="own.yaml")
+    start("--role", "shard", "--shard", "0", says="shard", config="own.yaml")
+    stranger = start("--role", "frontend", config="other.yaml")
+    start("--role", "frontend", says="gRPC", config="own.yaml")
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{ports[2]}") as client:
         assert client.infer("ant", tensors({"X": ROW})).as_numpy("Y").tolist() == ROW.tolist()
     eventually(lambda: "cannot be reached" in stranger.said(), "the other to be refused")
     assert "gRPC" not in stranger.said()
 
 
-def test_homes_for_other_machines_must_be_secured(fork_tidegate: Make, pair: list[Any], tmp_path: Path) -> None:
-    document = {"homes": [{"tritons": [pair[0].grpc_address], "address": "127.0.0.1:9"}], "fronts": 1}
+def test_shards_for_other_machines_must_be_secured(fork_tidegate: Make, pair: list[Any], tmp_path: Path) -> None:
+    document = {"shards": [{"tritons": [pair[0].grpc_address], "address": "127.0.0.1:9"}], "frontends": 1}
     (tmp_path / "open.yaml").write_text(json.dumps(document))
-    process = Process(fork_tidegate([str(tmp_path / "open.yaml"), "--role", "home", "--home", "0"]))
+    process = Process(fork_tidegate([str(tmp_path / "open.yaml"), "--role", "shard", "--shard", "0"]))
     assert process.forked.wait(60) == 1
     assert "set links.secret_file, links.tls or both" in " ".join(process.said().split())
     process.end()
@@ -235,18 +237,18 @@ def test_a_secret_is_proven_by_both_and_never_sent(secret: bytes, is_let_in: boo
     went_on: list[Link] = []
 
     async def shake_hands() -> list[bytes]:
-        front = Link(lambda link: HomeUnproven(link, secret, went_on.append, lambda: None))  # type: ignore[arg-type]
-        home = Link(lambda link: FrontUnproven(link, b"the same", went_on.append))  # type: ignore[arg-type]
-        of_front, of_home = _Pipe(), _Pipe()
-        front.connection_made(of_front)  # type: ignore[arg-type]
-        home.connection_made(of_home)  # type: ignore[arg-type]
+        frontend = Link(lambda link: ShardUnproven(link, secret, went_on.append, lambda: None))  # type: ignore[arg-type]
+        shard = Link(lambda link: FrontendUnproven(link, b"the same", went_on.append))  # type: ignore[arg-type]
+        of_frontend, of_shard = _Pipe(), _Pipe()
+        frontend.connection_made(of_frontend)  # type: ignore[arg-type]
+        shard.connection_made(of_shard)  # type: ignore[arg-type]
         sent = []
-        while of_front.written or of_home.written:
-            for pipe, other in ((of_home, front), (of_front, home)):
+        while of_frontend.written or of_shard.written:
+            for pipe, other in ((of_shard, frontend), (of_frontend, shard)):
                 for data in [pipe.written.pop(0) for _ in tuple(pipe.written)]:
                     sent.append(data)
                     other.data_received(data)
-        assert of_home.is_cut is not is_let_in
+        assert of_shard.is_cut is not is_let_in
         return sent
 
     sent = asyncio.run(shake_hands())

@@ -1,4 +1,4 @@
-"""`tidegate serve` with fronts: what dies is started again, and nobody waits for an answer that will not come."""
+"""`tidegate serve` with frontends: what dies is started again, and nobody waits for an answer that will not come."""
 
 import http.client
 import json
@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from tests.conftest import Tidegate
-from tidegate_proxy.frontends.home_line import HOME_LOST, NO_HOME
-from tidegate_proxy.frontends.supervisor import FRONT, HOME
+from tidegate_proxy.frontends.shard_connection import SCHEDULER_UNAVAILABLE, SHARD_LOST
+from tidegate_proxy.frontends.supervisor import FRONTEND, SHARD
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -26,16 +26,16 @@ INFERENCE = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1
 
 
 def children(tidegate: Tidegate) -> list[int]:
-    """Give the home, then the fronts."""
-    return [*tidegate.children(HOME), *tidegate.children(FRONT)]
+    """Give the shard, then the frontends."""
+    return [*tidegate.children(SHARD), *tidegate.children(FRONTEND)]
 
 
 @pytest.fixture
 def tidegate(triton: EmbeddedTriton, start_tidegate: Make) -> Tidegate:
-    """One with two fronts."""
+    """One with two frontends."""
     address = f"{triton.grpc_address},http={triton.http_address},metrics={triton.metrics_address}"
     served: Tidegate = start_tidegate(
-        [], triton=address, fronts=2, listen_http="127.0.0.1:0", listen_metrics="127.0.0.1:0"
+        [], triton=address, frontends=2, listen_http="127.0.0.1:0", listen_metrics="127.0.0.1:0"
     )
     return served
 
@@ -56,14 +56,14 @@ def test_it_ends_as_one(tidegate: Tidegate, call: Make, request_of: Make, eventu
         eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "its processes to end")
 
 
-def test_a_front_that_dies_loses_its_own_connections_alone(
+def test_a_frontend_that_dies_loses_its_own_connections_alone(
     tidegate: Tidegate, call: Make, request_of: Make, eventually: Make
 ) -> None:
-    home, first, second = children(tidegate)
+    shard, first, second = children(tidegate)
     os.kill(first, signal.SIGKILL)
-    eventually(lambda: "front" in tidegate.log and "SIGKILL" in tidegate.log, "its end to be told")
+    eventually(lambda: "frontend" in tidegate.log and "SIGKILL" in tidegate.log, "its end to be told")
     eventually(lambda: len(children(tidegate)) == 3, "another one")
-    assert {home, second} < set(children(tidegate))
+    assert {shard, second} < set(children(tidegate))
 
     def all_answer() -> bool:
         return {call(tidegate, "ModelInfer", request_of("echo", {"X": ROW}))[0] for _ in range(8)} == {OK}
@@ -71,7 +71,7 @@ def test_a_front_that_dies_loses_its_own_connections_alone(
     eventually(all_answer, "clients to be connected again")
 
 
-def test_a_home_that_dies_fails_what_is_under_way_at_once(
+def test_a_shard_that_dies_fails_what_is_under_way_at_once(
     tidegate: Tidegate,
     gate: Any,  # noqa: ANN401
     start_call: Make,
@@ -80,15 +80,15 @@ def test_a_home_that_dies_fails_what_is_under_way_at_once(
     outcome: Make,
     eventually: Make,
 ) -> None:
-    fronts = children(tidegate)[1:]
+    frontends = children(tidegate)[1:]
     over_http = http.client.HTTPConnection(_address(tidegate, "HTTP"), timeout=60)
     over_http.request("POST", "/v2/models/gated/infer", INFERENCE)
     waiting = start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
     eventually(gate.somebody_waits, "the model to run")
     os.kill(children(tidegate)[0], signal.SIGKILL)
-    assert outcome(waiting) == (UNAVAILABLE, HOME_LOST)
+    assert outcome(waiting) == (UNAVAILABLE, SHARD_LOST)
     answer = over_http.getresponse()
-    assert (answer.status, json.loads(answer.read())) == (503, {"error": HOME_LOST})
+    assert (answer.status, json.loads(answer.read())) == (503, {"error": SHARD_LOST})
     said = set()
 
     def is_served_again() -> bool:
@@ -96,11 +96,11 @@ def test_a_home_that_dies_fails_what_is_under_way_at_once(
         said.add(details if code is not OK else "")
         return bool(code is OK)
 
-    eventually(is_served_again, "another home")
-    assert said <= {"", NO_HOME, HOME_LOST}
+    eventually(is_served_again, "another shard")
+    assert said <= {"", SCHEDULER_UNAVAILABLE, SHARD_LOST}
 
     def is_served_over_http() -> bool:
-        """The other front may hear of the home a moment later."""
+        """The other frontend may hear of the shard a moment later."""
         over_http.request("POST", "/v2/models/echo/infer", INFERENCE)
         answer = over_http.getresponse()
         answer.read()
@@ -108,10 +108,10 @@ def test_a_home_that_dies_fails_what_is_under_way_at_once(
 
     eventually(is_served_over_http, "the same over HTTP")
     over_http.close()
-    assert set(fronts) < set(children(tidegate)), "the fronts are the same ones"
+    assert set(frontends) < set(children(tidegate)), "the frontends are the same ones"
 
 
-def test_metrics_count_the_connections_of_all_fronts(
+def test_metrics_count_the_connections_of_all_frontends(
     tidegate: Tidegate, call: Make, request_of: Make, eventually: Make
 ) -> None:
     assert call(tidegate, "ModelInfer", request_of("echo", {"X": ROW}))[0] is OK
@@ -124,6 +124,6 @@ def test_metrics_count_the_connections_of_all_fronts(
     eventually(lambda: connections() >= 1, "the connection to be counted")
 
 
-def test_a_home_that_cannot_serve_ends_it(start_tidegate: Make) -> None:
+def test_a_shard_that_cannot_serve_ends_it(start_tidegate: Make) -> None:
     with pytest.raises(AssertionError, match="no Triton is ready"):
-        start_tidegate([], triton="127.0.0.1:1", fronts=2, wait_s=0.1)
+        start_tidegate([], triton="127.0.0.1:1", frontends=2, wait_s=0.1)

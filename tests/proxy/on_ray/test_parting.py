@@ -1,4 +1,4 @@
-"""A layout parted among homes: what one engine has to know of stays together, and nothing is lost."""
+"""A layout parted among shards: what one engine has to know of stays together, and nothing is lost."""
 
 import pytest
 
@@ -14,11 +14,11 @@ def names(layouts: tuple[Layout, ...]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("homes", "expected"), [(1, [[*FOUR]]), (2, [["ant", "cat"], ["bee", "dog"]]), (9, [[name] for name in FOUR])]
+    ("shards", "expected"), [(1, [[*FOUR]]), (2, [["ant", "cat"], ["bee", "dog"]]), (9, [[name] for name in FOUR])]
 )
-def test_models_are_parted_evenly(homes: int, expected: list[list[str]]) -> None:
+def test_models_are_parted_evenly(shards: int, expected: list[list[str]]) -> None:
     whole = layout(*FOUR)
-    parts = part(whole, homes, [worker.name for worker in whole.workers])
+    parts = part(whole, shards, [worker.name for worker in whole.workers])
     assert names(parts) == expected
     assert all(Layout.model_validate(each.model_dump()) == each for each in parts), "each is a layout by itself"
     assert sorted(worker.name for each in parts for worker in each.workers) == [f"on-{name}" for name in FOUR]

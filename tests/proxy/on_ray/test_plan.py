@@ -1,4 +1,4 @@
-"""What is asked of Ray for a deployment, what its homes and fronts are told, and what is said of what cannot be."""
+"""What is asked of Ray for a deployment, what its shards and frontends are told, and what is said of what cannot be."""
 
 import sys
 from pathlib import Path
@@ -11,17 +11,17 @@ from tests.proxy.deployed.test_deployed import run
 from tests.proxy.on_ray.deployment import layout, write_deployment
 from tidegate.documents import Layout, Mps
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
-from tidegate_proxy.configuration.home_config import of_home
+from tidegate_proxy.configuration.shard_config import of_shard
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, read_plan
-from tidegate_proxy.on_ray.documents import SECRET_FILE, Document, Documents, files_of_home, named_files
+from tidegate_proxy.on_ray.documents import SECRET_FILE, Document, Documents, files_of_shard, named_files
 from tidegate_proxy.on_ray.own_folder import own_folder
 from tidegate_proxy.on_ray.plan import RayPlan, plan_for_ray
 from tidegate_proxy.on_ray.session import serve_on_ray
 
 
-def plan(folder: Path, *takes: str, of: Layout | None = None, homes: int = 2, **config: Any) -> RayPlan:  # noqa: ANN401
-    return plan_for_ray(read_plan(write_deployment(folder, of or layout("ant", "cat"), **config)), homes, 1, takes)
+def plan(folder: Path, *takes: str, of: Layout | None = None, shards: int = 2, **config: Any) -> RayPlan:  # noqa: ANN401
+    return plan_for_ray(read_plan(write_deployment(folder, of or layout("ant", "cat"), **config)), shards, 1, takes)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_device_takes_what_is_said_of_its_product(
     ant = ant.model_copy(update={"device": type(ant.device)("here", 0, "T4")})
     found = plan(tmp_path, *takes, of=whole.model_copy(update={"workers": (ant, cat)}))
     assert [device.takes for device in found.devices] == expected
-    assert [(device.name, device.home) for device in found.devices] == [("here/0", 0), ("here/1", 1)]
+    assert [(device.name, device.shard) for device in found.devices] == [("here/0", 0), ("here/1", 1)]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_device_takes_what_is_said_of_its_product(
         (("GPU",), {}, "--takes GPU: it names no resource"),
         (("GPU=none",), {}, "--takes GPU=none: 'GPU=none' is not RESOURCE=AMOUNT, as in GPU=1"),
         (("T4,GPU=-1",), {}, "'GPU=-1' is not RESOURCE=AMOUNT"),
-        ((), {"record": "log.jsonl"}, "record: it would go with the node of its home: leave it out"),
+        ((), {"record": "log.jsonl"}, "record: it would go with the node of its shard: leave it out"),
         ((), {"links": {"secret_file": "tidegate.yaml"}}, "links.secret_file: on Ray each start makes a secret"),
         ((), {"controller": {"name": "replan"}}, "controller: on Ray workers come and go as nodes do"),
     ],
@@ -70,15 +70,15 @@ def test_a_share_of_a_gpu_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
         plan(tmp_path / "two", "GPU=1", of=shared)
 
 
-def test_each_home_and_front_gets_a_configuration_that_can_be_read(tmp_path: Path) -> None:
+def test_each_shard_and_frontend_gets_a_configuration_that_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "from").mkdir()
     (tmp_path / "from" / "tokens.json").write_text("{}")
-    found = plan(tmp_path / "from", fronts=3, links={"hold_s": 4}, listen="0.0.0.0:8101", drain_s=5)
+    found = plan(tmp_path / "from", frontends=3, links={"hold_s": 4}, listen="0.0.0.0:8101", drain_s=5)
     documents = Documents(found)
     there = tmp_path / "there"
     there.mkdir()
     (there / SECRET_FILE).write_text("0123456789abcdef")
-    for name, content in files_of_home(found.layouts[1]).items():
+    for name, content in files_of_shard(found.layouts[1]).items():
         (there / name).write_bytes(content)
 
     def read(document: Document) -> Any:  # noqa: ANN401
@@ -86,13 +86,13 @@ def test_each_home_and_front_gets_a_configuration_that_can_be_read(tmp_path: Pat
         return read_config(there / "tidegate.yaml")
 
     cat = TritonAddress(grpc="n1:1", http="n1:2", metrics="n1:3", worker="on-cat")
-    home = of_home(read(documents.of_home({"on-cat": cat}, "n1:9")), 0, 1)
-    assert home.tritons == (cat,)
-    assert home.layout and Layout.model_validate_json(home.layout.read_bytes()) == found.layouts[1]
-    assert (home.homes[0].address, home.drain_s, home.links.hold_s) == ("n1:9", 5, 4)
-    front = read(documents.of_front(["n0:9", "n1:9"]))
-    assert [each.address for each in front.homes] == ["n0:9", "n1:9"]
-    assert (front.fronts, front.listen.grpc, front.listen.reuse_port) == (3, "0.0.0.0:8101", True)
+    shard = of_shard(read(documents.of_shard({"on-cat": cat}, "n1:9")), 0, 1)
+    assert shard.tritons == (cat,)
+    assert shard.layout and Layout.model_validate_json(shard.layout.read_bytes()) == found.layouts[1]
+    assert (shard.shards[0].address, shard.drain_s, shard.links.hold_s) == ("n1:9", 5, 4)
+    frontend = read(documents.of_frontend(["n0:9", "n1:9"]))
+    assert [each.address for each in frontend.shards] == ["n0:9", "n1:9"]
+    assert (frontend.frontends, frontend.listen.grpc, frontend.listen.reuse_port) == (3, "0.0.0.0:8101", True)
 
 
 def test_the_files_that_a_configuration_names_go_along(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_ray_is_an_extra_that_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(DeploymentError, match=r'--ray auto: .*; pip install "tidegate\[ray\]"'):
         serve_on_ray(plan(tmp_path), "auto", lambda event: None)
-    result = run("up", tmp_path, "--homes", 2)
+    result = run("up", tmp_path, "--shards", 2)
     assert (result.exit_code, "give that, too" in result.stderr) == (1, True)
 
 

@@ -16,10 +16,10 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.conftest import HOMES
+from tests.conftest import SHARDS
 from tests.proxy.fixtures.fake_answers import ROW, Gated, echo, noise
 from tidegate_proxy.base.faults import faults
-from tidegate_proxy.servers import grpc as front
+from tidegate_proxy.servers import grpc as frontend
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -190,8 +190,8 @@ def test_it_is_back_when_it_says_so(
     tmp_path: Path,
     transport_of_tests: str,
 ) -> None:
-    if transport_of_tests == HOMES:
-        pytest.skip("ready while one of the homes is")
+    if transport_of_tests == SHARDS:
+        pytest.skip("ready while one of the shards is")
     add_model(tmp_path, "echo", "max_batch_size: 4")
     triton = start_triton([tmp_path])
     port = int(triton.grpc_address.rpartition(":")[2])
@@ -296,8 +296,8 @@ def test_a_client_that_cannot_be_told_spares_the_others(
             raise ValueError("it cannot be told")
         told(client, result)
 
-    told = front._UnaryClient.resolve
-    monkeypatch.setattr(front._UnaryClient, "resolve", resolve)
+    told = frontend._UnaryClient.resolve
+    monkeypatch.setattr(frontend._UnaryClient, "resolve", resolve)
     fake = start_fake(Gated(lambda _request, context: context.abort(INTERNAL, "not reached")))
     proxy = serve_here([fake])
     running = start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))

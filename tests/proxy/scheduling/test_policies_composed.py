@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.conftest import HOMES
+from tests.conftest import SHARDS
 from tidegate.cli import build_app
 from tidegate.host import Plugins
 from tidegate.observation import read_log
@@ -37,8 +37,8 @@ def test_each_policy_serves_its_models_and_the_run_can_be_replayed(
     tmp_path: Path,
     transport_of_tests: str,
 ) -> None:
-    if transport_of_tests == HOMES:
-        pytest.skip("each home has an engine of its own")
+    if transport_of_tests == SHARDS:
+        pytest.skip("each shard has an engine of its own")
     add_model(tmp_path / "models", "apart", "max_batch_size: 4")
     other = start_triton([tmp_path / "models"])
     parts = {"models": ["ap*"], "policy": "symphony"}, {"models": ["*"], "policy": "timeout"}

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.conftest import HOMES
+from tests.conftest import SHARDS
 from tidegate.host import Plugins
 from tidegate.observation import read_log
 from tidegate.sim.replay import replay
@@ -65,8 +65,8 @@ def test_a_recorded_run_replayed_gives_the_same_commands(
     tmp_path: Path,
     transport_of_tests: str,
 ) -> None:
-    if transport_of_tests == HOMES:
-        pytest.skip("each home has a record of its own")
+    if transport_of_tests == SHARDS:
+        pytest.skip("each shard has a record of its own")
     path = tmp_path / "log"
     # Some SLOs are met and some are not, profiles are learned, timers fire.
     tidegate = start_tidegate([triton], policy=policy, record=path, slo=["echo=30", "mixer=1000"], seed=5)

@@ -109,7 +109,7 @@ def judge(proxy: Proxy, model: str) -> Counter[str]:
         return sum(pool.map(ask, range(CLIENTS)), Counter())
 
 
-def front(serve_here: Make, triton: EmbeddedTriton, policy: str, **options: Any) -> Proxy:  # noqa: ANN401
+def serve_policy(serve_here: Make, triton: EmbeddedTriton, policy: str, **options: Any) -> Proxy:  # noqa: ANN401
     """A proxy over gRPC and HTTP."""
     listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
     tritons = [{"grpc": triton.grpc_address, "http": triton.http_address}]
@@ -138,7 +138,7 @@ def test_no_answer_is_wrong(
     serve_here: Make,
     eventually: Make,
 ) -> None:
-    proxy = front(serve_here, normalising, policy, models={model: said})
+    proxy = serve_policy(serve_here, normalising, policy, models={model: said})
     assert proxy.catalog.consents[model].batch == batch
     assert judge(proxy, model) == {"right": CLIENTS * EACH}
     scheduled = 0 if batch == "pass" else CLIENTS * EACH
@@ -148,7 +148,7 @@ def test_no_answer_is_wrong(
 
 @pytest.mark.parametrize("model", ["unbatched", "batched"])
 def test_what_the_operator_has_merged_is_merged(model: str, normalising: EmbeddedTriton, serve_here: Make) -> None:
-    proxy = front(serve_here, normalising, "fifs", models={model: {"batch": "merge"}})
+    proxy = serve_policy(serve_here, normalising, "fifs", models={model: {"batch": "merge"}})
     assert judge(proxy, model)["wrong"] > CLIENTS  # which is why it takes a word
 
 
@@ -193,12 +193,14 @@ def test_a_model_is_loaded_without_its_delay_where_that_is_wanted(
     normalising: EmbeddedTriton, serve_here: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     merged = {"batch": "merge"}
-    proxy = front(serve_here, normalising, "fifs", models={"delayed": merged})
+    proxy = serve_policy(serve_here, normalising, "fifs", models={"delayed": merged})
     assert "drop `max_queue_delay_microseconds: 200000` from" in proxy.catalog.consents["delayed"].warning
     assert "delayed/config.pbtxt" in caplog.text
     with triton_grpc.InferenceServerClient(normalising.grpc_address) as client:
         try:
-            proxy = front(serve_here, normalising, "fifs", models={"delayed": {**merged, "load_without_delay": True}})
+            proxy = serve_policy(
+                serve_here, normalising, "fifs", models={"delayed": {**merged, "load_without_delay": True}}
+            )
             assert proxy.catalog.consents["delayed"].warning == ""
             config = client.get_model_config("delayed", as_json=True)["config"]
             assert config["dynamic_batching"].get("max_queue_delay_microseconds", "0") == "0"

@@ -16,7 +16,7 @@ import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.utils import shared_memory
 
-from tests.conftest import HOMES
+from tests.conftest import SHARDS
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -125,8 +125,8 @@ def test_it_is_ready_while_one_of_them_is(
     tmp_path: Path,
     transport_of_tests: str,
 ) -> None:
-    if transport_of_tests == HOMES:
-        pytest.skip("the empty Triton of the other home is ready still")
+    if transport_of_tests == SHARDS:
+        pytest.skip("the empty Triton of the other shard is ready still")
     add_model(tmp_path, "echo", "max_batch_size: 4")
     pair = [start_triton([tmp_path]) for _ in range(2)]
     tidegate = start_tidegate(pair)

@@ -12,10 +12,10 @@ import pytest
 import uvloop
 from ngh2.events import ConnectionClosed, DataReceived, Event, ResponseReceived, TrailersReceived
 
-from tests.proxy.fixtures.fronted import Fronted
+from tests.proxy.fixtures.behind_frontend import BehindFrontend
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import InForce, settings_of
-from tidegate_proxy.frontends.home import GrpcOfFronts, Services
+from tidegate_proxy.frontends.shard import GrpcOfFrontends, Services
 from tidegate_proxy.transport import Call, Http2Server, Server
 from tidegate_proxy.transport.client_bounds import Bounds
 
@@ -83,8 +83,8 @@ class Serve(Protocol):
 
 
 @pytest.fixture
-def has_front() -> bool:
-    """Whether clients are connected to a front."""
+def has_frontend() -> bool:
+    """Whether clients are connected to a frontend."""
     return False
 
 
@@ -100,23 +100,25 @@ def config_of(**limits: float) -> ServeConfig:
 
 
 @pytest.fixture
-def serve(loop: LoopThread, has_front: bool) -> Iterator[Serve]:
+def serve(loop: LoopThread, has_frontend: bool) -> Iterator[Serve]:
     """`serve(accept, limits)`: a server, stopped in the end."""
     servers: list[Server] = []
-    fronts: list[Fronted] = []
+    frontends: list[BehindFrontend] = []
 
-    async def behind_a_front(config: ServeConfig, accept: Callable[[Call], None]) -> Served:
-        fronted = Fronted(config)
-        fronts.append(fronted)
-        server = GrpcOfFronts(fronted.home)
+    async def behind_a_frontend(config: ServeConfig, accept: Callable[[Call], None]) -> Served:
+        behind_frontend = BehindFrontend(config)
+        frontends.append(behind_frontend)
+        server = GrpcOfFrontends(behind_frontend.shard)
         servers.append(server)
-        await fronted.home.open(Services(accept, bounds=Bounds(InForce(settings_of(config)))))
-        return Served(server, fronted.home.grpc_port, fronted.front.bounds, fronted.front.in_force)
+        await behind_frontend.shard.open(Services(accept, bounds=Bounds(InForce(settings_of(config)))))
+        return Served(
+            server, behind_frontend.shard.grpc_port, behind_frontend.frontend.bounds, behind_frontend.frontend.in_force
+        )
 
     def start(accept: Callable[[Call], None], **limits: float) -> Served:
         config = config_of(**limits)
-        if has_front:
-            return loop.run(behind_a_front(config, accept))
+        if has_frontend:
+            return loop.run(behind_a_frontend(config, accept))
         in_force = InForce(settings_of(config))
         bounds = Bounds(in_force)
         server = loop.call(lambda: new_server(config, accept, bounds))
@@ -126,8 +128,8 @@ def serve(loop: LoopThread, has_front: bool) -> Iterator[Serve]:
     yield start
     for server in servers:
         loop.run(server.stop(0))
-    for fronted in fronts:
-        loop.run(fronted.close())
+    for behind_frontend in frontends:
+        loop.run(behind_frontend.close())
 
 
 def echo(call: Call) -> None:

@@ -25,9 +25,9 @@ from tidegate_proxy.transport.http2.server import INFLATED_HERE, ServerConnectio
 Connect = Callable[[Served], RawClient]
 
 
-@pytest.fixture(params=[False, True], ids=["", "front"])
-def has_front(request: pytest.FixtureRequest) -> bool:
-    """Whether clients are connected to a front."""
+@pytest.fixture(params=[False, True], ids=["", "frontend"])
+def has_frontend(request: pytest.FixtureRequest) -> bool:
+    """Whether clients are connected to a frontend."""
     return bool(request.param)
 
 

@@ -21,12 +21,13 @@ Field = tuple[bytes, bytes]
 
 
 PROBES = 6
-"""Turns of the event loop until what was sent has had its outcome: with a front that is there and back to its home."""
+"""Turns of the event loop until what was sent has had its outcome: with a frontend that is there and back to its
+shard."""
 
 
-@pytest.fixture(params=[False, True], ids=["", "front"])
-def has_front(request: pytest.FixtureRequest) -> bool:
-    """Whether clients are connected to a front."""
+@pytest.fixture(params=[False, True], ids=["", "frontend"])
+def has_frontend(request: pytest.FixtureRequest) -> bool:
+    """Whether clients are connected to a frontend."""
     return bool(request.param)
 
 

@@ -17,9 +17,9 @@ from tidegate_proxy.transport.client_bounds import Bounds
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
 
-@pytest.fixture(params=[False, True], ids=["http2", "front"])
-def has_front(request: pytest.FixtureRequest) -> bool:
-    """Whether clients are connected to a front."""
+@pytest.fixture(params=[False, True], ids=["http2", "frontend"])
+def has_frontend(request: pytest.FixtureRequest) -> bool:
+    """Whether clients are connected to a frontend."""
     return bool(request.param)
 
 

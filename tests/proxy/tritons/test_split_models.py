@@ -118,7 +118,7 @@ def tritons(start_triton: Make, repositories: dict[str, Path]) -> dict[str, Embe
 
 @pytest.fixture(scope="module")
 def tidegate(tritons: dict[str, EmbeddedTriton], start_tidegate: Make, tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401
-    """In front of all three."""
+    """in front of all three."""
     return start_tidegate([], config=write_config(tmp_path_factory.mktemp("config"), tritons, LAYOUT))
 
 

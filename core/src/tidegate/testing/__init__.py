@@ -39,7 +39,7 @@ __all__ = [
     "run_world",
 ]
 
-_HOMES = {
+_SHARDS = {
     "conformance": ("ConformanceError", "Fault", "check_policy", "find_faults"),
     "controller_conformance": ("ControllerConformance",),
     "judgement": ("Judgement", "judge_policies"),
@@ -50,7 +50,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is asked for
-    for module, names in _HOMES.items():
+    for module, names in _SHARDS.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,24 +33,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail "tritons: name at least one, or let the chart start them (triton.enabled, triton.replicas)" -}}
 {{- end -}}
 {{- $own := dict "listen" (dict "grpc" "0.0.0.0:8101" "http" "0.0.0.0:8100" "metrics" "0.0.0.0:8102") -}}
-{{- if .Values.homes.enabled -}}
-{{- $name := printf "%s-home" (include "tidegate.fullname" .) -}}
-{{- $each := int .Values.homes.tritonsPerHome -}}
-{{- if ne (len $tritons) (mul $each .Values.homes.replicas | int) -}}
-{{- fail "tritons: homes.replicas times homes.tritonsPerHome of them are needed" -}}
+{{- if .Values.shards.enabled -}}
+{{- $name := printf "%s-shard" (include "tidegate.fullname" .) -}}
+{{- $each := int .Values.shards.tritonsPerShard -}}
+{{- if ne (len $tritons) (mul $each .Values.shards.replicas | int) -}}
+{{- fail "tritons: shards.replicas times shards.tritonsPerShard of them are needed" -}}
 {{- end -}}
-{{- $homes := list -}}
-{{- range $number := until (int .Values.homes.replicas) -}}
+{{- $shards := list -}}
+{{- range $number := until (int .Values.shards.replicas) -}}
 {{- $mine := slice $tritons (mul $number $each) (mul (add1 $number) $each) -}}
-{{- $homes = append $homes (dict "tritons" $mine "address" (printf "%s-%d.%s:8200" $name $number $name)) -}}
+{{- $shards = append $shards (dict "tritons" $mine "address" (printf "%s-%d.%s:8200" $name $number $name)) -}}
 {{- end -}}
-{{- $links := dict "secret_file" "/etc/tidegate/links/secret" "hold_s" .Values.homes.links.holdSeconds -}}
-{{- if .Values.homes.links.tlsSecret -}}
+{{- $links := dict "secret_file" "/etc/tidegate/links/secret" "hold_s" .Values.shards.links.holdSeconds -}}
+{{- if .Values.shards.links.tlsSecret -}}
 {{- $tls := "/etc/tidegate/links-tls" -}}
 {{- $links = set $links "tls" (dict "cert" (printf "%s/tls.crt" $tls) "key" (printf "%s/tls.key" $tls) "ca" (printf "%s/ca.crt" $tls)) -}}
 {{- end -}}
-{{- $own = merge $own (dict "homes" $homes "fronts" 1 "links" $links) -}}
-{{- if .Values.homes.plan -}}
+{{- $own = merge $own (dict "shards" $shards "frontends" 1 "links" $links) -}}
+{{- if .Values.shards.plan -}}
 {{- $own = set $own "plan" "/etc/tidegate/config/plan.json" -}}
 {{- end -}}
 {{- else -}}
@@ -64,7 +64,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* How many Tritons the chart starts. */}}
 {{- define "tidegate.tritons" -}}
-{{- if .Values.homes.enabled }}{{ mul .Values.homes.replicas .Values.homes.tritonsPerHome }}{{ else }}{{ .Values.triton.replicas }}{{ end -}}
+{{- if .Values.shards.enabled }}{{ mul .Values.shards.replicas .Values.shards.tritonsPerShard }}{{ else }}{{ .Values.triton.replicas }}{{ end -}}
 {{- end -}}
 
 {{/* `drain_s`, whose default is Tidegate's own. */}}

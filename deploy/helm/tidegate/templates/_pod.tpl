@@ -1,11 +1,11 @@
-{{/* The pod of a Tidegate, of a front, or (`home`) of a home. */}}
+{{/* The pod of a Tidegate, of a frontend, or (`shard`) of a shard. */}}
 {{- define "tidegate.pod" -}}
 {{- $root := .root -}}
-{{- $home := .home -}}
+{{- $shard := .shard -}}
 automountServiceAccountToken: false
 # First the Services have time to forget the pod (preStop), then what is under way may finish (drain_s), and then
-# there is some time to end. Fronts forget a home as soon as it says that it ends.
-terminationGracePeriodSeconds: {{ add (ternary 0 $root.Values.tidegate.preStopSeconds $home) (ceil (include "tidegate.drain" $root)) 10 }}
+# there is some time to end. Frontends forget a shard as soon as it says that it ends.
+terminationGracePeriodSeconds: {{ add (ternary 0 $root.Values.tidegate.preStopSeconds $shard) (ceil (include "tidegate.drain" $root)) 10 }}
 securityContext:
   runAsNonRoot: true
   runAsUser: 10001
@@ -20,17 +20,17 @@ containers:
   - name: tidegate
     image: "{{ $root.Values.tidegate.image.repository }}:{{ default $root.Chart.AppVersion $root.Values.tidegate.image.tag }}"
     imagePullPolicy: {{ $root.Values.tidegate.image.pullPolicy }}
-    {{- if $home }}
-    args: [serve, --config, /etc/tidegate/config/tidegate.yaml, --role, home, --home, $(HOME_NUMBER)]
-    {{- else if $root.Values.homes.enabled }}
-    args: [serve, --config, /etc/tidegate/config/tidegate.yaml, --role, front]
+    {{- if $shard }}
+    args: [serve, --config, /etc/tidegate/config/tidegate.yaml, --role, shard, --shard, $(SHARD_NUMBER)]
+    {{- else if $root.Values.shards.enabled }}
+    args: [serve, --config, /etc/tidegate/config/tidegate.yaml, --role, frontend]
     {{- else }}
     args: [serve, --config, /etc/tidegate/config/tidegate.yaml]
     {{- end }}
-    {{- if or $home $root.Values.tidegate.env }}
+    {{- if or $shard $root.Values.tidegate.env }}
     env:
-      {{- if $home }}
-      - name: HOME_NUMBER
+      {{- if $shard }}
+      - name: SHARD_NUMBER
         valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
       {{- end }}
       {{- with $root.Values.tidegate.env }}
@@ -38,15 +38,15 @@ containers:
       {{- end }}
     {{- end }}
     ports:
-      {{- if $home }}
+      {{- if $shard }}
       - {name: links, containerPort: 8200}
       {{- else }}
       - {name: grpc, containerPort: 8101}
       - {name: http, containerPort: 8100}
       {{- end }}
       - {name: metrics, containerPort: 8102}
-    {{- if $home }}
-    # It lets fronts in when it serves.
+    {{- if $shard }}
+    # It lets frontends in when it serves.
     startupProbe:
       tcpSocket: {port: links}
       periodSeconds: 2
@@ -88,9 +88,9 @@ containers:
       {{- range $root.Values.tidegate.secrets }}
       - {name: secret-{{ . }}, mountPath: /etc/tidegate/secrets/{{ . }}, readOnly: true}
       {{- end }}
-      {{- if $root.Values.homes.enabled }}
+      {{- if $root.Values.shards.enabled }}
       - {name: links, mountPath: /etc/tidegate/links, readOnly: true}
-      {{- if $root.Values.homes.links.tlsSecret }}
+      {{- if $root.Values.shards.links.tlsSecret }}
       - {name: links-tls, mountPath: /etc/tidegate/links-tls, readOnly: true}
       {{- end }}
       {{- end }}
@@ -106,10 +106,10 @@ volumes:
   - name: secret-{{ . }}
     secret: {secretName: {{ . }}, defaultMode: 0440}
   {{- end }}
-  {{- if $root.Values.homes.enabled }}
+  {{- if $root.Values.shards.enabled }}
   - name: links
-    secret: {secretName: {{ $root.Values.homes.links.secret }}, defaultMode: 0440}
-  {{- with $root.Values.homes.links.tlsSecret }}
+    secret: {secretName: {{ $root.Values.shards.links.secret }}, defaultMode: 0440}
+  {{- with $root.Values.shards.links.tlsSecret }}
   - name: links-tls
     secret: {secretName: {{ . }}, defaultMode: 0440}
   {{- end }}

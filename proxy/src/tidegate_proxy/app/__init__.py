@@ -3,7 +3,7 @@
 serve         the parts, in the order in which they need each other: BEGIN HERE
 proxy         what they are together: it listens, takes up a changed configuration, ends
 tritons       which Tritons take part, and who looks after them
-claims        which models this process has where several homes share them
+claims        which models this process has where several shards share them
 config_check  what `tidegate check` looks at
 metrics_page  the metrics page, and the documents beside it
 dashboard     the live page

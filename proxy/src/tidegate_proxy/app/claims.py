@@ -1,4 +1,4 @@
-"""Which models a home answers for: those of its Tritons, but for what a plan gives to other homes."""
+"""Which models a shard answers for: those of its Tritons, but for what a plan gives to other shards."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from typing import Final
 from tidegate.engine import Engine
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.frontends.frames import Serves
-from tidegate_proxy.frontends.home import Home
+from tidegate_proxy.frontends.shard import Shard
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.tritons.backend import Backend, BackendError
 from tidegate_proxy.tritons.catalog import Directory
@@ -19,13 +19,13 @@ _LOOK_EVERY_S: Final = 0.1
 
 
 class ServedModels:
-    """The models that a home answers for: those of its Tritons, but for what is planned elsewhere."""
+    """The models that a shard answers for: those of its Tritons, but for what is planned elsewhere."""
 
-    def __init__(self, home: Home, directory: Directory) -> None:
-        assert home.number is not None, "it is one of several"
-        self.number = home.number
-        """Which of the homes it is."""
-        self._home = home
+    def __init__(self, shard: Shard, directory: Directory) -> None:
+        assert shard.number is not None, "it is one of several"
+        self.number = shard.number
+        """Which of the shards it is."""
+        self._shard = shard
         self._directory = directory
         self._assignment: Mapping[str, int] = {}
 
@@ -35,25 +35,25 @@ class ServedModels:
 
     @property
     def leaving(self) -> frozenset[str]:
-        """What the Tritons have and other homes answer for."""
+        """What the Tritons have and other shards answer for."""
         names = self._directory.catalog.names
         return frozenset(name for name in names if self._assignment.get(name, self.number) != self.number)
 
     def was_left(self, name: str) -> bool:
-        """Whether no front asks for a model here any more."""
-        return self._home.was_left(name)
+        """Whether no frontend asks for a model here any more."""
+        return self._shard.was_left(name)
 
     def tell(self) -> None:
-        """Have the fronts know."""
+        """Have the frontends know."""
         leaving = self.leaving
-        self._home.tell(Serves(self._directory.catalog.names - leaving, leaving))
+        self._shard.tell(Serves(self._directory.catalog.names - leaving, leaving))
 
 
 class Claims:
-    """One home's part in the plan. Lives in its event loop.
+    """One shard's part in the plan. Lives in its event loop.
 
-    A model that comes is loaded first and claimed then; one that goes is answered for until no front asks for it here,
-    and unloaded then. Nobody stands above the homes: whichever of two hears first of a move, no request is lost.
+    A model that comes is loaded first and claimed then; one that goes is answered for until no frontend asks for it
+    here, and unloaded then. Nobody stands above the shards: whichever of two hears first of a move, no request is lost.
     """
 
     def __init__(self, served: ServedModels, discovery: Discovery, engine: Engine) -> None:
@@ -72,7 +72,7 @@ class Claims:
         self._parting = asyncio.get_running_loop().create_task(self._part_with_others())
 
     async def _follow(self, assignment: Mapping[str, int]) -> None:
-        """Load what a plan gives to this home, and tell the fronts."""
+        """Load what a plan gives to this shard, and tell the frontends."""
         self._served.plan(assignment)
         self._kept.clear()
         if await load_missing(self._living(), planned_for(self._served.number, assignment)):
@@ -126,17 +126,17 @@ class Claims:
         for outcome in outcomes:
             if isinstance(outcome, BackendError):
                 self._kept.add(name)
-                log.warning("%r is another home's now, and stays loaded here: %s", name, outcome)
+                log.warning("%r is another shard's now, and stays loaded here: %s", name, outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
         if None in outcomes:
-            log.info("%r is another home's now, and is unloaded here", name)
+            log.info("%r is another shard's now, and is unloaded here", name)
         return None in outcomes
 
 
 def planned_for(number: int, assignment: Mapping[str, int]) -> frozenset[str]:
-    """The models that a plan gives to a home."""
-    return frozenset(name for name, home in assignment.items() if home == number)
+    """The models that a plan gives to a shard."""
+    return frozenset(name for name, shard in assignment.items() if shard == number)
 
 
 async def load_missing(backends: Sequence[Backend], names: frozenset[str]) -> bool:

@@ -19,7 +19,7 @@ from tidegate.documents import (
 from tidegate.host import PluginError, Plugins
 from tidegate_proxy.access.gate import Authenticator, CredentialFileError, RestrictionError, Restrictions, headers_of
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.configuration.home_config import assignment_of
+from tidegate_proxy.configuration.shard_config import assignment_of
 from tidegate_proxy.frontends.address import secret_in
 from tidegate_proxy.observability.tracing import TracingError, require_exporter
 from tidegate_proxy.transport.tls import TlsError, channel_context, server_context
@@ -43,8 +43,8 @@ def check_offline(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
     if config.record is not None and not config.record.parent.is_dir():
         problems.append(WrongField("record", f"there is no folder {config.record.parent}"))
     if config.listen.http and "listen" in config.model_fields_set:
-        named = [("", config.tritons)] if not config.homes else []
-        named += [(f"homes.{number}.", home.tritons) for number, home in enumerate(config.homes)]
+        named = [("", config.tritons)] if not config.shards else []
+        named += [(f"shards.{number}.", shard.tritons) for number, shard in enumerate(config.shards)]
         problems += [
             WrongField(
                 f"{where}tritons.{index}.http",

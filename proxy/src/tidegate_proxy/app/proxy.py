@@ -15,9 +15,9 @@ from tidegate_proxy.app.metrics_page import MetricsPage
 from tidegate_proxy.app.tritons import Tritons
 from tidegate_proxy.configuration.addresses import host_of
 from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, PolicyChoice, ServeConfig
-from tidegate_proxy.configuration.home_config import assignment_of
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.configuration.settings import InForce, settings_of
+from tidegate_proxy.configuration.shard_config import assignment_of
 from tidegate_proxy.rollout.mode import Trial
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.servers.grpc import GrpcService
@@ -60,7 +60,7 @@ class Proxy:
         claims: Claims | None,
     ) -> None:
         """`actuator`: changes the layout, if anything does; `claims`: follows the plan, where this is one of several
-        homes."""
+        shards."""
         self.trial = trial
         self.in_force = in_force
         self.driver = driver
@@ -80,7 +80,7 @@ class Proxy:
         self._passages = passages
         self._gate = gate
         self._inference = inference
-        self._fronts: list[GrpcService | HttpService] = []
+        self._grpc_services: list[GrpcService | HttpService] = []
         """Where clients come in."""
 
     @property
@@ -108,7 +108,7 @@ class Proxy:
     ) -> None:
         """Listen for those who ask for metrics; the stack closes what is opened, here and below.
 
-        `elsewhere`: the port at which fronts do so instead.
+        `elsewhere`: the port at which frontends do so instead.
         """
         if elsewhere is not None:
             self.metrics_address = self._bound(address, elsewhere)
@@ -117,19 +117,19 @@ class Proxy:
         port = await page.listen(address, reuse_port=self.config.listen.reuse_port)
         self.metrics_address = self._bound(address, port)
 
-    async def serve_grpc(self, front: GrpcService, stack: AsyncExitStack) -> None:
+    async def serve_grpc(self, service: GrpcService, stack: AsyncExitStack) -> None:
         """Listen for clients over gRPC."""
         address = self.config.listen.grpc
-        port = await front.listen(address, self.config.tls)
-        stack.push_async_callback(front.close)
-        self._fronts.append(front)
+        port = await service.listen(address, self.config.tls)
+        stack.push_async_callback(service.close)
+        self._grpc_services.append(service)
         self.address = self._bound(address, port)
 
     async def serve_http(self, service: HttpService, address: str, stack: AsyncExitStack) -> None:
         """Listen for clients over HTTP."""
         stack.push_async_callback(service.close)
         port = await service.listen(address)
-        self._fronts.append(service)
+        self._grpc_services.append(service)
         self.http_address = self._bound(address, port)
 
     def _bound(self, address: str, port: int) -> str:
@@ -229,7 +229,9 @@ class Proxy:
         now, age_s = asyncio.get_running_loop().time(), self.config.limits.max_connection_age_s
         told_s = TOLD_S if self.config.listen.reuse_port else 0.0
         serve_s = min(told_s if age_s is None else AGE_JITTER * age_s, self.config.drain_s / 2)
-        await asyncio.gather(*(front.drain(now + self.config.drain_s, now + serve_s) for front in self._fronts))
+        await asyncio.gather(
+            *(service.drain(now + self.config.drain_s, now + serve_s) for service in self._grpc_services)
+        )
 
     async def close(self) -> None:
         """Stop what looks after the Tritons, and forget what is still under way."""

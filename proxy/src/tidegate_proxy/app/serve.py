@@ -1,4 +1,4 @@
-"""Puts the proxy together: Tritons, catalog, policy, engine, driver, fronts."""
+"""Puts the proxy together: Tritons, catalog, policy, engine, driver, frontends."""
 
 import asyncio
 import itertools
@@ -29,11 +29,11 @@ from tidegate_proxy.app.proxy import Proxy
 from tidegate_proxy.app.tritons import Tritons, backend_of
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.descriptors import within_descriptors
-from tidegate_proxy.configuration.home_config import assignment_of
 from tidegate_proxy.configuration.settings import InForce, settings_of
+from tidegate_proxy.configuration.shard_config import assignment_of
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.tritons import RunningTritons
-from tidegate_proxy.frontends.home import GrpcOfFronts, Home, HttpOfFronts, Services
+from tidegate_proxy.frontends.shard import GrpcOfFrontends, HttpOfFrontends, Services, Shard
 from tidegate_proxy.messages.request import Applications, Client
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import otlp_tracing
@@ -69,12 +69,12 @@ WAKE_SLACK_NS = 30_000_000
 
 @asynccontextmanager
 async def serving(  # noqa: PLR0915 - the list of all parts
-    config: ServeConfig, plugins: Plugins, processes: RunningTritons | None = None, home: Home | None = None
+    config: ServeConfig, plugins: Plugins, processes: RunningTritons | None = None, shard: Shard | None = None
 ) -> AsyncIterator[Proxy]:
     """Serve until the block is left; then what is under way may end, for as long as `drain_s`.
 
-    `processes`: starts and stops workers where a controller wants that; None: nobody does. `home`: where the requests
-    of fronts come in, which have the clients; None: this process has them.
+    `processes`: starts and stops workers where a controller wants that; None: nobody does. `shard`: where the requests
+    of frontends come in, which have the clients; None: this process has them.
     Raises BackendError, DocumentError, PluginError, ProfileFileError, CredentialFileError, RestrictionError, TlsError,
     TracingError or OSError, each with the remedy, before anything is served.
     """
@@ -82,7 +82,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
     plugins.policy(config.policy.name)
     controller = _controller(config, plugins, processes)
     measured = read_profiles(config.profiles) if config.profiles else ProfileFile(profiles=[])
-    gate, served = Gate(config), config if home else within_descriptors(config)
+    gate, served = Gate(config), config if shard else within_descriptors(config)
     tracing = otlp_tracing(config.tracing.endpoint) if config.tracing else None
     async with AsyncExitStack() as stack:
         observers = _observers(config, plugins, stack)
@@ -92,7 +92,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         # The Tritons, and what they serve.
         backends = [backend_of(triton, config, in_force) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
-        directory = Directory(await _first_catalog(backends, config, measured, home.number if home else None))
+        directory = Directory(await _first_catalog(backends, config, measured, shard.number if shard else None))
 
         # What decides: the engine with its policy; and what counts.
         setup = _setup(config, directory.catalog, measured)
@@ -132,7 +132,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         )
 
         # Triton's API over all Tritons.
-        served_models = ServedModels(home, directory) if home and home.number is not None else None
+        served_models = ServedModels(shard, directory) if shard and shard.number is not None else None
         discovery = Discovery(
             backends,
             directory,
@@ -151,7 +151,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         inference = Inference(directory, driver, Applications(config.app), trial.bypasses())
         stack.push_async_callback(trial.close)
 
-        # What changes while it serves: the configuration, the layout, the plan of several homes.
+        # What changes while it serves: the configuration, the layout, the plan of several shards.
         tritons = Tritons(config, in_force, directory, driver, discovery)
         actuator = _actuator(config, controller, engine, tritons, processes) if controller else None
         claims = Claims(served_models, discovery, engine) if served_models else None
@@ -180,7 +180,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         ):
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
 
-        # Clients come in, here or at fronts.
+        # Clients come in, here or at frontends.
         page = http = None
         if config.listen.metrics:
             page = MetricsPage(
@@ -197,11 +197,11 @@ async def serving(  # noqa: PLR0915 - the list of all parts
                 actuator,
                 processes,
             )
-            await proxy.show_metrics(page, config.listen.metrics, stack, home.metrics_port if home else None)
-        front = GrpcService(
-            inference, driver, control, routing, passages, gate, served, _grpc_servers(served, bounds, home)
+            await proxy.show_metrics(page, config.listen.metrics, stack, shard.metrics_port if shard else None)
+        grpc_service = GrpcService(
+            inference, driver, control, routing, passages, gate, served, _grpc_servers(served, bounds, shard)
         )
-        await proxy.serve_grpc(front, stack)
+        await proxy.serve_grpc(grpc_service, stack)
         if config.listen.http and _serves_http(config, backends):
             http = HttpService(
                 served,
@@ -213,36 +213,38 @@ async def serving(  # noqa: PLR0915 - the list of all parts
                 gate,
                 bounds,
                 in_force,
-                _http_servers(served, bounds, home),
+                _http_servers(served, bounds, shard),
             )
             await proxy.serve_http(http, config.listen.http, stack)
         if claims:
             stack.push_async_callback(claims.close)
             await claims.begin(assignment_of(config))
-        if home:
+        if shard:
             pages = page.answer if page else None
-            await home.open(Services(front.accept, http.application if http else None, pages, bounds, control.has))
+            await shard.open(
+                Services(grpc_service.accept, http.application if http else None, pages, bounds, control.has)
+            )
         stack.push_async_callback(_drain, proxy, control)
         yield proxy
 
 
-def _grpc_servers(config: ServeConfig, bounds: Bounds, home: Home | None) -> NewServer:
-    """Make what has the clients over gRPC: this process, or fronts."""
+def _grpc_servers(config: ServeConfig, bounds: Bounds, shard: Shard | None) -> NewServer:
+    """Make what has the clients over gRPC: this process, or frontends."""
 
     def new_server(accept: Callable[[Call], None]) -> Server:
-        if home:
-            return GrpcOfFronts(home)
+        if shard:
+            return GrpcOfFrontends(shard)
         return Http2Server(accept, config.limits, bounds, reuse_port=config.listen.reuse_port)
 
     return new_server
 
 
-def _http_servers(config: ServeConfig, bounds: Bounds, home: Home | None) -> StartServer:
+def _http_servers(config: ServeConfig, bounds: Bounds, shard: Shard | None) -> StartServer:
     """Make what has the clients over HTTP, likewise."""
 
     async def start(application: Application, address: str) -> HttpListener:
-        if home:
-            return HttpOfFronts(home)
+        if shard:
+            return HttpOfFrontends(shard)
         return await start_server(
             application,
             bind(address, reuse_port=config.listen.reuse_port),
@@ -358,7 +360,7 @@ async def _tell_what_needs_attention(
 
 
 async def _first_catalog(
-    backends: Sequence[Backend], config: ServeConfig, measured: ProfileFile, home: int | None
+    backends: Sequence[Backend], config: ServeConfig, measured: ProfileFile, shard: int | None
 ) -> Catalog:
     """What the Tritons serve, asked again until `wait_s` is over while one of them is silent. Raises BackendError."""
     loop = asyncio.get_running_loop()
@@ -366,7 +368,7 @@ async def _first_catalog(
     while True:
         await _await_tritons(config, backends, give_up)
         try:
-            return await _first_look(backends, config, measured, home)
+            return await _first_look(backends, config, measured, shard)
         except BackendSilent:
             if loop.time() > give_up:
                 raise
@@ -374,14 +376,14 @@ async def _first_catalog(
 
 
 async def _first_look(
-    backends: Sequence[Backend], config: ServeConfig, measured: ProfileFile, home: int | None
+    backends: Sequence[Backend], config: ServeConfig, measured: ProfileFile, shard: int | None
 ) -> Catalog:
     """What the Tritons serve, once they are as the configuration wants them; what needs attention is logged.
 
-    `home`: where they are those of one of several homes, its number.
+    `shard`: where they are those of one of several shards, its number.
     """
-    if home is not None:
-        await load_missing(backends, planned_for(home, assignment_of(config)))
+    if shard is not None:
+        await load_missing(backends, planned_for(shard, assignment_of(config)))
     await drop_delays(backends, config.models)
     layout = read_document(config.layout, Layout) if config.layout else None
     gpus = () if layout else await asyncio.to_thread(gpus_here)
@@ -391,7 +393,7 @@ async def _first_look(
         config.models,
         layout=layout,
         gpus=gpus,
-        is_whole=home is None,
+        is_whole=shard is None,
         broken={each.model for each in broken},
     )
     await _tell_what_needs_attention(config, catalog, measured, backends, broken)

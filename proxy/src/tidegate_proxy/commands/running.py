@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tidegate_proxy.app.proxy import Proxy
     from tidegate_proxy.configuration.config import ServeConfig
     from tidegate_proxy.deployed.tritons import RunningTritons
-    from tidegate_proxy.frontends.home import Home
+    from tidegate_proxy.frontends.shard import Shard
 
 log = logging.getLogger(__name__)
 
@@ -74,13 +74,13 @@ async def run_proxy(
     read_again: "Callable[[], ServeConfig]",
     announce: "Callable[[Proxy], None]",
     processes: "RunningTritons | None" = None,
-    home: "Home | None" = None,
+    shard: "Shard | None" = None,
     taken_up: "Callable[[], None]" = lambda: None,
 ) -> "Proxy | None":
     """Serve until a signal says to stop; SIGHUP has the configuration read again. What served, for its figures.
 
-    `processes`: starts and stops workers where a controller wants that; None: nobody does. `home`: where the requests
-    of fronts come in, which have the clients; None: this process has them. `taken_up`: called when another
+    `processes`: starts and stops workers where a controller wants that; None: nobody does. `shard`: where the requests
+    of frontends come in, which have the clients; None: this process has them. `taken_up`: called when another
     configuration is in force.
     None where the signal came before anything was served, such as while Tritons were waited for.
     """
@@ -94,11 +94,11 @@ async def run_proxy(
 
     async def serve_until_stopped() -> "Proxy":
         nonlocal serves
-        async with serving(settings, Plugins.installed(), processes, home) as proxy:
+        async with serving(settings, Plugins.installed(), processes, shard) as proxy:
             serves = True
             announce(proxy)
             watchdog = Watchdog(lambda: proxy.in_force.settings.silence_s)
-            reloading = loop.create_task(_reload(proxy, again, read_again, home, taken_up))
+            reloading = loop.create_task(_reload(proxy, again, read_again, shard, taken_up))
             await stop.wait()
             reloading.cancel()
             watchdog.close()
@@ -112,8 +112,8 @@ async def run_proxy(
             work.cancel()
 
     def end_all() -> None:
-        if home:
-            home.ends_all()
+        if shard:
+            shard.ends_all()
         end()
 
     loop.add_signal_handler(signal.SIGTERM, end)
@@ -129,7 +129,7 @@ async def run_proxy(
 
 
 def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) -> None:
-    """Say what is served, and where. `is_whole`: False where that is said once for several homes."""
+    """Say what is served, and where. `is_whole`: False where that is said once for several shards."""
     from rich.console import Console
 
     # What is here stays. Looked through for garbage again and again, it would hold everybody for 40 ms each time.
@@ -166,7 +166,7 @@ async def _reload(
     proxy: "Proxy",
     wanted: asyncio.Event,
     read_again: "Callable[[], ServeConfig]",
-    home: "Home | None",
+    shard: "Shard | None",
     taken_up: "Callable[[], None]",
 ) -> None:
     from tidegate_proxy.base.faults import faults
@@ -176,8 +176,8 @@ async def _reload(
         wanted.clear()
         try:
             await proxy.reconfigure(read_again())
-            if home:
-                home.took_up()
+            if shard:
+                shard.took_up()
             taken_up()
         except Exception as error:  # the next one may be better
             log.error("the configuration was not taken up, and nothing has changed: %s", error)

@@ -63,7 +63,7 @@ def serve(
     ] = None,
     wait_s: Annotated[float | None, typer.Option(help="How long to wait for the Tritons to become ready.")] = None,
     drain_s: Annotated[float | None, typer.Option(help="How long what is under way may take at the end.")] = None,
-    fronts: Annotated[
+    frontends: Annotated[
         int | None,
         typer.Option(help="Processes that clients are connected to, beside the one that schedules. [default: 0]"),
     ] = None,
@@ -78,13 +78,13 @@ def serve(
     role: Annotated[
         str | None,
         typer.Option(
-            metavar="[all|front|home]",
-            help="What to run of a configuration with `homes`: everything, fronts alone, or one of the homes. "
+            metavar="[all|frontend|shard]",
+            help="What to run of a configuration with `shards`: everything, frontends alone, or one of the shards. "
             "[default: all]",
         ),
     ] = None,
-    home: Annotated[
-        int | None, typer.Option(help="Which of the homes, with --role home; the first is 0.", show_default=False)
+    shard: Annotated[
+        int | None, typer.Option(help="Which of the shards, with --role shard; the first is 0.", show_default=False)
     ] = None,
     canary: Annotated[
         str | None,
@@ -124,10 +124,10 @@ def serve(
     from tidegate_proxy.configuration.config_file import read_config
     from tidegate_proxy.observability.logs import configure_logs
 
-    if role not in (None, "all", "front", "home"):
-        raise typer.BadParameter(f"{role!r} is none: all, front or home", param_hint="--role")
-    if (home is not None) != (role == "home"):
-        raise typer.BadParameter("--role home and --home N go together", param_hint="--home")
+    if role not in (None, "all", "frontend", "shard"):
+        raise typer.BadParameter(f"{role!r} is none: all, frontend or shard", param_hint="--role")
+    if (shard is not None) != (role == "shard"):
+        raise typer.BadParameter("--role shard and --shard N go together", param_hint="--shard")
     if config is None and not triton:
         say_error("no Triton is named: give --triton HOST:PORT, or a configuration with --config")
         raise typer.Exit(2)
@@ -141,7 +141,7 @@ def serve(
         "observers": [_observer(text) for text in observer] if observer else None,
         "wait_s": wait_s,
         "drain_s": drain_s,
-        "fronts": fronts,
+        "frontends": frontends,
         "batch_verification": {"fraction": verify_batches},
         "shadow": shadow,
         "canary": canary,
@@ -153,10 +153,10 @@ def serve(
         settings = read_config(config, flags)
         configure_logs(settings.log.format, settings.log.level.upper())
         allow_all_files()
-        if role or settings.fronts:
+        if role or settings.frontends:
             from tidegate_proxy.commands.serve_by_role import serve_by_role
 
-            raise typer.Exit(serve_by_role(settings, lambda: read_config(config, flags), role or "all", home))
+            raise typer.Exit(serve_by_role(settings, lambda: read_config(config, flags), role or "all", shard))
         uvloop.run(_serve(settings, lambda: read_config(config, flags)))
     except serving_errors() as error:
         say_error(error)

@@ -1,4 +1,4 @@
-"""`tidegate serve` by several processes: fronts, homes, or both under a supervisor."""
+"""`tidegate serve` by several processes: frontends, shards, or both under a supervisor."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -22,131 +22,133 @@ if TYPE_CHECKING:
     from tidegate_proxy.app.proxy import Proxy
     from tidegate_proxy.configuration.config import ServeConfig
     from tidegate_proxy.configuration.reload import KeptConfig
-    from tidegate_proxy.frontends.address import HomeAddress
-    from tidegate_proxy.frontends.home import Home
+    from tidegate_proxy.frontends.address import ShardAddress
+    from tidegate_proxy.frontends.shard import Shard
 
 log = logging.getLogger(__name__)
 
 ReadAgain = Callable[[], "ServeConfig"]
-_KEPT, _OF_FRONTS = ".config", "fronts.config"
+_KEPT, _OF_FRONTENDS = ".config", "frontends.config"
 """Where the configuration in force is kept for a process that is started again."""
 
 
 def serve_by_role(settings: "ServeConfig", read_again: ReadAgain, role: str, number: int | None) -> int:
-    """Serve until a signal says to stop; the exit status. `number`: of the home, where `role` is `home`.
+    """Serve until a signal says to stop; the exit status. `number`: of the shard, where `role` is `shard`.
 
     Raises OSError for ports that cannot be bound, CredentialFileError, DocumentError.
     """
-    from tidegate_proxy.configuration.home_config import assignment_of
+    from tidegate_proxy.configuration.shard_config import assignment_of
 
-    if role == "all" and not settings.homes:
-        return _serve_before_one_home(settings, read_again)
-    if not settings.homes:
-        raise typer.BadParameter(f"{role}: the configuration names no `homes`", param_hint="--role")
+    if role == "all" and not settings.shards:
+        return _serve_before_one_shard(settings, read_again)
+    if not settings.shards:
+        raise typer.BadParameter(f"{role}: the configuration names no `shards`", param_hint="--role")
     assignment_of(settings)  # what is wrong with it should not have to wait for Tritons
     if role == "all":
-        return _serve_with_homes(settings, read_again)
-    if not settings.homes[0].address:
-        words = f"{role}: `homes` without `address` run beside their fronts: give each HOST:PORT, or leave --role out"
+        return _serve_with_shards(settings, read_again)
+    if not settings.shards[0].address:
+        words = (
+            f"{role}: `shards` without `address` run beside their frontends: give each HOST:PORT, or leave --role out"
+        )
         raise typer.BadParameter(words, param_hint="--role")
     if number is None:
-        return _serve_fronts(settings, read_again)
-    if number >= len(settings.homes):
-        raise typer.BadParameter(f"{number}: there are {len(settings.homes)}, the first is 0", param_hint="--home")
-    return _serve_home(settings, read_again, number)
+        return _serve_frontends(settings, read_again)
+    if number >= len(settings.shards):
+        raise typer.BadParameter(f"{number}: there are {len(settings.shards)}, the first is 0", param_hint="--shard")
+    return _serve_shard(settings, read_again, number)
 
 
-def _serve_before_one_home(settings: "ServeConfig", read_again: ReadAgain) -> int:
+def _serve_before_one_shard(settings: "ServeConfig", read_again: ReadAgain) -> int:
     from tidegate_proxy.frontends.address import LocalAddress
-    from tidegate_proxy.frontends.home import Home
+    from tidegate_proxy.frontends.shard import Shard
     from tidegate_proxy.frontends.supervisor import supervise
 
     ports = _Ports(settings, metrics=False)
 
-    def run_home(path: Path) -> int:
-        home = Home(LocalAddress(path), ports.grpc_number, ports.http_number, settings.fronts)
-        ports.close()  # the fronts have it
-        return _run_home(settings, read_again, home, _kept(path.with_suffix(_KEPT), settings))
+    def run_shard(path: Path) -> int:
+        shard = Shard(LocalAddress(path), ports.grpc_number, ports.http_number, settings.frontends)
+        ports.close()  # the frontends have it
+        return _run_shard(settings, read_again, shard, _kept(path.with_suffix(_KEPT), settings))
 
-    return supervise([run_home], _front(settings, read_again, ports), settings.fronts)
+    return supervise([run_shard], _frontend(settings, read_again, ports), settings.frontends)
 
 
-def _serve_with_homes(settings: "ServeConfig", read_again: ReadAgain) -> int:
+def _serve_with_shards(settings: "ServeConfig", read_again: ReadAgain) -> int:
     from functools import partial
 
     from tidegate_proxy.frontends.address import LocalAddress
-    from tidegate_proxy.frontends.home import Home
+    from tidegate_proxy.frontends.shard import Shard
     from tidegate_proxy.frontends.supervisor import supervise
 
     ports = _Ports(settings, metrics=True)
 
-    def run_home(number: int, path: Path) -> int:
-        home = Home(
+    def run_shard(number: int, path: Path) -> int:
+        shard = Shard(
             LocalAddress(path),
             ports.grpc_number,
             ports.http_number,
-            settings.fronts,
+            settings.frontends,
             ports.metrics_number,
             settings.links.hold_s,
             number,
         )
         ports.close()
-        return _run_home(settings, read_again, home, _kept(path.with_suffix(_KEPT), settings))
+        return _run_shard(settings, read_again, shard, _kept(path.with_suffix(_KEPT), settings))
 
-    homes = [partial(run_home, number) for number in range(len(settings.homes))]
-    return supervise(homes, _front(settings, read_again, ports), settings.fronts)
+    shards = [partial(run_shard, number) for number in range(len(settings.shards))]
+    return supervise(shards, _frontend(settings, read_again, ports), settings.frontends)
 
 
-def _serve_fronts(settings: "ServeConfig", read_again: ReadAgain) -> int:
-    """Fronts alone, whose homes are on other machines."""
+def _serve_frontends(settings: "ServeConfig", read_again: ReadAgain) -> int:
+    """Frontends alone, whose shards are on other machines."""
     from tidegate_proxy.frontends.address import RemoteAddress
     from tidegate_proxy.frontends.supervisor import supervise
 
     ports = _Ports(settings, metrics=True)
-    homes = [RemoteAddress(home, settings.links) for home in settings.homes]
-    if settings.fronts == 1:
-        return _run_front(settings, read_again, ports, homes, None, is_alone=True)
+    shards = [RemoteAddress(shard, settings.links) for shard in settings.shards]
+    if settings.frontends == 1:
+        return _run_frontend(settings, read_again, ports, shards, None, is_alone=True)
 
-    def run_front(folder: Path, _nothing: Sequence[Path]) -> int:
-        kept = _kept(folder / _OF_FRONTS, settings)
-        return _run_front(settings, read_again, ports, homes, kept, is_alone=True)
+    def run_frontend(folder: Path, _nothing: Sequence[Path]) -> int:
+        kept = _kept(folder / _OF_FRONTENDS, settings)
+        return _run_frontend(settings, read_again, ports, shards, kept, is_alone=True)
 
-    return supervise([], run_front, settings.fronts)
+    return supervise([], run_frontend, settings.frontends)
 
 
-def _serve_home(settings: "ServeConfig", read_again: ReadAgain, number: int) -> int:
-    """One home alone, whose fronts are on other machines. Its metrics are shown by them, and by itself."""
+def _serve_shard(settings: "ServeConfig", read_again: ReadAgain, number: int) -> int:
+    """One shard alone, whose frontends are on other machines. Its metrics are shown by them, and by itself."""
     from tidegate_proxy.configuration.addresses import port_of
     from tidegate_proxy.frontends.address import RemoteAddress
-    from tidegate_proxy.frontends.home import Home
+    from tidegate_proxy.frontends.shard import Shard
 
     listen = settings.listen
-    address = RemoteAddress(settings.homes[number], settings.links)
+    address = RemoteAddress(settings.shards[number], settings.links)
     http_port = port_of(listen.http) if listen.http else None
-    home = Home(address, port_of(listen.grpc), http_port, 0, hold_s=settings.links.hold_s, number=number)
-    return _run_home(settings, read_again, home)
+    shard = Shard(address, port_of(listen.grpc), http_port, 0, hold_s=settings.links.hold_s, number=number)
+    return _run_shard(settings, read_again, shard)
 
 
-def _run_home(settings: "ServeConfig", read_again: ReadAgain, home: "Home", kept: "KeptConfig | None" = None) -> int:
+def _run_shard(settings: "ServeConfig", read_again: ReadAgain, shard: "Shard", kept: "KeptConfig | None" = None) -> int:
     """`kept`: what is in force, where this one is started in the place of another; None: nobody does so here."""
     import uvloop
 
-    from tidegate_proxy.configuration.home_config import of_home
+    from tidegate_proxy.configuration.shard_config import of_shard
     from tidegate_proxy.observability.logs import sign
 
-    homes, number = len(settings.homes), home.number
+    shards, number = len(settings.shards), shard.number
     read = in_force = kept.read() if kept else settings
     if number is not None:
-        sign(home=number)
+        sign(shard=number)
 
     def part(config: "ServeConfig") -> "ServeConfig":
-        return config if number is None else of_home(config, number, homes)
+        return config if number is None else of_shard(config, number, shards)
 
     def tell(proxy: "Proxy") -> None:
         if number is None:
             announce(proxy)
         else:
-            announce(proxy, f"home {number}", is_whole=number == 0 and not home.is_elsewhere)
+            announce(proxy, f"shard {number}", is_whole=number == 0 and not shard.is_elsewhere)
 
     def part_read_again() -> "ServeConfig":
         nonlocal read
@@ -158,56 +160,56 @@ def _run_home(settings: "ServeConfig", read_again: ReadAgain, home: "Home", kept
             kept.keep(read)
 
     async def serve() -> None:
-        proxy = await run_proxy(part(in_force), part_read_again, tell, home=home, taken_up=taken_up)
+        proxy = await run_proxy(part(in_force), part_read_again, tell, shard=shard, taken_up=taken_up)
         if proxy:
             tell_tally(proxy)
 
     try:
         uvloop.run(serve())
     except serving_errors() as error:
-        say_error(error if number is None else f"home {number}: {error}")
+        say_error(error if number is None else f"shard {number}: {error}")
         return 1
     return 0
 
 
-def _front(settings: "ServeConfig", read_again: ReadAgain, ports: "_Ports") -> Callable[[Path, Sequence[Path]], int]:
-    def run_front(folder: Path, paths: Sequence[Path]) -> int:
+def _frontend(settings: "ServeConfig", read_again: ReadAgain, ports: "_Ports") -> Callable[[Path, Sequence[Path]], int]:
+    def run_frontend(folder: Path, paths: Sequence[Path]) -> int:
         from tidegate_proxy.frontends.address import LocalAddress
 
-        kept = _kept(folder / _OF_FRONTS, settings)
-        return _run_front(settings, read_again, ports, [LocalAddress(path) for path in paths], kept)
+        kept = _kept(folder / _OF_FRONTENDS, settings)
+        return _run_frontend(settings, read_again, ports, [LocalAddress(path) for path in paths], kept)
 
-    return run_front
+    return run_frontend
 
 
-def _run_front(
+def _run_frontend(
     settings: "ServeConfig",
     read_again: ReadAgain,
     ports: "_Ports",
-    homes: "Sequence[HomeAddress]",
+    shards: "Sequence[ShardAddress]",
     kept: "KeptConfig | None",
     *,
     is_alone: bool = False,
 ) -> int:
     import uvloop
 
-    from tidegate_proxy.frontends.front import Front
+    from tidegate_proxy.frontends.frontend import Frontend
 
     async def have_clients() -> None:
         def listening() -> None:
             if is_alone:
                 announce_addresses(*ports.addresses(settings))
 
-        front = Front(
+        frontend = Frontend(
             kept.read() if kept else settings,
-            homes,
+            shards,
             ports.grpc,
             ports.http,
             ports.metrics,
             on_listening=listening,
             on_taken_up=kept.keep if kept else lambda _config: None,
         )
-        await front.run_as_process(read_again)
+        await frontend.run_as_process(read_again)
 
     uvloop.run(have_clients())
     return 0
@@ -244,7 +246,7 @@ class _Ports:
 
     @property
     def metrics_number(self) -> int | None:
-        """None: they are not shown, or the home does it."""
+        """None: they are not shown, or the shard does it."""
         return self.metrics.getsockname()[1] if self.metrics else None
 
     def addresses(self, settings: "ServeConfig") -> tuple[str, str, str]:

@@ -44,7 +44,7 @@ def up(
             "ray://HOST:PORT from any, or auto, for the one that runs on this machine.",
         ),
     ] = None,
-    homes: Annotated[
+    shards: Annotated[
         int,
         typer.Option(
             min=1,
@@ -52,11 +52,11 @@ def up(
             "device stay together. Each is lost and comes back by itself.",
         ),
     ] = 1,
-    fronts: Annotated[
+    frontends: Annotated[
         int,
         typer.Option(
             min=1,
-            help="With --ray: on how many nodes clients come in. Each has as many processes as `fronts` of "
+            help="With --ray: on how many nodes clients come in. Each has as many processes as `frontends` of "
             "DIR/tidegate.yaml says.",
         ),
     ] = 1,
@@ -80,10 +80,10 @@ def up(
 
     tidegate up deployment
 
-    With --ray the Tritons, homes and fronts are placed on the nodes of a cluster, and elsewhere when a node goes; its
-    nodes need the same Tidegate, and nothing of DIR. Example:
+    With --ray the Tritons, shards and frontends are placed on the nodes of a cluster, and elsewhere when a node goes;
+    its nodes need the same Tidegate, and nothing of DIR. Example:
 
-    tidegate up deployment --ray auto --homes 2 --takes GPU=1
+    tidegate up deployment --ray auto --shards 2 --takes GPU=1
     """
     import signal
 
@@ -105,11 +105,13 @@ def up(
         stay: Callable[[Tell], None] = partial(_stay, plan)
         options = ["--free-ports"] if free_ports else []
         if ray:
-            stay = partial(_stay_on_ray, plan_for_ray(plan, homes, fronts, takes or ()), ray)
-            options += ["--ray", ray, "--homes", str(homes), "--fronts", str(fronts)]
+            stay = partial(_stay_on_ray, plan_for_ray(plan, shards, frontends, takes or ()), ray)
+            options += ["--ray", ray, "--shards", str(shards), "--frontends", str(frontends)]
             options += [word for each in takes or () for word in ("--takes", each)]
-        elif homes > 1 or fronts > 1 or takes:
-            raise DeploymentError("--homes, --fronts and --takes say what --ray ADDRESS is to place: give that, too")
+        elif shards > 1 or frontends > 1 or takes:
+            raise DeploymentError(
+                "--shards, --frontends and --takes say what --ray ADDRESS is to place: give that, too"
+            )
         if foreground and as_json:
             with redirect_stdout(sys.stderr):  # whoever else prints, as Ray does
                 stay(_print_line)
@@ -160,8 +162,8 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
 
     if problems := plugin_problems(plan.config, Plugins.installed()):  # which should not have to wait for Tritons
         raise ConfigError(str(plan.folder / PROXY_FILE), tuple(problems))
-    if plan.config.fronts:
-        problem = WrongField("fronts", "`tidegate up` has its clients in one process: leave it out")
+    if plan.config.frontends:
+        problem = WrongField("frontends", "`tidegate up` has its clients in one process: leave it out")
         raise ConfigError(str(plan.folder / PROXY_FILE), (problem,))
     with held(plan.folder):
         try:
@@ -253,10 +255,10 @@ def _say(console: "Console", folder: Path, state: "RunningState", remedy: str) -
     for worker in state.workers:
         where = f" of node {worker.node}" if worker.node else ""
         console.print(f"[bold]worker[/]   {escape(worker.name)} at {worker.grpc}, log {escape(worker.log)}{where}")
-    for home in state.homes:
-        console.print(f"[bold]{home.name:8}[/] at {home.addresses['home']}")
-    for front in state.fronts[1:]:
-        console.print(f"[bold]{front.name}[/]  gRPC {front.addresses['grpc']}")
+    for shard in state.shards:
+        console.print(f"[bold]{shard.name:8}[/] at {shard.addresses['shard']}")
+    for frontend in state.frontends[1:]:
+        console.print(f"[bold]{frontend.name}[/]  gRPC {frontend.addresses['grpc']}")
     for what, address in (("HTTP", state.http), ("metrics", state.metrics and f"{state.metrics}/metrics")):
         if address:
             console.print(f"[bold]{what:8}[/] {address}")

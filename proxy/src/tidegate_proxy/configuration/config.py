@@ -51,14 +51,15 @@ def _short(section: type[Section], field: str) -> BeforeValidator:
     )
 
 
-class HomeConfig(Section):
+class ShardConfig(Section):
     """An engine with Tritons of its own, in a process of its own."""
 
     tritons: tuple[Annotated[TritonAddress, _short(TritonAddress, "grpc")], ...] = Field(
         min_length=1, description="Its Tritons; a string is a gRPC address"
     )
     address: Address | None = Field(
-        default=None, description="HOST:PORT where fronts of other machines find it; default: it runs beside its fronts"
+        default=None,
+        description="HOST:PORT where frontends of other machines find it; default: it runs beside its frontends",
     )
     listen: ListenAddress | None = Field(
         default=None, description="Where it listens for them; default: on the port of `address`, of every interface"
@@ -248,19 +249,19 @@ class ServeConfig(Section):
     drain_s: float = Field(
         default=20.0, ge=0, le=1e6, description="How long what is under way may take when Tidegate is asked to end"
     )
-    fronts: int = Field(
+    frontends: int = Field(
         default=0,
         ge=0,
         le=256,
         description="Processes that clients are connected to, beside the one that schedules; 0: it has them itself",
     )
-    homes: tuple[HomeConfig, ...] = Field(
-        default=(), description="Engines with Tritons of their own behind the same fronts, in place of `tritons`"
+    shards: tuple[ShardConfig, ...] = Field(
+        default=(), description="Engines with Tritons of their own behind the same frontends, in place of `tritons`"
     )
     plan: InputFile | None = Field(
-        default=None, description="Which home has which model: a plan of `tidegate plan subclusters`. Default: none"
+        default=None, description="Which shard has which model: a plan of `tidegate plan subclusters`. Default: none"
     )
-    links: LinksConfig = Field(default=LinksConfig(), description="Between fronts and homes")
+    links: LinksConfig = Field(default=LinksConfig(), description="Between frontends and shards")
     tls: ServerTls | None = Field(default=None, description="TLS towards clients; default: none")
     authentication: AuthenticationConfig | None = Field(default=None, description="Who may call; default: everybody")
     restricted: tuple[Restriction, ...] = Field(default=(), description="APIs that are not for everybody")
@@ -281,7 +282,7 @@ class ServeConfig(Section):
         self._check_take_over()
         self._check_workers()
         self._check_shadow()
-        self._check_homes()
+        self._check_shards()
         if self.controller is not None and self.layout is None:
             raise ValueError(
                 "controller: it changes a layout, and there is none: name one, or leave the controller out"
@@ -294,32 +295,33 @@ class ServeConfig(Section):
                 raise ValueError(f"restricted: {api!r} stands there {count} times; one entry must decide")
         return self
 
-    def _check_homes(self) -> None:
-        if not self.homes:
+    def _check_shards(self) -> None:
+        if not self.shards:
             if self.plan is not None:
-                raise ValueError("plan: it says which home has which model, and there are no `homes`: name them")
+                raise ValueError("plan: it says which shard has which model, and there are no `shards`: name them")
             return
-        if not self.fronts:
-            raise ValueError("fronts: clients of several homes are connected to fronts: set it to 1 or more")
+        if not self.frontends:
+            raise ValueError("frontends: clients of several shards are connected to frontends: set it to 1 or more")
         if self.layout is not None:
-            raise ValueError("layout: it is for one home, with `tritons`: give each home its own, homes.N.layout")
-        apart = [index for index, home in enumerate(self.homes) if home.address]
-        if apart and len(apart) < len(self.homes):
-            raise ValueError("homes: either all of them have an `address`, for other machines, or none has")
-        for index, home in enumerate(self.homes):
-            if home.listen and not home.address:
-                raise ValueError(f"homes.{index}.listen: nobody comes from elsewhere without an `address`")
+            raise ValueError("layout: it is for one shard, with `tritons`: give each shard its own, shards.N.layout")
+        apart = [index for index, shard in enumerate(self.shards) if shard.address]
+        if apart and len(apart) < len(self.shards):
+            raise ValueError("shards: either all of them have an `address`, for other machines, or none has")
+        for index, shard in enumerate(self.shards):
+            if shard.listen and not shard.address:
+                raise ValueError(f"shards.{index}.listen: nobody comes from elsewhere without an `address`")
         if apart and not (self.links.secret_file or self.links.tls):
             raise ValueError(
-                "links: homes with an `address` can be reached from other machines, and may be asked by anybody there: "
+                "links: shards with an `address` can be reached from other machines, "
+                "and may be asked by anybody there: "
                 "set links.secret_file, links.tls or both"
             )
 
     def _check_workers(self) -> None:
-        if not self.homes:
+        if not self.shards:
             check_workers(self.tritons, self.layout, "")
-        for index, home in enumerate(self.homes):
-            check_workers(home.tritons, home.layout, f"homes.{index}.")
+        for index, shard in enumerate(self.shards):
+            check_workers(shard.tritons, shard.layout, f"shards.{index}.")
 
     def _check_shadow(self) -> None:
         """Where requests are to pass as they are nothing changes at the Tritons."""
@@ -328,7 +330,7 @@ class ServeConfig(Section):
         if not self.shadow and self.canary is None:
             return
         which = "shadow" if self.shadow else "canary"
-        if self.layout is not None or any(home.layout for home in self.homes):
+        if self.layout is not None or any(shard.layout for shard in self.shards):
             raise ValueError(
                 f"{which}: models of a layout may be split, and then cannot pass as they are: leave layout out"
             )

@@ -52,14 +52,14 @@ def _source(path: Path | None, flags: Mapping[str, Any]) -> str:
 
 
 def _with_all_tritons(document: dict[str, Any], source: str) -> dict[str, Any]:
-    """With homes, `tritons` are those of all of them. Raises ConfigError where both are given."""
-    homes = document.get("homes")
-    if not homes or not isinstance(homes, list):
+    """With shards, `tritons` are those of all of them. Raises ConfigError where both are given."""
+    shards = document.get("shards")
+    if not shards or not isinstance(shards, list):
         return document
     if document.get("tritons"):
-        words = "each home has Tritons of its own: name all of them in `homes`, and leave these out"
+        words = "each shard has Tritons of its own: name all of them in `shards`, and leave these out"
         raise ConfigError(source, (WrongField("tritons", words),))
-    lists = [home.get("tritons") for home in homes if isinstance(home, dict)]
+    lists = [shard.get("tritons") for shard in shards if isinstance(shard, dict)]
     return {**document, "tritons": [triton for each in lists if isinstance(each, list) for triton in each]}
 
 

@@ -1,4 +1,5 @@
-"""Links between fronts and homes in the configuration: how they are secured, and what homes that restart may take."""
+"""Links between frontends and shards in the configuration: how they are secured, and what shards that restart may
+take."""
 
 from pydantic import Field
 
@@ -8,18 +9,20 @@ from tidegate_proxy.configuration.section import InputFile, Seconds, Section
 class LinkTls(Section):
     """Mutual TLS: both ends show a certificate of the same CA, which must be for nothing else."""
 
-    cert: InputFile = Field(description="PEM file: our certificate, valid for the host in `homes.N.address` of a home")
+    cert: InputFile = Field(
+        description="PEM file: our certificate, valid for the host in `shards.N.address` of a shard"
+    )
     key: InputFile = Field(description="PEM file: its private key, not encrypted")
-    ca: InputFile = Field(description="PEM file: the CA of all fronts and homes, and of nobody else")
+    ca: InputFile = Field(description="PEM file: the CA of all frontends and shards, and of nobody else")
 
 
 class LinksConfig(Section):
-    """What fronts and homes say to each other. Between machines it is encrypted only with `tls`."""
+    """What frontends and shards say to each other. Between machines it is encrypted only with `tls`."""
 
     secret_file: InputFile | None = Field(
-        default=None, description="A secret that fronts and homes prove to each other, at least 16 bytes"
+        default=None, description="A secret that frontends and shards prove to each other, at least 16 bytes"
     )
     tls: LinkTls | None = Field(default=None, description="Mutual TLS; default: none, for networks that are trusted")
     hold_s: Seconds = Field(
-        default=10.0, description="How long requests wait for a home that was asked to end and is started again"
+        default=10.0, description="How long requests wait for a shard that was asked to end and is started again"
     )

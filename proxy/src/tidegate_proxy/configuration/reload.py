@@ -57,7 +57,7 @@ class KeptConfig:
 LIVE: Final = frozenset(
     {
         "tritons",
-        "homes",
+        "shards",
         "plan",
         "models",
         "layout",
@@ -116,8 +116,8 @@ RESTART: Final = {
         ),
         "the servers were started with another one",
     ),
-    "fronts": "each has clients that are connected to it",
-    "links": "fronts and homes are connected by them",
+    "frontends": "each has clients that are connected to it",
+    "links": "frontends and shards are connected by them",
     "tls": "ports are open with or without it; the files themselves are read again when they change",
     "log.format": "lines of two formats in one log cannot be read by machines",
     "tracing": "the exporter is set up at start",

@@ -34,7 +34,7 @@ class RunningWorker(BaseModel):
 
 
 class RunningPart(BaseModel):
-    """A home or a front on a node of Ray's."""
+    """A shard or a frontend on a node of Ray's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
@@ -43,7 +43,7 @@ class RunningPart(BaseModel):
     pid: int
     """The process id there."""
     addresses: dict[str, str]
-    """Where fronts find a home, `home`; where clients find a front, `grpc`, `http` and `metrics`."""
+    """Where frontends find a shard, `shard`; where clients find a frontend, `grpc`, `http` and `metrics`."""
 
 
 class RunningState(Document):
@@ -55,9 +55,9 @@ class RunningState(Document):
     http: str
     metrics: str
     workers: tuple[RunningWorker, ...]
-    homes: tuple[RunningPart, ...] = ()
+    shards: tuple[RunningPart, ...] = ()
     """On Ray; else the proxy is one process, `pid`."""
-    fronts: tuple[RunningPart, ...] = ()
+    frontends: tuple[RunningPart, ...] = ()
     """On Ray; the addresses above are those of the first."""
 
 

@@ -1,4 +1,4 @@
-"""Where fronts and homes find each other, and how they prove to be who they are.
+"""Where frontends and shards find each other, and how they prove to be who they are.
 
 Those of other machines prove to each other that they know the same secret, before they say anything. Each answers a
 number that the other has drawn with an HMAC (RFC 2104) over both numbers and its own role. The secret itself is never
@@ -18,7 +18,7 @@ from typing import Final
 
 from tidegate_proxy.access.gate import CredentialFileError
 from tidegate_proxy.configuration.addresses import host_of, port_of
-from tidegate_proxy.configuration.config import HomeConfig, ServerTls
+from tidegate_proxy.configuration.config import ServerTls, ShardConfig
 from tidegate_proxy.configuration.links import LinksConfig
 from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.frontends.frames import Kind
@@ -82,8 +82,8 @@ class _Unproven:
         self.link.hand_over(make_end)
 
 
-class FrontUnproven(_Unproven):
-    """A home's end: it draws a number, and hears from a front that knows the secret."""
+class FrontendUnproven(_Unproven):
+    """A shard's end: it draws a number, and hears from a frontend that knows the secret."""
 
     def __init__(self, link: Link, secret: bytes, make_end: Callable[[Link], LinkEnd]) -> None:
         """`make_end`: what goes on once that is proven."""
@@ -92,17 +92,17 @@ class FrontUnproven(_Unproven):
         link.send(Kind.CHALLENGE, payload=self.drawn)
 
     def take(self, kind: int, _number: int, payload: bytes) -> None:
-        """The front's number and proof."""
+        """The frontend's number and proof."""
         theirs, given = payload[:_NUMBER_BYTES], payload[_NUMBER_BYTES:]
-        if kind != Kind.PROOF or not self.is_proof(given, b"front", self.drawn, theirs):
+        if kind != Kind.PROOF or not self.is_proof(given, b"frontend", self.drawn, theirs):
             self.link.abort()
             return
-        self.link.send(Kind.PROVEN, payload=self.proof(b"home", theirs, self.drawn))
+        self.link.send(Kind.PROVEN, payload=self.proof(b"shard", theirs, self.drawn))
         self.go_on(self._make_end)
 
 
-class HomeUnproven(_Unproven):
-    """A front's end: it answers a home's number with its proof and a number of its own, and checks the answer."""
+class ShardUnproven(_Unproven):
+    """A frontend's end: it answers a shard's number with its proof and a number of its own, and checks the answer."""
 
     def __init__(
         self, link: Link, secret: bytes, make_end: Callable[[Link], LinkEnd], refused: Callable[[], None]
@@ -113,11 +113,11 @@ class HomeUnproven(_Unproven):
         self._theirs = b""
 
     def take(self, kind: int, _number: int, payload: bytes) -> None:
-        """The home's number, then its proof."""
+        """The shard's number, then its proof."""
         if kind == Kind.CHALLENGE and not self._theirs:
             self._theirs = payload
-            self.link.send(Kind.PROOF, payload=self.drawn + self.proof(b"front", payload, self.drawn))
-        elif kind == Kind.PROVEN and self._theirs and self.is_proof(payload, b"home", self.drawn, self._theirs):
+            self.link.send(Kind.PROOF, payload=self.drawn + self.proof(b"frontend", payload, self.drawn))
+        elif kind == Kind.PROVEN and self._theirs and self.is_proof(payload, b"shard", self.drawn, self._theirs):
             self.go_on(self._make_end)
         else:
             self.link.abort()
@@ -144,11 +144,11 @@ class LocalAddress:
         return str(self._path)
 
     async def connect(self, make_end: MakeEnd, _refused: Callable[[], None]) -> None:
-        """Link to the home. Raises OSError."""
+        """Link to the shard. Raises OSError."""
         await asyncio.get_running_loop().create_unix_connection(lambda: Link(make_end), str(self._path))
 
     async def listen(self, make_end: MakeEnd) -> asyncio.AbstractServer:
-        """Let fronts in. Raises OSError."""
+        """Let frontends in. Raises OSError."""
         self._path.unlink(missing_ok=True)
         return await asyncio.get_running_loop().create_unix_server(lambda: Link(make_end), str(self._path))
 
@@ -158,11 +158,11 @@ class RemoteAddress:
 
     is_elsewhere = True
 
-    def __init__(self, home: HomeConfig, links: LinksConfig) -> None:
+    def __init__(self, shard: ShardConfig, links: LinksConfig) -> None:
         """Raises CredentialFileError."""
-        assert home.address is not None, "it is on another machine"
-        self._address = home.address
-        self._listen = home.listen or f"0.0.0.0:{port_of(home.address)}"
+        assert shard.address is not None, "it is on another machine"
+        self._address = shard.address
+        self._listen = shard.listen or f"0.0.0.0:{port_of(shard.address)}"
         self._tls = links.tls
         self._secret = secret_in(links.secret_file) if links.secret_file else None
 
@@ -170,40 +170,40 @@ class RemoteAddress:
         return self._address
 
     async def connect(self, make_end: MakeEnd, refused: Callable[[], None]) -> None:
-        """Link to the home; its name is looked up anew. Raises OSError. `refused`: called where it lets nobody in."""
+        """Link to the shard; its name is looked up anew. Raises OSError. `refused`: called where it lets nobody in."""
         host = host_of(self._address).strip("[]")
 
         def end(link: Link) -> LinkEnd:
             _notice_silence(link.connection)
-            return HomeUnproven(link, self._secret, make_end, refused) if self._secret else make_end(link)
+            return ShardUnproven(link, self._secret, make_end, refused) if self._secret else make_end(link)
 
         async with asyncio.timeout(_CONNECT_S):
             await asyncio.get_running_loop().create_connection(
                 lambda: Link(end),
                 host,
                 port_of(self._address),
-                ssl=self._front_context(),
+                ssl=self._frontend_context(),
                 server_hostname=host if self._tls else None,
             )
 
     async def listen(self, make_end: MakeEnd) -> asyncio.AbstractServer:
-        """Let fronts in. Raises OSError, TlsError."""
+        """Let frontends in. Raises OSError, TlsError."""
 
         def end(link: Link) -> LinkEnd:
             _notice_silence(link.connection)
-            return FrontUnproven(link, self._secret, make_end) if self._secret else make_end(link)
+            return FrontendUnproven(link, self._secret, make_end) if self._secret else make_end(link)
 
         tls = self._tls
         context = server_context(ServerTls(cert=tls.cert, key=tls.key, client_ca=tls.ca)) if tls else None
         return await asyncio.get_running_loop().create_server(lambda: Link(end), sock=bind(self._listen), ssl=context)
 
-    def _front_context(self) -> ssl.SSLContext | None:
+    def _frontend_context(self) -> ssl.SSLContext | None:
         """Made anew for each link, as files may have changed. Raises TlsError."""
         tls = self._tls
         return channel_context(TritonTls(ca=tls.ca, cert=tls.cert, key=tls.key), ()) if tls else None
 
 
-HomeAddress = LocalAddress | RemoteAddress
+ShardAddress = LocalAddress | RemoteAddress
 
 
 def _notice_silence(connection: socket.socket | None) -> None:

@@ -1,7 +1,7 @@
-"""What fronts and their home say to each other: frames, each a head of nine bytes and what it carries.
+"""What frontends and their shard say to each other: frames, each a head of nine bytes and what it carries.
 
-The head is the frame's kind, the number of the call or exchange that it is about, and the size of what follows. A front
-gives the numbers; 0 is about none.
+The head is the frame's kind, the number of the call or exchange that it is about, and the size of what follows. A
+frontend gives the numbers; 0 is about none.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _CALL: Final = Struct("<BdI")
 """Whether a message follows at once, seconds until the deadline (negative: none), bytes of the opening."""
 _STATUS: Final = Struct("<IB")
 PROTOCOL: Final = 1
-"""What is said over links; fronts and homes of different ones do not understand each other."""
+"""What is said over links; frontends and shards of different ones do not understand each other."""
 STREAM: Final = SERVICE + "ModelStreamInfer"
 """The method whose messages are passed on as they are asked for; of all others the first comes with the call."""
 INLINE: Final = 1 << 14
@@ -33,7 +33,7 @@ class Kind(IntEnum):
     A gRPC call begins with CALL and ends with ANSWER, END or GONE; an HTTP exchange with ASK and LAST or GONE.
     """
 
-    # from a front
+    # from a frontend
     LISTENS = 1
     """Clients come in."""
     CALL = 2
@@ -53,20 +53,20 @@ class Kind(IntEnum):
     BODY_END = 9
     """The last part of its body."""
     COUNTS = 10
-    """How the front's connections are: `Counts`."""
+    """How the frontend's connections are: `Counts`."""
     RETIRED = 11
     """Clients had time to hear that they are to go elsewhere."""
     FIND = 12
-    """Has the home a model of this name, of which it has not said so? Answered with ANSWER: a byte, 0 or 1."""
+    """Has the shard a model of this name, of which it has not said so? Answered with ANSWER: a byte, 0 or 1."""
     LEFT = 13
-    """Nothing is asked any more of models that the home was to part with: their names."""
+    """Nothing is asked any more of models that the shard was to part with: their names."""
     PROOF = 14
-    """That the front knows the secret: a number, and the home's answered."""
-    # from a home
+    """That the frontend knows the secret: a number, and the shard's answered."""
+    # from a shard
     CHALLENGE = 17
     """A number that is to be answered, before anything else is said."""
     PROVEN = 18
-    """That the home knows the secret."""
+    """That the shard knows the secret."""
     HELLO = 19
     """Calls may come: a `Hello`."""
     WANT = 20
@@ -90,17 +90,17 @@ class Kind(IntEnum):
     RETIRE_HTTP = 29
     """The same for those over HTTP."""
     STOP = 30
-    """The front is to end."""
+    """The frontend is to end."""
     SERVES = 31
-    """What is asked of this home: a `Serves`."""
+    """What is asked of this shard: a `Serves`."""
     AWAY = 32
-    """The home ends and comes back: so many milliseconds, as of `size_of`, what is asked of it is to wait."""
+    """The shard ends and comes back: so many milliseconds, as of `size_of`, what is asked of it is to wait."""
     RELOAD = 33
-    """The configuration was taken up: so it is to be by the front."""
+    """The configuration was taken up: so it is to be by the frontend."""
 
 
 class Hello(msgspec.Struct):
-    """What a home serves."""
+    """What a shard serves."""
 
     serves_http: bool
     """Whether clients come in over HTTP, too."""
@@ -109,16 +109,16 @@ class Hello(msgspec.Struct):
 
 
 class Serves(msgspec.Struct):
-    """Which models a home has."""
+    """Which models a shard has."""
 
     models: frozenset[str]
     """Models that it is asked for."""
     leaving: frozenset[str]
-    """Models that it answers for until another home does, and then parts with."""
+    """Models that it answers for until another shard does, and then parts with."""
 
 
 class Counts(msgspec.Struct):
-    """What a front says of itself, twice a second."""
+    """What a frontend says of itself, twice a second."""
 
     connections: dict[str, int]
     """How many are open, by protocol."""
@@ -154,7 +154,7 @@ class Ask(msgspec.Struct, array_like=True):
     body: bytes | None
     """The whole body where it is short; None: it comes by and by."""
     is_page: bool = False
-    """Whether it is for the home's metrics page, not for the server of models."""
+    """Whether it is for the shard's metrics page, not for the server of models."""
 
 
 class Start(msgspec.Struct, array_like=True):

@@ -1,4 +1,4 @@
-"""One connection between a front and its home: frames, in order, either way."""
+"""One connection between a frontend and its shard: frames, in order, either way."""
 
 import asyncio
 import socket
@@ -103,7 +103,7 @@ class Link(asyncio.Protocol):
             if data:
                 self._read(self._rest + data if self._rest else data)
         except Exception as error:
-            faults.report("a link between a front and its home", error)
+            faults.report("a link between a frontend and its shard", error)
             self.abort()
 
     def _read(self, data: bytes) -> None:

@@ -1,4 +1,5 @@
-"""What clients ask, as a front passes it on to the home that it concerns: a gRPC call, an HTTP request, a stream."""
+"""What clients ask, as a frontend passes it on to the shard that it concerns: a gRPC call, an HTTP request, a
+stream."""
 
 import asyncio
 from collections import deque
@@ -10,25 +11,25 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.frontends import frames
 from tidegate_proxy.frontends.frames import INLINE, STREAM, Kind
-from tidegate_proxy.frontends.home_line import HomeLine, failure_in
+from tidegate_proxy.frontends.shard_connection import ShardConnection, failure_in
 from tidegate_proxy.messages.request import PassedThrough
 from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.servers.http.interface import NAMES, Message, Receive, Scope, Send
 from tidegate_proxy.transport.interface import Call
 
 if TYPE_CHECKING:
-    from tidegate_proxy.frontends.front import Front
+    from tidegate_proxy.frontends.frontend import Frontend
 
 
 class RelayedCall:
-    """One call that is for one home. What that says of it comes to `take`."""
+    """One call that is for one shard. What that says of it comes to `take`."""
 
-    __slots__ = ("_call", "_first", "_home", "_homes", "_number")
+    __slots__ = ("_call", "_first", "_number", "_shard", "_shards")
 
-    def __init__(self, homes: "Front", call: Call, body_timeout_s: float | None) -> None:
-        self._homes = homes
+    def __init__(self, shards: "Frontend", call: Call, body_timeout_s: float | None) -> None:
+        self._shards = shards
         self._call = call
-        self._home: HomeLine | None = None
+        self._shard: ShardConnection | None = None
         self._first: bytes | None = None
         """Its first message, until it begins."""
         self._number = 0
@@ -39,7 +40,7 @@ class RelayedCall:
             call.receive(self._received_first, body_timeout_s)
 
     def take(self, kind: int, payload: bytes) -> None:
-        """What the home says."""
+        """What the shard says."""
         if kind == Kind.ANSWER:
             self._over()
             self._call.answer(payload)
@@ -58,32 +59,32 @@ class RelayedCall:
         self._call.end(failure.code, failure.details, failure.refusal)
 
     def again(self) -> None:
-        """Begin, at the home that has its model now."""
-        self._home = None
+        """Begin, at the shard that has its model now."""
+        self._shard = None
         if not self._call.gone:
-            model = first_string(self._first or b"") if self._homes.are_several else ""
-            self._homes.find(model, self._begin, self.fail)
+            model = first_string(self._first or b"") if self._shards.are_several else ""
+            self._shards.find(model, self._begin, self.fail)
 
-    def _begin(self, home: HomeLine) -> None:
+    def _begin(self, shard: ShardConnection) -> None:
         call, message = self._call, self._first
         if call.gone:
             return
-        self._home = home
-        self._number = home.begin(self)
+        self._shard = shard
+        self._number = shard.begin(self)
         if not self._number:  # it was told, or will be
             return
         self._first = None
         inline = message if message is not None and len(message) <= INLINE else None
         opening = frames.call(call.method, call.peer(), call.metadata, call.remaining_s(), inline)
-        home.send(Kind.CALL, self._number, opening)
+        shard.send(Kind.CALL, self._number, opening)
         if message is not None and inline is None:
-            home.send(Kind.MESSAGE, self._number, message)
+            shard.send(Kind.MESSAGE, self._number, message)
         elif message is None and call.method != STREAM:
-            home.send(Kind.CLOSED, self._number)
+            shard.send(Kind.CLOSED, self._number)
 
     def _over(self) -> None:
-        if self._home:
-            self._home.over(self._number)
+        if self._shard:
+            self._shard.over(self._number)
 
     def _received_first(self, message: bytes | None) -> None:
         """The first message; None: there is none."""
@@ -92,32 +93,32 @@ class RelayedCall:
 
     def _received(self, message: bytes | None) -> None:
         """A further message; None: there is none."""
-        if not self._home:
+        if not self._shard:
             return
         if message is None:
-            self._home.send(Kind.CLOSED, self._number)
+            self._shard.send(Kind.CLOSED, self._number)
         else:
-            self._home.send(Kind.MESSAGE, self._number, message)
+            self._shard.send(Kind.MESSAGE, self._number, message)
 
     def _sent(self, _nothing: object) -> None:
-        if self._home:
-            self._home.send(Kind.TAKEN, self._number)
+        if self._shard:
+            self._shard.send(Kind.TAKEN, self._number)
 
     def _gone(self) -> None:
-        if not self._home:
+        if not self._shard:
             return
         if self._number:
-            self._home.over(self._number)
-            self._home.send(Kind.GONE, self._number)
+            self._shard.over(self._number)
+            self._shard.send(Kind.GONE, self._number)
         else:
-            self._home.forget(self)
+            self._shard.forget(self)
 
 
 _PASSED_ON: Final = ("method", "path", "raw_path", "query_string", "root_path", "scheme", "http_version")
 
 
-class HomeLost(Exception):
-    """The home ended while a request was under way, or was not there."""
+class ShardLost(Exception):
+    """The shard ended while a request was under way, or was not there."""
 
     def __init__(self, failure: RequestFailed) -> None:
         super().__init__(failure.details)
@@ -129,12 +130,12 @@ class RelayedExchange:
     """One request and its response."""
 
     def __init__(
-        self, homes: "Front", model: str, scope: Scope, receive: Receive, send: Send, *, is_page: bool = False
+        self, shards: "Frontend", model: str, scope: Scope, receive: Receive, send: Send, *, is_page: bool = False
     ) -> None:
         """`model`: the one that it is about; "": none. `is_page`: whether it is for the page of the metrics."""
-        self._homes = homes
+        self._shards = shards
         self._model = model
-        self._home: HomeLine | None = None
+        self._shard: ShardConnection | None = None
         self._is_page = is_page
         self._scope = scope
         self._receive = receive
@@ -142,9 +143,9 @@ class RelayedExchange:
         self._number = 0
         self._body: bytes | None = None
         self._said: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
-        """What the home says."""
+        """What the shard says."""
         self._wanted = asyncio.Semaphore(0)
-        """Parts of the body that the home asks for."""
+        """Parts of the body that the shard asks for."""
         self._client_left = False
         self._failure: RequestFailed | None = None
         """Why it is not answered."""
@@ -152,7 +153,7 @@ class RelayedExchange:
         """Whether the client has been sent something of its answer."""
 
     async def run(self) -> None:
-        """Pass it on, and the answer back. Raises HomeLost."""
+        """Pass it on, and the answer back. Raises ShardLost."""
         self._body = await self._short_body()
         if self._client_left:
             return
@@ -162,34 +163,34 @@ class RelayedExchange:
             await self._answer()
         finally:
             reading.cancel()
-            if self._home:
-                self._home.forget(self)
-                self._home.over(self._number)
+            if self._shard:
+                self._shard.forget(self)
+                self._shard.over(self._number)
 
     def again(self) -> None:
-        """Begin, at the home that has its model now."""
-        self._home = None
-        self._homes.find(self._model, self._begin, self.fail)
+        """Begin, at the shard that has its model now."""
+        self._shard = None
+        self._shards.find(self._model, self._begin, self.fail)
 
-    def _begin(self, home: HomeLine) -> None:
+    def _begin(self, shard: ShardConnection) -> None:
         if self._client_left or self._failure:
             return
-        self._home = home
-        self._number = home.begin(self)
+        self._shard = shard
+        self._number = shard.begin(self)
         if self._number:
-            home.send(Kind.ASK, self._number, frames.encode((scope_of(self._scope), self._body, self._is_page)))
+            shard.send(Kind.ASK, self._number, frames.encode((scope_of(self._scope), self._body, self._is_page)))
 
     def take(self, kind: int, payload: bytes) -> None:
-        """What the home says."""
+        """What the shard says."""
         self._said.put_nowait((kind, payload))
 
     def fail(self, failure: RequestFailed) -> None:
-        """The home is no more."""
+        """The shard is no more."""
         self._failure = failure
         self._said.put_nowait((0, b""))
 
     async def _short_body(self) -> bytes | None:
-        """The whole body where it is said to be short; None where the home asks for it part by part."""
+        """The whole body where it is said to be short; None where the shard asks for it part by part."""
         length = next((value for name, value in self._scope["headers"] if name == b"content-length"), None)
         if length is None:
             is_chunked = any(name == b"transfer-encoding" for name, _ in self._scope["headers"])
@@ -226,8 +227,8 @@ class RelayedExchange:
         self._said.put_nowait((Kind.GONE, b""))
 
     def _tell(self, kind: Kind, payload: bytes = b"") -> None:
-        if self._home and self._number:
-            self._home.send(kind, self._number, payload)
+        if self._shard and self._number:
+            self._shard.send(kind, self._number, payload)
 
     async def _answer(self) -> None:
         while True:
@@ -248,11 +249,11 @@ class RelayedExchange:
             elif self._client_left:
                 return
             else:
-                raise HomeLost(self._failure) if self._failure else ConnectionError("the home broke the answer off")
+                raise ShardLost(self._failure) if self._failure else ConnectionError("the shard broke the answer off")
 
 
 def scope_of(scope: Scope) -> dict[str, Any]:
-    """What of ASGI's scope a home is told."""
+    """What of ASGI's scope a shard is told."""
     told = {name: scope[name] for name in _PASSED_ON if name in scope}
     return told | {"client": scope.get("client"), "headers": scope["headers"], NAMES: scope.get(NAMES)}
 
@@ -261,24 +262,24 @@ _OK = grpc.StatusCode.OK
 
 
 class RelayedStream:
-    """One stream of a client. Its messages are read one at a time, each when the home of the one before has taken it.
+    """One stream of a client. Its messages are read one at a time, each when the shard of the one before has taken it.
 
-    A request whose home is lost is answered with an error of its own, as Triton does in streams; where a home is lost
+    A request whose shard is lost is answered with an error of its own, as Triton does in streams; where a shard is lost
     that the stream has begun at, what was under way there cannot be told apart, and the stream ends.
     """
 
-    def __init__(self, homes: "Front", call: Call) -> None:
-        self._homes = homes
+    def __init__(self, shards: "Frontend", call: Call) -> None:
+        self._shards = shards
         self._call = call
-        self._parts: dict[HomeLine, _Part] = {}
+        self._parts: dict[ShardConnection, _Part] = {}
         self._outbox: deque[tuple[_Part | None, bytes]] = deque()
-        """Answers that wait until the client has taken those before, and the home that is told when it has."""
+        """Answers that wait until the client has taken those before, and the shard that is told when it has."""
         self._is_sending = False
         self._client_done = False
         self._end: RequestFailed | None = None
         """How it ends once nothing is under way."""
-        if home := homes.any_home():  # which knows of it then, and ends it when all ends
-            self._begin_at(home, None)
+        if shard := shards.any_shard():  # which knows of it then, and ends it when all ends
+            self._begin_at(shard, None)
         call.when_gone(self._gone)
         self._read()
 
@@ -294,22 +295,22 @@ class RelayedStream:
             return
         self._client_done = True
         for part in self._parts.values():
-            part.home.send(Kind.CLOSED, part.number)
+            part.shard.send(Kind.CLOSED, part.number)
         self._end_if_done()
 
     def _send_on(self, message: bytes) -> None:
-        def then(home: HomeLine) -> None:
-            part = self._parts.get(home) or self._begin_at(home, message)
+        def then(shard: ShardConnection) -> None:
+            part = self._parts.get(shard) or self._begin_at(shard, message)
             if part:
                 part.pass_on(message)
 
-        self._homes.find(first_string(message), then, lambda failure: self.refuse(message, failure))
+        self._shards.find(first_string(message), then, lambda failure: self.refuse(message, failure))
 
-    def _begin_at(self, home: HomeLine, message: bytes | None) -> "_Part | None":
-        part = _Part(self, self._call, home)
+    def _begin_at(self, shard: ShardConnection, message: bytes | None) -> "_Part | None":
+        part = _Part(self, self._call, shard)
         if not part.begin(message):
             return None  # it is told, or will be
-        self._parts[home] = part
+        self._parts[shard] = part
         return part
 
     def passed_on(self) -> None:
@@ -317,12 +318,12 @@ class RelayedStream:
         self._read()
 
     def again(self, message: bytes) -> None:
-        """A message whose home was away: now it may be there."""
+        """A message whose shard was away: now it may be there."""
         if not self._call.gone and self._end is None:
             self._send_on(message)
 
     def refuse(self, message: bytes, failure: RequestFailed) -> None:
-        """A request goes to no home."""
+        """A request goes to no shard."""
         refused = service_pb2.ModelStreamInferResponse(error_message=failure.details)
         refused.infer_response.id = PassedThrough.of(message).id
         self._call.release(len(message))
@@ -348,22 +349,22 @@ class RelayedStream:
 
     def _sent(self, part: "_Part | None") -> None:
         if part and part.number:
-            part.home.send(Kind.TAKEN, part.number)
+            part.shard.send(Kind.TAKEN, part.number)
         self._send()
 
     # Its end -----------------------------------------------------------------------------------------------------
 
     def part_ended(self, part: "_Part", how: RequestFailed) -> None:
-        """A home has ended its part."""
-        self._parts.pop(part.home, None)
-        if how.code is not _OK and not part.home.is_leaving:
+        """A shard has ended its part."""
+        self._parts.pop(part.shard, None)
+        if how.code is not _OK and not part.shard.is_leaving:
             self.fail(how)
-        else:  # what it had to say is said; further requests find another home, or the same when it is back
+        else:  # what it had to say is said; further requests find another shard, or the same when it is back
             self._end_if_done()
 
     def lose(self, part: "_Part") -> None:
-        """A home is lost that had nothing of it."""
-        self._parts.pop(part.home, None)
+        """A shard is lost that had nothing of it."""
+        self._parts.pop(part.shard, None)
         self._end_if_done()
 
     def fail(self, failure: RequestFailed) -> None:
@@ -393,10 +394,10 @@ class RelayedStream:
 
 
 class _Part:
-    """The stream at one home."""
+    """The stream at one shard."""
 
-    def __init__(self, stream: RelayedStream, call: Call, home: HomeLine) -> None:
-        self.home = home
+    def __init__(self, stream: RelayedStream, call: Call, shard: ShardConnection) -> None:
+        self.shard = shard
         self.number = 0
         self._stream = stream
         self._call = call
@@ -404,20 +405,20 @@ class _Part:
         self._is_used = False
         """Whether it has been given any message."""
         self._message: bytes | None = None
-        """What is passed on when the home wants it."""
+        """What is passed on when the shard wants it."""
 
     def begin(self, message: bytes | None) -> bool:
-        """Whether it could, for this message; else that is told, now or when the home is back."""
+        """Whether it could, for this message; else that is told, now or when the shard is back."""
         self._message = message
-        self.number = self.home.begin(self)
+        self.number = self.shard.begin(self)
         if self.number:
             call = self._call
             opening = frames.call(call.method, call.peer(), call.metadata, call.remaining_s(), None)
-            self.home.send(Kind.CALL, self.number, opening)
+            self.shard.send(Kind.CALL, self.number, opening)
         return bool(self.number)
 
     def pass_on(self, message: bytes) -> None:
-        """The next message for this home."""
+        """The next message for this shard."""
         self._message = message
         if self._wants:
             self._give()
@@ -425,11 +426,11 @@ class _Part:
     def _give(self) -> None:
         assert self._message is not None, "it is there"
         message, self._message, self._wants, self._is_used = self._message, None, False, True
-        self.home.send(Kind.MESSAGE, self.number, message)
+        self.shard.send(Kind.MESSAGE, self.number, message)
         self._stream.passed_on()
 
     def take(self, kind: int, payload: bytes) -> None:
-        """What the home says."""
+        """What the shard says."""
         if kind == Kind.SEND:
             self._stream.answer(self, payload)
         elif kind == Kind.WANT:
@@ -439,7 +440,7 @@ class _Part:
         elif kind == Kind.RELEASE:
             self._call.release(frames.size_of(payload))
         elif kind == Kind.END:
-            self.home.over(self.number)
+            self.shard.over(self.number)
             self.number = 0
             message, self._message = self._message, None
             self._stream.part_ended(self, failure_in(payload))
@@ -447,7 +448,7 @@ class _Part:
                 self._stream.again(message)
 
     def fail(self, failure: RequestFailed) -> None:
-        """The home is lost, or was not there."""
+        """The shard is lost, or was not there."""
         begun, self.number = bool(self.number), 0
         if self._is_used:
             self._stream.fail(failure)
@@ -458,14 +459,14 @@ class _Part:
             self._stream.refuse(self._message, failure)
 
     def again(self) -> None:
-        """The home was away."""
+        """The shard was away."""
         if self._message is not None:
             self._stream.again(self._message)
 
     def leave(self) -> None:
         """Nobody waits for it any more."""
         if self.number:
-            self.home.over(self.number)
-            self.home.send(Kind.GONE, self.number)
+            self.shard.over(self.number)
+            self.shard.send(Kind.GONE, self.number)
         else:
-            self.home.forget(self)
+            self.shard.forget(self)

@@ -1,4 +1,4 @@
-"""What clients of fronts ask, as the home sees it: a gRPC call, an HTTP request."""
+"""What clients of frontends ask, as the shard sees it: a gRPC call, an HTTP request."""
 
 import asyncio
 from collections import deque
@@ -16,14 +16,15 @@ from tidegate_proxy.transport.client_bounds import TOO_MUCH
 from tidegate_proxy.transport.interface import Metadata
 
 if TYPE_CHECKING:
-    from tidegate_proxy.frontends.home import FrontLink
+    from tidegate_proxy.frontends.shard import FrontendLink
 
 
 _OK: Final = grpc.StatusCode.OK
 
 
 class RemoteCall:
-    """One RPC; a `transport.Call`. Its client's deadline, messages' limits and their time are the front's to keep."""
+    """One RPC; a `transport.Call`. Its client's deadline, messages' limits and their time are the frontend's to
+    keep."""
 
     __slots__ = (
         "_comes",
@@ -44,7 +45,7 @@ class RemoteCall:
     )
 
     def __init__(
-        self, line: "FrontLink", number: int, opening: Opening, remaining_s: float | None, *, comes: bool
+        self, line: "FrontendLink", number: int, opening: Opening, remaining_s: float | None, *, comes: bool
     ) -> None:
         """`comes`: whether its first message is sent unasked."""
         self.method = opening.method
@@ -157,7 +158,7 @@ class RemoteCall:
             self._leave()
 
     def leave(self) -> None:
-        """The client gave up, or its front is no more."""
+        """The client gave up, or its frontend is no more."""
         if self._ended:
             return
         self._end()
@@ -193,7 +194,7 @@ _DISCONNECTED: Final[Message] = {"type": "http.disconnect"}
 class RemoteExchange:
     """One request and its response: what ASGI calls `receive` and `send`, by frames."""
 
-    def __init__(self, line: "FrontLink", number: int, ask: Ask) -> None:
+    def __init__(self, line: "FrontendLink", number: int, ask: Ask) -> None:
         self.scope: Scope = {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, **ask.scope}
         client = self.scope.get("client")
         self.scope["client"] = tuple(client) if client else None
@@ -281,7 +282,7 @@ class RemoteExchange:
             self._waiting.set_result(None)
 
     def leave(self) -> None:
-        """The client gave up, or its front is no more."""
+        """The client gave up, or its frontend is no more."""
         self._ended = True
         self._gone.set()
         self.taken()

@@ -1,4 +1,4 @@
-"""Starts homes and fronts, each a process, and starts anew those that end.
+"""Starts shards and frontends, each a process, and starts anew those that end.
 
 It is forked off before anything runs, holds the ports, and does nothing but wait: it has no event loop and no threads,
 so that it may fork whenever one of its processes is lost.
@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
-HOME, FRONT = "tidegate-home", "tidegate-front"
-"""What `ps` and `top` call the processes."""
+SHARD, FRONTEND = "tidegate-shard", "tidegate-front"
+"""What `ps` and `top` call the processes (Linux keeps 15 bytes)."""
 ALL_END: Final = signal.SIGINT
-"""What the homes are sent when all is to end. SIGTERM, from anybody else, is meant for one process alone."""
+"""What the shards are sent when all is to end. SIGTERM, from anybody else, is meant for one process alone."""
 _SIGNALS: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOOK_S: Final = 60.0
 """How often it wakes where nothing happens."""
 _LAST_WORDS_S: Final = 3.0
-"""How long fronts have to end when their home has."""
+"""How long frontends have to end when their shard has."""
 
 
 class _Child:
@@ -73,45 +73,45 @@ Run = Callable[[Path], int]
 """What a process does, given a path; its exit status."""
 
 
-RunFront = Callable[[Path, Sequence[Path]], int]
-"""What a front does, given the folder of all, and the sockets of the homes; its exit status."""
+RunFrontend = Callable[[Path, Sequence[Path]], int]
+"""What a frontend does, given the folder of all, and the sockets of the shards; its exit status."""
 
 
-def supervise(run_homes: Sequence[Run], run_front: RunFront, fronts: int) -> int:
-    """Keep homes and so many fronts alive until a signal says to stop, or a home cannot serve; the exit status.
+def supervise(run_shards: Sequence[Run], run_frontend: RunFrontend, frontends: int) -> int:
+    """Keep shards and so many frontends alive until a signal says to stop, or a shard cannot serve; the exit status.
 
-    SIGTERM and SIGINT have the homes end, and these the fronts; SIGHUP has the homes read the configuration again, and
-    these the fronts. Where there are no homes, the fronts are told.
+    SIGTERM and SIGINT have the shards end, and these the frontends; SIGHUP has the shards read the configuration again,
+    and these the frontends. Where there are no shards, the frontends are told.
 
     Args:
-        run_homes: each serves, given the socket where fronts find it, which is there when it is ready.
-        run_front: has clients, given the folder of all sockets, where something may be kept for who comes after it,
-            and the sockets of all homes.
-        fronts: how many.
+        run_shards: each serves, given the socket where frontends find it, which is there when it is ready.
+        run_frontend: has clients, given the folder of all sockets, where something may be kept for who comes after it,
+            and the sockets of all shards.
+        frontends: how many.
     """
-    folder = Path(tempfile.mkdtemp(prefix="tidegate-fronts-"))
+    folder = Path(tempfile.mkdtemp(prefix="tidegate-frontends-"))
     try:
-        return _Supervisor(folder, run_homes, run_front, fronts).run()
+        return _Supervisor(folder, run_shards, run_frontend, frontends).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Supervisor:
-    def __init__(self, folder: Path, run_homes: Sequence[Run], run_front: RunFront, fronts: int) -> None:
-        sockets = [folder / f"home{number}" for number in range(len(run_homes))]
-        names = ["the home"] if len(sockets) == 1 else [f"home {number}" for number in range(len(sockets))]
-        titles = [HOME] if len(sockets) == 1 else [f"{HOME}-{number}" for number in range(len(sockets))]
-        homes = [
+    def __init__(self, folder: Path, run_shards: Sequence[Run], run_frontend: RunFrontend, frontends: int) -> None:
+        sockets = [folder / f"shard{number}" for number in range(len(run_shards))]
+        names = ["the shard"] if len(sockets) == 1 else [f"shard {number}" for number in range(len(sockets))]
+        titles = [SHARD] if len(sockets) == 1 else [f"{SHARD}-{number}" for number in range(len(sockets))]
+        shards = [
             _Child(name, title, partial(run, socket), folder)
-            for name, title, run, socket in zip(names, titles, run_homes, sockets, strict=True)
+            for name, title, run, socket in zip(names, titles, run_shards, sockets, strict=True)
         ]
-        self._fronts = [
-            _Child(f"front {number}", FRONT, partial(run_front, folder, sockets), folder)
-            for number in range(1, fronts + 1)
+        self._frontends = [
+            _Child(f"frontend {number}", FRONTEND, partial(run_frontend, folder, sockets), folder)
+            for number in range(1, frontends + 1)
         ]
-        self._socket_of = dict(zip(homes, sockets, strict=True))
-        self._children = [*homes, *self._fronts]
-        self._told = homes or self._fronts
+        self._socket_of = dict(zip(shards, sockets, strict=True))
+        self._children = [*shards, *self._frontends]
+        self._told = shards or self._frontends
         """Whoever is told what all are to do."""
         self._stopping = False
         self._status = 0
@@ -168,7 +168,7 @@ class _Supervisor:
     def _finish(self, status: int) -> int:
         """End what still runs."""
         running = [child for child in self._children if child.pid]
-        if not self._stopping:  # a home has never served
+        if not self._stopping:  # a shard has never served
             for child in running:
                 _send(child, signal.SIGTERM)
         give_up = time.monotonic() + _LAST_WORDS_S

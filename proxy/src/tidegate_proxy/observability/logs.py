@@ -48,7 +48,7 @@ def configure_logs(log_format: LogFormat = "text", level: str | int = "INFO") ->
 
 
 def sign(**fields: int) -> None:
-    """Have every line that this process logs carry these fields, e.g. home=1, as those of others go the same way."""
+    """Have every line that this process logs carry these fields, e.g. shard=1, as those of others go the same way."""
 
     def signed(record: logging.LogRecord) -> bool:
         vars(record).update(fields)

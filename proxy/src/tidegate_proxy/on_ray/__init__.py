@@ -1,11 +1,11 @@
-"""A deployment on a cluster of Ray (`tidegate up --ray`): its Tritons, homes and fronts are actors on Ray's nodes.
+"""A deployment on a cluster of Ray (`tidegate up --ray`): its Tritons, shards and frontends are actors on Ray's nodes.
 
 Ray says where each is; this process, the driver, starts them, sees when one is lost, has it started anew wherever Ray
 finds room, and tells the others its new address. Decision 74 says why it is done so.
 
-    plan          what is to be placed: devices with their Tritons, homes, fronts, and what each takes of a node
-      parting       a layout parted among homes
-    documents     the configuration that each home and each front is given
+    plan          what is to be placed: devices with their Tritons, shards, frontends, and what each takes of a node
+      parting       a layout parted among shards
+    documents     the configuration that each shard and each frontend is given
     files         the files that go with them, through Ray's object store
     actors        what runs on the nodes
       own_folder    their folders there

@@ -46,10 +46,10 @@ class Started:
     """What runs beside an actor."""
 
     pid: int = 0
-    """The process of a home or a front."""
+    """The process of a shard or a frontend."""
     workers: tuple[RunningWorker, ...] = ()
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """Where fronts find a home, as `home`; where clients find a front, as `grpc`, `http` and `metrics`."""
+    """Where frontends find a shard, as `shard`; where clients find a frontend, as `grpc`, `http` and `metrics`."""
 
 
 class _OnNode:
@@ -125,7 +125,7 @@ class TritonsActor(_OnNode):
 
 
 class RoleActor(_OnNode):
-    """A home, or a front with one process or several."""
+    """A shard, or a frontend with one process or several."""
 
     def __init__(self, role: str) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class RoleActor(_OnNode):
         """The number of its document."""
 
     def address(self) -> str:
-        """Where a home can listen for fronts."""
+        """Where a shard can listen for frontends."""
         return f"{self._place.host}:{free_port(self._place.host)}"
 
     def start(
@@ -158,8 +158,8 @@ class RoleActor(_OnNode):
         except (RoleNotStarted, OSError) as error:
             self._remove_folder()
             raise NotStarted(str(error)) from None
-        if self._name == "home":
-            return Started(pid=self._role.pid, addresses={"home": document["homes"][0]["address"]})
+        if self._name == "shard":
+            return Started(pid=self._role.pid, addresses={"shard": document["shards"][0]["address"]})
         said = {name.lower(): address.removesuffix("/metrics") for name, address in self._role.announced.items()}
         addresses = {name: seen_from_elsewhere(address, self._place.host) for name, address in said.items()}
         return Started(pid=self._role.pid, addresses=addresses)
@@ -184,5 +184,5 @@ class RoleActor(_OnNode):
 
 
 def address_of(worker: RunningWorker) -> TritonAddress:
-    """Where a home finds a Triton."""
+    """Where a shard finds a Triton."""
     return TritonAddress(grpc=worker.grpc, http=worker.http, metrics=worker.metrics, worker=worker.name)

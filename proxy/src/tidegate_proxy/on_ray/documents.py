@@ -1,4 +1,5 @@
-"""The configuration of each home and each front on Ray: the deployment's, with the addresses where things are now."""
+"""The configuration of each shard and each frontend on Ray: the deployment's, with the addresses where things are
+now."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,8 @@ from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.on_ray.plan import RayPlan
 
 SECRET_FILE: Final = "links.secret"  # noqa: S105 - a file's name
-_HOME_LAYOUT: Final = "layout.of-home.json"
-_OURS: Final = ("tritons", "layout", "homes", "plan")
+_SHARD_LAYOUT: Final = "layout.of-shard.json"
+_OURS: Final = ("tritons", "layout", "shards", "plan")
 """Fields that are said anew."""
 _OF_TRITON: Final = ("tls", "headers")
 """What the deployment's configuration may say of a Triton beside where it is."""
@@ -36,34 +37,35 @@ class Documents:
         self._told_of = {triton["worker"]: triton for triton in given["tritons"] if isinstance(triton, dict)}
         self._rest = {name: value for name, value in given.items() if name not in _OURS}
         self._rest |= {
-            "fronts": max(1, config.fronts),
+            "frontends": max(1, config.frontends),
             "links": {"secret_file": SECRET_FILE, "hold_s": config.links.hold_s},
         }
 
-    def of_home(self, tritons: Mapping[str, TritonAddress], address: str) -> Document:
-        """A home's, which is the only one that it knows of. `tritons`: by worker; `address`: where fronts find it."""
-        home = {
+    def of_shard(self, tritons: Mapping[str, TritonAddress], address: str) -> Document:
+        """A shard's, which is the only one that it knows of. `tritons`: by worker; `address`: where frontends find
+        it."""
+        shard = {
             "tritons": [
                 {name: value for name, value in self._told_of.get(worker, {}).items() if name in _OF_TRITON}
                 | {"worker": worker, "grpc": triton.grpc, "http": triton.http, "metrics": triton.metrics}
                 for worker, triton in tritons.items()
             ],
-            "layout": _HOME_LAYOUT,
+            "layout": _SHARD_LAYOUT,
             "address": address,
         }
-        # Clients are with the fronts; its own metrics page is for its node alone.
-        return {**self._rest, "homes": [home], "listen": {**self._listen, "metrics": "127.0.0.1:0"}}
+        # Clients are with the frontends; its own metrics page is for its node alone.
+        return {**self._rest, "shards": [shard], "listen": {**self._listen, "metrics": "127.0.0.1:0"}}
 
-    def of_front(self, homes: Sequence[str]) -> Document:
-        """A front's. `homes`: where they are."""
-        # Every home has to name a Triton, and a front asks none.
-        named = [{"tritons": [address], "address": address} for address in homes]
-        return {**self._rest, "homes": named, "listen": {**self._listen, "reuse_port": True}}
+    def of_frontend(self, shards: Sequence[str]) -> Document:
+        """A frontend's. `shards`: where they are."""
+        # Every shard has to name a Triton, and a frontend asks none.
+        named = [{"tritons": [address], "address": address} for address in shards]
+        return {**self._rest, "shards": named, "listen": {**self._listen, "reuse_port": True}}
 
 
-def files_of_home(layout: Layout) -> dict[str, bytes]:
-    """What a home's document names beside the deployment's files."""
-    return {_HOME_LAYOUT: json.dumps(layout.model_dump(mode="json")).encode()}
+def files_of_shard(layout: Layout) -> dict[str, bytes]:
+    """What a shard's document names beside the deployment's files."""
+    return {_SHARD_LAYOUT: json.dumps(layout.model_dump(mode="json")).encode()}
 
 
 def named_files(config: ServeConfig) -> tuple[Path, ...]:

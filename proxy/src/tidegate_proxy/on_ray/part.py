@@ -1,4 +1,4 @@
-"""One of those that Ray is to place: a device's Tritons, a home or a front, and how far it is."""
+"""One of those that Ray is to place: a device's Tritons, a shard or a frontend, and how far it is."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -21,7 +21,7 @@ class Phase(Enum):
     PLACING = auto()
     """Ray looks for a node."""
     FINDING = auto()
-    """A home looks for an address on its node."""
+    """A shard looks for an address on its node."""
     PLACED = auto()
     """It waits for what it needs."""
     STARTING = auto()
@@ -34,11 +34,11 @@ class Part:
 
     name: str
     takes: Takes
-    home: int = 0
-    """The number of a home, or of a device's home."""
+    shard: int = 0
+    """The number of a shard, or of a device's shard."""
     device: DevicePlan | None = None
-    """None: a home or a front."""
-    is_front: bool = False
+    """None: a shard or a frontend."""
+    is_frontend: bool = False
     phase: Phase = Phase.ABSENT
     actor: Any = None
     place: Place | None = None
@@ -46,7 +46,7 @@ class Part:
     started: Started | None = None
     """What runs, or ran last."""
     address: str = ""
-    """Where fronts find a home, from when it starts."""
+    """Where frontends find a shard, from when it starts."""
     is_outdated: bool = False
     """Whether what it was started with is not true any more."""
     lost_at: float | None = None
@@ -61,9 +61,9 @@ class Part:
     _wait_s: float = _WAIT_S[0]
 
     @property
-    def is_home(self) -> bool:
+    def is_shard(self) -> bool:
         """Whether it schedules."""
-        return self.device is None and not self.is_front
+        return self.device is None and not self.is_frontend
 
     def enter(self, phase: Phase, now: float) -> None:
         """It is at another phase."""

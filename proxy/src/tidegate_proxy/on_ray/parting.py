@@ -1,18 +1,18 @@
-"""A layout parted among homes, each of which schedules a part of its models on workers of its own."""
+"""A layout parted among shards, each of which schedules a part of its models on workers of its own."""
 
 from collections.abc import Collection
 
 from tidegate.documents import Layout, LayoutWorker
 
 
-def part(layout: Layout, homes: int, started: Collection[str]) -> tuple[Layout, ...]:
-    """The layouts of at most so many homes, as even in their workers as can be; fewer where less can be parted.
+def part(layout: Layout, shards: int, started: Collection[str]) -> tuple[Layout, ...]:
+    """The layouts of at most so many shards, as even in their workers as can be; fewer where less can be parted.
 
     What one engine has to know of at once stays together: workers of one device, and all workers of one model.
     `started`: the names of the workers that there will be; models without any are in no layout.
     """
     groups = [group for group in _groups(layout) if any(worker.name in started for worker in group)]
-    members: list[list[LayoutWorker]] = [[] for _ in range(min(homes, len(groups)))]
+    members: list[list[LayoutWorker]] = [[] for _ in range(min(shards, len(groups)))]
     for group in sorted(groups, key=len, reverse=True):
         min(members, key=len).extend(group)
     return tuple(_of_workers(layout, [worker.name for worker in each]) for each in members)

@@ -22,7 +22,7 @@ class DevicePlan:
 
     name: str
     workers: tuple[DeployedWorker, ...]
-    home: int
+    shard: int
     takes: Takes
 
 
@@ -33,11 +33,11 @@ class RayPlan:
     deployment: DeploymentPlan
     devices: tuple[DevicePlan, ...]
     layouts: tuple[Layout, ...]
-    """The layout of each home."""
-    fronts: int
+    """The layout of each shard."""
+    frontends: int
 
 
-def plan_for_ray(deployment: DeploymentPlan, homes: int, fronts: int, takes: Sequence[str]) -> RayPlan:
+def plan_for_ray(deployment: DeploymentPlan, shards: int, frontends: int, takes: Sequence[str]) -> RayPlan:
     """What there is to place. `takes`: as on the command line. Raises DeploymentError, ConfigError, DocumentError."""
     config = deployment.config
     file = str(deployment.folder / PROXY_FILE)
@@ -45,8 +45,8 @@ def plan_for_ray(deployment: DeploymentPlan, homes: int, fronts: int, takes: Seq
         WrongField(field, words)
         for field, words, is_given in (
             ("controller", "on Ray workers come and go as nodes do, not by it: leave it out", config.controller),
-            ("record", "it would go with the node of its home: leave it out", config.record),
-            ("links.tls", "Ray says where homes are, so no certificate can name them: leave it out", config.links.tls),
+            ("record", "it would go with the node of its shard: leave it out", config.record),
+            ("links.tls", "Ray says where shards are, so no certificate can name them: leave it out", config.links.tls),
             (
                 "links.secret_file",
                 "on Ray each start makes a secret of its own: leave it out",
@@ -60,8 +60,8 @@ def plan_for_ray(deployment: DeploymentPlan, homes: int, fronts: int, takes: Seq
         raise DocumentError(f"{file}: layout: it names none")
     amounts = _amounts(takes)
     workers = [each.worker for each in deployment.workers]
-    layouts = part(read_document(config.layout, Layout), homes, [worker.name for worker in workers])
-    home_of = {worker.name: number for number, layout in enumerate(layouts) for worker in layout.workers}
+    layouts = part(read_document(config.layout, Layout), shards, [worker.name for worker in workers])
+    shard_of = {worker.name: number for number, layout in enumerate(layouts) for worker in layout.workers}
     by_device: dict[str, list[DeployedWorker]] = {}
     for worker in workers:
         by_device.setdefault(f"{worker.device.node}/{worker.device.id}", []).append(worker)
@@ -73,8 +73,8 @@ def plan_for_ray(deployment: DeploymentPlan, homes: int, fronts: int, takes: Seq
                 f"worker {shares[0]!r} has a part of a GPU, and Ray lends whole ones alone: cut GPUs beforehand, start "
                 "Ray's nodes with a resource for each part (`ray start --resources ...`), and name that with --takes"
             )
-        devices.append(DevicePlan(name, tuple(those), home_of[those[0].name], wanted))
-    return RayPlan(deployment, tuple(devices), layouts, fronts)
+        devices.append(DevicePlan(name, tuple(those), shard_of[those[0].name], wanted))
+    return RayPlan(deployment, tuple(devices), layouts, frontends)
 
 
 def _amounts(takes: Sequence[str]) -> dict[str, Takes]:

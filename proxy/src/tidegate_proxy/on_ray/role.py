@@ -20,8 +20,8 @@ from tidegate_proxy.on_ray.documents import SECRET_FILE, Document
 
 _CONFIG: Final = "tidegate.yaml"
 _LAST_LINES: Final = 8
-_ANNOUNCED: Final = re.compile(r"^(home 0|gRPC|HTTP|metrics) +(\S+)")
-_SERVES: Final = {"home": "home 0", "front": "gRPC"}
+_ANNOUNCED: Final = re.compile(r"^(shard 0|gRPC|HTTP|metrics) +(\S+)")
+_SERVES: Final = {"shard": "shard 0", "frontend": "gRPC"}
 """The last of what each says when it serves, as `tidegate_proxy.commands.running` has it."""
 _KILL_AFTER_S: Final = 10.0
 """How much longer than its own limit it may take to end."""
@@ -35,7 +35,7 @@ class Role:
     """The process, from `start` to `stop`. What it writes goes on to this process's output, which Ray keeps."""
 
     def __init__(self, role: str, folder: Path) -> None:
-        """`role`: `home` or `front`; `folder`: where its configuration is, with the files that this names."""
+        """`role`: `shard` or `frontend`; `folder`: where its configuration is, with the files that this names."""
         self._role = role
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None
@@ -92,7 +92,7 @@ class Role:
 
     def _run(self) -> None:
         arguments = ["serve", str(self._folder / _CONFIG), "--role", self._role]
-        arguments += ["--home", "0"] if self._role == "home" else []
+        arguments += ["--shard", "0"] if self._role == "shard" else []
         try:
             process = subprocess.Popen(
                 [sys.executable, "-c", BEGIN, str(os.getpid()), *arguments],

@@ -88,9 +88,9 @@ def _state_of(supervisor: Supervisor) -> RunningState:
             name=part.name, node=part.place.host, pid=part.started.pid, addresses=dict(part.started.addresses)
         )
 
-    homes = tuple(running(part) for part in supervisor.parts if part.is_home)
-    fronts = tuple(running(part) for part in supervisor.parts if part.is_front)
-    for_clients = fronts[0].addresses
+    shards = tuple(running(part) for part in supervisor.parts if part.is_shard)
+    frontends = tuple(running(part) for part in supervisor.parts if part.is_frontend)
+    for_clients = frontends[0].addresses
     return RunningState(
         pid=os.getpid(),
         grpc=for_clients["grpc"],
@@ -102,6 +102,6 @@ def _state_of(supervisor: Supervisor) -> RunningState:
             if part.device and part.started and part.place
             for worker in part.started.workers
         ),
-        homes=homes,
-        fronts=fronts,
+        shards=shards,
+        frontends=frontends,
     )

@@ -12,7 +12,7 @@ from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.background import Tell
 from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_proxy.on_ray.actors import NotStarted, RoleActor, TritonsActor, address_of
-from tidegate_proxy.on_ray.documents import Document, Documents, files_of_home, named_files
+from tidegate_proxy.on_ray.documents import Document, Documents, files_of_shard, named_files
 from tidegate_proxy.on_ray.files import Files
 from tidegate_proxy.on_ray.part import Part, Phase
 from tidegate_proxy.on_ray.plan import ONE_CORE, RayPlan
@@ -24,7 +24,7 @@ _STOP_WITHIN_S: Final = 15.0
 """How long a part may take to end beyond what its own limit is."""
 _SUSPECT_S: Final = 20.0
 """How long a node is avoided that does not answer. Ray itself takes about 15 s to see that one is gone."""
-_FRONTS_LAST_S: Final = 2.0
+_FRONTENDS_LAST_S: Final = 2.0
 _STARTING_OR_RUNNING: Final = (Phase.STARTING, Phase.RUNNING)
 
 
@@ -51,9 +51,11 @@ class Supervisor:
         self._tell = tell
         self._documents = Documents(plan)
         self._files = Files(ray, plan.deployment.folder)
-        self._devices = [Part(f"device {each.name}", each.takes, each.home, each) for each in plan.devices]
-        self._homes = [Part(f"home {number}", ONE_CORE, number) for number in range(len(plan.layouts))]
-        self._fronts = [Part(f"front {number}", ONE_CORE, is_front=True) for number in range(1, plan.fronts + 1)]
+        self._devices = [Part(f"device {each.name}", each.takes, each.shard, each) for each in plan.devices]
+        self._shards = [Part(f"shard {number}", ONE_CORE, number) for number in range(len(plan.layouts))]
+        self._frontends = [
+            Part(f"frontend {number}", ONE_CORE, is_frontend=True) for number in range(1, plan.frontends + 1)
+        ]
         self._calls: dict[Any, Part] = {}
         """References to what is waited for."""
         self._numbers = count(1)
@@ -66,7 +68,7 @@ class Supervisor:
     @property
     def parts(self) -> Sequence[Part]:
         """All of them."""
-        return (*self._devices, *self._homes, *self._fronts)
+        return (*self._devices, *self._shards, *self._frontends)
 
     def start(self) -> None:
         """Start all, and return when clients are served. Raises DeploymentError for the first that does not start."""
@@ -82,11 +84,11 @@ class Supervisor:
             self._step()
 
     def stop(self) -> None:
-        """End all that runs: fronts, once what is under way is answered, then homes, then Tritons."""
+        """End all that runs: frontends, once what is under way is answered, then shards, then Tritons."""
         drain_s = self._plan.deployment.config.drain_s
         for parts, arguments, within_s in (
-            (self._fronts, (drain_s,), drain_s),
-            (self._homes, (_FRONTS_LAST_S,), _FRONTS_LAST_S),
+            (self._frontends, (drain_s,), drain_s),
+            (self._shards, (_FRONTENDS_LAST_S,), _FRONTENDS_LAST_S),
             (self._devices, (), 0.0),
         ):
             actors = [part.actor for part in parts if part.actor is not None]
@@ -132,7 +134,7 @@ class Supervisor:
         match part.phase:
             case Phase.PLACING:
                 part.place = answer
-                if part.is_home:
+                if part.is_shard:
                     part.enter(Phase.FINDING, now)
                     self._calls[part.actor.address.remote()] = part
                 else:
@@ -148,34 +150,36 @@ class Supervisor:
 
     def _may_be_placed(self, part: Part) -> bool:
         """Whether it is known what it is best beside."""
-        return not part.is_home or any(device.place for device in self._of_home(part.home, *_STARTING_OR_RUNNING))
+        return not part.is_shard or any(device.place for device in self._of_shard(part.shard, *_STARTING_OR_RUNNING))
 
     def _may_start(self, part: Part) -> bool:
-        """Whether what it needs is there. A home that comes back begins with those of its Tritons that run."""
-        if part.is_front:
-            return all(home.started for home in self._homes)
-        if part.is_home:
-            running = self._of_home(part.home, Phase.RUNNING)
-            return bool(running) and (self._is_serving or len(running) == len(self._of_home(part.home, *Phase)))
+        """Whether what it needs is there. A shard that comes back begins with those of its Tritons that run."""
+        if part.is_frontend:
+            return all(shard.started for shard in self._shards)
+        if part.is_shard:
+            running = self._of_shard(part.shard, Phase.RUNNING)
+            return bool(running) and (self._is_serving or len(running) == len(self._of_shard(part.shard, *Phase)))
         return True
 
-    def _of_home(self, number: int, *phases: Phase) -> Sequence[Part]:
-        """The devices of a home that are at one of some phases."""
-        return [device for device in self._devices if device.home == number and device.phase in phases]
+    def _of_shard(self, number: int, *phases: Phase) -> Sequence[Part]:
+        """The devices of a shard that are at one of some phases."""
+        return [device for device in self._devices if device.shard == number and device.phase in phases]
 
     def _place(self, part: Part, now: float) -> None:
-        """Have Ray find a node. Homes are best beside a Triton of theirs, the first front beside this process."""
+        """Have Ray find a node. Shards are best beside a Triton of theirs, the first frontend beside this process."""
         strategies = import_module("ray.util.scheduling_strategies")
         part.avoids = avoided = tuple(node for node, until in self._suspects.items() if until > now)
         near = ""
-        if part.is_home:
-            devices = self._of_home(part.home, *_STARTING_OR_RUNNING)
+        if part.is_shard:
+            devices = self._of_shard(part.shard, *_STARTING_OR_RUNNING)
             places = [device.place.node for device in devices if device.place]
             near = next((node for node in places if node not in avoided), "")
-        elif part is self._fronts[0]:
+        elif part is self._frontends[0]:
             near = self._ray.get_runtime_context().get_node_id()
         strategy = strategies.NodeAffinitySchedulingStrategy(near, soft=True) if near else "SPREAD"
-        kind, arguments = (TritonsActor, ()) if part.device else (RoleActor, ("front" if part.is_front else "home",))
+        kind, arguments = (
+            (TritonsActor, ()) if part.device else (RoleActor, ("frontend" if part.is_frontend else "shard",))
+        )
         part.actor = self._ray.remote(kind).options(**part.options(strategy)).remote(*arguments)
         part.enter(Phase.PLACING, now)
         self._calls[part.actor.place.remote()] = part
@@ -190,7 +194,7 @@ class Supervisor:
             call = part.actor.start.remote(part.device.workers, files, str(self._plan.deployment.folder.absolute()))
         else:
             files = self._files.of(named_files(self._plan.deployment.config))
-            own = files_of_home(self._plan.layouts[part.home]) if part.is_home else {}
+            own = files_of_shard(self._plan.layouts[part.shard]) if part.is_shard else {}
             call = part.actor.start.remote(next(self._numbers), self._document_of(part), self._secret, files, own)
         self._calls[call] = part
 
@@ -203,10 +207,10 @@ class Supervisor:
         if part.device:
             for worker in part.device.workers:
                 self._tell({"event": "ready", "worker": worker.name, "grpc": self._tritons_of(part)[worker.name].grpc})
-            self._tell_news(self._homes[part.home])
-        elif part.is_home:
-            for front in self._fronts:
-                self._tell_news(front)
+            self._tell_news(self._shards[part.shard])
+        elif part.is_shard:
+            for frontend in self._frontends:
+                self._tell_news(frontend)
         if self._is_serving:
             away_s = now - part.lost_at if part.lost_at else 0.0
             host = part.place.host if part.place else ""
@@ -226,7 +230,7 @@ class Supervisor:
         log.error("%s is lost: %s", part.name, why)
 
     def _tell_news(self, part: Part) -> None:
-        """Have a home or a front know where those are that it asks."""
+        """Have a shard or a frontend know where those are that it asks."""
         part.is_outdated = part.phase is Phase.STARTING
         if part.phase is Phase.RUNNING:
             part.actor.follow.remote(next(self._numbers), self._document_of(part))
@@ -240,12 +244,12 @@ class Supervisor:
     # What they are told ------------------------------------------------------------------------------------------
 
     def _document_of(self, part: Part) -> Document:
-        if part.is_front:
-            return self._documents.of_front([home.address for home in self._homes])
+        if part.is_frontend:
+            return self._documents.of_frontend([shard.address for shard in self._shards])
         tritons: dict[str, TritonAddress] = {}
-        for device in self._of_home(part.home, Phase.RUNNING):
+        for device in self._of_shard(part.shard, Phase.RUNNING):
             tritons |= self._tritons_of(device)
-        return self._documents.of_home(tritons, part.address)
+        return self._documents.of_shard(tritons, part.address)
 
     @staticmethod
     def _tritons_of(device: Part) -> Mapping[str, TritonAddress]:

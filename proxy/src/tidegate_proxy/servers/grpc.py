@@ -53,7 +53,7 @@ class GrpcService:
         config: ServeConfig,
         new_server: NewServer,
     ) -> None:
-        """`new_server`: makes what listens, here or at fronts, and gives every call to a function."""
+        """`new_server`: makes what listens, here or at frontends, and gives every call to a function."""
         self._inference = inference
         self._driver = driver
         self._control = control

@@ -1,4 +1,4 @@
-"""A real Triton, an HTTP front before it, and requests that go to both."""
+"""A real Triton, an HTTP server before it, and requests that go to both."""
 
 import asyncio
 import http.client
@@ -156,7 +156,7 @@ def signatures(triton: EmbeddedTriton) -> dict[str, Signature]:
 
 @dataclass
 class HttpTriton:
-    """A Triton as the front knows it."""
+    """A Triton as the http_server knows it."""
 
     http_url: str
     alive: bool = True
@@ -201,8 +201,8 @@ class OverGrpc:
             raise RequestFailed(error.code(), error.details() or "") from error
 
 
-class RunningFront:
-    """A front that listens, in a loop and a thread of its own."""
+class RunningFrontend:
+    """A http_server that listens, in a loop and a thread of its own."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class RunningFront:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self._front = HttpApplication(
+        self._frontend = HttpApplication(
             cast("list[Backend]", self.tritons),
             cast("Routing", self),
             cast("Inference", scheduling),
@@ -252,15 +252,15 @@ class RunningFront:
         return False
 
     async def _start(self, limits: HttpLimits | None, tls: ssl.SSLContext | None) -> HttpServer:
-        await self._front.__aenter__()
-        return await start_server(self._front, bind("127.0.0.1:0"), limits=limits, tls=tls, bounds=self.bounds)
+        await self._frontend.__aenter__()
+        return await start_server(self._frontend, bind("127.0.0.1:0"), limits=limits, tls=tls, bounds=self.bounds)
 
     async def _stop(self) -> None:
         await self._server.stop()
-        await self._front.__aexit__(None, None, None)
+        await self._frontend.__aexit__(None, None, None)
 
     def run(self, coroutine: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever it gives
-        """Run a coroutine in the front's loop."""
+        """Run a coroutine in the http_server's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(120)  # type: ignore[arg-type]
 
     @property
@@ -279,34 +279,34 @@ class RunningFront:
 
 
 @pytest.fixture(scope="session")
-def start_front() -> Iterator[Callable[..., RunningFront]]:
-    """`start_front([url, ...], scheduling, scheduled, overrides=..., limits=...)`: ends with the session."""
-    fronts: list[RunningFront] = []
+def start_http_server() -> Iterator[Callable[..., RunningFrontend]]:
+    """`start_http_server([url, ...], scheduling, scheduled, overrides=..., limits=...)`: ends with the session."""
+    http_servers: list[RunningFrontend] = []
 
-    def start(*arguments: Any, **options: Any) -> RunningFront:  # noqa: ANN401
-        fronts.append(RunningFront(*arguments, **options))
-        return fronts[-1]
+    def start(*arguments: Any, **options: Any) -> RunningFrontend:  # noqa: ANN401
+        http_servers.append(RunningFrontend(*arguments, **options))
+        return http_servers[-1]
 
     yield start
-    for front in fronts:
-        front.stop()
+    for http_server in http_servers:
+        http_server.stop()
 
 
 @pytest.fixture(scope="session")
 def scheduling(triton: EmbeddedTriton, signatures: dict[str, Signature]) -> OverGrpc:
-    """What schedules for `front`."""
+    """What schedules for `http_server`."""
     return OverGrpc(triton.grpc_address, signatures)
 
 
 @pytest.fixture(scope="session")
-def front(
+def http_server(
     triton: EmbeddedTriton,
     scheduling: OverGrpc,
     signatures: dict[str, Signature],
-    start_front: Callable[..., RunningFront],
-) -> RunningFront:
-    """A front before that Triton."""
-    return start_front([f"http://{triton.http_address}"], scheduling, signatures.get)
+    start_http_server: Callable[..., RunningFrontend],
+) -> RunningFrontend:
+    """A http_server before that Triton."""
+    return start_http_server([f"http://{triton.http_address}"], scheduling, signatures.get)
 
 
 @dataclass(frozen=True)
@@ -345,10 +345,10 @@ def fetch() -> Callable[..., Response]:
 
 
 @pytest.fixture
-def alike(triton: EmbeddedTriton, front: RunningFront, scheduling: OverGrpc) -> Callable[..., Response]:
+def alike(triton: EmbeddedTriton, http_server: RunningFrontend, scheduling: OverGrpc) -> Callable[..., Response]:
     """`alike("POST", path, body, headers, scheduled=True)`: ask both, find no difference; the answer.
 
-    `scheduled`: whether the front is to have it scheduled rather than forwarded.
+    `scheduled`: whether the http_server is to have it scheduled rather than forwarded.
     """
 
     def compare(
@@ -361,7 +361,7 @@ def alike(triton: EmbeddedTriton, front: RunningFront, scheduling: OverGrpc) -> 
     ) -> Response:
         direct = ask(triton.http_address, method, path, body, headers)
         before = len(scheduling.messages)
-        through = ask(front.http_address, method, path, body, headers)
+        through = ask(http_server.http_address, method, path, body, headers)
         assert through == direct
         assert len(scheduling.messages) - before == scheduled
         return direct

@@ -46,7 +46,7 @@ def _seen(result: Any, kinds: list[str]) -> tuple[Any, list[Any]]:  # noqa: ANN4
 @pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
 def test_tritonclient(
     triton: EmbeddedTriton,
-    front: Any,  # noqa: ANN401
+    http_server: Any,  # noqa: ANN401
     scheduling: Any,  # noqa: ANN401
     binary_input: bool,
     binary_output: bool,
@@ -56,7 +56,7 @@ def test_tritonclient(
     kinds = [kind for kind in ARRAYS if kind != "STRING" or (binary_input and binary_output)]
     seen = []
     before = len(scheduling.messages)
-    for server in (triton, front):
+    for server in (triton, http_server):
         with triton_http.InferenceServerClient(server.http_address) as client:
             result = client.infer(
                 "all",
@@ -74,9 +74,9 @@ def test_tritonclient(
     assert len(scheduling.messages) == before + 1
 
 
-def test_tritonclients_other_calls(triton: EmbeddedTriton, front: Any) -> None:  # noqa: ANN401
+def test_tritonclients_other_calls(triton: EmbeddedTriton, http_server: Any) -> None:  # noqa: ANN401
     seen: list[list[Any]] = []
-    for server in (triton, front):
+    for server in (triton, http_server):
         with triton_http.InferenceServerClient(server.http_address) as client:
             seen.append(
                 [
@@ -93,8 +93,8 @@ def test_tritonclients_other_calls(triton: EmbeddedTriton, front: Any) -> None: 
     assert seen[0] == seen[1]
 
 
-def test_tritonclient_many_at_once(front: Any) -> None:  # noqa: ANN401
-    with triton_http.InferenceServerClient(front.http_address, concurrency=8) as client:
+def test_tritonclient_many_at_once(http_server: Any) -> None:  # noqa: ANN401
+    with triton_http.InferenceServerClient(http_server.http_address, concurrency=8) as client:
         pending = [
             client.async_infer("all", _inputs(triton_http, ["FP32"], True), request_id=str(number))
             for number in range(64)
@@ -105,7 +105,7 @@ def test_tritonclient_many_at_once(front: Any) -> None:  # noqa: ANN401
 @pytest.mark.parametrize(("binary_input", "binary_output"), WAYS)
 def test_the_asyncio_client(
     triton: EmbeddedTriton,
-    front: Any,  # noqa: ANN401
+    http_server: Any,  # noqa: ANN401
     binary_input: bool,
     binary_output: bool,
 ) -> None:
@@ -121,13 +121,13 @@ def test_the_asyncio_client(
             )
             return _seen(result, kinds)
 
-    assert asyncio.run(infer(front)) == asyncio.run(infer(triton))
+    assert asyncio.run(infer(http_server)) == asyncio.run(infer(triton))
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_curl(
     triton: EmbeddedTriton,
-    front: Any,  # noqa: ANN401
+    http_server: Any,  # noqa: ANN401
     tmp_path: Path,
     request_body: Callable[..., bytes],
 ) -> None:
@@ -152,4 +152,4 @@ def test_curl(
         ("/v2/models/word/generate", "-d", '{"X":"hello"}'),
     ]
     for arguments in calls:
-        assert curl(front, *arguments) == curl(triton, *arguments)
+        assert curl(http_server, *arguments) == curl(triton, *arguments)

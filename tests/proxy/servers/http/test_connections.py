@@ -23,15 +23,15 @@ GET = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     ids=["alone", "one behind it", "one later", "a part of one behind it", "three later"],
 )
 def test_a_client_that_leaves_cancels_its_inference(
-    start_front: Callable[..., Any],
+    start_http_server: Callable[..., Any],
     caplog: Any,  # noqa: ANN401
     at_once: bytes,
     later: list[bytes],
 ) -> None:
     """Whatever it sent behind the inference: nothing of that has begun."""
     scheduling = Never()
-    front = start_front(["http://127.0.0.1:1"], scheduling, {"echo": ECHO}.get)
-    with connect(front) as connection:
+    http_server = start_http_server(["http://127.0.0.1:1"], scheduling, {"echo": ECHO}.get)
+    with connect(http_server) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(post(f"Content-Length: {len(PLAIN)}", close=False) + at_once)
         assert scheduling.asked.wait(120)
@@ -44,13 +44,13 @@ def test_a_client_that_leaves_cancels_its_inference(
 
 
 def test_a_client_that_leaves_ends_the_call_to_triton(
-    start_front: Callable[..., Any],
+    start_http_server: Callable[..., Any],
     start_upstream: Callable[[bytes], Upstream],
     caplog: Any,  # noqa: ANN401
 ) -> None:
     upstream = start_upstream(b"")
-    front = start_front([upstream.http_url], None, {}.get)
-    with connect(front) as connection:
+    http_server = start_http_server([upstream.http_url], None, {}.get)
+    with connect(http_server) as connection:
         connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
         assert upstream.asked.wait(120)
         assert not upstream.left.is_set()
@@ -72,9 +72,9 @@ def test_a_client_that_leaves_ends_the_call_to_triton(
         ),
     ],
 )
-def test_a_client_that_shuts_down_its_side_is_answered(front: Any, request_: bytes) -> None:  # noqa: ANN401
+def test_a_client_that_shuts_down_its_side_is_answered(http_server: Any, request_: bytes) -> None:  # noqa: ANN401
     """As `printf ... | nc` does. The connection ends behind the answer."""
-    with connect(front) as connection:
+    with connect(http_server) as connection:
         connection.sendall(request_)
         connection.shutdown(socket.SHUT_WR)
         received = read_all(connection)
@@ -82,7 +82,7 @@ def test_a_client_that_shuts_down_its_side_is_answered(front: Any, request_: byt
 
 
 def test_a_client_that_shuts_down_its_side_is_awaited_for_as_long_as_it_takes(
-    front: Any,  # noqa: ANN401
+    http_server: Any,  # noqa: ANN401
     held_back: Path,
     eventually: Callable[..., None],
 ) -> None:
@@ -90,7 +90,7 @@ def test_a_client_that_shuts_down_its_side_is_awaited_for_as_long_as_it_takes(
     held_back.unlink(missing_ok=True)
     body = b'{"X":"hello"}'
     request = post(f"Content-Length: {len(body)}", body=body, path="/v2/models/streamer/generate_stream")
-    with connect(front) as connection:
+    with connect(http_server) as connection:
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
         received = connection.recv(1)
@@ -105,19 +105,19 @@ def test_a_client_that_shuts_down_its_side_is_awaited_for_as_long_as_it_takes(
     assert all(int(size, 16) for size in re.findall(rb"(?m)^([0-9a-f]+)\r\ndata", chunks))
 
 
-def test_half_a_request_is_not_awaited(front: Any) -> None:  # noqa: ANN401
-    with connect(front) as connection:
+def test_half_a_request_is_not_awaited(http_server: Any) -> None:  # noqa: ANN401
+    with connect(http_server) as connection:
         connection.sendall(post(f"Content-Length: {len(PLAIN)}")[:-1])
         connection.shutdown(socket.SHUT_WR)
         assert read_all(connection) == b""
 
 
 def test_a_client_that_leaves_within_an_answer_ends_the_call_to_triton(
-    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+    start_http_server: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
 ) -> None:
     upstream = start_upstream(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ndata\r\n")
-    front = start_front([upstream.http_url], None, {}.get)
-    with connect(front) as connection:
+    http_server = start_http_server([upstream.http_url], None, {}.get)
+    with connect(http_server) as connection:
         connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
         received = b""
         while b"data" not in received:
@@ -128,18 +128,18 @@ def test_a_client_that_leaves_within_an_answer_ends_the_call_to_triton(
 
 
 def test_chunks_stay_as_a_triton_cut_them(
-    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+    start_http_server: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
 ) -> None:
     """Simple clients take each of them for an event."""
     chunks = b"4\r\none\n\r\n4\r\ntwo\n\r\n6\r\nthree\n\r\n0\r\n\r\n"
     upstream = start_upstream(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
-    front = start_front([upstream.http_url], None, {}.get)
-    received = exchange(front, b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    http_server = start_http_server([upstream.http_url], None, {}.get)
+    received = exchange(http_server, b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert received.partition(b"\r\n\r\n")[2] == chunks
 
 
 def test_an_answer_that_breaks_off_is_not_made_whole(
-    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+    start_http_server: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
 ) -> None:
     class Breaking(Upstream):
         def _serve_one(self, connection: socket.socket) -> None:
@@ -149,8 +149,8 @@ def test_an_answer_that_breaks_off_is_not_made_whole(
 
     upstream = Breaking(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n12345")
     try:
-        front = start_front([upstream.http_url], None, {}.get)
-        received = exchange(front, b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+        http_server = start_http_server([upstream.http_url], None, {}.get)
+        received = exchange(http_server, b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
     finally:
         upstream.stop()
     assert received.endswith(b"\r\n\r\n12345")
@@ -158,12 +158,12 @@ def test_an_answer_that_breaks_off_is_not_made_whole(
 
 
 def test_events_are_not_held_back(
-    front: Any,  # noqa: ANN401
+    http_server: Any,  # noqa: ANN401
     held_back: Path,
 ) -> None:
     held_back.unlink(missing_ok=True)
     body = b'{"X":"hello"}'
-    with connect(front) as connection:
+    with connect(http_server) as connection:
         connection.sendall(post(f"Content-Length: {len(body)}", body=body, path="/v2/models/streamer/generate_stream"))
         received = b""
         while b'"Y":"hello"' not in received:
@@ -177,7 +177,7 @@ def test_events_are_not_held_back(
 
 
 @pytest.mark.parametrize("size", [10, 3 << 20], ids=["small", "large"])
-def test_chunked_bodies_arrive_whole(triton: EmbeddedTriton, front: Any, size: int) -> None:  # noqa: ANN401
+def test_chunked_bodies_arrive_whole(triton: EmbeddedTriton, http_server: Any, size: int) -> None:  # noqa: ANN401
     padded = PLAIN[:-1] + b" " * size + b"}"
     chunks = b"".join(
         b"%x\r\n%b\r\n" % (len(piece), piece)
@@ -187,20 +187,20 @@ def test_chunked_bodies_arrive_whole(triton: EmbeddedTriton, front: Any, size: i
     for model in ("echo", "flat"):  # scheduled, forwarded
         body = chunks.replace(b"[1,1]", b"[ 1 ]") if model == "flat" else chunks
         request = post("Transfer-Encoding: chunked", body=body + b"0\r\n\r\n", path=f"/v2/models/{model}/infer")
-        direct, through = exchange(triton, request), exchange(front, request)
+        direct, through = exchange(triton, request), exchange(http_server, request)
         assert through.partition(b"\r\n\r\n")[2] == direct.partition(b"\r\n\r\n")[2]
         assert through.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_blanks_around_a_length_are_no_part_of_it(front: Any) -> None:  # noqa: ANN401
+def test_blanks_around_a_length_are_no_part_of_it(http_server: Any) -> None:  # noqa: ANN401
     for path in ("/v2/models/echo/infer", "/v2/models/nope/infer"):
-        received = exchange(front, post(f"Content-Length:  {len(PLAIN)} \t", path=path))
+        received = exchange(http_server, post(f"Content-Length:  {len(PLAIN)} \t", path=path))
         assert received.startswith(b"HTTP/1.1 200" if "echo" in path else b"HTTP/1.1 404")
 
 
-def test_clients_that_wait_for_the_go_ahead(front: Any) -> None:  # noqa: ANN401
+def test_clients_that_wait_for_the_go_ahead(http_server: Any) -> None:  # noqa: ANN401
     for path in ("/v2/models/echo/infer", "/v2/models/nope/infer"):
-        with connect(front) as connection:
+        with connect(http_server) as connection:
             connection.sendall(post("Expect: 100-continue", f"Content-Length: {len(PLAIN)}", body=b"", path=path))
             assert connection.recv(1 << 16) == b"HTTP/1.1 100 Continue\r\n\r\n"
             connection.sendall(PLAIN)
@@ -209,7 +209,7 @@ def test_clients_that_wait_for_the_go_ahead(front: Any) -> None:  # noqa: ANN401
 
 def test_clients_of_the_version_before_may_keep_their_connections(
     triton: EmbeddedTriton,
-    front: Any,  # noqa: ANN401
+    http_server: Any,  # noqa: ANN401
     held_back: Path,
 ) -> None:
     """As ApacheBench and nginx ask. They are answered in their version, as by Triton."""
@@ -220,17 +220,17 @@ def test_clients_of_the_version_before_may_keep_their_connections(
     last = post(kept[1], close=False).replace(*version)
     events = post("Content-Length: 10", body=b'{"X":"hi"}', path="/v2/models/streamer/generate_stream", close=False)
     for requests in ((first, last), (first, first, events.replace(*version))):
-        through = exchange(front, *requests)
+        through = exchange(http_server, *requests)
         direct = exchange(triton, *requests)
         assert re.findall(rb"HTTP/\S+ \d+", through) == re.findall(rb"HTTP/\S+ \d+", direct)
         assert through.lower().count(b"connection: keep-alive") == len(requests) - 1
         assert through.rpartition(b"\r\n\r\n")[2] == direct.rpartition(b"\r\n\r\n")[2]
 
 
-def test_connections_serve_one_request_after_the_other(front: Any) -> None:  # noqa: ANN401
+def test_connections_serve_one_request_after_the_other(http_server: Any) -> None:  # noqa: ANN401
     lengthy = f"Content-Length: {len(PLAIN)}"
     received = exchange(
-        front,
+        http_server,
         post(lengthy, close=False),
         post(lengthy, close=False, path="/v2/models/nope/infer"),
         b"HEAD /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -239,9 +239,9 @@ def test_connections_serve_one_request_after_the_other(front: Any) -> None:  # n
     assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"200", b"404", b"405", b"200"]
 
 
-def test_clients_that_offer_http_2_go_on_as_they_came(front: Any) -> None:  # noqa: ANN401
+def test_clients_that_offer_http_2_go_on_as_they_came(http_server: Any) -> None:  # noqa: ANN401
     offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AA")
-    with connect(front) as connection:
+    with connect(http_server) as connection:
         for _ in range(2):
             connection.sendall(post(f"Content-Length: {len(PLAIN)}", *offer, close=False))
             received = b""
@@ -263,17 +263,17 @@ REPEATED = {
 
 @pytest.mark.parametrize("model", ["echo", "flat"], ids=["scheduled", "forwarded"])
 @pytest.mark.parametrize("request_", REPEATED.values(), ids=REPEATED)
-def test_equal_lengths_are_one(triton: EmbeddedTriton, front: Any, request_: bytes, model: str) -> None:  # noqa: ANN401
+def test_equal_lengths_are_one(triton: EmbeddedTriton, http_server: Any, request_: bytes, model: str) -> None:  # noqa: ANN401
     if model == "flat":
         request_ = request_.replace(b"echo", b"flat").replace(b"[1,1]", b"[ 1 ]")
-    received = exchange(front, request_)
+    received = exchange(http_server, request_)
     assert received.startswith(b"HTTP/1.1 200 OK\r\n")
     assert received.rpartition(b"\r\n\r\n")[2] == exchange(triton, request_).rpartition(b"\r\n\r\n")[2]
 
 
-def test_equal_lengths_are_one_however_the_head_comes(front: Any) -> None:  # noqa: ANN401
+def test_equal_lengths_are_one_however_the_head_comes(http_server: Any) -> None:  # noqa: ANN401
     """Line by line, as small clients write, on one connection after the other request."""
-    with connect(front) as connection:
+    with connect(http_server) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for close in (False, True):
             head, _, body = post(LENGTH, "X: y", LENGTH, close=close).partition(b"\r\n\r\n")
@@ -318,17 +318,17 @@ TWO_WAYS = {
 
 
 @pytest.mark.parametrize("request_", TWO_WAYS.values(), ids=TWO_WAYS)
-def test_what_can_be_read_in_two_ways_is_not_read(front: Any, request_: bytes) -> None:  # noqa: ANN401
-    assert exchange(front, request_) == b""
+def test_what_can_be_read_in_two_ways_is_not_read(http_server: Any, request_: bytes) -> None:  # noqa: ANN401
+    assert exchange(http_server, request_) == b""
 
 
 @pytest.mark.parametrize("model", ["echo", "flat"], ids=["scheduled", "forwarded"])
 @pytest.mark.parametrize("request_", [*TWO_WAYS.values(), REPEATED["twice"]], ids=[*TWO_WAYS, "two equal lengths"])
-def test_a_request_that_is_not_read_costs_no_earlier_answer(front: Any, request_: bytes, model: str) -> None:  # noqa: ANN401
+def test_a_request_that_is_not_read_costs_no_earlier_answer(http_server: Any, request_: bytes, model: str) -> None:  # noqa: ANN401
     """And becomes no part of the earlier request."""
     body = PLAIN.replace(b"[1,1]", b"[ 1 ]") if model == "flat" else PLAIN
     first = post(LENGTH, body=body, path=f"/v2/models/{model}/infer", close=False)
-    received = exchange(front, first + request_ + SMUGGLED)
+    received = exchange(http_server, first + request_ + SMUGGLED)
     assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"200"]
     assert received.endswith(b'"data":[1.0]}]}')
 
@@ -337,7 +337,7 @@ def test_a_request_that_is_not_read_costs_no_earlier_answer(front: Any, request_
 @pytest.mark.parametrize("model", ["echo", "flat"], ids=["scheduled", "forwarded"])
 def test_with_both_lengths_the_chunks_count_and_nothing_follows(
     triton: EmbeddedTriton,
-    front: Any,  # noqa: ANN401
+    http_server: Any,  # noqa: ANN401
     chunked_first: bool,
     model: str,
 ) -> None:
@@ -347,26 +347,26 @@ def test_with_both_lengths_the_chunks_count_and_nothing_follows(
     headers = reversed(lengths) if chunked_first else lengths
     request = post(*headers, body=chunks + SMUGGLED, path=f"/v2/models/{model}/infer", close=False)
     plain = post("Transfer-Encoding: chunked", body=chunks, path=f"/v2/models/{model}/infer")
-    received = exchange(front, request)
+    received = exchange(http_server, request)
     assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"200"], "one answer, and the connection is closed"
     assert received.partition(b"\r\n\r\n")[2] == exchange(triton, plain).partition(b"\r\n\r\n")[2]
 
 
 def test_nothing_in_the_path_becomes_a_header_or_another_path(
-    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+    start_http_server: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
 ) -> None:
     for path in (b"/v2/a;b", b"/v2/x?a=%0d%0ab&c=/../%2F//", b"/v2/caf%C3%A9", b"/v2/a%20X:%20y"):
         upstream = start_upstream(NOT_FOUND)
-        front = start_front([upstream.http_url], None, {}.get)
-        exchange(front, b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        http_server = start_http_server([upstream.http_url], None, {}.get)
+        exchange(http_server, b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert upstream.received.startswith(b"GET " + path + b" HTTP/1.1\r\n")
 
 
 def test_headers_reach_triton_but_for_those_of_the_connection(
-    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+    start_http_server: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
 ) -> None:
     upstream = start_upstream(NOT_FOUND)
-    front = start_front([upstream.http_url], None, {}.get)
+    http_server = start_http_server([upstream.http_url], None, {}.get)
     kept = (
         *("traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate: a=b", "x-mine: \u00e9"),
         *("twice: 1", "twice: 2", "accept-encoding: gzip", "triton-key: secret", "user-agent: me"),
@@ -379,7 +379,7 @@ def test_headers_reach_triton_but_for_those_of_the_connection(
         "Upgrade: h2c",
     )
     request = post(*kept, *dropped, f"Content-Length: {len(PLAIN)}", path="/v2/models/nope/infer")
-    exchange(front, request)
+    exchange(http_server, request)
     head, _, body = upstream.received.partition(b"\r\n\r\n")
     lines = [line.lower() for line in head.decode().split("\r\n")[1:]]
     assert body == PLAIN
@@ -388,12 +388,12 @@ def test_headers_reach_triton_but_for_those_of_the_connection(
 
 
 def test_large_bodies_are_passed_on_while_they_come(
-    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+    start_http_server: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
 ) -> None:
     upstream = start_upstream(b"")
-    front = start_front([upstream.http_url], None, {}.get)
+    http_server = start_http_server([upstream.http_url], None, {}.get)
     half = bytes(2 << 20)
-    with connect(front) as connection:
+    with connect(http_server) as connection:
         connection.sendall(post(f"Content-Length: {2 * len(half)}", body=half, path="/v2/models/nope/infer"))
         assert upstream.asked.wait(120)
     assert upstream.left.wait(120)
@@ -403,9 +403,9 @@ LIMITS = HttpLimits(body_bytes=1000, head_bytes=10_000)
 
 
 @pytest.fixture(scope="session")
-def narrow(triton: EmbeddedTriton, start_front: Callable[..., Any]) -> Any:  # noqa: ANN401
-    """A front with narrow limits."""
-    return start_front([f"http://{triton.http_address}"], Never(), {"echo": ECHO}.get, limits=LIMITS)
+def narrow(triton: EmbeddedTriton, start_http_server: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """A http_server with narrow limits."""
+    return start_http_server([f"http://{triton.http_address}"], Never(), {"echo": ECHO}.get, limits=LIMITS)
 
 
 @pytest.mark.parametrize("path", ["/v2/models/echo/infer", "/v2/models/nope/infer"])
@@ -424,12 +424,12 @@ def test_chunked_bodies_end_at_the_limit(narrow: Any, path: str) -> None:  # noq
 
 
 def test_large_forwarded_bodies_end_at_the_limit(
-    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+    start_http_server: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
 ) -> None:
     upstream = start_upstream(b"")
-    front = start_front([upstream.http_url], None, {}.get, limits=HttpLimits(body_bytes=2 << 20))
+    http_server = start_http_server([upstream.http_url], None, {}.get, limits=HttpLimits(body_bytes=2 << 20))
     chunk = b"100000\r\n" + bytes(1 << 20) + b"\r\n"
-    received = exchange(front, post("Transfer-Encoding: chunked", body=3 * chunk, path="/v2/models/nope/infer"))
+    received = exchange(http_server, post("Transfer-Encoding: chunked", body=3 * chunk, path="/v2/models/nope/infer"))
     assert received.startswith(b"HTTP/1.1 413 ")
     assert upstream.left.wait(120)
 
@@ -441,21 +441,21 @@ def test_what_unpacks_beyond_the_limit_is_not_unpacked(narrow: Any) -> None:  # 
     assert received.startswith(b"HTTP/1.1 413 ")
 
 
-def test_endless_heads_are_cut_off(narrow: Any, front: Any) -> None:  # noqa: ANN401
+def test_endless_heads_are_cut_off(narrow: Any, http_server: Any) -> None:  # noqa: ANN401
     head = b"GET /v2/health/live HTTP/1.1\r\nConnection: close\r\n"
     assert exchange(narrow, head + b"X: " + b"x" * 50_000) == b""
     many = head + b"X: 0123456789\r\n" * 5_000
     assert exchange(narrow, many) == b""
-    assert exchange(front, many + b"\r\n").startswith(b"HTTP/1.1 200 ")
+    assert exchange(http_server, many + b"\r\n").startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_server_that_stops_tells_those_who_wait(start_front: Callable[..., Any]) -> None:
+def test_a_server_that_stops_tells_those_who_wait(start_http_server: Callable[..., Any]) -> None:
     scheduling = Never()
-    front = start_front(["http://127.0.0.1:1"], scheduling, {"echo": ECHO}.get)
-    with connect(front) as connection:
+    http_server = start_http_server(["http://127.0.0.1:1"], scheduling, {"echo": ECHO}.get)
+    with connect(http_server) as connection:
         connection.sendall(post(f"Content-Length: {len(PLAIN)}"))
         assert scheduling.asked.wait(120)
-        front.stop()
+        http_server.stop()
         received = read_all(connection)
     assert received.startswith(b"HTTP/1.1 503 ")
     assert received.endswith(b'{"error":"Tidegate is shutting down"}')
@@ -463,23 +463,23 @@ def test_a_server_that_stops_tells_those_who_wait(start_front: Callable[..., Any
 
 
 def test_large_requests_that_are_not_schedulable_arrive_whole(
-    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+    start_http_server: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
 ) -> None:
     upstream = start_upstream(b"")
-    front = start_front([upstream.http_url], Never(), {"echo": ECHO}.get)
+    http_server = start_http_server([upstream.http_url], Never(), {"echo": ECHO}.get)
     body = b"{" + bytes(range(256)).translate(None, b"[{") * 20_000
-    with connect(front) as connection:
+    with connect(http_server) as connection:
         connection.sendall(post(f"Content-Length: {len(body)}", body=body))
         assert upstream.asked.wait(120)
         while not upstream.received.endswith(body):
             assert not upstream.left.wait(0.01)
 
 
-def test_pipelined_inferences_are_answered_in_order(front: Any) -> None:  # noqa: ANN401
+def test_pipelined_inferences_are_answered_in_order(http_server: Any) -> None:  # noqa: ANN401
     requests = []
     for number in range(5):
         body = b'{"id":"%d",' % number + PLAIN[1:]
         requests.append(post(f"Content-Length: {len(body)}", body=body, close=number == 4))
-    received = exchange(front, b"".join(requests))
+    received = exchange(http_server, b"".join(requests))
     documents = [part.partition(b"}]}")[0] + b"}]}" for part in received.split(b"\r\n\r\n")[1:]]
     assert [json.loads(document)["id"] for document in documents] == [str(number) for number in range(5)]

@@ -1,4 +1,4 @@
-"""Requests with something odd in them, wherever it may be: Triton and the front answer alike."""
+"""Requests with something odd in them, wherever it may be: Triton and the http_server answer alike."""
 
 import copy
 import json
@@ -82,7 +82,7 @@ def documents(draw: st.DrawFn) -> Any:  # noqa: ANN401
 )
 def test_odd_requests(
     triton: EmbeddedTriton,
-    front: Any,  # noqa: ANN401
+    http_server: Any,  # noqa: ANN401
     fetch: Callable[..., Any],
     document: Any,  # noqa: ANN401
     tail: bytes,
@@ -90,4 +90,4 @@ def test_odd_requests(
 ) -> None:
     head = json.dumps(document, ensure_ascii=plain).encode()
     asked = ("POST", "/v2/models/all/infer", head + tail, {"Inference-Header-Content-Length": str(len(head))})
-    assert fetch(front.http_address, *asked) == fetch(triton.http_address, *asked)
+    assert fetch(http_server.http_address, *asked) == fetch(triton.http_address, *asked)

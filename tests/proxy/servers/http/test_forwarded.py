@@ -135,20 +135,20 @@ def test_malformed_requests(alike: Alike, body: bytes) -> None:
 def test_shapes_that_triton_would_not_survive(
     alike: Alike,
     fetch: Callable[..., Any],
-    front: Any,  # noqa: ANN401
+    http_server: Any,  # noqa: ANN401
     request_body: Body,
     shape: list[int],
 ) -> None:
-    refused = fetch(front.http_address, "POST", ECHO, request_body({"data": [1], "shape": shape}))
+    refused = fetch(http_server.http_address, "POST", ECHO, request_body({"data": [1], "shape": shape}))
     assert refused == alike("POST", ECHO, request_body({"data": [1], "shape": [1, 2]}))
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"inputs":['])
-def test_depths_that_triton_would_not_survive(fetch: Callable[..., Any], front: Any, opening: bytes) -> None:  # noqa: ANN401
-    refused = fetch(front.http_address, "POST", ECHO, opening * 300_000)
+def test_depths_that_triton_would_not_survive(fetch: Callable[..., Any], http_server: Any, opening: bytes) -> None:  # noqa: ANN401
+    refused = fetch(http_server.http_address, "POST", ECHO, opening * 300_000)
     assert refused.status == 400
     assert json.loads(refused.body)["error"].endswith("it is nested too deeply")
-    assert fetch(front.http_address, "GET", "/v2/health/live").status == 200
+    assert fetch(http_server.http_address, "GET", "/v2/health/live").status == 200
 
 
 IGNORED: dict[str, bytes] = {
@@ -256,25 +256,25 @@ def test_shared_memory(alike: Alike, fetch: Callable[..., Any], triton: Embedded
 def test_statistics_move_with_the_requests(
     alike: Alike,
     fetch: Callable[..., Any],
-    front: Any,  # noqa: ANN401
+    http_server: Any,  # noqa: ANN401
     eventually: Callable[..., None],
 ) -> None:
     def count() -> int:
-        answer = fetch(front.http_address, "GET", "/v2/models/three/stats")
+        answer = fetch(http_server.http_address, "GET", "/v2/models/three/stats")
         return int(json.loads(answer.body)["model_stats"][0]["inference_stats"]["success"]["count"])
 
     before = count()
     body = PLAIN.replace(b"[1,1]", b"[1,3]").replace(b"[1]", b"[1,2,3]")
     alike("POST", "/v2/models/three/infer", body, scheduled=True)
-    # One direct, one through the front. Triton counts a request after it has answered it.
+    # One direct, one through the http_server. Triton counts a request after it has answered it.
     eventually(lambda: count() == before + 2, "both requests to be counted")
 
 
 def test_an_unready_triton(
-    alike: Alike, start_front: Callable[..., Any], fetch: Callable[..., Any], unused_port: int
+    alike: Alike, start_http_server: Callable[..., Any], fetch: Callable[..., Any], unused_port: int
 ) -> None:
-    front = start_front([f"http://127.0.0.1:{unused_port}"], None, {}.get)
-    answer = fetch(front.http_address, "GET", "/v2/health/ready")
+    http_server = start_http_server([f"http://127.0.0.1:{unused_port}"], None, {}.get)
+    answer = fetch(http_server.http_address, "GET", "/v2/health/ready")
     assert answer.status == 503
     assert "cannot be reached" in json.loads(answer.body)["error"]
 

@@ -28,16 +28,16 @@ Connect = Callable[..., socket.socket]
 
 
 class Peer:
-    """A client of one front; what it opens is closed at the end."""
+    """A client of one http_server; what it opens is closed at the end."""
 
-    def __init__(self, front: Any) -> None:  # noqa: ANN401
-        self.front = front
-        self.bounds: Bounds = front.bounds
+    def __init__(self, http_server: Any) -> None:  # noqa: ANN401
+        self.http_server = http_server
+        self.bounds: Bounds = http_server.bounds
         self._opened: list[socket.socket] = []
 
     def connect(self, sent: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
         """A connection on which something was sent, from an address of this machine."""
-        host, _, port = self.front.http_address.rpartition(":")
+        host, _, port = self.http_server.http_address.rpartition(":")
         connection = socket.create_connection((host, int(port)), timeout=20, source_address=(source, 0))
         self._opened.append(connection)
         connection.sendall(sent)
@@ -56,8 +56,8 @@ class Peer:
 
 
 @pytest.fixture
-def limited(start_front: Callable[..., Any]) -> Iterator[Callable[..., Peer]]:
-    """`limited(HttpLimits(...), Bounds(...))`: a client of a front with such limits, before no Triton at all."""
+def limited(start_http_server: Callable[..., Any]) -> Iterator[Callable[..., Peer]]:
+    """`limited(HttpLimits(...), Bounds(...))`: a client of a http_server with such limits, before no Triton at all."""
     peers: list[Peer] = []
 
     async def live(_call: object) -> Any:  # noqa: ANN401
@@ -80,14 +80,14 @@ def limited(start_front: Callable[..., Any]) -> Iterator[Callable[..., Peer]]:
             "scheduling": None,
             "scheduled": {}.get,
         } | more
-        front = start_front(["http://127.0.0.1:1"], limits=limits, bounds=bounds or Bounds(), **more)
-        peers.append(Peer(front))
+        http_server = start_http_server(["http://127.0.0.1:1"], limits=limits, bounds=bounds or Bounds(), **more)
+        peers.append(Peer(http_server))
         return peers[-1]
 
     yield start
     for peer in peers:
         peer.close()
-        peer.front.stop()
+        peer.http_server.stop()
 
 
 def _answer(body: bytes) -> Any:  # noqa: ANN401
@@ -352,12 +352,12 @@ def test_what_has_no_end_is_cut_off(
     eventually(lambda: peer.bounds.in_flight_bytes == 0, "what it held to be given back")
 
 
-def test_trailers_are_no_headers(start_front: Callable[..., Any], start_upstream: Callable[[bytes], Any]) -> None:
+def test_trailers_are_no_headers(start_http_server: Callable[..., Any], start_upstream: Callable[[bytes], Any]) -> None:
     upstream = start_upstream(NOT_FOUND)
-    front = start_front([upstream.http_url], None, {}.get)
+    http_server = start_http_server([upstream.http_url], None, {}.get)
     trailers = b"0\r\nauthorization: Bearer x\r\nx-late: 1\r\n\r\n"
     head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-    assert exchange(front, head + b"2\r\n{}\r\n" + trailers).startswith(b"HTTP/1.1 404")
+    assert exchange(http_server, head + b"2\r\n{}\r\n" + trailers).startswith(b"HTTP/1.1 404")
     assert b"late" not in upstream.received
     assert b"authorization" not in upstream.received
 

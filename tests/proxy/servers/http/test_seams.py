@@ -1,4 +1,4 @@
-"""What the rest of the proxy can put into the front: handlers, a guard, TLS; and a fault in it."""
+"""What the rest of the proxy can put into the http_server: handlers, a guard, TLS; and a fault in it."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ class Broken:
         raise ZeroDivisionError
 
 
-def test_overrides_answer_in_tritons_place(start_front: Callable[..., Any], fetch: Callable[..., Any]) -> None:
+def test_overrides_answer_in_tritons_place(start_http_server: Callable[..., Any], fetch: Callable[..., Any]) -> None:
     calls: list[Call] = []
 
     async def handler(call: Call) -> Answer:
@@ -45,49 +45,55 @@ def test_overrides_answer_in_tritons_place(start_front: Callable[..., Any], fetc
     def overrides(method: str, route: Route) -> Handler | None:
         return handler if (method, route.pattern) == ("POST", "/v2/models/{model}/stats") else None
 
-    front = start_front([NOWHERE], None, {}.get, overrides=overrides)
-    answer = fetch(front.http_address, "POST", "/v2/models/mine/versions/3/stats?a=b", b"asked", {"X": "y"})
+    http_server = start_http_server([NOWHERE], None, {}.get, overrides=overrides)
+    answer = fetch(http_server.http_address, "POST", "/v2/models/mine/versions/3/stats?a=b", b"asked", {"X": "y"})
     assert (answer.status, answer.body, answer.header("x-mine")) == (201, b"body", "1")
     (call,) = calls
     assert (call.route.model, call.route.version, call.query, call.body) == ("mine", "3", b"a=b", b"asked")
     assert (b"X", b"y") in call.headers  # as the client wrote it
-    assert fetch(front.http_address, "GET", "/v2/models/mine/stats").status == 503  # another method is not overridden
+    assert (
+        fetch(http_server.http_address, "GET", "/v2/models/mine/stats").status == 503
+    )  # another method is not overridden
 
 
-def test_a_guard_refuses_before_the_body_is_read(start_front: Callable[..., Any], fetch: Callable[..., Any]) -> None:
+def test_a_guard_refuses_before_the_body_is_read(
+    start_http_server: Callable[..., Any], fetch: Callable[..., Any]
+) -> None:
     seen = []
 
     def guard(api: Api | None, headers: Mapping[str, str]) -> HttpRefusal | None:
         seen.append((api, headers["x"]))
         return http_refusal(403, "not for you", ("x-why", "because")) if headers.get("key") != "right" else None
 
-    front = start_front([NOWHERE], Broken(), {"echo": ECHO}.get, guard=guard)
+    http_server = start_http_server([NOWHERE], Broken(), {"echo": ECHO}.get, guard=guard)
     path = "/v2/models/echo/infer"
-    answer = fetch(front.http_address, "POST", path, None, {"X": "1", "Key": "wrong", "Content-Length": "999"})
+    answer = fetch(http_server.http_address, "POST", path, None, {"X": "1", "Key": "wrong", "Content-Length": "999"})
     assert (answer.status, answer.body) == (403, b'{"error":"not for you"}')
     assert answer.header("x-why") == "because"
-    assert fetch(front.http_address, "POST", path, PLAIN, {"X": "2", "Key": "right"}).status == 500
-    assert fetch(front.http_address, "GET", "/v2/x?q", None, {"X": "3", "Key": "right"}).status == 503
+    assert fetch(http_server.http_address, "POST", path, PLAIN, {"X": "2", "Key": "right"}).status == 500
+    assert fetch(http_server.http_address, "GET", "/v2/x?q", None, {"X": "3", "Key": "right"}).status == 503
     assert seen == [("inference", "1"), ("inference", "2"), (None, "3")]
 
 
 def test_faults_of_our_own_are_errors_as_triton_has_them(
-    start_front: Callable[..., Any], fetch: Callable[..., Any]
+    start_http_server: Callable[..., Any], fetch: Callable[..., Any]
 ) -> None:
-    front = start_front([NOWHERE], Broken(), {"echo": ECHO}.get)
-    answer = fetch(front.http_address, "POST", "/v2/models/echo/infer", PLAIN)
+    http_server = start_http_server([NOWHERE], Broken(), {"echo": ECHO}.get)
+    answer = fetch(http_server.http_address, "POST", "/v2/models/echo/infer", PLAIN)
     assert (answer.status, list(json.loads(answer.body))) == (500, ["error"])
 
 
-def test_tls(tmp_path: Path, start_front: Callable[..., Any]) -> None:
+def test_tls(tmp_path: Path, start_http_server: Callable[..., Any]) -> None:
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
     subprocess.run([*command, "-out", certificate, "-keyout", key], check=True, capture_output=True, timeout=120)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    front = start_front([NOWHERE], Broken(), {"echo": ECHO}.get, tls=context)
+    http_server = start_http_server([NOWHERE], Broken(), {"echo": ECHO}.get, tls=context)
     trusting = ssl.create_default_context(cafile=str(certificate))
-    connection = http.client.HTTPSConnection(front.http_address.replace("127.0.0.1", "localhost"), context=trusting)
+    connection = http.client.HTTPSConnection(
+        http_server.http_address.replace("127.0.0.1", "localhost"), context=trusting
+    )
     with contextlib.closing(connection):
         connection.request("POST", "/v2/models/echo/infer", PLAIN)
         assert connection.getresponse().status == 500

@@ -28,9 +28,9 @@ def second(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest
 
 
 @pytest.fixture
-def both(triton: EmbeddedTriton, second: EmbeddedTriton, start_front: Callable[..., Any]) -> Any:  # noqa: ANN401
-    """A front before both."""
-    return start_front([f"http://{triton.http_address}", f"http://{second.http_address}"], None, {}.get)
+def both(triton: EmbeddedTriton, second: EmbeddedTriton, start_http_server: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """A http_server before both."""
+    return start_http_server([f"http://{triton.http_address}", f"http://{second.http_address}"], None, {}.get)
 
 
 def test_one_that_is_ready_suffices(both: Any, fetch: Fetch, triton: EmbeddedTriton) -> None:  # noqa: ANN401
@@ -127,10 +127,10 @@ def test_shared_memory_is_registered_everywhere(
 
 
 def test_one_that_cannot_be_reached_is_an_error(
-    triton: EmbeddedTriton, start_front: Callable[..., Any], fetch: Fetch
+    triton: EmbeddedTriton, start_http_server: Callable[..., Any], fetch: Fetch
 ) -> None:
-    front = start_front([f"http://{triton.http_address}", "http://127.0.0.1:1"], None, {}.get)
-    assert fetch(front.http_address, "GET", "/v2/health/ready").status == 200
-    answer = fetch(front.http_address, "POST", "/v2/repository/models/echo/load")
+    http_server = start_http_server([f"http://{triton.http_address}", "http://127.0.0.1:1"], None, {}.get)
+    assert fetch(http_server.http_address, "GET", "/v2/health/ready").status == 200
+    answer = fetch(http_server.http_address, "POST", "/v2/repository/models/echo/load")
     assert answer.status == 503
     assert "http://127.0.0.1:1 cannot be reached" in json.loads(answer.body)["error"]

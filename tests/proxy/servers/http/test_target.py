@@ -88,26 +88,26 @@ def closed(api: Api | None, _headers: object) -> HttpRefusal | None:
 
 
 def test_a_closed_api_is_closed_however_its_route_is_written(
-    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+    start_http_server: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
 ) -> None:
     upstream = start_upstream(NOT_FOUND)
-    front = start_front([upstream.http_url], None, {}.get, guard=closed)
+    http_server = start_http_server([upstream.http_url], None, {}.get, guard=closed)
     targets = [target for targets in NONE.values() for target in targets if target]
     targets += [INDEX, b"http://x/v2/repository/index", b"/v2/repository/%69ndex", b"HTTP://x/v2/repository/index?#"]
     for target in targets:
         request = b"POST " + target + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
-        statuses = re.findall(rb"HTTP/1.1 (\d+)", exchange(front, request))
+        statuses = re.findall(rb"HTTP/1.1 (\d+)", exchange(http_server, request))
         assert statuses in ([b"403"], [b"400"], []), target  # some are none to the parser, either: it is closed
     assert not upstream.received
 
 
 def test_a_refused_target_is_answered_in_its_turn_and_the_connection_goes_on(
-    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+    start_http_server: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
 ) -> None:
-    front = start_front([start_upstream(NOT_FOUND).http_url], None, {}.get)
+    http_server = start_http_server([start_upstream(NOT_FOUND).http_url], None, {}.get)
     head = b" HTTP/1.1\r\nHost: x\r\n"
     received = exchange(
-        front,
+        http_server,
         b"GET /v2/nope" + head + b"\r\n" + b"POST /v2//x" + head + b"Content-Length: 3\r\n\r\nabc",
         b"GET /v2/./x" + head + b"Connection: close\r\n\r\n",
     )
@@ -116,19 +116,19 @@ def test_a_refused_target_is_answered_in_its_turn_and_the_connection_goes_on(
 
 
 def test_a_triton_is_sent_the_normal_form(
-    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+    start_http_server: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
 ) -> None:
     upstream = start_upstream(NOT_FOUND)
-    front = start_front([upstream.http_url], None, {}.get)
-    exchange(front, b"GET http://elsewhere/v2/%6eope?a=%41 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    http_server = start_http_server([upstream.http_url], None, {}.get)
+    exchange(http_server, b"GET http://elsewhere/v2/%6eope?a=%41 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert upstream.received.startswith(b"GET /v2/nope?a=%41 HTTP/1.1\r\n")
 
 
 def test_headers_that_two_servers_could_read_as_two_requests_reach_no_triton(
-    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+    start_http_server: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
 ) -> None:
     upstream = start_upstream(NOT_FOUND)
-    front = start_front([upstream.http_url], None, {}.get)
+    http_server = start_http_server([upstream.http_url], None, {}.get)
     for lines in (
         b"Content-Length: 2\r\n folded",
         b"X: a\r\n b\r\nContent-Length: 2",
@@ -138,7 +138,7 @@ def test_headers_that_two_servers_could_read_as_two_requests_reach_no_triton(
         b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
         b"Transfer-Encoding: chunked, chunked",
     ):
-        received = exchange(front, b"POST /v2/nope HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n\r\n{}")
+        received = exchange(http_server, b"POST /v2/nope HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n\r\n{}")
         assert received.count(b"HTTP/1.1") <= 1, lines
         assert b"\nHTTP/1.1 200" not in received
     assert not upstream.received

@@ -31,7 +31,7 @@ function choose(line) {
 
 worst.onkeydown = (event) => {
   const lines = [...worst.children], now = lines.findIndex((line) => Number(line.dataset.request) === chosen)
-  const to = { ArrowDown: Math.min(now + 1, lines.length - 1), ArrowUp: Math.max(now - 1, 0), Home: 0, End: lines.length - 1 }[event.key]
+  const to = { ArrowDown: Math.min(now + 1, lines.length - 1), ArrowUp: Math.max(now - 1, 0), Shard: 0, End: lines.length - 1 }[event.key]
   if (to !== undefined) { event.preventDefault(); choose(lines[to]) }
   else if ((event.key === "Enter" || event.key === " ") && now >= 0) { event.preventDefault(); tell(chosen) }
 }

@@ -25,7 +25,7 @@ from tidegate_proxy.app.doctor.models import (
     parts_of_nobody,
     policies_that_refuse,
     why_refused,
-    why_refused_by_homes,
+    why_refused_by_shards,
 )
 from tidegate_proxy.app.doctor.times import measured_in_vain
 from tidegate_proxy.configuration.config import ServeConfig
@@ -122,8 +122,8 @@ async def _facts(config: ServeConfig, plugins: Plugins, backends: Sequence[Backe
     # From an empty catalog: what does not add up is to be found here, not to be refused there.
     catalog = await discover(backends, config.models, Catalog(gpus=gpus), layout=layout)
     measured = read_profiles(config.profiles) if config.profiles else ProfileFile(profiles=[])
-    if config.homes:
-        refusal = await why_refused_by_homes(config, plugins, backends, gpus, measured)
+    if config.shards:
+        refusal = await why_refused_by_shards(config, plugins, backends, gpus, measured)
     else:
         refusal = why_refused(config, plugins, catalog, measured)
     facts = replace(

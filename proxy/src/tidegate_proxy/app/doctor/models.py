@@ -18,7 +18,7 @@ from tidegate.host import PluginError, Plugins
 from tidegate.host.by_model import BY_MODEL, ByModelOptions
 from tidegate_proxy.app.doctor.facts import Facts, Finding, RowsVerdict, Service
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
-from tidegate_proxy.configuration.home_config import of_home
+from tidegate_proxy.configuration.shard_config import of_shard
 from tidegate_proxy.tritons.backend import Backend
 from tidegate_proxy.tritons.batching_mode import BATCH_PARAMETER, asked_of_tritons_batcher, delay_us
 from tidegate_proxy.tritons.catalog import Catalog, discover
@@ -139,21 +139,21 @@ def why_refused(config: ServeConfig, plugins: Plugins, catalog: Catalog, measure
     return ""
 
 
-async def why_refused_by_homes(
+async def why_refused_by_shards(
     config: ServeConfig, plugins: Plugins, backends: Sequence[Backend], gpus: Sequence[Gpu], measured: ProfileFile
 ) -> str:
-    """The same of several homes, each of which decides over what its own Tritons have: the first that cannot.
+    """The same of several shards, each of which decides over what its own Tritons have: the first that cannot.
 
     Raises BackendError where they cannot be asked, and DocumentError.
     """
-    for number in range(len(config.homes)):
-        own = of_home(config, number, len(config.homes))
+    for number in range(len(config.shards)):
+        own = of_shard(config, number, len(config.shards))
         addresses = {triton.grpc for triton in own.tritons}
         there = [backend for backend in backends if backend.address in addresses]
         layout = read_document(own.layout, Layout) if own.layout else None
         catalog = await discover(there, own.models, Catalog(gpus=gpus), layout=layout)
         if why := why_refused(own, plugins, catalog, measured):
-            return f"home {number}: {why}"
+            return f"shard {number}: {why}"
     return ""
 
 

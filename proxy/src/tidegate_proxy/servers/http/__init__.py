@@ -1,4 +1,4 @@
-"""The HTTP front: every `/v2` route of Triton.
+"""The HTTP server: every `/v2` route of Triton.
 
 service          the HTTP service as a part of the proxy; interface: what the rest of this package asks of the proxy
 server           listens; connection: one, and all of them with who makes room

@@ -1,4 +1,4 @@
-"""The HTTP front as one ASGI application: inferences are scheduled, every other call goes to a Triton as it is."""
+"""The HTTP server as one ASGI application: inferences are scheduled, every other call goes to a Triton as it is."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""One request, its body and its response, between the server library and the front."""
+"""One request, its body and its response, between the server library and the http_server."""
 
 import asyncio
 import threading
@@ -118,7 +118,7 @@ class RequestBody:
 
 
 class Exchange:
-    """What the front needs to know of a request's head, and the way back to the client.
+    """What the http_server needs to know of a request's head, and the way back to the client.
 
     Made in the task that serves the request: that is the one which ends when the client leaves.
     """
@@ -139,7 +139,7 @@ class Exchange:
         self.status = 0
         """The status of the response, once it is sent."""
         self.owner = ""
-        """Whose request it is, once the front has found out."""
+        """Whose request it is, once the http_server has found out."""
         self._body: RequestBody | None = None
         self.body_error: Exception | None = None
         """Why the body could not be passed on to its end."""

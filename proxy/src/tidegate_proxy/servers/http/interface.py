@@ -1,4 +1,4 @@
-"""What the HTTP front asks of the rest of the proxy."""
+"""What the HTTP server asks of the rest of the proxy."""
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass

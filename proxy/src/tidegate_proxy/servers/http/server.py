@@ -21,7 +21,7 @@ _LAST_WORDS_S: Final = 1.0
 
 
 class HttpListener(Protocol):
-    """Serves an application: the connections are this process's, or fronts have them."""
+    """Serves an application: the connections are this process's, or frontends have them."""
 
     port: int
     """Where it listens."""

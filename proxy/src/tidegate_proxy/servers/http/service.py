@@ -111,7 +111,7 @@ class HttpService:
         in_force: InForce,
         start: StartServer,
     ) -> None:
-        """`start`: has an application served at an address, by this process or by fronts."""
+        """`start`: has an application served at an address, by this process or by frontends."""
         self._config = config
         self._start = start
         self._bounds = bounds
@@ -123,7 +123,7 @@ class HttpService:
         """Models of which it was said that some requests pass."""
         self._control = control
         self._discovery = discovery
-        self._front = HttpApplication(
+        self._frontend = HttpApplication(
             discovery.backends,
             routing,
             inference,
@@ -185,12 +185,12 @@ class HttpService:
     @property
     def application(self) -> Application:
         """Answers requests over HTTP."""
-        return self._front
+        return self._frontend
 
     async def listen(self, address: str) -> int:
-        """Bind and serve, or have the fronts do it; the port. Raises OSError when it cannot be bound, TlsError."""
-        await self._front.__aenter__()
-        self._server = await self._start(self._front, address)
+        """Bind and serve, or have the frontends do it; the port. Raises OSError when it cannot be bound, TlsError."""
+        await self._frontend.__aenter__()
+        self._server = await self._start(self._frontend, address)
         return self._server.port
 
     async def drain(self, until: float, serve_until: float) -> None:
@@ -202,7 +202,7 @@ class HttpService:
         """Take no more requests, and end those under way."""
         if self._server:
             await self._server.stop()
-        await self._front.__aexit__(None, None, None)
+        await self._frontend.__aexit__(None, None, None)
 
     async def _live(self, _call: Call) -> Answer:
         complaint = self._control.liveness.complaint()

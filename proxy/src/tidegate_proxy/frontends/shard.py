@@ -1,4 +1,4 @@
-"""The home's side: its clients are connected to fronts, and what they ask comes over the fronts' links."""
+"""The shard's side: its clients are connected to frontends, and what they ask comes over the frontends' links."""
 
 import asyncio
 from collections import Counter
@@ -12,7 +12,7 @@ from tidegate_proxy.base.faults import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.frontends import frames
-from tidegate_proxy.frontends.address import HomeAddress
+from tidegate_proxy.frontends.address import ShardAddress
 from tidegate_proxy.frontends.frames import STREAM, Kind
 from tidegate_proxy.frontends.link import Link
 from tidegate_proxy.frontends.remote import RemoteCall, RemoteExchange
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.01
 SERVED: Final[tuple[Served, ...]] = ("grpc", "http")
-"""What fronts serve."""
+"""What frontends serve."""
 _LAST_WORDS_S: Final = 1.0
 """How long it may take to tell clients that they will not be answered."""
 _HEARD_S: Final = 1.5
-"""Fronts answer within a second; who has not by then does not."""
+"""Frontends answer within a second; who has not by then does not."""
 
 
 async def _has_none(_model: str) -> bool:
@@ -40,7 +40,7 @@ async def _has_none(_model: str) -> bool:
 
 @dataclass(frozen=True)
 class Services:
-    """What answers the clients of a home's fronts."""
+    """What answers the clients of a shard's frontends."""
 
     accept: Callable[["Call"], None]
     """Takes their gRPC calls."""
@@ -51,85 +51,86 @@ class Services:
     bounds: Bounds = field(default_factory=Bounds)
     """Counts what they hold."""
     has: Callable[[str], Awaitable[bool]] = _has_none
-    """Whether its Tritons have a model, of which the catalog may not know yet; fronts of several homes ask."""
+    """Whether its Tritons have a model, of which the catalog may not know yet; frontends of several shards ask."""
 
 
-class Home:
-    """Takes links of fronts, and gives what comes over them to a gRPC server and an HTTP application."""
+class Shard:
+    """Takes links of frontends, and gives what comes over them to a gRPC server and an HTTP application."""
 
     def __init__(
         self,
-        address: HomeAddress,
+        address: ShardAddress,
         grpc_port: int,
         http_port: int | None,
-        fronts: int,
+        frontends: int,
         metrics_port: int | None = None,
         hold_s: float | None = None,
         number: int | None = None,
     ) -> None:
-        """`address`: where fronts come in; ports: where they listen.
+        """`address`: where frontends come in; ports: where they listen.
 
-        `fronts`: how many have to let clients in before it is open. `metrics_port`: where they show its metrics; None:
-        it does so itself. `hold_s`: fronts go on when it ends, and hold for so long what comes for it; None: they end
-        with it. `number`: which of several homes it is, each of which has a part of the models; None: it has all.
+        `frontends`: how many have to let clients in before it is open. `metrics_port`: where they show its metrics;
+        None: it does so itself. `hold_s`: frontends go on when it ends, and hold for so long what comes for it; None:
+        they end with it. `number`: which of several shards it is, each of which has a part of the models; None: it has
+        all.
         """
         self.grpc_port = grpc_port
         self.http_port = http_port
         self.metrics_port = metrics_port
         self.number = number
         self.services: Services | None = None
-        """What answers the fronts' clients; None: it is not open."""
+        """What answers the frontends' clients; None: it is not open."""
         self._address = address
-        self._fronts = fronts
+        self._frontends = frontends
         self._hold_s = hold_s
         self._serves: frames.Serves | None = None
         self._listener: asyncio.AbstractServer | None = None
         self._closed = False
-        self._links: set[FrontLink] = set()
+        self._links: set[FrontendLink] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, services: "Services") -> None:
-        """Let fronts in; return when all of them have let clients in. Raises OSError, TlsError."""
+        """Let frontends in; return when all of them have let clients in. Raises OSError, TlsError."""
         self.services = services
-        self._listener = await self._address.listen(lambda link: FrontLink(self, services, link))
-        while sum(link.listens for link in self._links) < self._fronts:
+        self._listener = await self._address.listen(lambda link: FrontendLink(self, services, link))
+        while sum(link.listens for link in self._links) < self._frontends:
             await asyncio.sleep(_POLL_S)
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether its fronts are on other machines."""
+        """Whether its frontends are on other machines."""
         return self._address.is_elsewhere
 
     def tell(self, serves: frames.Serves) -> None:
-        """Have the fronts know what this home has."""
+        """Have the frontends know what this shard has."""
         self._serves = serves
         for link in self._links:
             link.left_of = {name: calls for name, calls in link.left_of.items() if name in serves.leaving}
             link.send(Kind.SERVES, payload=frames.encode(serves))
 
-    def greet(self, link: "FrontLink") -> None:
-        """Say what is here to a front that came."""
+    def greet(self, link: "FrontendLink") -> None:
+        """Say what is here to a frontend that came."""
         if self._serves:
             link.send(Kind.SERVES, payload=frames.encode(self._serves))
         hello = frames.Hello(serves_http=link.services.application is not None, protocol=frames.PROTOCOL)
         link.send(Kind.HELLO, payload=frames.encode(hello))
 
     def was_left(self, model: str) -> bool:
-        """Whether every front asks another home for a model, and what came here for it before has ended."""
+        """Whether every frontend asks another shard for a model, and what came here for it before has ended."""
         return bool(self._links) and all(link.was_left(model) for link in self._links)
 
     def ends_all(self) -> None:
-        """The fronts are to end with it, whatever else they would do."""
+        """The frontends are to end with it, whatever else they would do."""
         if not self.is_elsewhere:
             self._hold_s = None
 
     def took_up(self) -> None:
-        """It has taken up another configuration: have the fronts of this machine do so, too."""
+        """It has taken up another configuration: have the frontends of this machine do so, too."""
         for link in self._links if not self.is_elsewhere else ():
             link.send(Kind.RELOAD)
 
     async def close(self) -> None:
-        """Have the fronts end, unless they go on without it, and let nobody in."""
+        """Have the frontends end, unless they go on without it, and let nobody in."""
         await self.cut_off_exchanges()
         self._closed = True
         if self._listener:
@@ -142,7 +143,7 @@ class Home:
     async def retire(self, within_s: float) -> None:
         """Have clients over gRPC told to go elsewhere; return when they had time to hear it.
 
-        Fronts that go on hold what comes instead, and their clients stay.
+        Frontends that go on hold what comes instead, and their clients stay.
         """
         loop = asyncio.get_running_loop()
         told = list(self._links)
@@ -157,7 +158,7 @@ class Home:
             await asyncio.sleep(_POLL_S)
 
     def retire_http(self, cut_s: float, serve_s: float) -> None:
-        """Have clients over HTTP told to go elsewhere, unless the fronts go on."""
+        """Have clients over HTTP told to go elsewhere, unless the frontends go on."""
         if self._hold_s is not None:
             return
         for link in self._links:
@@ -189,19 +190,19 @@ class Home:
 
     # For its links -----------------------------------------------------------------------------------------------
 
-    def joined(self, link: "FrontLink") -> None:
-        """A front is there, maybe too late."""
+    def joined(self, link: "FrontendLink") -> None:
+        """A frontend is there, maybe too late."""
         self._links.add(link)
         if self._closed:
             link.close()
 
-    def left(self, link: "FrontLink") -> None:
-        """A front is no more."""
+    def left(self, link: "FrontendLink") -> None:
+        """A frontend is no more."""
         self._links.discard(link)
         self.count()
 
     def count(self) -> None:
-        """Bring together what the fronts say of their connections."""
+        """Bring together what the frontends say of their connections."""
         totals: Counter[str] = Counter()
         for link in self._links:
             totals.update(link.connections)
@@ -211,12 +212,12 @@ class Home:
 
     def begin(self, exchange: RemoteExchange, application: "Application | None") -> None:
         """Have an HTTP request answered."""
-        assert application is not None, "no front listens for it otherwise"
+        assert application is not None, "no frontend listens for it otherwise"
         task = asyncio.get_running_loop().create_task(exchange.run(application))
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
-    def find(self, link: "FrontLink", number: int, model: str) -> None:
+    def find(self, link: "FrontendLink", number: int, model: str) -> None:
         """Answer whether it has a model."""
 
         async def answer() -> None:
@@ -232,10 +233,10 @@ class Home:
             faults.report("answering an HTTP request", error)
 
 
-class FrontLink:
-    """One front: its calls and exchanges, by the numbers that it gave them."""
+class FrontendLink:
+    """One frontend: its calls and exchanges, by the numbers that it gave them."""
 
-    def __init__(self, home: Home, services: Services, link: Link) -> None:
+    def __init__(self, shard: Shard, services: Services, link: Link) -> None:
         self.calls: dict[int, RemoteCall] = {}
         self.connections: dict[str, int] = {}
         """How many clients it has, by protocol."""
@@ -247,14 +248,15 @@ class FrontLink:
         self.bounds = services.bounds
         self.now_s = asyncio.get_running_loop().time
         self.left_of: dict[str, set[RemoteCall | RemoteExchange]] = {}
-        """Models that this front asks another home for, with what it had asked here before that may not have ended."""
+        """Models that this frontend asks another shard for, with what it had asked here before that may not have
+        ended."""
         self._exchanges: dict[int, RemoteExchange] = {}
         self._openings = frames.Openings()
-        self._home = home
+        self._shard = shard
         self._link = link
         self._unread = 0
-        home.joined(self)
-        home.greet(self)
+        shard.joined(self)
+        shard.greet(self)
 
     def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
         """Send a frame."""
@@ -265,7 +267,7 @@ class FrontLink:
         self._link.close()
 
     def was_left(self, model: str) -> bool:
-        """Whether this front asks another home for a model, and what it had asked here before has ended."""
+        """Whether this frontend asks another shard for a model, and what it had asked here before has ended."""
         before = self.left_of.get(model)
         if before is None:
             return False
@@ -278,13 +280,13 @@ class FrontLink:
         self._exchanges.pop(number, None)
 
     def take(self, kind: int, number: int, payload: bytes) -> None:
-        """One frame of the front's."""
+        """One frame of the frontend's."""
         if kind == Kind.CALL:
             self._call(number, payload)
         elif kind == Kind.ASK:
             ask = frames.ask_of(payload)
             exchange = self._exchanges[number] = RemoteExchange(self, number, ask)
-            self._home.begin(exchange, self.services.page if ask.is_page else self.services.application)
+            self._shard.begin(exchange, self.services.page if ask.is_page else self.services.application)
         elif kind == Kind.COUNTS:
             self._count(frames.counts_of(payload))
         elif kind == Kind.LISTENS:
@@ -292,7 +294,7 @@ class FrontLink:
         elif kind == Kind.RETIRED:
             self.is_retired = True
         elif kind == Kind.FIND:
-            self._home.find(self, number, payload.decode("utf-8", "surrogatepass"))
+            self._shard.find(self, number, payload.decode("utf-8", "surrogatepass"))
         elif kind == Kind.LEFT:
             under_way = {call for call in self.calls.values() if call.method != STREAM} | set(self._exchanges.values())
             self.left_of |= {name: set(under_way) for name in frames.names_of(payload)}
@@ -302,8 +304,8 @@ class FrontLink:
             self._of_exchange(kind, number, asked, payload)
 
     def lost(self) -> None:
-        """The front ended, and its clients are gone."""
-        self._home.left(self)
+        """The frontend ended, and its clients are gone."""
+        self._shard.left(self)
         self.bounds.unread(-self._unread)
         under_way: list[RemoteCall | RemoteExchange] = [*self.calls.values(), *self._exchanges.values()]
         for one in under_way:
@@ -343,7 +345,7 @@ class FrontLink:
         self._unread = counts.unread_bytes
         for protocol, limit, amount in counts.ended:
             self.bounds.ended[cast("Served", protocol), limit] += amount
-        self._home.count()
+        self._shard.count()
 
 
 def _let_leave(one: RemoteCall | RemoteExchange) -> None:
@@ -354,56 +356,56 @@ def _let_leave(one: RemoteCall | RemoteExchange) -> None:
         faults.report("a client that left", error)
 
 
-class GrpcOfFronts:
-    """A `transport.Server` whose connections the fronts have."""
+class GrpcOfFrontends:
+    """A `transport.Server` whose connections the frontends have."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
 
     @property
     def open_calls(self) -> int:
         """Calls that have not ended."""
-        return self._home.open_calls
+        return self._shard.open_calls
 
     async def listen(self, _address: str, tls: ServerTls | None = None) -> int:
-        """The port where the fronts listen. Raises TlsError for files that they could not use."""
+        """The port where the frontends listen. Raises TlsError for files that they could not use."""
         if tls:
             server_context(tls, ALPN)
-        return self._home.grpc_port
+        return self._shard.grpc_port
 
     async def retire(self, within_s: float) -> None:
         """Have clients told to go elsewhere; return when they had time to hear it. Whoever stays is served."""
-        await self._home.retire(within_s)
+        await self._shard.retire(within_s)
 
     async def stop(self, grace_s: float) -> bool:
-        """Let what is under way end, cut off what has not ended then, and end the fronts; whether all had."""
+        """Let what is under way end, cut off what has not ended then, and end the frontends; whether all had."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + grace_s
         while self.open_calls and loop.time() < until_s:
             await asyncio.sleep(_POLL_S)
-        cut_off = self._home.cut_off()
-        await self._home.close()  # what came over HTTP was ended before
+        cut_off = self._shard.cut_off()
+        await self._shard.close()  # what came over HTTP was ended before
         return not cut_off
 
 
-class HttpOfFronts:
-    """An `HttpListener` whose connections the fronts have."""
+class HttpOfFrontends:
+    """An `HttpListener` whose connections the frontends have."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        assert home.http_port is not None, "the fronts listen for HTTP where the home is asked to"
-        self.port = home.http_port
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        assert shard.http_port is not None, "the frontends listen for HTTP where the shard is asked to"
+        self.port = shard.http_port
 
     async def drain(self, until: float, serve_until: float = 0.0) -> None:
         """Let what is under way be answered, until an instant of the loop's clock; new requests until another."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        self._home.retire_http(max(0.0, until - now), max(0.0, serve_until - now))
+        self._shard.retire_http(max(0.0, until - now), max(0.0, serve_until - now))
         while loop.time() < min(serve_until, until):
             await asyncio.sleep(_POLL_S)
-        while self._home.open_exchanges and loop.time() < until:
+        while self._shard.open_exchanges and loop.time() < until:
             await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
         """Take no more requests, and tell those under way that they will not be answered."""
-        await self._home.cut_off_exchanges()
+        await self._shard.cut_off_exchanges()

@@ -1,8 +1,9 @@
-"""What fronts and homes cost and carry: a no-op model directly, through one process, and through both, in turn.
+"""What frontends and shards cost and carry: a no-op model directly, through one process, and through both, in turn.
 
-    python -m bench.fronts --perf-analyzer PATH [--split 0 1x1 2x1 2x2 ...] [--callers N ...] [--rounds N] [--json FILE]
+    python -m bench.frontends --perf-analyzer PATH [--split 0 1x1 2x1 2x2 ...] [--callers N ...] [--rounds N] [--json
+    FILE]
 
-A split is told as FRONTSxHOMES. Of two homes the first has the model that is called, the other one of its own.
+A split is told as FRONTENDSxSHARDS. Of two shards the first has the model that is called, the other one of its own.
 
 On two cores that Triton and the load generator share with it nothing can be gained: what counts is the CPU time of each
 part for a request. From it follows what one core of each carries, and with it how many of them a fleet needs.
@@ -26,7 +27,7 @@ from rich.table import Table
 from bench.no_op import no_op_models
 from bench.perf_analyzer import perf_analyzer
 from bench.proxy_process import ProxyProcess, proxy_process
-from tidegate_proxy.frontends.supervisor import FRONT, HOME
+from tidegate_proxy.frontends.supervisor import FRONTEND, SHARD
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 CALLERS = (1, 8, 32, 128)
@@ -44,19 +45,19 @@ SPLITS = (ONE_PROCESS, "1x1", "2x1", "2x2")
 class Parts(NamedTuple):
     """The processes of a Tidegate."""
 
-    home: int
+    shard: int
     """The first one, where there are several."""
-    fronts: tuple[int, ...]
+    frontends: tuple[int, ...]
 
 
-def parts_of(proxy: ProxyProcess, fronts: int) -> Parts:
-    """The processes of one that was started with so many fronts; a home of 0 is being started again."""
-    if not fronts:
+def parts_of(proxy: ProxyProcess, frontends: int) -> Parts:
+    """The processes of one that was started with so many frontends; a shard of 0 is being started again."""
+    if not frontends:
         return Parts(proxy.pid, ())
     children = Path(f"/proc/{proxy.pid}/task/{proxy.pid}/children").read_text().split()
     named = [(int(pid), Path(f"/proc/{pid}/comm").read_text().strip()) for pid in children]
-    homes = [pid for pid, name in named if name in (HOME, f"{HOME}-0")]
-    return Parts(homes[0] if homes else 0, tuple(pid for pid, name in named if name == FRONT))
+    shards = [pid for pid, name in named if name in (SHARD, f"{SHARD}-0")]
+    return Parts(shards[0] if shards else 0, tuple(pid for pid, name in named if name == FRONTEND))
 
 
 def cpu_s(pid: int) -> float:
@@ -65,7 +66,7 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def bench_fronts(
+def bench_frontends(
     console: Console,
     program: Path,
     splits: Sequence[str] = SPLITS,
@@ -87,14 +88,14 @@ def bench_fronts(
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as stack:
         work = Path(folder)
         triton = stack.enter_context(EmbeddedTriton([no_op_models(work)]))
-        homes = [triton.grpc_address]
+        shards = [triton.grpc_address]
         if any(_parted(split)[1] > 1 for split in splits):
             other = no_op_models(work / "other", "other")
-            homes.append(stack.enter_context(EmbeddedTriton([other])).grpc_address)
+            shards.append(stack.enter_context(EmbeddedTriton([other])).grpc_address)
         proxies: dict[str, ProxyProcess] = {}
         for split in splits:
             (work / split).mkdir()
-            flags = _flags(work / split, split, homes)
+            flags = _flags(work / split, split, shards)
             proxies[split] = stack.enter_context(proxy_process(work / split, *flags))
         progress = stack.enter_context(Progress(console=console, transient=True))
         task = progress.add_task("", total=len(sizes) * len(callers) * rounds * (1 + len(proxies)))
@@ -114,27 +115,27 @@ def bench_fronts(
 
 
 def _parted(split: str) -> tuple[int, int]:
-    """How many fronts and homes a split has. Raises ValueError for another text."""
-    fronts, _, homes = split.partition("x")
-    return int(fronts), int(homes or 1)
+    """How many frontends and shards a split has. Raises ValueError for another text."""
+    frontends, _, shards = split.partition("x")
+    return int(frontends), int(shards or 1)
 
 
 def _flags(folder: Path, split: str, tritons: Sequence[str]) -> tuple[str, ...]:
-    fronts, homes = _parted(split)
-    own = ("--listen", "127.0.0.1:0", "--policy", "fifs", "--fronts", str(fronts))
-    if homes == 1:
+    frontends, shards = _parted(split)
+    own = ("--listen", "127.0.0.1:0", "--policy", "fifs", "--frontends", str(frontends))
+    if shards == 1:
         return (*own, "--triton", tritons[0])
     file = folder / "tidegate.yaml"
-    file.write_text(json.dumps({"homes": [{"tritons": [triton]} for triton in tritons[:homes]]}))
+    file.write_text(json.dumps({"shards": [{"tritons": [triton]} for triton in tritons[:shards]]}))
     return (str(file), *own)
 
 
 def _name(split: str | None) -> str:
     if split is None or split == ONE_PROCESS:
         return "Triton" if split is None else "one process"
-    fronts, homes = _parted(split)
-    front = "1 front" if fronts == 1 else f"{fronts} fronts"
-    return front if homes == 1 else f"{front}, {homes} homes"
+    frontends, shards = _parted(split)
+    frontend = "1 frontend" if frontends == 1 else f"{frontends} frontends"
+    return frontend if shards == 1 else f"{frontend}, {shards} shards"
 
 
 def _run(
@@ -147,16 +148,20 @@ def _run(
 ) -> dict[str, float]:
     windows = ("--shape", f"INPUT:{floats}", "-p", str(WINDOW_MS), "-r", "3")
     if split is None:
-        return {**perf_analyzer(program, triton.grpc_address, "noop", callers, *windows), "home_us": 0, "front_us": 0}
+        return {
+            **perf_analyzer(program, triton.grpc_address, "noop", callers, *windows),
+            "shard_us": 0,
+            "frontend_us": 0,
+        }
     proxy = proxies[split]
     parts = parts_of(proxy, _parted(split)[0])
-    served, home_s, front_s = _served(triton), cpu_s(parts.home), sum(cpu_s(pid) for pid in parts.fronts)
+    served, shard_s, frontend_s = _served(triton), cpu_s(parts.shard), sum(cpu_s(pid) for pid in parts.frontends)
     figures = perf_analyzer(program, proxy.grpc, "noop", callers, *windows)
     requests = _served(triton) - served
     return {
         **figures,
-        "home_us": (cpu_s(parts.home) - home_s) * 1e6 / requests,
-        "front_us": (sum(cpu_s(pid) for pid in parts.fronts) - front_s) * 1e6 / requests,
+        "shard_us": (cpu_s(parts.shard) - shard_s) * 1e6 / requests,
+        "frontend_us": (sum(cpu_s(pid) for pid in parts.frontends) - frontend_s) * 1e6 / requests,
     }
 
 
@@ -175,21 +180,21 @@ def _row(
         "split": split,
         "size": size,
         "callers": callers,
-        **{name: median(run[name] for run in mine) for name in ("rps", "p50_ms", "p99_ms", "home_us", "front_us")},
+        **{name: median(run[name] for run in mine) for name in ("rps", "p50_ms", "p99_ms", "shard_us", "frontend_us")},
         "p50_added_ms": median(run["p50_ms"] - other["p50_ms"] for run, other in zip(mine, direct, strict=True)),
     }
 
 
 def _show(console: Console, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    table = Table("", "requests/s", "p50 added, ms", "p99, ms", "home, us", "fronts, us", title=title)
+    table = Table("", "requests/s", "p50 added, ms", "p99, ms", "shard, us", "frontends, us", title=title)
     for row in rows:
         table.add_row(
             row["target"],
             f"{row['rps']:,.0f}",
             f"{row['p50_added_ms']:+.2f}",
             f"{row['p99_ms']:.2f}",
-            f"{row['home_us']:.0f}" if row["home_us"] else "",
-            f"{row['front_us']:.0f}" if row["front_us"] else "",
+            f"{row['shard_us']:.0f}" if row["shard_us"] else "",
+            f"{row['frontend_us']:.0f}" if row["frontend_us"] else "",
         )
     console.print(table)
 
@@ -198,11 +203,13 @@ def _show_fleet(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     """What a core of each part carries, and the cores for a fleet, by size at the most callers."""
     most = max(row["callers"] for row in rows)
     for row in rows:
-        if row["callers"] == most and row["front_us"]:
-            home, front = 1e6 / row["home_us"], 1e6 / row["front_us"]
+        if row["callers"] == most and row["frontend_us"]:
+            shard, frontend = 1e6 / row["shard_us"], 1e6 / row["frontend_us"]
             console.print(
-                f"{row['size']}, {row['target']}: a core carries {home:,.0f} requests/s as a home, {front:,.0f} as a "
-                f"front; {FLEET_RPS:,} requests/s take {FLEET_RPS / home:.1f} homes and {FLEET_RPS / front:.1f} fronts"
+                f"{row['size']}, {row['target']}: a core carries {shard:,.0f} requests/s as a shard, "
+                f"{frontend:,.0f} as a "
+                f"frontend; {FLEET_RPS:,} requests/s take {FLEET_RPS / shard:.1f} shards "
+                f"and {FLEET_RPS / frontend:.1f} frontends"
             )
 
 
@@ -210,14 +217,16 @@ def main() -> None:
     """Parse the command line, run, and write the figures to a file if one is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--perf-analyzer", type=Path, required=True, metavar="PATH", help="NVIDIA's load generator")
-    parser.add_argument("--split", nargs="+", default=SPLITS, metavar="FxH", help="into how many fronts and homes")
+    parser.add_argument("--split", nargs="+", default=SPLITS, metavar="FxH", help="into how many frontends and shards")
     parser.add_argument("--callers", type=int, nargs="+", default=CALLERS, metavar="N", help="calling at a time")
     parser.add_argument("--sizes", nargs="+", choices=FLOATS, default=list(FLOATS), help="of the tensors")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each is measured")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     arguments = parser.parse_args()
     sizes = {name: FLOATS[name] for name in arguments.sizes}
-    rows = bench_fronts(Console(), arguments.perf_analyzer, arguments.split, arguments.callers, sizes, arguments.rounds)
+    rows = bench_frontends(
+        Console(), arguments.perf_analyzer, arguments.split, arguments.callers, sizes, arguments.rounds
+    )
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2))
 

@@ -1,4 +1,4 @@
-"""Two homes with two Tritons each behind the same fronts: to clients they are one server."""
+"""Two shards with two Tritons each behind the same frontends: to clients they are one server."""
 
 import http.client
 import json
@@ -24,26 +24,26 @@ from typer.testing import CliRunner
 from tests.conftest import Tidegate
 from tidegate.cli import build_app
 from tidegate.host import Plugins
-from tidegate_proxy.frontends.home_line import HOME_LOST, NO_HOME
-from tidegate_proxy.frontends.supervisor import HOME
+from tidegate_proxy.frontends.shard_connection import SCHEDULER_UNAVAILABLE, SHARD_LOST
+from tidegate_proxy.frontends.supervisor import SHARD
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 ROW = np.array([[1.0, 2.0]], np.float32)
 OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
 INFERENCE = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]})
-AT_HOME = {"ant": 0, "bee": 0, "cat": 1, "dog": 1}
+SHARD_OF = {"ant": 0, "bee": 0, "cat": 1, "dog": 1}
 
 
 @pytest.fixture(scope="module")
 def tritons(start_triton: Make, add_model: Make, tmp_path_factory: pytest.TempPathFactory) -> list[EmbeddedTriton]:
-    """Four, that have all models in their repository: two for each home."""
+    """Four, that have all models in their repository: two for each shard."""
     repository = tmp_path_factory.mktemp("models")
-    for name in AT_HOME:
+    for name in SHARD_OF:
         add_model(repository, name, "max_batch_size: 4")
     loaded: list[EmbeddedTriton] = []
     for number in (0, 0, 1, 1):
-        names = [name for name, home in AT_HOME.items() if home == number]
+        names = [name for name, shard in SHARD_OF.items() if shard == number]
         options = [f"--load-model={name}" for name in names]
         loaded.append(start_triton([repository], options=["--model-control-mode=explicit", *options]))
     return loaded
@@ -60,18 +60,18 @@ def write_plan(folder: Path, assignment: dict[str, int]) -> None:
 @pytest.fixture(scope="module")
 def folder(tritons: list[EmbeddedTriton], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A configuration and a plan."""
-    folder: Path = tmp_path_factory.mktemp("homes")
+    folder: Path = tmp_path_factory.mktemp("shards")
     addresses = [address_of(triton) for triton in tritons]
     document = {
-        "homes": [{"tritons": addresses[:2]}, {"tritons": addresses[2:]}],
+        "shards": [{"tritons": addresses[:2]}, {"tritons": addresses[2:]}],
         "plan": "plan.json",
-        "fronts": 2,
+        "frontends": 2,
         "policy": "fifs",
         "models": {"ant": {"slo_ms": 60_000}, "cat": {"slo_ms": 60_000}},
         "listen": {"http": "127.0.0.1:0", "metrics": "127.0.0.1:0"},
     }
     (folder / "tidegate.yaml").write_text(yaml.safe_dump(document))
-    write_plan(folder, AT_HOME)
+    write_plan(folder, SHARD_OF)
     return folder
 
 
@@ -89,7 +89,7 @@ def address(tidegate: Tidegate, service: str) -> str:
 
 @pytest.fixture
 def clients(tidegate: Tidegate) -> Iterator[list[triton_grpc.InferenceServerClient]]:
-    """On so many connections that surely both fronts have some."""
+    """On so many connections that surely both frontends have some."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     some = [triton_grpc.InferenceServerClient(tidegate.address, channel_args=options) for _ in range(6)]
     yield some
@@ -97,11 +97,11 @@ def clients(tidegate: Tidegate) -> Iterator[list[triton_grpc.InferenceServerClie
         client.close()
 
 
-def test_every_model_is_found_whichever_front_is_asked(
+def test_every_model_is_found_whichever_frontend_is_asked(
     clients: list[triton_grpc.InferenceServerClient], tensors: Make
 ) -> None:
     for client in clients:
-        for name in AT_HOME:
+        for name in SHARD_OF:
             assert client.infer(name, tensors({"X": ROW})).as_numpy("Y").tolist() == ROW.tolist()
             assert client.is_model_ready(name)
             assert client.get_model_metadata(name).name == client.get_model_config(name).config.name == name
@@ -109,10 +109,10 @@ def test_every_model_is_found_whichever_front_is_asked(
         assert client.is_server_ready()
         assert client.get_server_metadata().name == "triton"
         index = client.get_model_repository_index().models
-        assert [(model.name, model.state) for model in index] == [(name, "READY") for name in AT_HOME]
+        assert [(model.name, model.state) for model in index] == [(name, "READY") for name in SHARD_OF]
 
 
-def test_statistics_and_metrics_are_those_of_all_homes(
+def test_statistics_and_metrics_are_those_of_all_shards(
     tidegate: Tidegate, clients: list[triton_grpc.InferenceServerClient], tensors: Make
 ) -> None:
     def counted() -> dict[str, int]:
@@ -127,22 +127,22 @@ def test_statistics_and_metrics_are_those_of_all_homes(
     assert [model.name for model in clients[0].get_inference_statistics("cat").model_stats] == ["cat"]
     with urllib.request.urlopen(f"http://{address(tidegate, 'metrics')}", timeout=60) as page:
         text = page.read().decode()
-    for name, home in AT_HOME.items():
-        assert re.search(rf'nv_inference_count{{model="{name}",version="1",home="{home}"}} \d', text)
+    for name, shard in SHARD_OF.items():
+        assert re.search(rf'nv_inference_count{{model="{name}",version="1",shard="{shard}"}} \d', text)
     assert len(re.findall(r"^# TYPE tidegate_requests_total", text, re.MULTILINE)) == 1
     assert len(re.findall(r"tidegate_up{.*} 1", text)) == 4
 
 
-def test_what_is_one_homes_is_told_by_its_number_and_the_live_page_says_that_it_is_of_one(tidegate: Tidegate) -> None:
+def test_what_is_one_shards_is_told_by_its_number_and_the_live_page_says_that_it_is_of_one(tidegate: Tidegate) -> None:
     page = f"http://{address(tidegate, 'metrics').removesuffix('/metrics')}"
     for path in ("shadow", "canary"):
         with urllib.request.urlopen(f"{page}/{path}", timeout=60) as answer:
-            told = json.load(answer)["homes"]
+            told = json.load(answer)["shards"]
         assert set(told) == {"0", "1"}
     for path in ("live", "live/events"):
         with pytest.raises(urllib.error.HTTPError, match="404") as refused:
             urllib.request.urlopen(f"{page}/{path}", timeout=60)
-        assert b"several homes" in refused.value.read()
+        assert b"several shards" in refused.value.read()
 
 
 def test_over_http_as_well(tidegate: Tidegate) -> None:
@@ -154,20 +154,20 @@ def test_over_http_as_well(tidegate: Tidegate) -> None:
         text = answer.read()
         return answer.status, json.loads(text) if text else None
 
-    for name in AT_HOME:
+    for name in SHARD_OF:
         status, answer = ask("POST", f"/v2/models/{name}/infer", INFERENCE)
         assert (status, answer["outputs"][0]["data"]) == (200, [1, 2])
         assert ask("GET", f"/v2/models/{name}/ready")[0] == 200
     assert ask("GET", "/v2/health/ready") == (200, None)
-    assert [model["name"] for model in ask("GET", "/v2/models/stats")[1]["model_stats"]] == list(AT_HOME)
-    assert [model["name"] for model in ask("POST", "/v2/repository/index")[1]] == list(AT_HOME)
+    assert [model["name"] for model in ask("GET", "/v2/models/stats")[1]["model_stats"]] == list(SHARD_OF)
+    assert [model["name"] for model in ask("POST", "/v2/repository/index")[1]] == list(SHARD_OF)
     assert ask("GET", "/v2")[1]["name"] == "triton"
     status, answer = ask("POST", "/v2/models/cow/infer", INFERENCE)
     assert (status, answer) == (404, {"error": "Request for unknown model: 'cow' is not found"})
     connection.close()
 
 
-def test_what_no_home_has_is_answered_as_triton_does(
+def test_what_no_shard_has_is_answered_as_triton_does(
     tidegate: Tidegate, tritons: list[EmbeddedTriton], call: Make, request_of: Make
 ) -> None:
     for method, message in (
@@ -265,8 +265,8 @@ def test_a_model_moves_under_load_and_no_request_is_lost(
             return {model.name for model in client.get_model_repository_index().models if model.state == "READY"}
 
     load = Load(tidegate, ["ant", "cat"], tensors)
-    for assignment in ({**AT_HOME, "ant": 1, "cat": 0}, AT_HOME):
-        expected = [{name for name, home in assignment.items() if home == number} for number in (0, 0, 1, 1)]
+    for assignment in ({**SHARD_OF, "ant": 1, "cat": 0}, SHARD_OF):
+        expected = [{name for name, shard in assignment.items() if shard == number} for number in (0, 0, 1, 1)]
         write_plan(folder, assignment)
         os.kill(tidegate.pid, signal.SIGHUP)
         eventually(lambda expected=expected: [ready_at(triton) for triton in tritons] == expected, "the models to move")
@@ -276,13 +276,13 @@ def test_a_model_moves_under_load_and_no_request_is_lost(
     assert load.failures == []
 
 
-def test_a_home_that_is_asked_to_end_loses_nothing(tidegate: Tidegate, tensors: Make, eventually: Make) -> None:
+def test_a_shard_that_is_asked_to_end_loses_nothing(tidegate: Tidegate, tensors: Make, eventually: Make) -> None:
     load = Load(tidegate, ["ant", "cat"], tensors)
     eventually(lambda: load.answered > 20, "some load")
-    first = tidegate.children(HOME)
+    first = tidegate.children(SHARD)
     os.kill(first[1], signal.SIGTERM)
     eventually(
-        lambda: len(tidegate.children(HOME)) == 2 and set(tidegate.children(HOME)) != set(first),
+        lambda: len(tidegate.children(SHARD)) == 2 and set(tidegate.children(SHARD)) != set(first),
         "another process for it",
     )
     before = load.answered
@@ -291,10 +291,10 @@ def test_a_home_that_is_asked_to_end_loses_nothing(tidegate: Tidegate, tensors: 
     assert load.failures == []
 
 
-def test_a_home_that_dies_costs_its_models_alone(
+def test_a_shard_that_dies_costs_its_models_alone(
     tidegate: Tidegate, call: Make, request_of: Make, eventually: Make, open_stream: Make, rest_of: Make
 ) -> None:
-    os.kill(tidegate.children(HOME)[1], signal.SIGKILL)
+    os.kill(tidegate.children(SHARD)[1], signal.SIGKILL)
     said = set()
 
     def is_lost() -> bool:
@@ -308,26 +308,26 @@ def test_a_home_that_dies_costs_its_models_alone(
     assert (code, len(answers)) == (OK, 2)
     assert call(tidegate, "ServerReady", b"")[0] is OK
     eventually(lambda: not is_lost(), "it to be started again")
-    assert said <= {(OK, ""), (UNAVAILABLE, NO_HOME), (UNAVAILABLE, HOME_LOST)}
+    assert said <= {(OK, ""), (UNAVAILABLE, SCHEDULER_UNAVAILABLE), (UNAVAILABLE, SHARD_LOST)}
 
 
 def test_they_end_together(tidegate: Tidegate, eventually: Make) -> None:
-    pids = tidegate.children(HOME)
+    pids = tidegate.children(SHARD)
     tidegate.stop()
     for pid in pids:
         eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "its processes to end")
 
 
-def test_check_names_the_home_of_a_triton_whose_http_port_is_not_known(tmp_path: Path) -> None:
+def test_check_names_the_shard_of_a_triton_whose_http_port_is_not_known(tmp_path: Path) -> None:
     told = {
-        "fronts": 1,
-        "homes": [{"tritons": ["a:1"]}, {"tritons": ["b:1"]}],
+        "frontends": 1,
+        "shards": [{"tritons": ["a:1"]}, {"tritons": ["b:1"]}],
         "listen": {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"},
     }
     (tmp_path / "tidegate.yaml").write_text(yaml.safe_dump(told))
     checked = CliRunner().invoke(build_app(Plugins.installed()), ["check", str(tmp_path / "tidegate.yaml")])
     assert checked.exit_code == 1
-    assert re.findall(r"homes\.\d\.tritons\.\d\.http", checked.output) == [
-        "homes.0.tritons.0.http",
-        "homes.1.tritons.0.http",
+    assert re.findall(r"shards\.\d\.tritons\.\d\.http", checked.output) == [
+        "shards.0.tritons.0.http",
+        "shards.1.tritons.0.http",
     ]

@@ -54,7 +54,7 @@ GZIP = ("--grpc-compression-algorithm", "gzip")
 """Flags of perf_analyzer."""
 
 
-def bench_front(
+def bench_added_latency(
     console: Console,
     program: Path | None = None,
     against: Path | None = None,

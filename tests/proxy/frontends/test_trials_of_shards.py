@@ -1,4 +1,5 @@
-"""Two homes that shadow mode is switched on for while they serve: what is in force outlives each of their processes."""
+"""Two shards that shadow mode is switched on for while they serve: what is in force outlives each of their
+processes."""
 
 import json
 import os
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 from tests.conftest import Tidegate
 from tidegate.cli import build_app
 from tidegate.host import Plugins
-from tidegate_proxy.frontends.supervisor import FRONT, HOME
+from tidegate_proxy.frontends.supervisor import FRONTEND, SHARD
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -28,7 +29,7 @@ MODELS = [["ant", "ape"], ["bee"]]
 
 @pytest.fixture(scope="module")
 def tritons(start_triton: Make, add_model: Make, tmp_path_factory: pytest.TempPathFactory) -> list[EmbeddedTriton]:
-    """One for each home."""
+    """One for each shard."""
     started = []
     for names in MODELS:
         repository = tmp_path_factory.mktemp("models")
@@ -38,11 +39,11 @@ def tritons(start_triton: Make, add_model: Make, tmp_path_factory: pytest.TempPa
     return started
 
 
-def _write(folder: Path, tritons: list[EmbeddedTriton], homes: int = 2, **fields: object) -> Path:
+def _write(folder: Path, tritons: list[EmbeddedTriton], shards: int = 2, **fields: object) -> Path:
     file = folder / "tidegate.yaml"
     document = {
-        "homes": [{"tritons": [triton.grpc_address]} for triton in tritons[:homes]],
-        "fronts": 1,
+        "shards": [{"tritons": [triton.grpc_address]} for triton in tritons[:shards]],
+        "frontends": 1,
         "listen": {"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"},
         "models": {"ant": {"slo_ms": 60_000}},
     }
@@ -60,8 +61,8 @@ def _page(tidegate: Tidegate, path: str, headers: dict[str, str] | None = None, 
 def _shadows(tidegate: Tidegate) -> dict[str, dict[str, Any]]:
     try:
         with _page(tidegate, "shadow") as answer:
-            return dict(json.load(answer)["homes"])
-    except OSError:  # the front is being started
+            return dict(json.load(answer)["shards"])
+    except OSError:  # the frontend is being started
         return {}
 
 
@@ -75,7 +76,7 @@ def test_who_is_started_again_has_what_is_in_force_and_not_what_the_file_says(
     eventually(lambda: all(told["shadow"] for told in _shadows(tidegate).values()), "shadow mode of both")
     eventually(lambda: len(_shadows(tidegate)) == 2, "both to answer")
     file.write_text("half wri: [")  # nobody has asked for that yet
-    for title, which in ((HOME, 1), (FRONT, 0)):
+    for title, which in ((SHARD, 1), (FRONTEND, 0)):
         (killed) = tidegate.children(title)[which]
         os.kill(killed, signal.SIGKILL)
         eventually(lambda killed=killed, title=title: killed not in tidegate.children(title), "its end")
@@ -83,29 +84,29 @@ def test_who_is_started_again_has_what_is_in_force_and_not_what_the_file_says(
         assert all(told["shadow"] for told in _shadows(tidegate).values())
     for name in ("ant", "bee"):
         assert call(tidegate, "ModelInfer", request_of(name, {"X": ROW}))[0].name == "OK"
-    assert "configuration taken up: shadow home=1" in tidegate.log, "which home says so"
+    assert "configuration taken up: shadow shard=1" in tidegate.log, "which shard says so"
     with _page(tidegate, "models") as answer:
-        assert {row["name"]: row["home"] for row in json.load(answer)} == {"ant": 0, "ape": 0, "bee": 1}
+        assert {row["name"]: row["shard"] for row in json.load(answer)} == {"ant": 0, "ape": 0, "bee": 1}
     with _page(tidegate, "models", method="HEAD") as answer:
         assert (answer.status, answer.read()) == (200, b"")
     tally = tidegate.stop()
     assert tally["accepted"] == 0, "nothing was scheduled"
 
 
-def test_the_live_page_of_one_home_behind_fronts_goes_on_and_on(
+def test_the_live_page_of_one_shard_behind_frontends_goes_on_and_on(
     start_tidegate: Make, tritons: list[EmbeddedTriton], tmp_path: Path
 ) -> None:
-    tidegate = start_tidegate([], config=_write(tmp_path, tritons, homes=1))
+    tidegate = start_tidegate([], config=_write(tmp_path, tritons, shards=1))
     with _page(tidegate, "live/events", {"X-Tidegate-Page": "1"}) as events:
         assert [events.readline()[:5] for _ in range(4)].count(b"data:") == 2
     with _page(tidegate, "shadow") as answer:
-        assert json.load(answer)["shadow"] is False, "as it is asked for without homes"
+        assert json.load(answer)["shadow"] is False, "as it is asked for without shards"
     with pytest.raises(urllib.error.HTTPError, match="403"):
         _page(tidegate, "live/hello")
 
 
 @pytest.mark.parametrize("command", [["check", "--online"], ["doctor"]])
-def test_a_policy_that_a_home_refuses_is_told_of_beforehand_with_the_home(
+def test_a_policy_that_a_shard_refuses_is_told_of_beforehand_with_the_shard(
     command: list[str], tritons: list[EmbeddedTriton], tmp_path: Path
 ) -> None:
     parts = [{"models": ["ape"], "policy": "fifs"}, {"models": ["*"], "policy": "symphony"}]
@@ -114,5 +115,5 @@ def test_a_policy_that_a_home_refuses_is_told_of_beforehand_with_the_home(
     done = CliRunner().invoke(build_app(Plugins.installed()), [command[0], str(file), *command[1:]])
     assert done.exit_code == 1
     said = " ".join(done.output.split())
-    assert "home 1: policy 'by-model': worker " in said
+    assert "shard 1: policy 'by-model': worker " in said
     assert "hosts 'ant' and 'ape', for which different parts decide" in said

@@ -1,10 +1,10 @@
-"""Fronts and their home are killed under load, one after the other: what clients see of it, and for how long.
+"""Frontends and their shard are killed under load, one after the other: what clients see of it, and for how long.
 
-    python -m bench.fronts_killed [--seconds S] [--every S] [--fronts N] [--rate RPS] [--json FILE]
+    python -m bench.frontends_killed [--seconds S] [--every S] [--frontends N] [--rate RPS] [--json FILE]
 
 An emulated GPU takes 5 ms for a batch of up to eight; requests come at random, at a fixed rate, over several
-connections, and nobody tries again. SIGKILL to a front, the home, the other front, the home, ...: it fails where a
-request has no end, or ends in any other way than with its answer or UNAVAILABLE.
+connections, and nobody tries again. SIGKILL to a frontend, the shard, the other frontend, the shard, ...: it fails
+where a request has no end, or ends in any other way than with its answer or UNAVAILABLE.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from rich.progress import Progress
 from rich.table import Table
 from tritonclient.grpc import service_pb2
 
-from bench.fronts import parts_of
+from bench.frontends import parts_of
 from bench.proxy_process import ProxyProcess, proxy_process
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
@@ -54,9 +54,9 @@ class Findings:
 
     ends: Counter[str] = field(default_factory=Counter)
     """By status."""
-    recovered_s: dict[str, list[float]] = field(default_factory=lambda: {"front": [], "home": []})
+    recovered_s: dict[str, list[float]] = field(default_factory=lambda: {"frontend": [], "shard": []})
     """After each kill: until the last request failed before the next one."""
-    failed: dict[str, list[int]] = field(default_factory=lambda: {"front": [], "home": []})
+    failed: dict[str, list[int]] = field(default_factory=lambda: {"frontend": [], "shard": []})
     """How many failed for each kill."""
     unfinished: int = 0
     """Requests without an end."""
@@ -78,7 +78,7 @@ def models(folder: Path) -> Path:
     return folder / "models"
 
 
-async def under_load(proxy: ProxyProcess, fronts: int, seconds: float, every_s: float, rate: float) -> Findings:
+async def under_load(proxy: ProxyProcess, frontends: int, seconds: float, every_s: float, rate: float) -> Findings:
     """Send and kill; what came of it."""
     findings, rng = Findings(), random.Random(1)
     request = service_pb2.ModelInferRequest(model_name="gpu", raw_input_contents=[b"\0\0\0\0"])
@@ -105,8 +105,10 @@ async def under_load(proxy: ProxyProcess, fronts: int, seconds: float, every_s: 
         turn = 0
         while True:
             await asyncio.sleep(every_s)
-            parts = parts_of(proxy, fronts)
-            victim, kind = (parts.home, "home") if turn % 2 else (parts.fronts[turn // 2 % len(parts.fronts)], "front")
+            parts = parts_of(proxy, frontends)
+            victim, kind = (
+                (parts.shard, "shard") if turn % 2 else (parts.frontends[turn // 2 % len(parts.frontends)], "frontend")
+            )
             turn += 1
             if not victim:
                 continue
@@ -142,7 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--every", type=float, default=10.0, metavar="S", help="between two kills")
-    parser.add_argument("--fronts", type=int, default=2)
+    parser.add_argument("--frontends", type=int, default=2)
     parser.add_argument("--rate", type=float, default=200.0, metavar="RPS")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     arguments = parser.parse_args()
@@ -151,13 +153,13 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder,
         EmbeddedTriton([models(Path(folder))]) as triton,
     ):
-        flags = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", "--fronts", str(arguments.fronts))
+        flags = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", "--frontends", str(arguments.frontends))
         with proxy_process(Path(folder), *flags) as proxy, Progress(console=console, transient=True) as progress:
             progress.add_task(f"{arguments.seconds:g} s of kills", total=None)
-            work = under_load(proxy, arguments.fronts, arguments.seconds, arguments.every, arguments.rate)
+            work = under_load(proxy, arguments.frontends, arguments.seconds, arguments.every, arguments.rate)
             findings = uvloop.run(work)
     table = Table("killed", "times", "requests failed, median", "most", "until the last of them, s, median", "longest")
-    for kind in ("front", "home"):
+    for kind in ("frontend", "shard"):
         failed, recovered = findings.failed[kind], findings.recovered_s[kind]
         if failed:
             table.add_row(

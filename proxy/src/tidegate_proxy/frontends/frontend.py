@@ -1,4 +1,4 @@
-"""A front: a process that clients are connected to, which passes what they ask on to the home that it concerns."""
+"""A frontend: a process that clients are connected to, which passes what they ask on to the shard that it concerns."""
 
 import asyncio
 import contextlib
@@ -22,11 +22,11 @@ from tidegate_proxy.configuration.descriptors import within_descriptors
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.configuration.settings import InForce, settings_of
 from tidegate_proxy.frontends import frames
-from tidegate_proxy.frontends.address import HomeAddress, RemoteAddress
+from tidegate_proxy.frontends.address import RemoteAddress, ShardAddress
 from tidegate_proxy.frontends.frames import Kind
-from tidegate_proxy.frontends.home_line import HomeLine, no_home, shutting_down
-from tidegate_proxy.frontends.relayed import HomeLost, RelayedCall, RelayedExchange, RelayedStream, scope_of
+from tidegate_proxy.frontends.relayed import RelayedCall, RelayedExchange, RelayedStream, ShardLost, scope_of
 from tidegate_proxy.frontends.routes import Routes
+from tidegate_proxy.frontends.shard_connection import ShardConnection, scheduler_unavailable, shutting_down
 from tidegate_proxy.frontends.together import OF_ONE_MODEL, Together, TogetherHttp
 from tidegate_proxy.servers.http.exchange import Exchange
 from tidegate_proxy.servers.http.interface import Receive, Scope, Send
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 _COUNT_EVERY_S: Final = 0.5
 _LOOK_EVERY_S: Final = 1.0
 _ALL_WITHIN_S: Final = 5.0
-"""Clients are let in when every home is there, or so long after the first of them."""
+"""Clients are let in when every shard is there, or so long after the first of them."""
 _HEARD_S: Final = 1.0
 """Clients that hear that they are to go elsewhere have heard it by then."""
 _POLL_S: Final = 0.01
@@ -56,13 +56,13 @@ _LAST_WORDS_S: Final = 1.0
 _NO_COUNTS: Final = frames.encode(frames.Counts({}, [], 0))
 
 
-class Front:
-    """The servers that clients are connected to, and the links to the homes. Lives in one event loop."""
+class Frontend:
+    """The servers that clients are connected to, and the links to the shards. Lives in one event loop."""
 
     def __init__(
         self,
         config: ServeConfig,
-        homes: Sequence[HomeAddress],
+        shards: Sequence[ShardAddress],
         grpc_port: socket.socket,
         http_port: socket.socket | None,
         metrics_port: socket.socket | None = None,
@@ -70,20 +70,20 @@ class Front:
         on_listening: Callable[[], None] = lambda: None,
         on_taken_up: Callable[[ServeConfig], None] = lambda _config: None,
     ) -> None:
-        """`homes`: where they are found, in their order; the ports are bound, and listened on once there is a home.
+        """`shards`: where they are found, in their order; the ports are bound, and listened on once there is a shard.
 
-        `metrics_port`: where the homes' metrics are shown; None: the home does that itself. `on_listening`: called when
-        clients come in; `on_taken_up`: called with another configuration when it is in force.
+        `metrics_port`: where the shards' metrics are shown; None: the shard does that itself. `on_listening`: called
+        when clients come in; `on_taken_up`: called with another configuration when it is in force.
 
         Raises CredentialFileError and RestrictionError for files that cannot be used.
         """
         self._config = config = within_descriptors(config)
-        self.homes = [HomeLine(number, address, self) for number, address in enumerate(homes)]
-        self.are_several = bool(config.homes)
-        """Whether homes say what they have; else there is one, which has everything."""
-        self._routes = Routes(len(self.homes))
-        self._together = Together(self.homes, self._home_of)
-        self._together_http = TogetherHttp(self.homes, self._home_of)
+        self.shards = [ShardConnection(number, address, self) for number, address in enumerate(shards)]
+        self.are_several = bool(config.shards)
+        """Whether shards say what they have; else there is one, which has everything."""
+        self._routes = Routes(len(self.shards))
+        self._together = Together(self.shards, self._shard_of)
+        self._together_http = TogetherHttp(self.shards, self._shard_of)
         self._grpc_port, self._http_port, self._metrics_port = grpc_port, http_port, metrics_port
         self.in_force = InForce(settings_of(config))
         self.bounds = Bounds(self.in_force)
@@ -117,8 +117,8 @@ class Front:
         watchdog.close()
 
     async def run(self) -> None:
-        """Serve until the home says to stop."""
-        for work in (*(home.keep_linked() for home in self.homes), self._tell_counts(), self._look_at_files()):
+        """Serve until the shard says to stop."""
+        for work in (*(shard.keep_linked() for shard in self.shards), self._tell_counts(), self._look_at_files()):
             self._spawn(work)
         await self._stop.wait()
         tasks = list(self._tasks)
@@ -131,8 +131,8 @@ class Front:
         for server in (self._http, self._metrics):
             if server:
                 await server.stop()
-        for home in self.homes:
-            home.close()
+        for shard in self.shards:
+            shard.close()
 
     def stop(self) -> None:
         """Have it end."""
@@ -145,79 +145,81 @@ class Front:
 
     # For what is relayed -----------------------------------------------------------------------------------------
 
-    def find(self, model: str, then: Callable[[HomeLine], None], refuse: Callable[[RequestFailed], None]) -> None:
-        """Call `then` with the home that is asked for a model, at once or later, or `refuse` with why not."""
+    def find(
+        self, model: str, then: Callable[[ShardConnection], None], refuse: Callable[[RequestFailed], None]
+    ) -> None:
+        """Call `then` with the shard that is asked for a model, at once or later, or `refuse` with why not."""
         if not self.are_several:
-            then(self.homes[0])
-        elif home := self._home_of(model):
-            then(home)
+            then(self.shards[0])
+        elif shard := self._shard_of(model):
+            then(shard)
         elif self._routes.knows_all:
             self._spawn(self._look_for(model, then, refuse))
         else:  # it may be that of one that was never there
-            refuse(no_home())
+            refuse(scheduler_unavailable())
 
-    def any_home(self) -> HomeLine | None:
+    def any_shard(self) -> ShardConnection | None:
         """The first that may be asked."""
-        return next((home for home in self.homes if home.alive), None)
+        return next((shard for shard in self.shards if shard.alive), None)
 
-    def _home_of(self, model: str) -> HomeLine | None:
-        number = self._routes.home_of(model)
-        return None if number is None else self.homes[number]
+    def _shard_of(self, model: str) -> ShardConnection | None:
+        number = self._routes.shard_of(model)
+        return None if number is None else self.shards[number]
 
     async def _look_for(
-        self, model: str, then: Callable[[HomeLine], None], refuse: Callable[[RequestFailed], None]
+        self, model: str, then: Callable[[ShardConnection], None], refuse: Callable[[RequestFailed], None]
     ) -> None:
-        """One that may just have been loaded; if it was not, a home says so as Triton does."""
-        alive = [home for home in self.homes if home.alive] or self.homes[:1]
-        found = await asyncio.gather(*(home.has(model) for home in alive)) if model and len(alive) > 1 else ()
+        """One that may just have been loaded; if it was not, a shard says so as Triton does."""
+        alive = [shard for shard in self.shards if shard.alive] or self.shards[:1]
+        found = await asyncio.gather(*(shard.has(model) for shard in alive)) if model and len(alive) > 1 else ()
         try:
-            then(next((home for home, has in zip(alive, found, strict=False) if has), alive[0]))
-        except Exception as error:  # one call's fault must not end the front
+            then(next((shard for shard, has in zip(alive, found, strict=False) if has), alive[0]))
+        except Exception as error:  # one call's fault must not end the frontend
             faults.report("a call", error)
             refuse(own_fault())
 
-    # For its homes -----------------------------------------------------------------------------------------------
+    # For its shards -----------------------------------------------------------------------------------------------
 
-    def home_said(self, home: HomeLine, kind: int, payload: bytes) -> None:
-        """A frame of a home's that is about no call."""
+    def shard_said(self, shard: ShardConnection, kind: int, payload: bytes) -> None:
+        """A frame of a shard's that is about no call."""
         if kind == Kind.SERVES:
-            self._routes.said(home.number, frames.serves_of(payload))
+            self._routes.said(shard.number, frames.serves_of(payload))
             self._tell_news()
         elif kind == Kind.HELLO:
-            self._welcome(home, frames.hello_of(payload))
+            self._welcome(shard, frames.hello_of(payload))
         elif kind == Kind.AWAY:
-            home.is_away(frames.size_of(payload) / 1e3)
-            home.send(Kind.RETIRED)
+            shard.is_away(frames.size_of(payload) / 1e3)
+            shard.send(Kind.RETIRED)
         elif kind == Kind.RETIRE:
-            self._spawn(self._retire(home, frames.retire_of(payload)))
+            self._spawn(self._retire(shard, frames.retire_of(payload)))
         elif kind == Kind.RETIRE_HTTP:
             self._spawn(self._retire_http(frames.retire_of(payload)))
         elif kind == Kind.RELOAD:
             self._reload()
         elif kind == Kind.STOP:
-            home.stopped()
-            if all(each.has_stopped or not each.is_linked for each in self.homes):
+            shard.stopped()
+            if all(each.has_stopped or not each.is_linked for each in self.shards):
                 self.stop()
 
-    def home_lost(self, home: HomeLine) -> None:
-        """A home ended."""
-        self._routes.lost(home.number)
+    def shard_lost(self, shard: ShardConnection) -> None:
+        """A shard ended."""
+        self._routes.lost(shard.number)
         self._tell_news()
 
     def _tell_news(self) -> None:
         for number, models in self._routes.news():
-            self.homes[number].send(Kind.LEFT, payload=frames.encode(models))
+            self.shards[number].send(Kind.LEFT, payload=frames.encode(models))
 
-    def _welcome(self, home: HomeLine, hello: frames.Hello) -> None:
+    def _welcome(self, shard: ShardConnection, hello: frames.Hello) -> None:
         if hello.protocol != frames.PROTOCOL:
-            words = "home %d is of another release, whose links are others (%d, not %d): it is asked for nothing"
-            log.error(words, home.number, hello.protocol, frames.PROTOCOL)
+            words = "shard %d is of another release, whose links are others (%d, not %d): it is asked for nothing"
+            log.error(words, shard.number, hello.protocol, frames.PROTOCOL)
             return
-        home.said_hello()
+        shard.said_hello()
         self._serves_http |= hello.serves_http
         if self.is_listening:
-            home.send(Kind.LISTENS)
-        elif all(each.alive for each in self.homes):
+            shard.send(Kind.LISTENS)
+        elif all(each.alive for each in self.shards):
             self._open()
         elif self._opening is None:
             self._opening = asyncio.get_running_loop().call_later(_ALL_WITHIN_S, self._open)
@@ -258,10 +260,10 @@ class Front:
         await self._relay(RelayedExchange(self, route.model if route else "", scope, receive, send), send)
 
     async def _relay(self, exchange: RelayedExchange, send: Send) -> None:
-        """Have a home answer a request, and say so where it is lost."""
+        """Have a shard answer a request, and say so where it is lost."""
         try:
             await exchange.run()
-        except HomeLost as lost:
+        except ShardLost as lost:
             if exchange.has_answer:
                 log.warning("%s: its answer is broken off", lost)
                 return
@@ -274,7 +276,7 @@ class Front:
 
     async def _ask_for_page(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application of the metrics page."""
-        if len(self.homes) < 2:
+        if len(self.shards) < 2:
             await self._relay(RelayedExchange(self, "", scope, receive, send, is_page=True), send)
             return
         exchange = Exchange(scope, receive, send)
@@ -306,8 +308,8 @@ class Front:
         if not self.is_listening:
             await self._grpc.listen_on(self._grpc_port, self._config.tls)
             self._prefer_newest(self._grpc_port)
-        for home in self.homes:
-            home.send(Kind.LISTENS)
+        for shard in self.shards:
+            shard.send(Kind.LISTENS)
         self._on_listening()
 
     def _prefer_newest(self, port: socket.socket) -> None:
@@ -315,7 +317,7 @@ class Front:
             prefer_newest(port.getsockname()[1])
 
     async def _tell_counts(self) -> None:
-        """For ever: have the home know how the connections are."""
+        """For ever: have the shard know how the connections are."""
         while True:
             await asyncio.sleep(_COUNT_EVERY_S)
             new = Counter(self.bounds.ended)
@@ -326,10 +328,10 @@ class Front:
                 ended=[(protocol, limit, amount) for (protocol, limit), amount in new.items() if amount],
                 unread_bytes=self.bounds.unread_bytes,
             )
-            counting = self.any_home()
+            counting = self.any_shard()
             if counting:  # one of them: they are to be counted once
                 counting.send(Kind.COUNTS, payload=frames.encode(counts))
-                for other in self.homes:
+                for other in self.shards:
                     if other is not counting:
                         other.send(Kind.COUNTS, payload=_NO_COUNTS)
 
@@ -352,22 +354,22 @@ class Front:
         try:
             config = diff(self._config, self._read_again()).effective
             self._gate.follow(Gate(config))
-            if len(config.homes) == len(self.homes):  # how many there are only a restart changes
-                for line, home in zip(self.homes, config.homes, strict=True):
-                    if home.address:
-                        line.move(RemoteAddress(home, config.links))
+            if len(config.shards) == len(self.shards):  # how many there are only a restart changes
+                for line, shard in zip(self.shards, config.shards, strict=True):
+                    if shard.address:
+                        line.move(RemoteAddress(shard, config.links))
             self._config = config
             self.in_force.change(settings_of(config))
             logging.getLogger().setLevel(config.log.level.upper())
             self._on_taken_up(config)
         except Exception as error:  # the next one may be better
-            log.error("the configuration was not taken up by a front: %s", error)
+            log.error("the configuration was not taken up by a frontend: %s", error)
 
-    async def _retire(self, home: HomeLine, retire: frames.Retire) -> None:
-        if self._retiring is None:  # every home says so
+    async def _retire(self, shard: ShardConnection, retire: frames.Retire) -> None:
+        if self._retiring is None:  # every shard says so
             self._retiring = asyncio.ensure_future(self._grpc.retire(retire.cut_s))
         await asyncio.wait([self._retiring], timeout=_HEARD_S)
-        home.send(Kind.RETIRED)
+        shard.send(Kind.RETIRED)
 
     async def _retire_http(self, retire: frames.Retire) -> None:
         now = asyncio.get_running_loop().time()
@@ -375,13 +377,13 @@ class Front:
             await self._http.drain(now + retire.cut_s, now + retire.serve_s)
 
     async def _leave(self) -> None:
-        """End alone: have the clients connect to other fronts, and what is under way be answered."""
+        """End alone: have the clients connect to other frontends, and what is under way be answered."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._config.drain_s
         self._grpc.close_port()
         http = self._spawn(self._retire_http(frames.Retire(self._config.drain_s, 0.0)))
         await self._grpc.retire(self._config.drain_s)
-        while not all(home.is_idle for home in self.homes) and loop.time() < until:
+        while not all(shard.is_idle for shard in self.shards) and loop.time() < until:
             await asyncio.sleep(_POLL_S)
         await asyncio.wait([http], timeout=max(0.0, until - loop.time()))
         self._stop.set()
@@ -395,6 +397,6 @@ class Front:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            faults.report("a front", error)
+            faults.report("a frontend", error)
             with contextlib.suppress(RuntimeError):
                 self._stop.set()

@@ -1,4 +1,4 @@
-"""One home as a front knows it: the link to it, and what is under way there."""
+"""One shard as a frontend knows it: the link to it, and what is under way there."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from tidegate_proxy.base import refusal
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed
 from tidegate_proxy.frontends import frames
-from tidegate_proxy.frontends.address import HomeAddress
+from tidegate_proxy.frontends.address import ShardAddress
 from tidegate_proxy.frontends.frames import INLINE, Kind
 from tidegate_proxy.frontends.link import Link
 from tidegate_proxy.servers.http.interface import Answer
@@ -19,26 +19,26 @@ from tidegate_proxy.service.fan_out import ControlCall
 from tidegate_proxy.transport.http2.headers import CODES
 
 if TYPE_CHECKING:
-    from tidegate_proxy.frontends.front import Front
+    from tidegate_proxy.frontends.frontend import Frontend
 
 log = logging.getLogger(__name__)
 
-NO_HOME: Final = "Tidegate's scheduler is not there: it is being started again"
-HOME_LOST: Final = "Tidegate's scheduler ended while the request was under way"
+SCHEDULER_UNAVAILABLE: Final = "Tidegate's scheduler is not there: it is being started again"
+SHARD_LOST: Final = "Tidegate's scheduler ended while the request was under way"
 _CONNECT_EVERY_S: Final = (0.02, 0.5)
-"""How soon a home is looked for again that was not there: at first, and at last."""
+"""How soon a shard is looked for again that was not there: at first, and at last."""
 _NUMBERS: Final = (1 << 32) - 1
 _UNAVAILABLE: Final = grpc.StatusCode.UNAVAILABLE
 
 
-def no_home() -> RequestFailed:
-    """What a client is told whose home is not there."""
-    return RequestFailed(_UNAVAILABLE, NO_HOME, refusal=refusal.NO_HOME)
+def scheduler_unavailable() -> RequestFailed:
+    """What a client is told whose shard is not there."""
+    return RequestFailed(_UNAVAILABLE, SCHEDULER_UNAVAILABLE, refusal=refusal.SCHEDULER_UNAVAILABLE)
 
 
-def home_lost() -> RequestFailed:
-    """What a client is told whose home has ended meanwhile."""
-    return RequestFailed(_UNAVAILABLE, HOME_LOST, refusal=refusal.NO_HOME)
+def shard_lost() -> RequestFailed:
+    """What a client is told whose shard has ended meanwhile."""
+    return RequestFailed(_UNAVAILABLE, SHARD_LOST, refusal=refusal.SCHEDULER_UNAVAILABLE)
 
 
 def shutting_down() -> RequestFailed:
@@ -56,19 +56,19 @@ class Relayed(Protocol):
     """A call or an exchange that is passed on."""
 
     def take(self, kind: int, payload: bytes) -> None:
-        """What the home says of it."""
+        """What the shard says of it."""
 
     def fail(self, failure: RequestFailed) -> None:
         """End it."""
 
     def again(self) -> None:
-        """It could not begin, as its home was away: now it may."""
+        """It could not begin, as its shard was away: now it may."""
 
 
-class HomeLine:
-    """Lives in the event loop of a front."""
+class ShardConnection:
+    """Lives in the event loop of a frontend."""
 
-    def __init__(self, number: int, address: HomeAddress, told: "Front") -> None:
+    def __init__(self, number: int, address: ShardAddress, told: "Frontend") -> None:
         self.number = number
         self._address = address
         self._told = told
@@ -82,7 +82,7 @@ class HomeLine:
         self._lost = asyncio.Event()
         self._connecting: asyncio.Task[None] | None = None
         self._away: asyncio.TimerHandle | None = None
-        """Runs while the home is about to end and come back."""
+        """Runs while the shard is about to end and come back."""
         self._waiting: list[Relayed] = []
         """What has come meanwhile."""
 
@@ -113,12 +113,12 @@ class HomeLine:
     # For what is relayed -----------------------------------------------------------------------------------------
 
     def begin(self, relayed: Relayed) -> int:
-        """Something begins: its number; 0 where the home is not there: it is ended then, or told when it may begin."""
+        """Something begins: its number; 0 where the shard is not there: it is ended then, or told when it may begin."""
         if self._away:
             self._waiting.append(relayed)
             return 0
         if not self._has_said_hello:
-            relayed.fail(shutting_down() if self.has_stopped else no_home())
+            relayed.fail(shutting_down() if self.has_stopped else scheduler_unavailable())
             return 0
         number = next(self._numbers) & _NUMBERS
         while not number or number in self._under_way:
@@ -127,7 +127,7 @@ class HomeLine:
         return number
 
     def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
-        """Send a frame; where the home is lost, what it is about was ended or will be."""
+        """Send a frame; where the shard is lost, what it is about was ended or will be."""
         if self._link:
             self._link.send(kind, number, payload)
 
@@ -166,10 +166,10 @@ class HomeLine:
         except RequestFailed:
             return False
 
-    # For the front -----------------------------------------------------------------------------------------------
+    # For the frontend -----------------------------------------------------------------------------------------------
 
     async def keep_linked(self) -> None:
-        """For ever: be linked to the home, or look for it."""
+        """For ever: be linked to the shard, or look for it."""
         wait_s, longest_s = _CONNECT_EVERY_S
         said = ""
         while True:
@@ -185,7 +185,7 @@ class HomeLine:
             except OSError as error:
                 if self._address.is_elsewhere and str(error) != said and wait_s == longest_s:
                     said = str(error)
-                    log.warning("home %d at %s cannot be reached: %s", self.number, self._address, said)
+                    log.warning("shard %d at %s cannot be reached: %s", self.number, self._address, said)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, longest_s)
                 continue
@@ -197,11 +197,11 @@ class HomeLine:
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, longest_s)
 
-    def move(self, address: HomeAddress) -> None:
+    def move(self, address: ShardAddress) -> None:
         """It is found at another address from now on; what is under way at the old one fails."""
         if str(address) == str(self._address):
             return
-        log.info("home %d is at %s now", self.number, address)
+        log.info("shard %d is at %s now", self.number, address)
         self._address = address
         if self._link:
             self._link.abort()
@@ -234,41 +234,41 @@ class HomeLine:
 
     # For its link ------------------------------------------------------------------------------------------------
 
-    def _linked(self, link: Link) -> "HomeLine":
+    def _linked(self, link: Link) -> "ShardConnection":
         self._link, self._is_refused = link, False
         return self
 
     def _refused(self) -> None:
         if not self._is_refused:
-            log.error("home %d at %s lets nobody in: is links.secret_file the same there?", self.number, self._address)
+            log.error("shard %d at %s lets nobody in: is links.secret_file the same there?", self.number, self._address)
         self._is_refused = True
         self._lost.set()
 
     def take(self, kind: int, number: int, payload: bytes) -> None:
-        """One frame of the home's."""
+        """One frame of the shard's."""
         if relayed := self._under_way.get(number):
             relayed.take(kind, payload)
         elif not number:
-            self._told.home_said(self, kind, payload)
+            self._told.shard_said(self, kind, payload)
 
     def lost(self) -> None:
-        """The home ended."""
+        """The shard ended."""
         self._link, self._has_said_hello = None, False
         relayed, self._under_way = list(self._under_way.values()), {}
         for one in relayed:
             try:
-                one.fail(shutting_down() if self.has_stopped else home_lost())
+                one.fail(shutting_down() if self.has_stopped else shard_lost())
             except Exception as error:  # one that breaks keeps no other from hearing of it
-                faults.report("ending a call whose home is lost", error)
-        self._told.home_lost(self)
+                faults.report("ending a call whose shard is lost", error)
+        self._told.shard_lost(self)
         self._lost.set()
 
 
 class _Asked:
     """One question, whose whole answer is awaited: a body, and over HTTP its head."""
 
-    def __init__(self, home: HomeLine) -> None:
-        self._home = home
+    def __init__(self, shard: ShardConnection) -> None:
+        self._shard = shard
         self._number = 0
         self._rest: bytes | None = None
         """What of the question is sent once it is wanted."""
@@ -284,46 +284,46 @@ class _Asked:
         try:
             return await self._answered
         except asyncio.CancelledError:
-            self._home.forget(self)
+            self._shard.forget(self)
             if self._number:
-                self._home.over(self._number)
-                self._home.send(Kind.GONE, self._number)
+                self._shard.over(self._number)
+                self._shard.send(Kind.GONE, self._number)
             raise
 
     def again(self) -> None:
         """Begin."""
-        self._number = self._home.begin(self)
+        self._number = self._shard.begin(self)
         if not self._number:
             return
-        self._home.send(self._kind, self._number, self._opening)
+        self._shard.send(self._kind, self._number, self._opening)
         if self._rest is not None and self._kind == Kind.CALL:
-            self._home.send(Kind.MESSAGE, self._number, self._rest)
+            self._shard.send(Kind.MESSAGE, self._number, self._rest)
 
     def take(self, kind: int, payload: bytes) -> None:
-        """What the home says."""
+        """What the shard says."""
         if kind == Kind.START:
             start = frames.start_of(payload)
             self._status, self._headers = start.status, start.headers
         elif kind == Kind.PART:
             self._parts.append(payload)
-            self._home.send(Kind.TAKEN, self._number)
+            self._shard.send(Kind.TAKEN, self._number)
         elif kind in (Kind.ANSWER, Kind.LAST):
             self._end(Answer(self._status, self._headers, b"".join((*self._parts, payload))))
         elif kind == Kind.END:
             self.fail(failure_in(payload))
         elif kind == Kind.GONE:
-            self.fail(RequestFailed(_UNAVAILABLE, "the home broke the answer off", refusal=refusal.FAULT))
+            self.fail(RequestFailed(_UNAVAILABLE, "the shard broke the answer off", refusal=refusal.FAULT))
         elif kind == Kind.WANT and self._rest is not None and self._kind == Kind.ASK:
-            self._home.send(Kind.BODY_END, self._number, self._rest)
+            self._shard.send(Kind.BODY_END, self._number, self._rest)
             self._rest = None
 
     def fail(self, failure: RequestFailed) -> None:
         """It is not answered."""
-        self._home.over(self._number)
+        self._shard.over(self._number)
         if not self._answered.done():
             self._answered.set_exception(failure)
 
     def _end(self, answer: Answer) -> None:
-        self._home.over(self._number)
+        self._shard.over(self._number)
         if not self._answered.done():
             self._answered.set_result(answer)

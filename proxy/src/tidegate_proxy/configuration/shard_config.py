@@ -1,0 +1,34 @@
+"""What of the configuration one shard needs, of several."""
+
+from collections.abc import Mapping
+
+from tidegate.documents import Assignment, DocumentError, WrongField, read_document
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.config_file import ConfigError
+
+
+def of_shard(config: ServeConfig, number: int, shards: int) -> ServeConfig:
+    """The configuration of one of so many shards: its Tritons and layout, and a record of its own. Raises ConfigError.
+
+    `shards`: how many there were at the start, which only a restart can change.
+    """
+    if len(config.shards) != shards:
+        words = f"there are {len(config.shards)}, and there were {shards} at the start: only a restart changes that"
+        raise ConfigError("configuration", (WrongField("shards", words),))
+    record = config.record and config.record.with_stem(f"{config.record.stem}.shard{number}")
+    shard = config.shards[number]
+    return config.model_copy(update={"tritons": shard.tritons, "layout": shard.layout, "record": record})
+
+
+def assignment_of(config: ServeConfig) -> Mapping[str, int]:
+    """Which shard has which model, as the plan says; empty where there is none. Raises DocumentError."""
+    if config.plan is None:
+        return {}
+    assignment = read_document(config.plan, Assignment).assignment
+    for model, number in assignment.items():
+        if number >= len(config.shards):
+            raise DocumentError(
+                f"{config.plan}: assignment.{model}: sub-cluster {number} is no shard: `shards` names "
+                f"{len(config.shards)}, the first of which is 0"
+            )
+    return assignment
