@@ -42,12 +42,13 @@ test-training: .venv-training/installed  ## The tests of `tidegate train-inss`, 
 test-machines: .venv-machines/installed  ## The tests on real clusters of Dask and Ray, which skip elsewhere, in .venv-machines (5 minutes)
 	.venv-machines/bin/pytest tests/core/sim/test_clusters.py tests/machines
 
-lint: .venv/installed  ## ruff, strict mypy, import contracts, subjects of commits
+lint: .venv/installed  ## ruff, strict mypy, import contracts, subjects of commits, banned words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(SOURCES) checks demo bench docsite release tests
 	PYTHONPATH=plugins/template/src $(BIN)/lint-imports
 	$(BIN)/python -m checks.commits
+	$(BIN)/python -m checks.vocabulary
 
 site: .venv/installed  ## The documents as pages with a search, into build/site, to be read without a network (broken links fail)
 	$(BIN)/python -m docsite

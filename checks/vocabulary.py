@@ -1,0 +1,99 @@
+"""Check pages, command help and public docstrings against docs/reference/vocabulary.yaml.
+
+`python -m checks.vocabulary` prints `FILE:LINE: banned word; remedy` for each finding. Files and folders that the
+vocabulary lists as pending are left out. Identifiers of sources are checked for their spelling alone.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+ROOT: Final = Path(__file__).parents[1]
+VOCABULARY: Final = ROOT / "docs/reference/vocabulary.yaml"
+PAGES: Final = ("*.md", "docs/**/*.md", "*/README.md", "plugins/*/README.md")
+SOURCES: Final = ("*/src/**/*.py", "plugins/*/src/**/*.py")
+LINK: Final = re.compile(r"\]\([^)\s]*\)|https?://\S+")
+HELP: Final = {"help", "short_help", "epilog", "description"}
+"""Arguments whose text is command help, or the description of an option."""
+
+Rule = tuple[re.Pattern[str], str]
+Vocabulary = dict[str, list[dict[str, str]]]
+
+
+def rules(banned: list[dict[str, str]]) -> list[Rule]:
+    """Return a pattern and a remedy for each banned word; `*` at its end stands for any letters.
+
+    A word that begins with `-` is a part of a word, for spellings in identifiers.
+    """
+    made = []
+    for each in banned:
+        word = r"\s+".join(map(re.escape, each["word"].strip("-*").split()))
+        if not each["word"].startswith("-"):
+            before = "".join(rf"(?<!{text} )" for text in each.get("not_after", "").split(", ") if text)
+            word = rf"(?<![A-Za-z]){before}{word}" + ("" if each["word"].endswith("*") else "(?![A-Za-z])")
+        made.append((re.compile(word, re.IGNORECASE), each["use"]))
+    return made
+
+
+def findings(text: str, line: int, banned: list[Rule]) -> Iterator[tuple[int, str, str]]:
+    """Yield line, word and remedy for each banned word of a text that begins at `line`."""
+    text = LINK.sub(lambda match: re.sub(r"\S", " ", match[0]), text)
+    for pattern, remedy in banned:
+        for match in pattern.finditer(text):
+            yield line + text.count("\n", 0, match.start()), match[0], remedy
+
+
+def texts_of(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of every public docstring, command help and description of an option in a module."""
+    todo: list[tuple[ast.AST, bool]] = [(ast.parse(source), True)]
+    while todo:
+        node, public = todo.pop()
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("_"):
+            public = False
+        if (isinstance(node, ast.Expr) and public) or (isinstance(node, ast.keyword) and node.arg in HELP):
+            yield from _strings(node.value)
+        todo += ((child, public) for child in ast.iter_child_nodes(node))
+
+
+def _strings(node: ast.expr) -> Iterator[tuple[int, str]]:
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    for part in parts:
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.lineno, part.value
+
+
+def check(root: Path, vocabulary: Vocabulary) -> dict[str, list[str]]:
+    """Return the findings in every page and source below `root`, by file."""
+    banned = rules(vocabulary["banned"])
+    spelling = rules([each for each in vocabulary["banned"] if each["word"].startswith("-")])
+    found: dict[str, list[str]] = {}
+    for file in sorted({path for pattern in (*PAGES, *SOURCES) for path in root.glob(pattern)}):
+        text, name = file.read_text(encoding="utf-8"), str(file.relative_to(root))
+        if file.suffix == ".py":
+            of_file = {each for line, part in texts_of(text) for each in findings(part, line, banned)}
+            of_file |= set(findings(text, 1, spelling))
+        else:
+            of_file = set(findings(text, 1, banned))
+        found[name] = [f"{name}:{line}: {word!r}; {remedy}" for line, word, remedy in sorted(of_file)]
+    return {name: lines for name, lines in found.items() if lines}
+
+
+def main() -> int:
+    """Print the findings; return 1 if there are any."""
+    vocabulary = yaml.safe_load(VOCABULARY.read_text(encoding="utf-8"))
+    found, pending = check(ROOT, vocabulary), tuple(vocabulary["pending"])
+    lines = [line for name, of_file in found.items() if not name.startswith(pending) for line in of_file]
+    print(*lines or [f"vocabulary: nothing banned outside of {len(pending)} pending files and folders"], sep="\n")
+    for each in pending:
+        if not any(name.startswith(each) for name in found):
+            print(f"note: {each} is clean or gone; remove it from `pending` in {VOCABULARY.name}")
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""The check of words: what it finds where, what it leaves out, and that the list of pending files holds no surprise."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from checks.vocabulary import VOCABULARY, check
+
+BANNED = [
+    {"word": "had better", "use": "write `should`"},
+    {"word": "as it is", "use": "write `unmodified`", "not_after": "long, soon"},
+    {"word": "leg", "use": "write `stage`"},
+    {"word": "foretell*", "use": "write `predict`"},
+    {"word": "-colour", "use": "write `color`"},
+]
+
+
+def _check(folder: Path, name: str, text: str) -> list[str]:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return check(folder, {"banned": BANNED}).get(name, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("A legacy of the college, as long as it is.", []),
+        ("One\nleg.", ["README.md:2: 'leg'; write `stage`"]),
+        ("It\nhad\nbetter wait.", ["README.md:2: 'had\\nbetter'; write `should`"]),
+        ("Sent as it is.", ["README.md:1: 'as it is'; write `unmodified`"]),
+        ("It foretells.", ["README.md:1: 'foretell'; write `predict`"]),
+        ("`leg: 1` and `start_leg`", ["README.md:1: 'leg'; write `stage`"]),
+        ("[x](../leg.md) https://example.org/leg", []),
+        ("`emulated_colours`", ["README.md:1: 'colour'; write `color`"]),
+    ],
+)
+def test_pages(tmp_path: Path, text: str, found: list[str]) -> None:
+    assert _check(tmp_path, "README.md", text) == found
+
+
+SOURCE = '''"""A module.
+
+With a leg.
+"""
+
+colours = 1
+x = Option(
+    help=f"Seconds that a leg takes.",
+)
+"""An attribute with a leg."""
+
+def _private():
+    """A private leg."""
+    y = "a leg"  # leg
+    return Option(help="A leg.")
+'''
+
+
+def test_sources(tmp_path: Path) -> None:
+    found = _check(tmp_path, "core/src/tidegate/a.py", SOURCE)
+    assert [line.split(":")[1] for line in found] == ["3", "6", "8", "10", "15"]
+    assert "'colour'" in found[1]
+
+
+def test_the_vocabulary_reads_as_the_check_does() -> None:
+    vocabulary = yaml.safe_load(VOCABULARY.read_text(encoding="utf-8"))
+    words = [each["word"] for each in vocabulary["banned"]]
+    assert len(words) == len(set(words))
+    assert all(set(each) <= {"word", "use", "not_after"} and each["use"] for each in vocabulary["banned"])
+    assert vocabulary["pending"] == sorted(vocabulary["pending"])
