@@ -32,7 +32,7 @@ def navigation() -> list[dict[str, Any]]:
     api = {"API": ["reference/api.md", *(f"reference/api/{package}.md" for package in API)]}
     changes = ["architecture.md", page_of("CONTRIBUTING.md"), page_of("CHANGELOG.md")]
     return [
-        {"Home": ["index.md", "start.md"]},
+        {"Home": ["index.md", "start.md", "concepts.md", "faq.md"]},
         {"Tutorials": _section("tutorials")},
         {"How to": _section("how-to")},
         {"Reference": [*(page for page in _section("reference") if page != "reference/api.md"), api]},

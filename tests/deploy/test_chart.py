@@ -251,7 +251,7 @@ def test_connections_of_the_default_get_old_within_half_of_a_drain(render: Calla
 
 
 def test_the_documentation_says_the_same(render: Callable[..., Documents]) -> None:
-    text = (ROOT / "docs/how-to/production.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/how-to/kubernetes.md").read_text(encoding="utf-8")
     config, values = _config(render()), VALUES["tidegate"]
     assert f"`tidegate.preStopSeconds`, {values['preStopSeconds']} s" in text
     assert f"`drain_s`, {config.drain_s:g} s" in text

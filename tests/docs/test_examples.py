@@ -22,7 +22,7 @@ NEEDS_THE_READERS_MODEL = {
 """Only compiled."""
 
 
-SERVES_LOADS = {"docs/how-to/compare.md", "docs/how-to/loadtest.md"}
+SERVES_LOADS = {"docs/reference/load-generation.md"}
 """Against real servers, for many seconds."""
 
 

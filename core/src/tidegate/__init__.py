@@ -1,5 +1,4 @@
-"""Tidegate: a scheduling proxy for NVIDIA Triton; pip-installed policies decide which requests run together, when and
-where.
+"""Tidegate, a scheduling proxy for NVIDIA Triton: pip-installed policies decide what runs together, when and where.
 
 The map of the house (arrows of import point down):
 

@@ -17,7 +17,7 @@ def build_app(plugins: Plugins) -> typer.Typer:
     """The command line over everything that is installed."""
     app = typer.Typer(
         name="tidegate",
-        help="A drop-in front for NVIDIA Triton that decides which requests run together, when and where.",
+        help="A scheduling proxy for NVIDIA Triton that decides which requests run together, when and where.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         # Frames, which wrap what they hold, are for those who look at a terminal.

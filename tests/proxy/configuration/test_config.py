@@ -20,7 +20,10 @@ from tidegate_proxy.configuration.section import Section
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = (ROOT / "docs/reference/config.md").read_text(encoding="utf-8")
-HOW_TO = (ROOT / "docs/how-to/production.md").read_text(encoding="utf-8")
+HOW_TO = "\n".join(
+    (ROOT / f"docs/how-to/{page}.md").read_text(encoding="utf-8")
+    for page in ("concurrent-models", "harden", "monitor", "overload", "production", "scale-out", "upgrade")
+)
 
 
 def _write(folder: Path, document: object) -> Path:
