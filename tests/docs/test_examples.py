@@ -16,6 +16,7 @@ NEEDS_THE_READERS_MODEL = {
     "docs/how-to/generate.md",
     "docs/how-to/pad.md",
     "docs/how-to/split-models.md",
+    "docs/reference/generator-notices.md",
     "repo_generator/README.md",
     "triton_models/README.md",
 }
