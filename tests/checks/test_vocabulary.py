@@ -64,6 +64,16 @@ def test_sources(tmp_path: Path) -> None:
     assert "'colour'" in found[1]
 
 
+def test_the_glossary_is_the_terms_of_the_vocabulary() -> None:
+    page = (VOCABULARY.parent / "glossary.md").read_text(encoding="utf-8").partition("## Triton's terms")[0]
+    header, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if "|" in line]
+    assert header == ["term", "meaning", "synonyms"]
+    terms = yaml.safe_load(VOCABULARY.read_text(encoding="utf-8"))["terms"]
+    expected = [[each["term"], each["meaning"], ", ".join(each.get("synonyms", []))] for each in terms]
+    assert rows[1:] == expected
+    assert expected == sorted(expected, key=lambda row: row[0].lower())
+
+
 def test_the_vocabulary_reads_as_the_check_does() -> None:
     vocabulary = yaml.safe_load(VOCABULARY.read_text(encoding="utf-8"))
     words = [each["word"] for each in vocabulary["banned"]]
