@@ -25,8 +25,8 @@ from rich.table import Table
 from tidegate.api import (
     AnyEvent,
     Commands,
-    ExecutionTimes,
-    ExecutionTimesUpdated,
+    LatencyDistribution,
+    LatencyDistributionUpdated,
     Model,
     Policy,
     Profile,
@@ -47,7 +47,7 @@ NOISE_CV: Final = 0.2
 POINTS: Final = 64
 TELL_EVERY: Final = 50
 """Distributions move after so many requests: more often than they do live."""
-BY_APPLICATION: Final = {"parts": [{"models": ["*"], "policy": "clockwork", "by_application": True}]}
+BY_APPLICATION: Final = {"parts": [{"models": ["*"], "policy": "clockwork", "separate_applications": True}]}
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class World:
             profiles=tuple(
                 Profile.linear(model, alpha_ms=ROW_MS, beta_ms=FIXED_MS, max_rows=MAX_ROWS) for model in models
             ),
-            execution_times=tuple(self._times(number) for number in range(names if of == "applications" else 0)),
+            latency_distributions=tuple(self._times(number) for number in range(names if of == "applications" else 0)),
         )
         policy = Plugins.installed().make_policy(name, setup, BY_APPLICATION if name == "by-model" else {})
         self._slo_ns = slo_ns
@@ -104,12 +104,14 @@ class World:
 
         policy.handle = timed  # type: ignore[method-assign]
 
-    def _times(self, number: int) -> ExecutionTimes:
+    def _times(self, number: int) -> LatencyDistribution:
         """Return the times alone that the policy is told of an application; the engine learns how they scatter."""
         own_ms = self._own_ms(number)
         scale = own_ms / (FIXED_MS + own_ms)
         points_ms = [own_ms * (0.7 + 0.6 * (at + 0.5) / POINTS) / scale for at in range(POINTS)]
-        return ExecutionTimes("m0", f"app {number}", "default", tuple(map(ms_to_ns, points_ms)), FIXED_MS * 1e6, scale)
+        return LatencyDistribution(
+            "m0", f"app {number}", "default", tuple(map(ms_to_ns, points_ms)), FIXED_MS * 1e6, scale
+        )
 
     def _own_ms(self, number: int) -> float:
         return ROW_MS * (0.2 + 2 * number / self._names)
@@ -120,7 +122,7 @@ class World:
         for number in self._rng.sample(range(self._names), min(self._names, MAX_ROWS)):
             times = self._times(number)
             moved = tuple(round(slower * each) for each in times.times_ns)
-            event = ExecutionTimesUpdated(self._now_ns, msgspec.structs.replace(times, times_ns=moved))
+            event = LatencyDistributionUpdated(self._now_ns, msgspec.structs.replace(times, times_ns=moved))
             self._engine.policy.handle(event)
 
     def run(self, requests: int) -> None:

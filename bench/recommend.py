@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tidegate.api import Document, Plan, PlannerSpec, PlanningError
+from tidegate.api import Plan, PlannerSpec, PlanningError, VersionedDocument
 from tidegate.api.late_import import load
 from tidegate.documents import BlockLatencies, BlockProfile
 from tidegate.host import Plugins
@@ -141,7 +141,7 @@ def workloads(requests: int, recording: Path | None = None) -> dict[str, Callabl
     }
 
 
-def run_planner(planner: PlannerSpec, problem: Document) -> Plan:
+def run_planner(planner: PlannerSpec, problem: VersionedDocument) -> Plan:
     """Run a planner for a second."""
     load(planner.run)
     begun = time.perf_counter()

@@ -27,7 +27,15 @@ import bench.moving_worker
 from tidegate.api import AnyCommand, Batch, Request
 from tidegate.documents import PROXY_FILE, Device, Layout, write_document
 from tidegate.host import Plugins
-from tidegate.observation import AnyEffect, ChangeProgressed, Observer, ObserverOptions, Reader, Reducer, read_log
+from tidegate.observation import (
+    AnyEffect,
+    ChangeProgressed,
+    Observer,
+    ObserverOptions,
+    OutcomeListener,
+    Reducer,
+    read_log,
+)
 from tidegate.observation.stimuli import AnyStimulus
 from tidegate.sim.replay import replay
 from tidegate.workload import PolicyChoice, Scenario, layout_of
@@ -53,7 +61,7 @@ class Change:
     done_ns: int
 
 
-class _Fates(Observer, Reader):
+class _Fates(Observer, OutcomeListener):
     """What became of every request, and when the changes were."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tidegate.api import NEVER, Request, RequestArrived
+from tidegate.api import NEVER_NS, Request, RequestArrived
 
 
 @dataclass(frozen=True)
@@ -10,7 +10,7 @@ class Arrivals:
     """What the requests of a test file have in common; called, it makes one of them arrive."""
 
     model: str = "m"
-    slo_ns: int = NEVER
+    slo_ns: int = NEVER_NS
     """How long after its arrival a request is due whose test does not say when."""
     unit_ns: int = 1
     """What the instants of arrivals are counted in."""
@@ -29,6 +29,6 @@ class Arrivals:
         """`at`: in the file's unit. `due_ns`: when it is due, not after how long."""
         now_ns = round(at * self.unit_ns)
         if due_ns is None:
-            due_ns = min(NEVER, now_ns + self.slo_ns)
+            due_ns = min(NEVER_NS, now_ns + self.slo_ns)
         request = Request(request_id, model or self.model, rows, now_ns, due_ns, merge_key=key, client=client)
         return RequestArrived(now_ns, request)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from bench.no_regret.baselines import DEFAULT, TRITON, triton_choices
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     NS_PER_MS,
     Batch,
     Model,
@@ -29,7 +29,7 @@ from tidegate.api import (
 )
 from tidegate.engine import AnyStimulus, Engine, StartStage
 from tidegate.host import Plugins
-from tidegate.observation import Reader
+from tidegate.observation import OutcomeListener
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import Execution, Outcome, finished
 from tidegate.workload import PolicyChoice, stream
@@ -177,7 +177,7 @@ def contenders() -> list[PolicyChoice]:
     return [PolicyChoice(name=ServedPolicy().name, label=DEFAULT), *triton_choices({"m": SLO_MS})]
 
 
-class _Answers(Reader):
+class _Answers(OutcomeListener):
     """When each request was answered, by id."""
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ def suffer(attack: Attack, choice: PolicyChoice, seed: int) -> dict[str, float]:
     setup = Setup((Model("m", TRUE.max_rows, slo_ns=ms_to_ns(SLO_MS)),), WORKERS, (TRUE.scaled(attack.told_times),))
     engine = Engine(Plugins.installed().make_policy(choice.name, setup, choice.options), name=choice.name, strict=True)
     answers = _Answers()
-    engine.reducer.tell(answers)
+    engine.reducer.add_listener(answers)
     execution = attack.execution(seed, [request.shape for request in requests])
     simulation = Simulation(engine, ExactWorkers(execution), patience=PATIENCE)
     events: list[AnyStimulus] = []
@@ -209,8 +209,8 @@ def suffer(attack: Attack, choice: PolicyChoice, seed: int) -> dict[str, float]:
     ended_ns = answers.ended_ns
     took_ms = [(ended_ns[each.id] - each.arrival_ns) / NS_PER_MS for each in honest if each.id in ended_ns]
     return {
-        "honest": fmean(ended_ns.get(each.id, NEVER) <= each.deadline_ns for each in honest),
-        "all": fmean(ended_ns.get(each.id, NEVER) <= each.deadline_ns for each in requests),
+        "honest": fmean(ended_ns.get(each.id, NEVER_NS) <= each.deadline_ns for each in honest),
+        "all": fmean(ended_ns.get(each.id, NEVER_NS) <= each.deadline_ns for each in requests),
         "p50_ms": median(took_ms),
         "longest_ms": max(took_ms),
     }

@@ -23,7 +23,17 @@ from rich.table import Table
 
 from bench.papers.orloj_paper import SYSTEMS, published
 from bench.papers.orloj_workloads import CASES, LOAD, SLOS, Workload
-from tidegate.api import ExecutionTimes, Model, Profile, Request, RequestArrived, Setup, Worker, WorkerReady, ms_to_ns
+from tidegate.api import (
+    LatencyDistribution,
+    Model,
+    Profile,
+    Request,
+    RequestArrived,
+    Setup,
+    Worker,
+    WorkerReady,
+    ms_to_ns,
+)
 from tidegate.host import Plugins
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.run import Run, simulate
@@ -92,14 +102,14 @@ def run_cell(cell: Cell) -> Finished:
 def bench_insertion(pending: int, insertions: int = 500) -> dict[str, float]:
     """How long a request takes to be queued behind so many, and a batch to be chosen of them, in ms."""
     times = [
-        ExecutionTimes("m", f"mode {mode}", "default", tuple(ms_to_ns(10 + 20 * mode + at) for at in range(64)))
+        LatencyDistribution("m", f"mode {mode}", "default", tuple(ms_to_ns(10 + 20 * mode + at) for at in range(64)))
         for mode in range(3)
     ]
     setup = Setup(
         models=(Model("m", 16, slo_ns=ms_to_ns(1e6)),),
         workers=(Worker(0, "w0", ("m",)),),
         profiles=(Profile.linear("m", alpha_ms=40, beta_ms=10, max_rows=16),),
-        execution_times=tuple(times),
+        latency_distributions=tuple(times),
     )
     policy = Plugins.installed().make_policy("orloj", setup, {})
 

@@ -32,15 +32,15 @@ def test_times_have_the_moments_that_the_paper_gives(case: str) -> None:
 @pytest.mark.parametrize("case", SPREADS)
 def test_each_mode_is_an_application_that_policies_are_told_of(case: str) -> None:
     setup = setup_of(Workload(case, 2).scenario(PolicyChoice(name="orloj")), 0)
-    assert len(setup.execution_times) == len(SPREADS[case])
-    means_ms = [times.mean_ns / 1e6 for times in setup.execution_times]
+    assert len(setup.latency_distributions) == len(SPREADS[case])
+    means_ms = [times.mean_ns / 1e6 for times in setup.latency_distributions]
     assert means_ms == sorted(means_ms)
 
 
 def test_a_batch_of_one_takes_the_mean_time_on_average() -> None:
     setup = setup_of(Workload("three-modal", 2).scenario(PolicyChoice(name="nexus")), 0)
     assert setup.profiles[0].expected_ns(1) / 1e6 == pytest.approx(105, rel=0.01)
-    told = setup.execution_times
+    told = setup.latency_distributions
     mean_ns = sum(times.fixed_ns + times.scale * times.mean_ns for times in told) / len(told)
     assert mean_ns == pytest.approx(setup.profiles[0].expected_ns(1), rel=0.01)
 

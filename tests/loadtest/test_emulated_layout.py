@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.documents import Device, InterferenceModel, Layout, Mps, Whole, read_deployment, read_document
+from tidegate.documents import Device, InterferenceModel, Layout, Mps, WholeDevice, read_deployment, read_document
 from tidegate.host import PluginError
 from tidegate.report import Colours
 from tidegate.sim.build import setup_of
@@ -63,7 +63,7 @@ def test_a_layout_tells_policies_what_the_simulator_tells_them() -> None:
     by_place = {(profile.partition, profile.kind): profile.expected for profile in told.profiles}
     assert {(profile.partition, profile.kind): profile.expected for profile in profiles} == by_place
     assert [(worker.device, worker.slice) for worker in layout.workers] == [
-        (Device("node0", 0, "fast"), Whole()),
+        (Device("node0", 0, "fast"), WholeDevice()),
         (Device("n", 0, "slow"), Mps(50)),
         (Device("n", 0, "slow"), Mps(50)),
     ]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.arrivals import Arrivals
 from tests.core.engine.script import SETUP, Script, arrived, engine_of, run
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     Dispatch,
     Model,
     PolicySpec,
@@ -107,7 +107,7 @@ def test_they_have_one_queue_however_they_differ() -> None:
 def test_gathering_keeps_to_the_limit(limit: int, gathered: tuple[int, int]) -> None:
     queue = RequestQueue(("m", "", ""), Model("m", 8, merge_limit=limit))
     for number, rows in enumerate((1, 1, 2, 6)):
-        queue.push(Request(number, "m", rows, 0, NEVER))
+        queue.push(Request(number, "m", rows, 0, NEVER_NS))
     gathering = Gathering(0)
     head = gathering.keep_head(queue, PROFILE, 0)
     window = gathering.window(queue, PROFILE, 0, target_rows=8)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tidegate.api import Model, Policy, Profile, Request, RequestArrived, Setup, StageFinished, Worker
-from tidegate.engine import AnyEffect, Engine, PlanChanged, StartStage
+from tidegate.engine import AnyEffect, Engine, StartStage, TopologyChanged
 from tidegate.host import Plugins
 
 MS = 1_000_000
@@ -71,7 +71,7 @@ class Busy:
         self.engine.validate()
 
     def change(self, models: tuple[Model, ...], workers: tuple[Worker, ...]) -> Policy:
-        self._follow(self.engine.handle(PlanChanged(self.engine.now_ns, models, workers, PROFILES)))
+        self._follow(self.engine.handle(TopologyChanged(self.engine.now_ns, models, workers, PROFILES)))
         self.engine.validate()
         return self.engine.policy
 
@@ -139,7 +139,7 @@ def test_every_policy_has_a_successor_of_its_own_kind(name: str) -> None:
     setup = Setup(MODELS, WORKERS, PROFILES[:2])
     policy = PLUGINS.make_policy(name, setup, {})
     other = Setup(MODELS, MORE, PROFILES, first_batch_id=7)
-    follower = policy.successor(other)
+    follower = policy.migrate(other)
     assert type(follower) is type(policy)
     assert (follower.setup, follower.options) == (other, policy.options)
     assert follower.new_batch_id() == 7

@@ -9,7 +9,7 @@ import numpy as np
 
 from tidegate.api import NS_PER_MS, Advise, Batch, Request
 from tidegate.control.capacity import gpus_of
-from tidegate.observation import ChangeProgressed, PlanChanged, Reader, Reducer, StartStage, read_log
+from tidegate.observation import ChangeProgressed, OutcomeListener, Reducer, StartStage, TopologyChanged, read_log
 from tidegate.sim import result as figures
 from tidegate.sim.build import setup_of
 from tidegate.sim.record import ANSWERED, LATE, Record
@@ -86,11 +86,11 @@ def _note_stages(record: Record, event_log: Path, origin_ns: int) -> None:
         _header, entries = read_log(lines)
         for entry in entries:
             reducer.handled(entry.event, entry.effects)
-            if isinstance(entry.event, PlanChanged):
+            if isinstance(entry.event, TopologyChanged):
                 record.joined_workers |= {worker.id: worker.name for worker in entry.event.workers}
 
 
-class _Stages(Reader):
+class _Stages(OutcomeListener):
     """Enters in a record what an event log tells of stages, advice and changes; how requests end is the clients' to
     say.
 

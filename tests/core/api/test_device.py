@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tidegate.api import Worker
-from tidegate.documents import Device, Mig, Mps, Slice, Whole, compute_percent
+from tidegate.documents import Device, Mig, Mps, Slice, WholeDevice, compute_percent
 
 A100 = Device("n", "GPU-8f6ab4d2-1c7e-4bd4-9c55-6e6b6d2e8a10", "A100", 40536)
 
@@ -12,7 +12,7 @@ A100 = Device("n", "GPU-8f6ab4d2-1c7e-4bd4-9c55-6e6b6d2e8a10", "A100", 40536)
 @pytest.mark.parametrize(
     ("part", "kind"),
     [
-        (Whole(), "A100"),
+        (WholeDevice(), "A100"),
         (Mig("1g.5gb", 2), "A100/1g.5gb"),
         (Mig("1g.5gb", 3), "A100/1g.5gb"),
         (Mps(25), "A100/mps-25"),
@@ -61,5 +61,5 @@ def test_a_device_has_a_number_or_a_uuid(wrong: object) -> None:
 
 def test_a_share_is_of_the_device_or_of_its_instance() -> None:
     instance = Mig("3g.20gb", 4)
-    parts = (Whole(), instance, Mps(40), Mps(70, None, instance))
+    parts = (WholeDevice(), instance, Mps(40), Mps(70, None, instance))
     assert [compute_percent(part) for part in parts] == [100, 100, 40, 70]

@@ -18,8 +18,8 @@ def test_the_contract_and_the_toolkit_stay_small() -> None:
 def test_what_only_drivers_and_observers_need_is_elsewhere() -> None:
     theirs = {
         "ClockAdvanced",
-        "PlanChanged",
-        "TriesChanged",
+        "TopologyChanged",
+        "RetryLimitChanged",
         "EngineSettings",
         "Observer",
         "ObserverSpec",

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.api import ExecutionTimes, Profile
+from tidegate.api import LatencyDistribution, Profile
 
 times_ns = st.lists(st.integers(1_000, 10**8), min_size=1, max_size=4).map(sorted).map(tuple)
 
 
-def times_of(app: str, *points: int, fixed_ns: float = 0.0, scale: float = 1.0) -> ExecutionTimes:
-    return ExecutionTimes("m", app, "default", points, fixed_ns, scale)
+def times_of(app: str, *points: int, fixed_ns: float = 0.0, scale: float = 1.0) -> LatencyDistribution:
+    return LatencyDistribution("m", app, "default", points, fixed_ns, scale)
 
 
 def like(max_rows: int) -> Profile:
@@ -29,7 +29,7 @@ def test_it_is_what_all_the_ways_to_draw_a_batch_say(
 ) -> None:
     """Batches of up to three, enumerated: the mean of the longest, and the least time that covers the quantile."""
     among = [times_of("one", *one, fixed_ns=500, scale=0.5), times_of("other", *other, fixed_ns=500, scale=0.5)]
-    profile = ExecutionTimes.profile_of_batches(among, {"one": share, "other": 1}, like(3), quantile)
+    profile = LatencyDistribution.profile_of_batches(among, {"one": share, "other": 1}, like(3), quantile)
     drawn = [(time_ns, share / len(one)) for time_ns in one] + [(time_ns, 1 / len(other)) for time_ns in other]
     for rows in (1, 2, 3):
         mean_ns, chances = 0.0, dict.fromkeys((time_ns for time_ns, _ in drawn), 0.0)
@@ -50,7 +50,7 @@ def test_it_is_what_all_the_ways_to_draw_a_batch_say(
 
 @given(times=times_ns, max_rows=st.integers(1, 700))
 def test_it_is_a_profile_of_what_was_asked_for(times: tuple[int, ...], max_rows: int) -> None:
-    profile = ExecutionTimes.profile_of_batches([times_of("one", *times)], {"one": 0.1}, like(max_rows), 0.99)
+    profile = LatencyDistribution.profile_of_batches([times_of("one", *times)], {"one": 0.1}, like(max_rows), 0.99)
     assert profile.key == ("m", "default", "of a class")
     assert profile.max_rows == max_rows
 
@@ -63,7 +63,7 @@ def test_noise_widens_the_margin_of_every_size_by_the_same_share_and_is_no_longe
     own = NormalDist(1e6, own_cv * 1e6) if own_cv else None
     points = tuple(round(own.inv_cdf((at + 0.5) / 128)) if own else 10**6 for at in range(128))
     quiet, noisy = (
-        ExecutionTimes.profile_of_batches(
+        LatencyDistribution.profile_of_batches(
             [msgspec.structs.replace(times_of("one", *points), noise_cv=each)], {"one": 1.0}, like(8), 0.99
         )
         for each in (0.0, noise_cv)
@@ -81,4 +81,4 @@ def test_noise_widens_the_margin_of_every_size_by_the_same_share_and_is_no_longe
 
 def test_of_no_application_there_is_none() -> None:
     with pytest.raises(ValueError, match="no applications"):
-        ExecutionTimes.profile_of_batches([], {}, like(4), 0.99)
+        LatencyDistribution.profile_of_batches([], {}, like(4), 0.99)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.api import Document, Plan
+from tidegate.api import Plan, VersionedDocument
 from tidegate.documents import DocumentError, read_document, write_document
 
 
-class Tides(Document):
+class Tides(VersionedDocument):
     harbours: int
 
 

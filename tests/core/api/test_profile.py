@@ -86,18 +86,18 @@ def test_from_no_points_there_is_no_profile() -> None:
     ],
 )
 def test_batches_that_take_longer_per_row_are_not_worth_forming(table: tuple[int, ...], rows: int) -> None:
-    assert Profile("m", "default", table).worthwhile_rows == rows
+    assert Profile("m", "default", table).efficient_batch_rows == rows
 
 
 def test_a_margin_is_no_work_that_a_larger_batch_would_spare() -> None:
     scattering = Profile("m", "default", (20, 56, 110), (100, 136, 190))
-    assert scattering.worthwhile_rows == Profile("m", "default", (20, 56, 110)).worthwhile_rows == 1
+    assert scattering.efficient_batch_rows == Profile("m", "default", (20, 56, 110)).efficient_batch_rows == 1
     assert scattering.fixed_cost_ns == 0
 
 
 @given(tables)
 def test_what_is_worthwhile_costs_hardly_more_per_row_than_anything_else(table: tuple[int, ...]) -> None:
-    rows = Profile("m", "default", table).worthwhile_rows
+    rows = Profile("m", "default", table).efficient_batch_rows
     assert table[rows - 1] / rows <= 1.02 * min(latency / size for size, latency in enumerate(table, 1))
 
 
@@ -138,7 +138,7 @@ def test_large_profiles_are_derived_from_at_the_same_sizes() -> None:
         Profile.quickest([slow, quick]),
         quick.corrected(0, 0, 0),
         quick.scaled(1),
-        quick.with_margin(0.5),
+        quick.with_margin_fraction(0.5),
         quick.up_to(LARGE),
         Profile.in_sequence([quick], LARGE),
         Profile.from_points("m", {1: 1.01, LARGE: 0.01 * LARGE + 1}, max_rows=LARGE),
@@ -152,7 +152,7 @@ def test_large_profiles_are_derived_from_at_the_same_sizes() -> None:
     assert both.max_rows == 1000
     assert both.expected_ns(999) == narrow.expected_ns(999)
     assert quick.up_to(64).every_size == range(1, 65)
-    assert quick.worthwhile_rows > 2000
+    assert quick.efficient_batch_rows > 2000
 
 
 @pytest.mark.parametrize("sizes", [(1, 2), (2, 3, 4), (1, 3, 3)])

@@ -14,7 +14,7 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from tidegate.api import Document, Plan, PlannerSpec, PlanningError, Progress
+from tidegate.api import Plan, PlannerSpec, PlanningError, Progress, VersionedDocument
 from tidegate.api.late_import import imported_late
 from tidegate.cli import build_app
 from tidegate.commands.plan import run_under_bar
@@ -156,7 +156,7 @@ def test_the_bar_tells_the_gap_and_the_time_left(eventually: Callable[[Callable[
     """Of the best plan so far, while the planner runs."""
     shown = Terminal()
 
-    def run(problem: Document, /, *, time_limit_s: float, progress: Progress) -> Plan:
+    def run(problem: VersionedDocument, /, *, time_limit_s: float, progress: Progress) -> Plan:
         progress(objective=100.0)
         eventually(lambda: "slow: 100, gap unknown" in shown.getvalue(), "a plan without a bound is shown")
         progress(objective=100.0, bound=125.0)
@@ -165,7 +165,9 @@ def test_the_bar_tells_the_gap_and_the_time_left(eventually: Callable[[Callable[
 
     console = Console(file=shown, force_terminal=True, width=120, color_system=None)
     with pytest.raises(PlanningError, match="enough"):
-        run_under_bar(PlannerSpec("slow", "", Document, SubclusterPlan, run), Document(), 600.0, console)
+        run_under_bar(
+            PlannerSpec("slow", "", VersionedDocument, SubclusterPlan, run), VersionedDocument(), 600.0, console
+        )
     assert re.search(r"\d+ s left", shown.getvalue())
 
 
@@ -176,6 +178,8 @@ def test_what_a_planner_imports_takes_none_of_its_time(tmp_path: Path, monkeypat
     monkeypatch.delitem(sys.modules, "heavy_solver", raising=False)
     begun: list[bool] = []
     monkeypatch.setattr(rich.progress.Progress, "start", lambda _: begun.append("heavy_solver" in sys.modules))
-    planner = PlannerSpec("heavy", "", Document, SubclusterPlan, imported_late("heavy_solver:plan", "heavy[planner]"))
-    run_under_bar(planner, Document(), 1.0, Console(file=io.StringIO()))
+    planner = PlannerSpec(
+        "heavy", "", VersionedDocument, SubclusterPlan, imported_late("heavy_solver:plan", "heavy[planner]")
+    )
+    run_under_bar(planner, VersionedDocument(), 1.0, Console(file=io.StringIO()))
     assert begun == [True]

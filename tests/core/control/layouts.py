@@ -10,7 +10,7 @@ from tidegate.documents import (
     LayoutPipeline,
     LayoutWorker,
     Slice,
-    Whole,
+    WholeDevice,
 )
 
 Hosts = Sequence[str]
@@ -34,7 +34,7 @@ def layout(
         LayoutWorker(
             name=worker,
             device=Device("node", (on or {}).get(worker, number), "gpu"),
-            slice=(slices or {}).get(worker, Whole()),
+            slice=(slices or {}).get(worker, WholeDevice()),
             kind="any",
             hosts=tuple(hosts),
         )

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.core.control.driving import advance, followed
 from tests.core.control.layouts import layout, workers_of
 from tests.examples import examples
-from tidegate.api import NEVER, Request
+from tidegate.api import NEVER_NS, Request
 from tidegate.control import (
     Action,
     Controller,
@@ -140,7 +140,7 @@ def test_halt_undoes_what_has_not_switched_and_asks_nobody() -> None:
     loop = loop_of(says, layout(workers_of(1)))
     advance(loop, 10 * S)
     assert states(loop.halt(11 * S)) == ["undone"]
-    assert loop.next_wake_ns == NEVER
+    assert loop.next_wake_ns == NEVER_NS
     assert (advance(loop, 100 * S), says.asked) == ([], 1)
     loop.resume(200 * S)
     assert loop.next_wake_ns == 210 * S
@@ -149,7 +149,7 @@ def test_halt_undoes_what_has_not_switched_and_asks_nobody() -> None:
 
 def test_one_that_is_not_enabled_is_not_asked() -> None:
     loop = loop_of(Says(layout(workers_of(2))), layout(workers_of(1)), enabled=False)
-    assert loop.next_wake_ns == NEVER
+    assert loop.next_wake_ns == NEVER_NS
     assert advance(loop, 100 * S) == []
 
 
@@ -336,7 +336,7 @@ class Control(RuleBasedStateMachine):
     @invariant()
     def a_change_that_takes_too_long_ends(self) -> None:
         if hasattr(self, "loop") and self.loop.change is not None:
-            assert self.loop.next_wake_ns < NEVER
+            assert self.loop.next_wake_ns < NEVER_NS
 
 
 TestControl = Control.TestCase

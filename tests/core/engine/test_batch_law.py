@@ -5,9 +5,9 @@ from math import log, sqrt
 
 import pytest
 
-from tidegate.api import ExecutionTimes, Profile, Request
-from tidegate.engine.estimates.alone import EVERY, WINDOW, AloneTimes
-from tidegate.engine.estimates.batch_law import NOISE_FRACTIONS, Alone, BatchLaw
+from tidegate.api import LatencyDistribution, Profile, Request
+from tidegate.engine.estimates.batch_law import NOISE_FRACTIONS, BatchLaw, StandaloneTimes
+from tidegate.engine.estimates.standalone_latency import EVERY, WINDOW, StandaloneLatency
 
 PROFILE = Profile.linear("m", alpha_ms=0.02, beta_ms=0.03, max_rows=8)
 
@@ -18,7 +18,7 @@ class World:
     def __init__(self, means_ns: dict[str, float], *, fixed_ns: float, own_cv: float, noise_cv: float) -> None:
         self.means_ns, self.fixed_ns, self.own_cv, self.noise_cv = means_ns, fixed_ns, own_cv, noise_cv
         self.rng = random.Random(3)
-        self.alone = AloneTimes(())
+        self.alone = StandaloneLatency(())
 
     def run_alone(self, app: str, count: int) -> None:
         for _ in range(count):
@@ -31,7 +31,7 @@ class World:
             took_ns = (self.fixed_ns + len(apps) * (longest_ns - self.fixed_ns)) * self._noise()
             self.alone.observe_batch([_of(app) for app in apps], "gpu", round(took_ns))
 
-    def known(self, app: str) -> ExecutionTimes:
+    def known(self, app: str) -> LatencyDistribution:
         return next(times for times in self.alone.known if times.app == app)
 
     def _own_ns(self, app: str) -> float:
@@ -115,7 +115,7 @@ def test_it_follows_an_application_that_takes_longer_than_it_did_though_none_of_
 
 def test_an_outlier_does_not_decide() -> None:
     law = BatchLaw()
-    law.know("chat", Alone(64, 50_000, 0.04))
+    law.know("chat", StandaloneTimes(64, 50_000, 0.04))
     law.max_noise_cv = 0.2
     rng = random.Random(5)
     for _ in range(100):
@@ -130,7 +130,7 @@ def test_the_work_of_a_batch_does_not_depend_on_how_many_applications_there_are_
     law = BatchLaw()
     looked_at = 0
 
-    class Counted(Alone):
+    class Counted(StandaloneTimes):
         def own_fraction(self, noise_cv: float) -> float:
             nonlocal looked_at
             looked_at += 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     Batch,
     Commands,
     Drop,
@@ -226,7 +226,7 @@ class OneForTwo(FirstComeFirstServed):
 
     def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
         if len(queue) < 2:
-            return super().queue_changed(now_ns, queue) if queue and queue.head.deadline_ns == NEVER else ()
+            return super().queue_changed(now_ns, queue) if queue and queue.head.deadline_ns == NEVER_NS else ()
         (dropped,) = self.take(queue, 1)
         return [Drop(dropped.id, "deadline"), *super().queue_changed(now_ns, queue)]
 

@@ -18,7 +18,7 @@ import tidegate.engine.kernel.commands
 from tests.core.engine import script
 from tests.core.engine.script import PROFILES, Script, arrived, engine_of, run, two_stages
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     BatchFailed,
     CancelTimer,
     Commands,
@@ -40,12 +40,12 @@ from tidegate.engine import (
     Engine,
     EngineRestarted,
     Fail,
-    PlanChanged,
     PolicyReplaced,
+    RetryLimitChanged,
     StartStage,
-    TriesChanged,
+    TopologyChanged,
 )
-from tidegate.engine.kernel.intake import Intake
+from tidegate.engine.kernel.event_handlers import EventHandlers
 from tidegate.toolkit import FirstComeFirstServed
 
 NOT_ON_THE_WAY = {
@@ -122,7 +122,7 @@ class World:
         try:
             effects = self.engine.handle(event)
         except ValueError:
-            assert isinstance(event, PlanChanged | WorkerJoined)
+            assert isinstance(event, TopologyChanged | WorkerJoined)
             return
         for effect in effects:
             match effect:
@@ -180,7 +180,7 @@ def eventful(world: World) -> None:
     """Some of everything that an engine is told."""
     for number in range(20):
         event = arrived(
-            number, world.now_ns, model="mn"[number % 2], due_ns=world.now_ns + 200 if number % 4 else NEVER
+            number, world.now_ns, model="mn"[number % 2], due_ns=world.now_ns + 200 if number % 4 else NEVER_NS
         )
         shape = ("", "x:320", "x:640", "short")[number % 4]
         late_until_ns = world.now_ns + 250  # what is dropped may be served late
@@ -191,13 +191,13 @@ def eventful(world: World) -> None:
     world.fails()
     world.cancels(min(world.waiting, default=0))
     world.cancels(max(world.waiting, default=0))
-    world.happens(TriesChanged(world.now_ns, 3))
+    world.happens(RetryLimitChanged(world.now_ns, 3))
     world.loses(0)
     world.passes(world.now_ns + 12)
     world.happens(WorkerJoined(world.now_ns, SETUP.workers[0]))
     world.fails()
     world.happens(ProfileUpdated(world.now_ns, PROFILES[0]))
-    world.happens(PlanChanged(world.now_ns, MODELS, SETUP.workers, PROFILES))
+    world.happens(TopologyChanged(world.now_ns, MODELS, SETUP.workers, PROFILES))
     for number in range(20, 44):  # enough of them to learn from
         event = arrived(number, world.now_ns)
         world.happens(RequestArrived(event.now_ns, replace(event.request, app="x")))
@@ -276,7 +276,7 @@ def test_a_plan_that_is_refused_leaves_what_is_due_at_that_moment_undone_and_unl
     engine = engine_of(policy)
     engine.handle(arrived(0))
     with pytest.raises(ValueError, match="no profile of 'x'"):
-        engine.handle(PlanChanged(10, (MODELS[1],), (SETUP.workers[0].__class__(5, "w5", ("x",)),), ()))
+        engine.handle(TopologyChanged(10, (MODELS[1],), (SETUP.workers[0].__class__(5, "w5", ("x",)),), ()))
     assert [type(effect) for effect in engine.handle(ClockAdvanced(10))] == [StartStage]
 
 
@@ -287,13 +287,13 @@ def test_a_policy_that_breaks_over_the_models_of_a_plan_refuses_it() -> None:
             raise TypeError("no idea what this is")
 
     engine = engine_of(Particular(SETUP, PolicyOptions()), strict=False)
-    with pytest.raises(ValueError, match="the check of PlanChanged broke: TypeError: no idea what this is"):
-        engine.handle(PlanChanged(10, MODELS, SETUP.workers, PROFILES))
+    with pytest.raises(ValueError, match="the check of TopologyChanged broke: TypeError: no idea what this is"):
+        engine.handle(TopologyChanged(10, MODELS, SETUP.workers, PROFILES))
 
 
 def broken_at(name: str, nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a method of `Intake` raise when it is called for the nth time from now."""
-    monkeypatch.setattr(Intake, name, once(vars(Intake)[name], nth))
+    """Let a method of `EventHandlers` raise when it is called for the nth time from now."""
+    monkeypatch.setattr(EventHandlers, name, once(vars(EventHandlers)[name], nth))
 
 
 def test_a_fault_fails_the_request_it_concerns_and_neither_what_runs_nor_what_waits(
@@ -330,14 +330,14 @@ def test_a_request_that_breaks_the_new_books_too_fails_and_the_others_wait(monke
     engine = engine_of(FirstComeFirstServed(ONE_WORKER, PolicyOptions()), strict=False)
     for number in range(4):
         engine.handle(arrived(number))
-    arrive = Intake._arrive
+    arrive = EventHandlers._arrive
 
-    def breaks_over_two(intake: Intake, event: RequestArrived) -> None:
+    def breaks_over_two(intake: EventHandlers, event: RequestArrived) -> None:
         if event.request.id == 2:
             raise RuntimeError("injected")
         arrive(intake, event)
 
-    monkeypatch.setattr(Intake, "_arrive", breaks_over_two)
+    monkeypatch.setattr(EventHandlers, "_arrive", breaks_over_two)
     broken_at("_update_profile", 1, monkeypatch)
     (restarted,) = engine.handle(ProfileUpdated(5, PROFILES[0]))
     assert restarted == EngineRestarted("script", "RuntimeError: injected", failed=(2,), batches=(0,))
@@ -369,7 +369,7 @@ def test_faults_without_end_fail_all_that_waits_and_the_engine_serves(monkeypatc
     for number in range(9):
         engine.handle(arrived(number))
     with monkeypatch.context() as patched:
-        patched.setattr(Intake, "_arrive", lambda *_: 1 / 0)
+        patched.setattr(EventHandlers, "_arrive", lambda *_: 1 / 0)
         (restarted,) = engine.handle(arrived(9))
     assert isinstance(restarted, EngineRestarted)
     assert (restarted.failed, restarted.batches) == (tuple(range(1, 10)), (0,))

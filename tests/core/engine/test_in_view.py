@@ -4,18 +4,18 @@ from msgspec.structs import replace
 
 from tidegate.api import Model, Profile, Request
 from tidegate.engine.estimates.expectations import Expectations
-from tidegate.engine.waiting.batch_costs import BatchCosts, Place
-from tidegate.engine.waiting.flows import Flow
-from tidegate.engine.waiting.shared_workers import InView
+from tidegate.engine.waiting.batch_costs import BatchCosts, WidestRoute
+from tidegate.engine.waiting.fair_queue_group import VisibleRequests
+from tidegate.engine.waiting.flows import ClientFlow
 
-FLOW = Flow(1, hurried=True)
+FLOW = ClientFlow(1, hurried=True)
 
 
-def view() -> InView:
+def view() -> VisibleRequests:
     """One model on one worker: batches of up to four take 10 to 40 ns, so that two rows are in time for 50 ns."""
-    place = Place(frozenset({0}), ((("m", "default"),),), 4)
+    place = WidestRoute(frozenset({0}), ((("m", "default"),),), 4)
     expectations = Expectations([Profile("m", "default", (10, 20, 30, 40))], learn=False)
-    return InView(BatchCosts({"m": Model("m", max_rows=4)}, {"m": place}, expectations, lambda model: False))
+    return VisibleRequests(BatchCosts({"m": Model("m", max_rows=4)}, {"m": place}, expectations, lambda model: False))
 
 
 def request(number: int, *, key: str = "", due_ns: int = 50) -> Request:

@@ -27,7 +27,7 @@ from tests.core.engine.worlds import (
 from tests.examples import examples
 from tidegate.api import AnyCommand, AnyEvent, Commands, Drop, PolicySpec, RequestArrived, StageFinished
 from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, InvariantViolation, PolicyReplaced, StartStage
-from tidegate.engine.kernel.overlap import LONGEST_NS
+from tidegate.engine.kernel.early_dispatch import LONGEST_NS
 from tidegate.host import Plugins
 from tidegate.observation import Recorder, read_log
 from tidegate.testing import random_world, run_world
@@ -69,7 +69,7 @@ def test_2_exclusivity(spec: PolicySpec, rng: random.Random) -> None:
     driver = run(spec, scenario)
     for (worker, _, end), (next_worker, next_start, _) in itertools.pairwise(sorted(driver.intervals)):
         assert worker != next_worker or end <= next_start
-    assert driver.most_sent <= (2 if scenario.first_lead_ns and spec.policy.overlaps else 1)
+    assert driver.most_sent <= (2 if scenario.first_lead_ns and spec.policy.supports_pipelined_dispatch else 1)
 
 
 def without_shape(event: AnyStimulus) -> AnyStimulus:
@@ -217,7 +217,7 @@ def test_8_deadline_honesty(spec: PolicySpec, rng: random.Random) -> None:
         booked = zip(batch.stages, along, strict=True)
         assert all(stage.duration_ns >= profile.planned_ns(rows) for stage, profile in booked)
         planned_ns = sum(profile.planned_ns(rows) for profile in along[:-1])
-        soonest_ns = batch.stages[0].start_ns + planned_ns + along[-1].least_ns(rows)
+        soonest_ns = batch.stages[0].start_ns + planned_ns + along[-1].lower_bound_ns(rows)
         assert all(
             soonest_ns <= request.deadline_ns or request.late_until_ns > batch.stages[0].start_ns for request in taken
         )
@@ -263,8 +263,8 @@ def test_a_policy_that_breaks_when_told_of_a_worker(name: str, fault: str, seed:
 @worlds
 @a_few
 def test_10_no_idle_refusal(spec: PolicySpec, rng: random.Random) -> None:
-    if spec.policy.drops_in_time:
-        pytest.skip(spec.policy.drops_in_time)
+    if spec.policy.early_drop_reason:
+        pytest.skip(spec.policy.early_drop_reason)
     run_world(spec, world(spec, rng))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import Profile, ms_to_ns
-from tidegate.engine.estimates.learner import LATEST, PUBLISH_EVERY, TOO_LONG, Correction, ProfileLearner
+from tidegate.engine.estimates.learner import LATEST, PUBLISH_EVERY, TOO_LONG, ProfileCorrection, ProfileLearner
 
 MAX_ROWS = 16
 BASE = Profile.linear("m", alpha_ms=1, beta_ms=2, max_rows=MAX_ROWS)
@@ -212,7 +212,7 @@ def test_that_larger_pictures_take_longer_is_no_reason_never_to_merge_two() -> N
         for width in (100, 200, 300):
             others[f"x:1,{width}"].observe(1, ms_to_ns(width / 20))
     for learner in others.values():
-        assert learner.published.worthwhile_rows == MAX_ROWS
+        assert learner.published.efficient_batch_rows == MAX_ROWS
         assert learner.published.fixed_cost_ns > 0.5 * learner.published.expected_ns(1)
 
 
@@ -234,14 +234,14 @@ def test_what_a_shape_borrows_is_no_more_for_many_others(monkeypatch: pytest.Mon
         others[shape] = ProfileLearner(BASE.of_shape(shape), others=others)
         teach(others[shape], TRUTH, rng, stages=LATEST if shape != shapes[-1] else 1, noise=0.1)
     looked_at = 0
-    at = Correction.at
+    at = ProfileCorrection.at
 
-    def counting(correction: Correction, rows: int) -> float:
+    def counting(correction: ProfileCorrection, rows: int) -> float:
         nonlocal looked_at
         looked_at += 1
         return at(correction, rows)
 
-    monkeypatch.setattr(Correction, "at", counting)
+    monkeypatch.setattr(ProfileCorrection, "at", counting)
     learned = teach(others[shapes[-1]], TRUTH, rng, stages=PUBLISH_EVERY - 1, noise=0.1)[-1]
     assert looked_at < 8 * LATEST
     assert 0.05 < learned.planned_ns(8) / learned.expected_ns(8) - 1 < 0.15, "it is borrowed"

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidegate.api import NEVER, Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker
+from tidegate.api import NEVER_NS, Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker
 from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, StartStage
 from tidegate.engine.timers import UNSWEPT, Timers
 from tidegate.engine.waiting.flows import WaitingFlows
-from tidegate.engine.waiting.hurried import HurriedRequests
+from tidegate.engine.waiting.out_of_order_deadlines import OutOfOrderDeadlines
 from tidegate.host import Plugins
 
 PLUGINS = Plugins.installed()
@@ -29,7 +29,7 @@ SETUP = Setup(
 
 def _drawn(rng: random.Random, number: int, now_ns: int) -> Request:
     """One whose names are all its own, but for its shape: of each of those so many stages are remembered."""
-    due_ns = rng.choice([now_ns + 20 * MS, now_ns + 40 * MS, FAR_NS + rng.randrange(FAR_NS), NEVER])
+    due_ns = rng.choice([now_ns + 20 * MS, now_ns + 40 * MS, FAR_NS + rng.randrange(FAR_NS), NEVER_NS])
     shape = f"x:{number % 3}"
     return Request(number, "m", 1, now_ns, due_ns, f"key{number}", f"app{number}", shape, client=f"client{number}")
 
@@ -53,9 +53,9 @@ def _load(engine: Engine, rng: random.Random) -> Iterator[None]:
     running: list[tuple[int, StartStage]] = []
     now_ns = number = 0
     while True:
-        ends_ns = min((end_ns for end_ns, _ in running), default=NEVER)
-        arrives_ns = now_ns + 100_000 if engine.queued < 12 else NEVER
-        now_ns = min(arrives_ns, ends_ns, max(now_ns, engine.next_wake_ns or NEVER))
+        ends_ns = min((end_ns for end_ns, _ in running), default=NEVER_NS)
+        arrives_ns = now_ns + 100_000 if engine.queued < 12 else NEVER_NS
+        now_ns = min(arrives_ns, ends_ns, max(now_ns, engine.next_wake_ns or NEVER_NS))
         event: AnyStimulus
         if now_ns == ends_ns:
             started = min(running, key=lambda stage: stage[0])
@@ -106,7 +106,7 @@ def test_timers_that_are_moved_or_cancelled_leave_nothing_behind_others() -> Non
 
 def test_what_is_due_long_after_one_that_waits_leaves_nothing_behind_it() -> None:
     queued = {0: Request(0, "m", 1, 0, 1)}
-    hurried = HurriedRequests(queued, lambda: False, lambda request: request.deadline_ns)
+    hurried = OutOfOrderDeadlines(queued, lambda: False, lambda request: request.deadline_ns)
     hurried.watch(queued[0])
     for number in range(1, 1000):
         queued[number] = Request(number, "m", 1, 0, FAR_NS + number)

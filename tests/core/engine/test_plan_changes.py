@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.arrivals import Arrivals
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     Commands,
     Model,
     PolicyOptions,
@@ -22,7 +22,7 @@ from tidegate.api import (
     Worker,
     WorkerLost,
 )
-from tidegate.engine import NO_WORKER, AnyEffect, AnyStimulus, ClockAdvanced, Engine, Fail, PlanChanged, StartStage
+from tidegate.engine import NO_WORKER, AnyEffect, AnyStimulus, ClockAdvanced, Engine, Fail, StartStage, TopologyChanged
 from tidegate.host import Plugins, make_policy
 from tidegate.observation import Recorder, read_log
 from tidegate.sim import Simulation
@@ -43,8 +43,8 @@ def engine(*workers: Worker, log: io.BytesIO | None = None) -> Engine:
 arrived = Arrivals("old")
 
 
-def plan(now_ns: int, *workers: Worker, models: tuple[Model, ...] = (OLD, NEW)) -> PlanChanged:
-    return PlanChanged(now_ns, models, workers, PROFILES)
+def plan(now_ns: int, *workers: Worker, models: tuple[Model, ...] = (OLD, NEW)) -> TopologyChanged:
+    return TopologyChanged(now_ns, models, workers, PROFILES)
 
 
 def started(effects: list[AnyEffect]) -> list[tuple[int, tuple[int, ...]]]:
@@ -97,7 +97,9 @@ def test_whatever_the_policy_what_comes_while_all_workers_are_busy_runs_when_the
     simulation = Simulation(Engine(policy, name=spec.name, strict=True))
 
     def comes(now_ns: int) -> RequestArrived:
-        return RequestArrived(now_ns, Request(now_ns, "old", 4, now_ns, NEVER if slo_ns is None else now_ns + slo_ns))
+        return RequestArrived(
+            now_ns, Request(now_ns, "old", 4, now_ns, NEVER_NS if slo_ns is None else now_ns + slo_ns)
+        )
 
     simulation.schedule([comes(0)])
     now_ns = 0
@@ -155,15 +157,15 @@ def test_a_busy_worker_cannot_become_another() -> None:
 def test_a_plan_without_the_profiles_to_plan_with_changes_nothing() -> None:
     books = engine(A)
     with pytest.raises(ValueError, match="no profile of 'new'"):
-        books.handle(PlanChanged(1, (OLD, NEW), (A, C), ()))
+        books.handle(TopologyChanged(1, (OLD, NEW), (A, C), ()))
     assert started(books.handle(arrived(0, 2))) == [(0, (0,))]
 
 
 def test_a_model_may_take_larger_batches_from_now_on() -> None:
     books = engine(A)
     larger = Profile("old", "default", (10, 20, 30, 40, 50, 60))
-    books.handle(PlanChanged(1, (Model("old", max_rows=6),), (A,), (larger,)))
-    effects = books.handle(RequestArrived(2, Request(0, "old", 6, 2, NEVER)))
+    books.handle(TopologyChanged(1, (Model("old", max_rows=6),), (A,), (larger,)))
+    effects = books.handle(RequestArrived(2, Request(0, "old", 6, 2, NEVER_NS)))
     assert started(effects) == [(0, (0,))]
 
 

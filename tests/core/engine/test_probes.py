@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tidegate.api import Request
-from tidegate.engine.estimates.alone import FIRST, MOST_APPS
-from tidegate.engine.estimates.probes import KNOWN_EVERY, MODEL_EVERY, UNKNOWN_EVERY, Probes
+from tidegate.engine.estimates.probes import KNOWN_EVERY, MODEL_EVERY, UNKNOWN_EVERY, ProbeCounts
+from tidegate.engine.estimates.standalone_latency import FIRST, MOST_APPS
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
@@ -19,7 +19,7 @@ def of(app: str) -> Request:
 
 
 def test_an_application_is_seen_alone_a_few_times_and_seldom_from_then_on() -> None:
-    probes = Probes()
+    probes = ProbeCounts()
     wanted = 0
     while wanted < FIRST:
         if probes.wants(of("a")):
@@ -30,14 +30,14 @@ def test_an_application_is_seen_alone_a_few_times_and_seldom_from_then_on() -> N
 
 
 def test_nothing_is_asked_where_an_application_runs_alone_anyway() -> None:
-    probes = Probes()
+    probes = ProbeCounts()
     for _ in range(10 * MODEL_EVERY):
         probes.ran_alone(of("a"))
         assert not probes.wants(of("a"))
 
 
 def test_names_that_clients_make_up_take_a_bounded_share_of_a_model() -> None:
-    probes = Probes()
+    probes = ProbeCounts()
     sent = [f"made up {number // UNKNOWN_EVERY}" for number in range(4 * UNKNOWN_EVERY * MOST_APPS)]
     assert sum(probes.wants(of(app)) for app in sent) <= UNKNOWN_EVERY * MOST_APPS / MODEL_EVERY + 1
 

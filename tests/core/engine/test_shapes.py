@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     NS_PER_MS,
     Commands,
     Drop,
@@ -27,7 +27,7 @@ from tidegate.api import (
 )
 from tidegate.engine import Engine, StartStage
 from tidegate.engine.estimates.expectations import Expectations
-from tidegate.engine.estimates.shapes import MOST_SHAPES, Shapes, elements_of, profile_of_new
+from tidegate.engine.estimates.shapes import MOST_SHAPES, ShapeClasses, elements_of, profile_of_new
 from tidegate.host import Plugins
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import taking
@@ -71,7 +71,7 @@ def test_whatever_a_shape_says_it_is_read(shape: str) -> None:
 
 @given(st.lists(st.sampled_from([f"x:{width}" for width in range(1, 200)] + ["short", "long", "x:9" + "0" * 17])))
 def test_the_classes_of_a_model_are_few_and_a_shape_keeps_its_own(shapes: list[str]) -> None:
-    classes, of_shape = Shapes(), dict[str, str]()
+    classes, of_shape = ShapeClasses(), dict[str, str]()
     for shape in shapes * 2:
         found, is_new = classes.class_of("m", shape)
         assert of_shape.setdefault(shape, found) == found
@@ -108,7 +108,7 @@ def test_a_class_of_further_shapes_starts_from_the_line_over_elements_too() -> N
 
 
 def test_a_shape_that_shares_a_class_keeps_it_though_it_is_measured_later() -> None:
-    classes = Shapes()
+    classes = ShapeClasses()
     for number in range(MOST_SHAPES):
         classes.class_of("m", f"x:{number + 1}")
     shared, _ = classes.class_of("m", "x:9999")
@@ -318,9 +318,9 @@ def test_what_is_given_up_for_a_guess_when_workers_come_and_go_waits_on(lost: li
     workers = tuple(Worker(number, f"w{number}", ("m",)) for number in range(2))
     base = Profile.linear("m", alpha_ms=1, beta_ms=8, max_rows=1)
     engine = Engine(Hasty(Setup((Model("m", 1),), workers, (base, *known)), PolicyOptions()), name="hasty", strict=True)
-    for number, due_ns in enumerate((NEVER, NEVER, 15_000, 15_000)):
+    for number, due_ns in enumerate((NEVER_NS, NEVER_NS, 15_000, 15_000)):
         request = Request(
-            number, "m", 1, 0, due_ns, shape=f"x:{320 if due_ns == NEVER else 10_000}", client=f"{number}"
+            number, "m", 1, 0, due_ns, shape=f"x:{320 if due_ns == NEVER_NS else 10_000}", client=f"{number}"
         )
         engine.handle(RequestArrived(0, request))
     for number in lost:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from tidegate.api import (
     Commands,
-    ExecutionTimes,
-    ExecutionTimesUpdated,
+    LatencyDistribution,
+    LatencyDistributionUpdated,
     Model,
     Pipeline,
     Policy,
@@ -46,12 +46,12 @@ APPS = {"short": 4, "like it": 4.4, "long": 24, "longest": 80}
 """What requests of each application take alone, in ms."""
 
 
-def times_of(app: str, mean_ms: float) -> ExecutionTimes:
-    return ExecutionTimes("m", app, "default", tuple(ms_to_ns(mean_ms * share) for share in (0.8, 1, 1.2)))
+def times_of(app: str, mean_ms: float) -> LatencyDistribution:
+    return LatencyDistribution("m", app, "default", tuple(ms_to_ns(mean_ms * share) for share in (0.8, 1, 1.2)))
 
 
-def by_application(policy: str, setup: Setup = SETUP) -> Policy:
-    parts = [{"models": ["m"], "policy": policy, "by_application": True}]
+def separate_applications(policy: str, setup: Setup = SETUP) -> Policy:
+    parts = [{"models": ["m"], "policy": policy, "separate_applications": True}]
     return PLUGINS.make_policy("by-model", setup, {"parts": parts})
 
 
@@ -59,8 +59,8 @@ def of_app(app: str, number: int = 0, at_ns: int = 0, shape: str = "") -> Reques
     return Request(number, "m", 1, at_ns, at_ns + ms_to_ns(100), app=app, shape=shape)
 
 
-def classes_of(*told: ExecutionTimes) -> TimeClasses:
-    policy = by_application("eager")
+def classes_of(*told: LatencyDistribution) -> TimeClasses:
+    policy = separate_applications("eager")
     classes = TimeClasses(lambda: policy)
     for times in told:
         classes.tell(times)
@@ -114,8 +114,11 @@ def test_where_requests_are_of_several_shapes_these_tell_them_apart() -> None:
 
 
 def test_only_a_policy_that_wants_it_has_applications_told_apart() -> None:
-    setup = replace(SETUP, execution_times=tuple(times_of(app, mean_ms) for app, mean_ms in APPS.items()))
-    for policy, told in ((by_application("eager", setup), True), (PLUGINS.make_policy("eager", setup, {}), False)):
+    setup = replace(SETUP, latency_distributions=tuple(times_of(app, mean_ms) for app, mean_ms in APPS.items()))
+    for policy, told in (
+        (separate_applications("eager", setup), True),
+        (PLUGINS.make_policy("eager", setup, {}), False),
+    ):
         engine = Engine(policy, name="eager", strict=True)
         (effect,) = engine.handle(RequestArrived(0, of_app("long")))
         assert isinstance(effect, StartStage)
@@ -135,16 +138,16 @@ class Listening(FirstComeFirstServed):
         self.profiles[event.profile.key] = event.profile
         return super().on_profile_updated(event)
 
-    def on_execution_times_updated(self, event: ExecutionTimesUpdated) -> Commands:
+    def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
         self.distributions += 1
         return ()
 
 
-def listening(setup: Setup = SETUP, *, by_application: bool) -> tuple[ByModel, Listening]:
+def listening(setup: Setup = SETUP, *, separate_applications: bool) -> tuple[ByModel, Listening]:
     plugins = Plugins()
     plugins.policies["listening"] = PolicySpec("listening", "Listens", Listening)
     plugins.policies["by-model"] = PLUGINS.policy("by-model")
-    parts = [{"models": ["m"], "policy": "listening", "by_application": by_application}]
+    parts = [{"models": ["m"], "policy": "listening", "separate_applications": separate_applications}]
     policy = plugins.make_policy("by-model", setup, {"parts": parts})
     assert isinstance(policy, ByModel)
     part = policy.parts[0]
@@ -156,9 +159,9 @@ def listening(setup: Setup = SETUP, *, by_application: bool) -> tuple[ByModel, L
 def test_what_profiles_say_already_is_not_told_once_more(apart: bool) -> None:
     """Orloj and Symphony would count the spread of times twice."""
     times = times_of("short", 4)
-    policy, part = listening(replace(SETUP, execution_times=(times,)), by_application=apart)
-    policy.handle(ExecutionTimesUpdated(0, times))
-    assert (len(part.setup.execution_times), part.distributions) == ((0, 0) if apart else (1, 1))
+    policy, part = listening(replace(SETUP, latency_distributions=(times,)), separate_applications=apart)
+    policy.handle(LatencyDistributionUpdated(0, times))
+    assert (len(part.setup.latency_distributions), part.distributions) == ((0, 0) if apart else (1, 1))
 
 
 class Agreed:
@@ -192,14 +195,14 @@ def run(engine: Engine, rng: random.Random, *, count: int, gap_ms: float, listen
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 999), gap_ms=st.floats(8, 60))
 def test_8_what_the_policy_is_told_of_every_class_is_what_the_engine_expects(seed: int, gap_ms: float) -> None:
-    policy, part = listening(by_application=True)
+    policy, part = listening(separate_applications=True)
     engine = Engine(policy, name="by-model", strict=True)
     run(engine, random.Random(seed), count=150, gap_ms=gap_ms, listeners=[Agreed(engine, part)])
     assert engine.tally.ended == engine.tally.accepted == 150
 
 
 def test_classes_are_learned_and_their_profiles_cover_what_batches_of_them_take() -> None:
-    policy, part = listening(by_application=True)
+    policy, part = listening(separate_applications=True)
     engine = Engine(policy, name="by-model", strict=True)
     run(engine, random.Random(1), count=600, gap_ms=40)
     by_shape = {shape: profile for (_, _, shape), profile in part.profiles.items()}
@@ -216,7 +219,7 @@ def test_classes_are_learned_and_their_profiles_cover_what_batches_of_them_take(
 @given(seed=st.integers(0, 999), gap_ms=st.floats(4, 40))
 def test_every_policy_keeps_the_invariants_with_classes_and_is_replayed(policy: str, seed: int, gap_ms: float) -> None:
     log = io.BytesIO()
-    engine = Engine(by_application(policy), name="by-model", strict=True, observers=[Recorder(log)])
+    engine = Engine(separate_applications(policy), name="by-model", strict=True, observers=[Recorder(log)])
     run(engine, random.Random(seed), count=80, gap_ms=gap_ms)
     assert engine.tally.ended == engine.tally.accepted == 80
     header, entries = read_log(log.getvalue().splitlines())
@@ -225,9 +228,9 @@ def test_every_policy_keeps_the_invariants_with_classes_and_is_replayed(policy: 
 
 
 def test_a_reload_begins_and_ends_it_and_what_waits_keeps_its_class() -> None:
-    setup = replace(SETUP, execution_times=tuple(times_of(app, mean_ms) for app, mean_ms in APPS.items()))
+    setup = replace(SETUP, latency_distributions=tuple(times_of(app, mean_ms) for app, mean_ms in APPS.items()))
     engine = Engine(PLUGINS.make_policy("fifs", setup, {}), name="fifs", strict=True, policies=PLUGINS.make_policy)
-    parts = [{"models": ["m"], "policy": "fifs", "by_application": True}]
+    parts = [{"models": ["m"], "policy": "fifs", "separate_applications": True}]
     running: list[StartStage] = []
     shapes: dict[int, str] = {}
 

@@ -23,7 +23,7 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import AnyEffect, AnyStimulus, Engine, Fail, PlanChanged, StartStage
+from tidegate.engine import AnyEffect, AnyStimulus, Engine, Fail, StartStage, TopologyChanged
 from tidegate.host import make_policy
 from tidegate.observation import Observer, ObserverOptions, Recorder
 from tidegate.sim import ExactWorkers, Simulation
@@ -38,7 +38,7 @@ class Ledger:
     def __init__(self, engine: Engine, scenario: World) -> None:
         self.engine = engine
         self.effects: list[tuple[int, AnyEffect]] = []
-        changes = [event for event in scenario.events if isinstance(event, PlanChanged)]
+        changes = [event for event in scenario.events if isinstance(event, TopologyChanged)]
         workers = itertools.chain(scenario.setup.workers, *(change.workers for change in changes))
         self._kinds = {worker.id: worker.kind for worker in workers}
         self._profiles = {(profile.partition, profile.kind): profile for profile in scenario.setup.profiles}
@@ -224,7 +224,7 @@ def with_other_plans(rng: random.Random, scenario: World) -> World:
             *(worker for worker in workers if rng.random() < 0.7),
             *(replace(worker, kind=rng.choice(("fast", "slow"))) for worker in added if rng.random() < 0.5),
         )
-        events.append(PlanChanged(now_ns, models, workers, setup.profiles, setup.network))
+        events.append(TopologyChanged(now_ns, models, workers, setup.profiles, setup.network))
         if workers and rng.random() < 0.4:
             events.append(WorkerLost(now_ns + rng.randint(0, 50_000_000), rng.choice(workers).id))
     return dataclasses.replace(scenario, events=tuple(sorted(events, key=lambda event: event.now_ns)))

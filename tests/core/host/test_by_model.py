@@ -27,7 +27,7 @@ from tidegate.api import (
     SetTimer,
     Setup,
     TimerFired,
-    WakeSlackUpdated,
+    TimerLatencyUpdated,
     Worker,
     WorkerJoined,
 )
@@ -38,10 +38,10 @@ from tidegate.observation import (
     AnyEffect,
     AnyStimulus,
     ClockAdvanced,
-    PlanChanged,
     PolicyChanged,
     PolicyReplaced,
     PolicyRestored,
+    TopologyChanged,
 )
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.run import Run, simulate
@@ -248,7 +248,7 @@ def test_where_all_parts_break_one_after_the_other_each_is_replaced_and_a_reload
     )
     assert {type(part) for part in parts_of(engine)} == {FirstComeFirstServed}
     assert engine.decides == "by-model without part 0 (breaks for a) and part 1 (breaks for b), which broke"
-    engine.handle(PlanChanged(1, SETUP.models, SETUP.workers, SETUP.profiles))
+    engine.handle(TopologyChanged(1, SETUP.models, SETUP.workers, SETUP.profiles))
     assert {type(part) for part in parts_of(engine)} == {FirstComeFirstServed}
     engine.handle(PolicyChanged(1, "by-model", {"parts": [{**parts[0], "options": {"nth": 99}}]}))
     assert type(parts_of(engine)[0]) is Breaks
@@ -260,13 +260,13 @@ def test_parts_that_broke_are_made_again_after_the_back_off_and_the_others_keep_
     engine = Engine(plugins.make_policy("by-model", SETUP, {"parts": parts}), name="by-model")
     engine.handle(arrived(0, 0, "a"))
     broken, other, _ = parts_of(engine)
-    other.inherited.add(77)
+    other.readmitted_ids.add(77)
     engine.handle(ClockAdvanced(999_999_999))
     assert parts_of(engine)[0] is broken
     (restored,) = engine.handle(ClockAdvanced(1_000_000_000))
     assert restored == PolicyRestored("by-model")
     assert type(parts_of(engine)[0]) is Breaks
-    assert 77 in parts_of(engine)[1].inherited
+    assert 77 in parts_of(engine)[1].readmitted_ids
     assert engine.decides == "by-model"
     engine.validate()
 
@@ -276,8 +276,8 @@ def test_of_several_parts_that_are_told_at_once_the_one_that_raised_is_replaced(
     engine = Engine(plugins.make_policy("by-model", SETUP, {"parts": [parts[1], parts[0]]}), name="by-model")
     policy = engine.policy
     with pytest.raises(RuntimeError):
-        policy.handle(WakeSlackUpdated(0, 5))
-    relief = policy.relief(0)
+        policy.handle(TimerLatencyUpdated(0, 5))
+    relief = policy.fallback(0)
     assert relief
     assert relief[0] == "part 1 (breaks for a)"
 
@@ -313,7 +313,7 @@ def test_a_model_that_is_loaded_goes_to_the_part_that_names_it_and_the_parts_go_
     before = parts_of(engine)[0]
     models = (*SETUP.models, Model("a2", 4))
     workers = (*SETUP.workers, Worker(2, "w2", ("a2",)))
-    engine.handle(PlanChanged(1, models, workers, (*SETUP.profiles, profile_of("a2"))))
+    engine.handle(TopologyChanged(1, models, workers, (*SETUP.profiles, profile_of("a2"))))
     after = parts_of(engine)[0]
     assert after is not before
     assert [model.name for model in after.setup.models] == ["a", "a2"]
@@ -327,7 +327,7 @@ def test_a_worker_of_two_parts_is_refused_and_nothing_changes() -> None:
     with pytest.raises(ValueError, match=says):
         engine.handle(WorkerJoined(1, both))
     with pytest.raises(ValueError, match=says):
-        engine.handle(PlanChanged(1, SETUP.models, (both,), SETUP.profiles))
+        engine.handle(TopologyChanged(1, SETUP.models, (both,), SETUP.profiles))
     assert {worker.id for worker in engine.policy.setup.workers} == {0, 1}
     with pytest.raises(PluginError, match=f"policy 'by-model': {says}"):
         setup = Setup(SETUP.models, (both,), SETUP.profiles)
@@ -363,7 +363,7 @@ def test_coverage_follows_the_parts_that_decide() -> None:
     engine = engine_of(Plugins.installed(), [{"models": ["a", "b"], "policy": "nexus"}])
     assert engine.expectations._quantile == engine.policy.quantile < 0.9
     models, workers = (*SETUP.models, Model("c", 4)), (*SETUP.workers, Worker(2, "w2", ("c",)))
-    engine.handle(PlanChanged(1, models, workers, (*SETUP.profiles, profile_of("c"))))
+    engine.handle(TopologyChanged(1, models, workers, (*SETUP.profiles, profile_of("c"))))
     assert engine.expectations._quantile == engine.policy.quantile == 0.99
 
 

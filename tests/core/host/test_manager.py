@@ -11,7 +11,6 @@ from pydantic import Field
 from tidegate.api import (
     AnyCommand,
     CommandSpec,
-    Document,
     Model,
     Plan,
     PlannerSpec,
@@ -19,6 +18,7 @@ from tidegate.api import (
     PolicySpec,
     Profile,
     Setup,
+    VersionedDocument,
     Worker,
     hookimpl,
 )
@@ -98,7 +98,7 @@ def planning(name: str) -> ModuleType:
     def never(problem: object, /, *, time_limit_s: float, progress: object) -> Plan:
         raise AssertionError("only registered")
 
-    return plugin(planners=lambda: [PlannerSpec(name, "plans", Document, NoPlan, never)])
+    return plugin(planners=lambda: [PlannerSpec(name, "plans", VersionedDocument, NoPlan, never)])
 
 
 def test_planners_are_found_by_name_and_may_not_share_one() -> None:

@@ -26,14 +26,14 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, EngineRestarted, Fail, PlanChanged, StartStage
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, EngineRestarted, Fail, StartStage, TopologyChanged
 from tidegate.host import Plugins
-from tidegate.observation import Reader, Recorder, Reducer, Tally, read_log
+from tidegate.observation import OutcomeCounts, OutcomeListener, Recorder, Reducer, read_log
 
 PLUGINS = Plugins.installed()
 
 
-class Told(Reader):
+class Told(OutcomeListener):
     """Keeps what it is told, in short."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def fold(*steps: Step) -> tuple[Reducer, list[tuple[object, ...]]]:
 def test_a_batch_from_arrival_to_answer() -> None:
     reducer, said = fold(arrived(0), arrived(1, 1, due_ns=20), ClockAdvanced(5), start(7, 0, 1), finished(7, 5, 25))
     assert said == [("joined", 7, [0, 1], 5), ("ran", 7, 0, 5, 25), ("answered", 7, [0, 1], 25)]
-    assert reducer.tally == Tally(accepted=2, answered=2, late=1)
+    assert reducer.tally == OutcomeCounts(accepted=2, answered=2, late=1)
     assert not reducer.open
     assert not reducer.sent
 
@@ -129,7 +129,7 @@ def test_every_other_way_to_end() -> None:
         ("ran", 0, 0, 0, 4),
         ("failed", 2, "broken"),
     ]
-    assert reducer.tally == Tally(accepted=5, failed=1, cancelled=2, dropped=Counter(deadline=1))
+    assert reducer.tally == OutcomeCounts(accepted=5, failed=1, cancelled=2, dropped=Counter(deadline=1))
     assert str(reducer.tally) == "accepted 5, answered 0 (late 0), failed 1, cancelled 2, dropped 1 (deadline 1)"
     assert list(reducer.open) == [4]
 
@@ -170,10 +170,10 @@ def test_no_more_is_remembered_than_what_waits_and_what_runs() -> None:
     for number in range(100):
         now_ns = 10 * number
         worker = Worker(number, f"w{number}", ("m",))
-        reducer.handled(PlanChanged(now_ns, (), (worker,), ()), [])
+        reducer.handled(TopologyChanged(now_ns, (), (worker,), ()), [])
         reducer.handled(arrived(number, now_ns), [start(number, number, workers=(number,))])
         reducer.handled(finished(number, now_ns, now_ns + 5, worker=number), [])
-    assert reducer.tally == Tally(accepted=100, answered=100, late=90)
+    assert reducer.tally == OutcomeCounts(accepted=100, answered=100, late=90)
     assert not reducer.open
     assert not reducer.sent
     assert len(reducer._on_worker) <= 2
@@ -183,11 +183,11 @@ def test_no_more_is_remembered_than_what_waits_and_what_runs() -> None:
 def test_an_engine_that_restarts_has_failed_what_it_says_and_answered_what_ended() -> None:
     restarted = EngineRestarted("p", "broke", failed=(1,), batches=(0,))
     reducer, _ = fold(arrived(0), start(0, 0), arrived(1), arrived(2), restarted)
-    assert reducer.tally == Tally(accepted=3, failed=1)
+    assert reducer.tally == OutcomeCounts(accepted=3, failed=1)
     assert list(reducer.open) == [0, 2]
     assert list(reducer.sent) == [0]
     reducer, _ = fold(arrived(0), start(0, 0), arrived(1), finished(0, 0, 9), EngineRestarted("p", "broke"))
-    assert reducer.tally == Tally(accepted=2, answered=1)
+    assert reducer.tally == OutcomeCounts(accepted=2, answered=1)
     assert not reducer.sent
 
 

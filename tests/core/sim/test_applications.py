@@ -39,13 +39,13 @@ def scenario(*apps: dict[str, Any], rows: int = 4) -> Scenario:
 
 def test_policies_are_told_the_distributions_of_those_that_they_are_to_be_told_of() -> None:
     hidden = {**SLOW, "told": False}
-    (told,) = setup_of(scenario(QUICK, hidden), 0).execution_times
+    (told,) = setup_of(scenario(QUICK, hidden), 0).latency_distributions
     assert (told.model, told.app, told.kind) == ("m", "quick", "default")
-    assert setup_of(scenario(hidden), 0).execution_times == ()
+    assert setup_of(scenario(hidden), 0).latency_distributions == ()
 
 
 def test_what_is_told_has_the_mean_of_the_stand_alone_times_and_the_true_law_of_batches() -> None:
-    quick, slow = setup_of(scenario(QUICK, SLOW), 0).execution_times
+    quick, slow = setup_of(scenario(QUICK, SLOW), 0).latency_distributions
     mean_ns = (3 * quick.mean_ns + slow.mean_ns) / 4
     assert mean_ns == pytest.approx(ms_to_ns(FIXED_MS + (3 * 10 + 50) / 4), rel=1e-3)
     for rows in (1, 2, 4):

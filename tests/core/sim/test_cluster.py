@@ -94,7 +94,7 @@ def run(
     engine = Engine(policy, name="test", strict=True, learn=False)
     record = Stages(max(1, sum(isinstance(event, RequestArrived) for event in events)))
     workers = [worker(each.id) for each in policy.setup.workers]
-    engine.reducer.tell(record)
+    engine.reducer.add_listener(record)
     cluster = Cluster(workers, truth, interference=interference, retry=retry, links=links)
     forwarding = [] if links is None else [Forwarding(engine, links)]
     simulation = Simulation(engine, cluster, listeners=forwarding, patience=PATIENCE)

@@ -10,7 +10,7 @@ from tidegate.api import PolicySpec, RequestArrived, StageFinished, WorkerJoined
 from tidegate.control import Controller, ControllerOptions, ControllerSpec, Observation
 from tidegate.documents import Layout
 from tidegate.host import Plugins, make_policy
-from tidegate.observation import ChangeProgressed, PlanChanged, Recorder, StartStage, read_log
+from tidegate.observation import ChangeProgressed, Recorder, StartStage, TopologyChanged, read_log
 from tidegate.sim.document import simulate_document
 from tidegate.sim.replay import replay
 from tidegate.sim.result import RunResult
@@ -112,7 +112,7 @@ def test_a_worker_leaves_when_it_has_drained_and_no_request_is_lost(make_scenari
     _, entries = read_log(log.getvalue().splitlines())
     switched, drained = False, False
     for entry in entries:
-        switched = switched or isinstance(entry.event, PlanChanged)
+        switched = switched or isinstance(entry.event, TopologyChanged)
         drained = drained or (isinstance(entry.event, ChangeProgressed) and entry.event.state == "done")
         for effect in entry.effects:
             if isinstance(effect, StartStage) and switched:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tidegate.api import Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker, WorkerJoined, WorkerLost
 from tidegate.cli import build_app
-from tidegate.engine import Engine, StartStage, Tally, TriesChanged
+from tidegate.engine import Engine, OutcomeCounts, RetryLimitChanged, StartStage
 from tidegate.host import Plugins
 from tidegate.observation import EngineSettings, Recorder, read_log
 
@@ -34,7 +34,7 @@ def test_a_recording_is_what_its_replay_does(log: Path) -> None:
     assert output.endswith("all the same")
 
 
-def run_with_lost_workers(out: BinaryIO, max_tries: int, *, learn: bool) -> Tally:
+def run_with_lost_workers(out: BinaryIO, max_tries: int, *, learn: bool) -> OutcomeCounts:
     """One request that loses its worker twice, then one of which more is learned, and a change of tries between."""
     hosts = [Worker(number, f"w{number}", ("m",)) for number in range(4)]
     setup = Setup((Model("m", 1),), tuple(hosts), (Profile("m", "default", (10,)),))
@@ -58,7 +58,7 @@ def run_with_lost_workers(out: BinaryIO, max_tries: int, *, learn: bool) -> Tall
         for worker in hosts:
             ends(engine.handle(WorkerJoined(engine.now_ns, worker)))
         if number == 1:
-            engine.handle(TriesChanged(engine.now_ns, 3))
+            engine.handle(RetryLimitChanged(engine.now_ns, 3))
     for number in range(3, 30):
         ends(engine.handle(RequestArrived(engine.now_ns, Request(number, "m", 1, engine.now_ns))))
     return engine.tally

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tidegate.api import NEVER, NS_PER_MS, Model, Profile, Request, Setup, Worker
+from tidegate.api import NEVER_NS, NS_PER_MS, Model, Profile, Request, Setup, Worker
 from tidegate.host import Plugins
 from tidegate.observation import EngineSettings
 from tidegate.sim.what_if import AS_IT_IS, Alternative, Question, answer, usual_alternatives
@@ -55,7 +55,7 @@ def test_stages_take_what_they_were_seen_to_take() -> None:
 
 def test_shapes_that_are_new_and_requests_without_deadlines() -> None:
     asked = question(count=20)
-    odd = [replace(request, shape="x:3", deadline_ns=NEVER) for request in asked.requests]
+    odd = [replace(request, shape="x:3", deadline_ns=NEVER_NS) for request in asked.requests]
     assert share(replace(asked, requests=odd)) == 1.0
 
 

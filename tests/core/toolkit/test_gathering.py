@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.api import NEVER, Model, Profile, Request
+from tidegate.api import NEVER_NS, Model, Profile, Request
 from tidegate.toolkit import Gathered, Gathering, RequestQueue
 
 PROFILE = Profile("m", "default", tuple(rows + 5 for rows in range(1, 9)))
@@ -25,7 +25,7 @@ def queue(*deadlines: int, rows: int = 1) -> RequestQueue:
         ((20, 8, 20, 20), Gathered(0, 3, 3, due_ns=8)),  # so does a tighter one behind it
         ((20, 6, 20), Gathered(0, 1, 1, due_ns=20)),  # one that cannot join ends the run
         ((30,) * 9, Gathered(0, 8, 8, due_ns=30)),  # full
-        ((NEVER, NEVER), Gathered(0, 2, 2, due_ns=NEVER)),
+        ((NEVER_NS, NEVER_NS), Gathered(0, 2, 2, due_ns=NEVER_NS)),
         ((5,), None),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.core.documents.test_layout import LAYOUT
-from tidegate.documents import Device, Layout, Mps, Slice, Whole
+from tidegate.documents import Device, Layout, Mps, Slice, WholeDevice
 from tidegate.workload import Scenario, layout_of, read_scenario
 from tidegate.workload.partitions import blocks_of
 
@@ -32,10 +32,10 @@ def placed(workers: list[dict[str, Any]]) -> list[tuple[Device, Slice]]:
 def test_each_worker_has_a_gpu_of_its_own_numbered_in_its_node() -> None:
     pools = [{"count": 2, "gpu": "A100"}, {"count": 1, "gpu": "T4"}, {"count": 1, "gpu": "T4", "node": "far"}]
     assert placed(pools) == [
-        (Device("node0", 0, "A100"), Whole()),
-        (Device("node0", 1, "A100"), Whole()),
-        (Device("node0", 2, "T4"), Whole()),
-        (Device("far", 0, "T4"), Whole()),
+        (Device("node0", 0, "A100"), WholeDevice()),
+        (Device("node0", 1, "A100"), WholeDevice()),
+        (Device("node0", 2, "T4"), WholeDevice()),
+        (Device("far", 0, "T4"), WholeDevice()),
     ]
 
 
@@ -52,7 +52,7 @@ def test_workers_that_share_a_gpu_have_its_device_and_machines_have_whole_gpus()
 def test_entries_that_name_a_device_share_it_and_others_pass_it_by() -> None:
     half = {"count": 1, "gpu": "L4", "per_gpu": 2, "device": 0}
     assert placed([{"count": 1, "gpu": "L4"}, {**half, "hosts": ["a"]}, {**half, "hosts": ["b"]}]) == [
-        (Device("node0", 1, "L4"), Whole()),
+        (Device("node0", 1, "L4"), WholeDevice()),
         (Device("node0", 0, "L4"), Mps(50)),
         (Device("node0", 0, "L4"), Mps(50)),
     ]

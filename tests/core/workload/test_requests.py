@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.api import NEVER, Request
+from tidegate.api import NEVER_NS, Request
 from tidegate.workload import RequestSequence, Scenario, TraceError, draw_requests, mean_rate_rps, read_trace
 
 MS, S = 1_000_000, 1_000_000_000
@@ -41,7 +41,7 @@ def test_requests_come_in_order_numbered_through_with_their_deadlines() -> None:
     assert instants == sorted(instants)
     assert 9.9 * S < instants[-1] < 10 * S
     assert {request.deadline_ns - request.arrival_ns for request in requests if request.model == "a"} == {25 * MS}
-    assert {request.deadline_ns for request in requests if request.model == "b"} == {NEVER}
+    assert {request.deadline_ns for request in requests if request.model == "b"} == {NEVER_NS}
     assert {(request.rows, request.app) for request in requests} == {(1, "")}
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     AnyCommand,
     Batch,
     Dispatch,
@@ -54,7 +54,7 @@ def when_freed(at: int, **deadlines: tuple[int, ...]) -> list[AnyCommand]:
         ((120, 150, 150), [run(1, 1, at=60)]),
         # the first leaves time for two, by 65; three others must start by 60
         ((135, 140, 140, 200), [Drop(1, "early"), run(1, 2, 3, 4, at=60)]),
-        ((NEVER, NEVER), [run(1, 1, 2, at=60)]),
+        ((NEVER_NS, NEVER_NS), [run(1, 1, 2, at=60)]),
     ],
 )
 def test_of_the_candidates_of_all_sizes_the_one_whose_latest_start_is_earliest(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.api import NEVER, Model, Request
+from tidegate.api import NEVER_NS, Model, Request
 from tidegate_baselines.dynamic_batcher import BatcherConfig, DynamicBatcher
 
 
@@ -13,7 +13,7 @@ def batcher(*preferred: int, **config: int | bool) -> DynamicBatcher:
     return DynamicBatcher(Model("m", 8), options)
 
 
-def arrive(of: DynamicBatcher, *ids: int, at: int = 0, rows: int = 1, key: str = "", due: int = NEVER) -> list[bool]:
+def arrive(of: DynamicBatcher, *ids: int, at: int = 0, rows: int = 1, key: str = "", due: int = NEVER_NS) -> list[bool]:
     return [of.push(Request(number, "m", rows, at, due, merge_key=key)) for number in ids]
 
 
@@ -32,7 +32,7 @@ def taken(of: DynamicBatcher, at: int) -> tuple[int, ...]:
 def test_without_a_delay_whatever_there_is_goes_and_grows_while_it_waits() -> None:
     of = batcher()
     arrive(of, 1, 2)
-    assert form(of, 0) == NEVER
+    assert form(of, 0) == NEVER_NS
     assert payloads(of) == [(1, 2)]
     arrive(of, 3, at=1)
     form(of, 1)
@@ -54,7 +54,7 @@ def test_until_an_idle_instance_is_woken_requests_join(config: dict[str, int]) -
     of = batcher(begin_ns=10, **config)
     for number in range(7):
         arrive(of, number, at=number)
-        assert form(of, number, idle=1) == NEVER
+        assert form(of, number, idle=1) == NEVER_NS
     assert payloads(of) == [tuple(range(7))]
     assert of.payloads[0].begins_ns == 10
     arrive(of, 7, at=10)
@@ -119,7 +119,7 @@ def test_once_a_payload_is_taken_the_batcher_looks_at_what_waits() -> None:
     form(of, 0)
     form(of, 10)
     arrive(of, 2, 3, at=11)
-    assert form(of, 12) == NEVER
+    assert form(of, 12) == NEVER_NS
     assert taken(of, 15) == (1,)
     assert form(of, 15) == 21
     form(of, 21)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.arrivals import Arrivals
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     Batch,
     Dispatch,
     Drop,
@@ -115,7 +115,7 @@ def test_a_request_without_a_deadline_waits_for_as_long_as_it_takes() -> None:
         playbook(FAST)
         >> arrived(0, 0)
         << run(0, 0, at=0)
-        >> arrived(1, 1, due_ns=NEVER)
+        >> arrived(1, 1, due_ns=NEVER_NS)
         >> arrived(2, 1, "n")
         << SetTimer(OTHER, 8)
         >> freed(6)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tidegate.api import Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
-from tidegate.engine import Engine, Tally
+from tidegate.engine import Engine, OutcomeCounts
 from tidegate.host import Plugins
 from tidegate.sim import Simulation
 from tidegate.sim.run import Run
@@ -20,7 +20,7 @@ INCEPTION = Model("incep", 64, ms_to_ns(70)), Profile.linear("incep", alpha_ms=5
 Options = dict[str, Any]
 
 
-def simulate(name: str, of: tuple[Model, Profile], rate_rps: float, options: Options | None = None) -> Tally:
+def simulate(name: str, of: tuple[Model, Profile], rate_rps: float, options: Options | None = None) -> OutcomeCounts:
     """Poisson arrivals for forty times the SLO, on eight workers."""
     model, profile = of
     slo_ns = model.slo_ns or 0
@@ -35,7 +35,7 @@ def simulate(name: str, of: tuple[Model, Profile], rate_rps: float, options: Opt
     return engine.tally
 
 
-def bad_share(tally: Tally) -> float:
+def bad_share(tally: OutcomeCounts) -> float:
     return (tally.late + tally.failed + tally.dropped.total()) / tally.accepted
 
 

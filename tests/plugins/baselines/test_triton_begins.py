@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tidegate.api import Model, Profile, Request, RequestArrived, Setup, Worker
 from tidegate.engine import Engine
 from tidegate.host import Plugins
-from tidegate.observation import Reader, StartStage
+from tidegate.observation import OutcomeListener, StartStage
 from tidegate.sim import Simulation
 
 MOST = 64
@@ -20,7 +20,7 @@ SETUP = Setup(
 )
 
 
-class _Starts(Reader):
+class _Starts(OutcomeListener):
     def __init__(self) -> None:
         self.batches: list[tuple[int, int]] = []
 
@@ -32,7 +32,7 @@ def _simulated(arrivals: list[int], begin_ns: int) -> list[tuple[int, int]]:
     policy = Plugins.installed().make_policy("triton", SETUP, {"begin_ms": begin_ns / 1e6})
     engine = Engine(policy, name="triton", strict=True, learn=False)
     starts = _Starts()
-    engine.reducer.tell(starts)
+    engine.reducer.add_listener(starts)
     simulation = Simulation(engine)
     simulation.schedule(RequestArrived(at, Request(number, "m", 1, at)) for number, at in enumerate(arrivals))
     simulation.run()

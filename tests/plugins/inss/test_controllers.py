@@ -6,7 +6,7 @@ import pytest
 
 from tests.plugins.inss.problems import INTERFERENCE, problem, tenant
 from tidegate.control import Controller, ControllerSpec, ModelLoad, Observation
-from tidegate.documents import Layout, Mps, Whole
+from tidegate.documents import Layout, Mps, WholeDevice
 from tidegate.host import PluginError, Plugins, make_controller
 from tidegate.testing import ControllerConformance
 from tidegate_inss.controllers import GsliceLoop, ShareReplanning
@@ -119,7 +119,7 @@ def test_another_problem_than_what_serves_is_refused(name: str) -> None:
         made(name, problem=problem(tenant("quick", 1, 20), tenant("calm", 1, 60), gpus=2))
     with pytest.raises(PluginError, match="on V100 1 of 'node0', which is none of its GPUs"):
         made(name, problem=problem(*GIVEN.models, gpus=1))
-    whole = FIRST.workers[0].model_copy(update={"slice": Whole()})
+    whole = FIRST.workers[0].model_copy(update={"slice": WholeDevice()})
     layout = FIRST.model_copy(update={"workers": (whole, *FIRST.workers[1:])})
     with pytest.raises(PluginError, match="is no MPS share with one model"):
         make_controller(Plugins.installed().controller(name), layout, {"problem": GIVEN})

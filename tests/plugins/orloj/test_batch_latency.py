@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.api import ExecutionTimes, Profile, ms_to_ns
+from tidegate.api import LatencyDistribution, Profile, ms_to_ns
 from tidegate_orloj.batch_latency import (
     MOST_BINS,
     BatchLatency,
@@ -22,8 +22,8 @@ from tidegate_orloj.batch_latency import (
 )
 
 
-def times(*times_ms: float, fixed_ms: float = 0.0, scale: float = 1.0) -> ExecutionTimes:
-    return ExecutionTimes("m", "a", "default", tuple(map(ms_to_ns, sorted(times_ms))), ms_to_ns(fixed_ms), scale)
+def times(*times_ms: float, fixed_ms: float = 0.0, scale: float = 1.0) -> LatencyDistribution:
+    return LatencyDistribution("m", "a", "default", tuple(map(ms_to_ns, sorted(times_ms))), ms_to_ns(fixed_ms), scale)
 
 
 def law(*times_ms: float, fixed_ms: float = 0.0, scale: float = 1.0) -> Law:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plugins.orloj.test_priority import equation_2
-from tidegate.api import NEVER, ExecutionTimes, Model, Profile, Request, ms_to_ns
+from tidegate.api import NEVER_NS, LatencyDistribution, Model, Profile, Request, ms_to_ns
 from tidegate_orloj.applications import Applications, Size
 from tidegate_orloj.batch_latency import Floats
 from tidegate_orloj.pending import MOST_EXPONENT, Pending
@@ -23,7 +23,7 @@ def applications(b: float = 1e-4) -> Applications:
     known = Applications("m", "", b)
     known.tell_profile(PROFILE)
     for app, times_ms in (("quick", (5, 6, 7, 8)), ("slow", (40, 50, 70))):
-        known.tell_times(ExecutionTimes("m", app, "default", tuple(map(ms_to_ns, times_ms)), ms_to_ns(10), 0.5))
+        known.tell_times(LatencyDistribution("m", app, "default", tuple(map(ms_to_ns, times_ms)), ms_to_ns(10), 0.5))
     return known
 
 
@@ -33,7 +33,7 @@ def pending(b: float = 1e-4, steps: Sequence[Cost] = ((1.0, 1.0),), known: Appli
 
 
 def request(number: int, at_ms: float = 0, slo_ms: float | None = 200, app: str = "", rows: int = 1) -> Request:
-    due_ns = NEVER if slo_ms is None else ms_to_ns(at_ms + slo_ms)
+    due_ns = NEVER_NS if slo_ms is None else ms_to_ns(at_ms + slo_ms)
     return Request(number, "m", rows, ms_to_ns(at_ms), due_ns, app=app)
 
 
@@ -113,7 +113,7 @@ def test_scores_follow_when_a_distribution_moves() -> None:
     queue = pending(known=known)
     queue.push(request(0, slo_ms=100, app="quick"))
     before = scores_of(queue, ALONE, 0)[0]
-    known.tell_times(ExecutionTimes("m", "quick", "default", (ms_to_ns(300),)))
+    known.tell_times(LatencyDistribution("m", "quick", "default", (ms_to_ns(300),)))
     assert before > 0
     assert scores_of(queue, ALONE, 0)[0] == 0
 

@@ -12,8 +12,8 @@ from tidegate.api import (
     CancelTimer,
     Dispatch,
     Drop,
-    ExecutionTimes,
-    ExecutionTimesUpdated,
+    LatencyDistribution,
+    LatencyDistributionUpdated,
     Model,
     PolicySpec,
     Profile,
@@ -35,13 +35,13 @@ from tidegate_orloj.policy import Candidate, Orloj, OrlojOptions
 from tidegate_orloj.priority import Curve
 
 SLO_MS = 200
-QUICK = ExecutionTimes("m", "quick", "default", tuple(map(ms_to_ns, (9, 10, 11))), ms_to_ns(5), 0.5)
-SLOW = ExecutionTimes("m", "slow", "default", tuple(map(ms_to_ns, (90, 100, 110))), ms_to_ns(5), 0.5)
+QUICK = LatencyDistribution("m", "quick", "default", tuple(map(ms_to_ns, (9, 10, 11))), ms_to_ns(5), 0.5)
+SLOW = LatencyDistribution("m", "slow", "default", tuple(map(ms_to_ns, (90, 100, 110))), ms_to_ns(5), 0.5)
 SETUP = Setup(
     models=(Model("m", 4, slo_ns=ms_to_ns(SLO_MS)),),
     workers=(Worker(0, "w0", ("m",)),),
     profiles=(Profile.linear("m", alpha_ms=10, beta_ms=5, max_rows=4),),
-    execution_times=(QUICK, SLOW),
+    latency_distributions=(QUICK, SLOW),
 )
 
 
@@ -90,10 +90,10 @@ def test_a_batch_of_any_may_be_what_the_paper_forms() -> None:
     assert len(dispatched(busy(*mixed, choice="latest", batch_sizes=[2, 4]) >> freed(10))) == 2
     # Of four rows a batch takes 5 + 0.5 * 4 * 104 ms, if one of them is slow: too long for all.
     alike = [arrived(number, app="quick") for number in range(4)]
-    setup = [QUICK, ExecutionTimes("m", "slow", "default", QUICK.times_ns, ms_to_ns(5), 0.5)]
+    setup = [QUICK, LatencyDistribution("m", "slow", "default", QUICK.times_ns, ms_to_ns(5), 0.5)]
     started = busy(*alike, choice="earliest")
     for times in setup:
-        started >>= ExecutionTimesUpdated(ms_to_ns(1), times)
+        started >>= LatencyDistributionUpdated(ms_to_ns(1), times)
         started.commands()
     assert len(dispatched(started >> freed(10))) == 4
 
@@ -101,7 +101,7 @@ def test_a_batch_of_any_may_be_what_the_paper_forms() -> None:
 def test_a_batch_leaves_its_requests_time() -> None:
     """Three quick ones: 5 + 0.5 * 3 * 10.5 ms; with 15 ms left they run as two and one."""
     waiting = [arrived(number, app="quick", slo_ms=30) for number in range(3)]
-    started = busy(*waiting) >> ExecutionTimesUpdated(0, SLOW)
+    started = busy(*waiting) >> LatencyDistributionUpdated(0, SLOW)
     started.commands()
     assert len(dispatched(started >> freed(5))) == 3
     started = busy(*waiting)
@@ -234,11 +234,13 @@ def test_the_work_for_an_event_does_not_grow_with_the_names_that_clients_use(
     monkeypatch.setattr(Pending, "scores", scoring)
     model = Model("m", 64, slo_ns=ms_to_ns(1e6))
     times = [
-        ExecutionTimes("m", f"a{number}", "default", tuple(map(ms_to_ns, (5 + number, 9 + number))), ms_to_ns(3), 0.5)
+        LatencyDistribution(
+            "m", f"a{number}", "default", tuple(map(ms_to_ns, (5 + number, 9 + number))), ms_to_ns(3), 0.5
+        )
         for number in range(names)
     ]
     profile = Profile.linear("m", alpha_ms=10, beta_ms=5, max_rows=64)
-    setup = msgspec.structs.replace(SETUP, models=(model,), profiles=(profile,), execution_times=tuple(times))
+    setup = msgspec.structs.replace(SETUP, models=(model,), profiles=(profile,), latency_distributions=tuple(times))
     policy = Orloj(setup, OrlojOptions())
     for number in range(waiting):
         policy.handle(arrived(number, number / 100, app=f"a{number % names}", slo_ms=1e5 + number))
@@ -247,7 +249,7 @@ def test_the_work_for_an_event_does_not_grow_with_the_names_that_clients_use(
             moved = times[moment % names]
             slower = tuple(time_ns + ms_to_ns(1 + moment) for time_ns in moved.times_ns)
             policy.handle(
-                ExecutionTimesUpdated(ms_to_ns(100 + moment), msgspec.structs.replace(moved, times_ns=slower))
+                LatencyDistributionUpdated(ms_to_ns(100 + moment), msgspec.structs.replace(moved, times_ns=slower))
             )
         drawn.clear()
         scored = 0
@@ -273,12 +275,12 @@ def test_what_is_yet_to_be_drawn_is_drawn_in_the_next_events() -> None:
 
 def test_a_successor_knows_what_was_told_since_and_how_often_applications_come() -> None:
     story = busy(*[arrived(number, app="slow") for number in range(300)])
-    moved = ExecutionTimes("m", "slow", "default", (ms_to_ns(50),))
-    story >>= ExecutionTimesUpdated(ms_to_ns(1), moved)
+    moved = LatencyDistribution("m", "slow", "default", (ms_to_ns(50),))
+    story >>= LatencyDistributionUpdated(ms_to_ns(1), moved)
     story.commands()
     policy = story.policy
     assert isinstance(policy, Orloj)
-    follower = policy.successor(msgspec.structs.replace(SETUP, execution_times=()))
+    follower = policy.migrate(msgspec.structs.replace(SETUP, latency_distributions=()))
     shares = follower._applications["m", ""]._shares
     assert shares[2] > 0.9
     assert follower._times["m", "default", "slow"] == moved

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     Dispatch,
     Model,
     PolicySpec,
@@ -45,7 +45,7 @@ def playbook(*workers: Worker, **options: Any) -> Playbook:  # noqa: ANN401
 
 def arrived(number: int, rows: int = 1, *, slo_ms: float | None = 45, at_ms: float = 0) -> RequestArrived:
     at_ns = ms_to_ns(at_ms)
-    due_ns = NEVER if slo_ms is None else at_ns + ms_to_ns(slo_ms)
+    due_ns = NEVER_NS if slo_ms is None else at_ns + ms_to_ns(slo_ms)
     return RequestArrived(at_ns, Request(number, "m", rows, at_ns, due_ns))
 
 

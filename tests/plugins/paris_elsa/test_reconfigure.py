@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.plugins.paris_elsa import problems
 from tests.plugins.paris_elsa.problems import A100, unhurried
 from tidegate.api import PlanningError
-from tidegate.api.device import Device, Mig, Mps, Slice, Whole
+from tidegate.api.device import Device, Mig, Mps, Slice, WholeDevice
 from tidegate.api.mig import MIG_GEOMETRIES
 from tidegate.documents import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker
 from tidegate_paris_elsa.capacity import rates_borne
@@ -246,12 +246,12 @@ def test_a_change_is_worth_what_it_gains_and_says_so_if_it_is_not() -> None:
 
 def test_gpus_that_are_no_mig_are_changed_as_a_whole() -> None:
     cut = layout({0: (A100[4], "m"), 4: (A100[3], "m")})
-    worker = LayoutWorker(name="w", device=Device("a", 0, PRODUCT), slice=Whole(), hosts=("m",), kind=None)
+    worker = LayoutWorker(name="w", device=Device("a", 0, PRODUCT), slice=WholeDevice(), hosts=("m",), kind=None)
     parts = cut.partitions[0].model_copy(update={"latency_ms": {**cut.partitions[0].latency_ms, PRODUCT: (100.0,)}})
     whole = cut.model_copy(update={"workers": (worker,), "partitions": (parts,)})
     problem, plan = change(whole, cut, keep=0)
     (step,) = plan.steps
-    assert step.destroys == (Whole(),)
+    assert step.destroys == (WholeDevice(),)
     assert len(step.creates) == 2
     assert len(new_layout(problem, plan).workers) == 2
 
@@ -305,7 +305,7 @@ def test_a_share_of_a_gpu_changes_beside_the_others() -> None:
     assert (step.stops, len(step.starts)) == ((), 1)
     _, cut = change(present, shared(("x", Mig(A100[7], 0), "m")), keep=0)
     (step,) = cut.steps
-    assert (step.destroys, step.creates, set(step.stops)) == ((Whole(),), (Mig(A100[7], 0),), {"large", "small"})
+    assert (step.destroys, step.creates, set(step.stops)) == ((WholeDevice(),), (Mig(A100[7], 0),), {"large", "small"})
 
 
 @given(data=st.data())

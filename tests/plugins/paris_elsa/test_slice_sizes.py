@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.api import Profile, Worker
-from tidegate.documents import Device, Mig, Mps, Slice, Whole
+from tidegate.documents import Device, Mig, Mps, Slice, WholeDevice
 from tidegate_paris_elsa.slice_sizes import smallest_first
 
 
@@ -21,9 +21,9 @@ def order(*workers: tuple[Worker, float]) -> list[int]:
 
 
 def test_slices_of_one_product_are_compared_by_size_however_fast_they_are() -> None:
-    slices: list[Slice] = [Whole(), Mig("3g.40gb", 0), Mig("1g.10gb+me", 4), Mig("2g.20gb", 5)]
+    slices: list[Slice] = [WholeDevice(), Mig("3g.40gb", 0), Mig("1g.10gb+me", 4), Mig("2g.20gb", 5)]
     assert order(*((worker(number, part), 5.0) for number, part in enumerate(slices))) == [2, 3, 1, 0]
-    shares: list[Slice] = [Mps(50), Whole(), Mps(20)]
+    shares: list[Slice] = [Mps(50), WholeDevice(), Mps(20)]
     assert order(*((worker(number, part), 5.0) for number, part in enumerate(shares))) == [2, 0, 1]
     of_one: list[Slice] = [Mps(70, None, Mig("3g.40gb", 4)), Mps(40, None, Mig("3g.40gb", 0))]
     assert order(*((worker(number, part), 5.0) for number, part in enumerate(of_one))) == [1, 0]
@@ -37,7 +37,7 @@ def test_compute_instances_are_as_large_as_their_share_of_the_instance() -> None
     "workers",
     [
         (worker(0, Mig("7g.80gb", 0)), worker(1, Mig("1g.12gb", 0), "H100")),
-        (worker(0, Whole()), worker(1, Whole(), "T4")),
+        (worker(0, WholeDevice()), worker(1, WholeDevice(), "T4")),
         (worker(0, Mig("3g.40gb", 0)), worker(1, Mps(90))),
         (worker(0, Mps(90, None, Mig("1g.10gb", 0))), worker(1, Mps(50, None, Mig("4g.40gb", 0)))),
         (worker(0, Mps(90, None, Mig("1g.10gb", 0))), worker(1, Mps(50))),

@@ -3,15 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.api import NEVER
+from tidegate.api import NEVER_NS
 from tidegate_paris_elsa.tournament import Tournament
 
-numbers = st.integers(0, 12) | st.just(NEVER)
+numbers = st.integers(0, 12) | st.just(NEVER_NS)
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), numbers)), st.integers(-1, 13))
 def test_the_least_and_the_first_that_is_small_enough(settings: list[tuple[int, int]], limit: int) -> None:
-    tournament, plain = Tournament(), [NEVER] * 21
+    tournament, plain = Tournament(), [NEVER_NS] * 21
     for place, number in settings:
         tournament[place] = plain[place] = number
         assert tournament.least == min(plain)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.arrivals import Arrivals
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     Batch,
     BatchFailed,
     CancelTimer,
@@ -31,7 +31,7 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.documents import Device
-from tidegate.engine import Engine, PlanChanged
+from tidegate.engine import Engine, TopologyChanged
 from tidegate.sim import Simulation
 from tidegate.sim.run import Run, simulate
 from tidegate.testing import Playbook
@@ -57,7 +57,7 @@ def playbook(
     *workers: Worker, pipelines: tuple[Pipeline, ...] = (SPLIT,), slack_ns: int = 0, **options: float | bool | str
 ) -> Playbook:
     model = Model("m", 4, SLO, pipelines)
-    setup = Setup((model,), workers, PROFILES, network=NETWORK, wake_slack_ns=slack_ns)
+    setup = Setup((model,), workers, PROFILES, network=NETWORK, timer_latency_ns=slack_ns)
     return Playbook(Ppipe(setup, PpipeOptions.model_validate({"gathering": "planned", **options})))
 
 
@@ -151,7 +151,7 @@ def test_a_request_with_a_nearer_deadline_is_waited_for_no_longer() -> None:
 
 
 def test_without_a_deadline_nothing_waits() -> None:
-    assert playbook(SLOW, FAST) >> arrived(0, due_ns=NEVER) << split(0)
+    assert playbook(SLOW, FAST) >> arrived(0, due_ns=NEVER_NS) << split(0)
 
 
 def test_a_batch_is_as_large_as_the_oldest_deadline_allows() -> None:
@@ -334,7 +334,7 @@ def test_what_finds_all_workers_idle_leaves_at_once_however_long_its_transfers_t
     network = Network({"a": 100, "b": 100}, bytes_per_s=1e9)
     setup = Setup((Model("m", 1, None, (Pipeline(parts, 1),)),), workers, profiles, network=network)
     simulation = Simulation(Engine(Ppipe(setup, PpipeOptions()), name="ppipe", strict=True))
-    simulation.schedule([arrived(0, due_ns=NEVER)])
+    simulation.schedule([arrived(0, due_ns=NEVER_NS)])
     simulation.run(until_ns=10_000)
     assert simulation.engine.tally.answered == 1
 
@@ -413,7 +413,7 @@ def test_a_change_of_plans_loses_no_request() -> None:
     other = Model("m", 2, SLO, (Pipeline(("a", "b"), 2), WHOLE))
     moved = Worker(9, "moved", ("a",), "slow", Device("s9", 0))
     simulation.schedule([arrived(number, 7 * number) for number in range(200)])
-    simulation.schedule([PlanChanged(700, (other,), (moved, FAST, ALONE), PROFILES, NETWORK)])
+    simulation.schedule([TopologyChanged(700, (other,), (moved, FAST, ALONE), PROFILES, NETWORK)])
     simulation.run()
     assert engine.tally.ended == engine.tally.accepted == 200
     assert engine.tally.failed == 0

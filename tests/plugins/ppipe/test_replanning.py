@@ -9,7 +9,7 @@ from tests.plugins.ppipe.problems import Ticks, profile
 from tidegate.control import ControllerSpec, ModelLoad, Observation
 from tidegate.documents import Layout, write_document
 from tidegate.host import PluginError, Plugins, make_controller, make_policy
-from tidegate.observation import PlanChanged, Recorder, read_log
+from tidegate.observation import Recorder, TopologyChanged, read_log
 from tidegate.sim.replay import replay
 from tidegate.sim.run import Run, simulate
 from tidegate.testing import ControllerConformance
@@ -127,4 +127,4 @@ def test_a_plan_for_another_mix_is_mended_while_it_serves_and_the_run_is_replaye
     header, entries = read_log(lines)
     policy = make_policy(Plugins.installed().policy("ppipe"), header.setup, header.options)
     assert replay(header, entries, policy).difference is None
-    assert any(isinstance(entry.event, PlanChanged) for entry in read_log(lines)[1])
+    assert any(isinstance(entry.event, TopologyChanged) for entry in read_log(lines)[1])

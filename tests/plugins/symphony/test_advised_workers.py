@@ -11,7 +11,7 @@ from tidegate.api import Advise
 from tidegate.control import ControllerSpec, ModelLoad, Observation
 from tidegate.documents import Layout, write_document
 from tidegate.host import PluginError, Plugins, make_controller
-from tidegate.observation import PlanChanged, Recorder, read_log
+from tidegate.observation import Recorder, TopologyChanged, read_log
 from tidegate.sim.run import Run, simulate
 from tidegate.testing import ControllerConformance
 from tidegate.workload import PolicyChoice, Scenario
@@ -100,7 +100,7 @@ def test_symphony_gives_workers_back_and_gets_them_again() -> None:
     counts = [
         (entry.event.now_ns / S, len(entry.event.workers))
         for entry in read_log(log.getvalue().splitlines())[1]
-        if isinstance(entry.event, PlanChanged)
+        if isinstance(entry.event, TopologyChanged)
     ]
     least = min(count for at_s, count in counts if at_s < 60)
     assert least <= 3, counts

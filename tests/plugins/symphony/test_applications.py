@@ -10,10 +10,10 @@ import pytest
 
 from bench.papers.orloj_workloads import Workload
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     Dispatch,
-    ExecutionTimes,
-    ExecutionTimesUpdated,
+    LatencyDistribution,
+    LatencyDistributionUpdated,
     Model,
     Profile,
     Request,
@@ -33,11 +33,11 @@ from tidegate_symphony.policy import Symphony, SymphonyOptions
 QUANTILE = 0.99
 SYMPHONY = PolicyChoice(name="symphony")
 PROFILE = Profile.linear("m", alpha_ms=5, beta_ms=5, max_rows=4)
-QUICK = ExecutionTimes("m", "quick", "default", tuple(map(ms_to_ns, (9, 10, 11))), ms_to_ns(5), 0.5)
-SLOW = ExecutionTimes("m", "slow", "default", tuple(map(ms_to_ns, (90, 100, 110))), ms_to_ns(5), 0.5)
+QUICK = LatencyDistribution("m", "quick", "default", tuple(map(ms_to_ns, (9, 10, 11))), ms_to_ns(5), 0.5)
+SLOW = LatencyDistribution("m", "slow", "default", tuple(map(ms_to_ns, (90, 100, 110))), ms_to_ns(5), 0.5)
 
 
-def known(*times: ExecutionTimes) -> Applications:
+def known(*times: LatencyDistribution) -> Applications:
     applications = Applications()
     for each in times:
         applications.tell(each)
@@ -63,8 +63,8 @@ def test_nobody_promises_less_than_the_profile_says_that_a_batch_takes_at_least(
     slow = Profile.linear("m", alpha_ms=50, beta_ms=100, max_rows=4)
     quick, every = known(SLOW, QUICK).alike(slow, 4, QUANTILE)
     for rows in (1, 4):
-        assert quick.promises.profile.expected_ns(rows) == slow.least_ns(rows)
-        assert every.promises.profile.expected_ns(rows) >= slow.least_ns(rows)
+        assert quick.promises.profile.expected_ns(rows) == slow.lower_bound_ns(rows)
+        assert every.promises.profile.expected_ns(rows) >= slow.lower_bound_ns(rows)
 
 
 def test_applications_that_take_about_the_same_are_not_told_apart() -> None:
@@ -88,7 +88,7 @@ def test_how_often_each_comes_counts() -> None:
 
 def test_of_many_applications_few_groups_are_made_and_the_last_one_holds_all() -> None:
     every = [
-        ExecutionTimes("m", f"app {number}", "default", (ms_to_ns(10 + number),) * 64, ms_to_ns(5), 0.5)
+        LatencyDistribution("m", f"app {number}", "default", (ms_to_ns(10 + number),) * 64, ms_to_ns(5), 0.5)
         for number in range(128)
     ]
     groups = known(*every).alike(PROFILE, 4, QUANTILE)
@@ -103,7 +103,7 @@ def test_of_many_applications_few_groups_are_made_and_the_last_one_holds_all() -
 # Who runs with whom ---------------------------------------------------------------------------------------------------
 
 
-def playbook(*times: ExecutionTimes, kinds: tuple[str, ...] = ("default",)) -> Playbook:
+def playbook(*times: LatencyDistribution, kinds: tuple[str, ...] = ("default",)) -> Playbook:
     setup = Setup(
         models=(Model("m", 4, slo_ns=ms_to_ns(400)),),
         workers=tuple(Worker(number, f"w{number}", ("m",), kind=kind) for number, kind in enumerate(kinds)),
@@ -112,7 +112,7 @@ def playbook(*times: ExecutionTimes, kinds: tuple[str, ...] = ("default",)) -> P
             for kind in dict.fromkeys(kinds)
             for shape in ("", "other")
         ),
-        execution_times=times,
+        latency_distributions=times,
     )
     return Playbook(Symphony(setup, SymphonyOptions()))
 
@@ -122,7 +122,9 @@ def arrived(number: int, at_ms: float, app: str, *, shape: str = "", due_ms: flo
     return RequestArrived(now_ns, Request(number, "m", 1, now_ns, now_ns + ms_to_ns(due_ms), app=app, shape=shape))
 
 
-def batches(play: Playbook, *events: RequestArrived | RequestCancelled | WorkerReady | ExecutionTimesUpdated) -> list:  # type: ignore[type-arg]
+def batches(
+    play: Playbook, *events: RequestArrived | RequestCancelled | WorkerReady | LatencyDistributionUpdated
+) -> list:  # type: ignore[type-arg]
     """The requests of the batches that are dispatched."""
     commands = [command for event in events for command in (play >> event).commands()]
     return [command.batch.request_ids for command in commands if isinstance(command, Dispatch)]
@@ -149,8 +151,8 @@ def test_without_times_of_applications_all_run_together() -> None:
 
 def test_what_is_learned_counts_from_then_on() -> None:
     play = playbook()
-    assert batches(play, *WAITING, ExecutionTimesUpdated(ms_to_ns(5), QUICK)) == [(0,)]
-    assert batches(play, ExecutionTimesUpdated(ms_to_ns(6), SLOW), freed(60)) == [(1, 3)]
+    assert batches(play, *WAITING, LatencyDistributionUpdated(ms_to_ns(5), QUICK)) == [(0,)]
+    assert batches(play, LatencyDistributionUpdated(ms_to_ns(6), SLOW), freed(60)) == [(1, 3)]
 
 
 def test_who_is_cancelled_is_in_no_batch() -> None:
@@ -175,7 +177,7 @@ def test_where_shapes_or_kinds_of_workers_differ_profiles_tell() -> None:
 
 def test_what_need_not_be_answered_in_time_is_not_chosen_by_the_chance_to_be() -> None:
     play = playbook(QUICK, SLOW)
-    waiting = [arrived(number, number, "quick", due_ms=NEVER // 10**6) for number in range(3)]
+    waiting = [arrived(number, number, "quick", due_ms=NEVER_NS // 10**6) for number in range(3)]
     assert batches(play, *waiting, freed(60)) == [(0,), (1, 2)]
 
 
@@ -186,7 +188,7 @@ def test_the_work_after_distributions_moved_does_not_grow_with_the_names_that_cl
     looked: list[int] = []
 
     def counted(
-        among: Sequence[ExecutionTimes],
+        among: Sequence[LatencyDistribution],
         shares: Mapping[str, float],
         like: Profile,
         quantile: float,
@@ -196,10 +198,12 @@ def test_the_work_after_distributions_moved_does_not_grow_with_the_names_that_cl
         looked.append(min(most_points, sum(len(times.times_ns) for times in among)))
         return made(among, shares, like, quantile, most_points=most_points)
 
-    made = ExecutionTimes.profile_of_batches
-    monkeypatch.setattr(ExecutionTimes, "profile_of_batches", staticmethod(counted))
+    made = LatencyDistribution.profile_of_batches
+    monkeypatch.setattr(LatencyDistribution, "profile_of_batches", staticmethod(counted))
     many = [
-        ExecutionTimes("m", f"a{number}", "default", tuple(range(10**6 * (1 + number), 10**6 * (2 + number), 15_625)))
+        LatencyDistribution(
+            "m", f"a{number}", "default", tuple(range(10**6 * (1 + number), 10**6 * (2 + number), 15_625))
+        )
         for number in range(names)
     ]
     play = playbook(*many) >> arrived(0, 0, "a0")
@@ -208,7 +212,7 @@ def test_the_work_after_distributions_moved_does_not_grow_with_the_names_that_cl
     assert sum(looked) <= MOST_POINTS
     looked.clear()
     for times in many:
-        play >>= ExecutionTimesUpdated(0, msgspec.structs.replace(times, fixed_ns=1000.0))
+        play >>= LatencyDistributionUpdated(0, msgspec.structs.replace(times, fixed_ns=1000.0))
         play.commands()
     assert not looked, "no event of a request or worker has come"
     play >>= arrived(1, 1, "a1")

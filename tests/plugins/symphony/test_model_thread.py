@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidegate.api import NEVER, Model, Profile, Request
+from tidegate.api import NEVER_NS, Model, Profile, Request
 from tidegate.toolkit import ArrivalRate, Gathering
 from tidegate_symphony.latency_bounds import Outlook, Promises
 from tidegate_symphony.model_thread import ModelThread
@@ -50,7 +50,7 @@ def test_who_is_due_sooner_stands_before_those_who_came_earlier_and_who_has_ages
 
     assert ids(12, 13, 9, 15) == [2, 0, 1, 3]
     assert ids(12, 10**18, 14, 15) == [0, 1, 2, 3], "it would wait for ever behind whoever comes"
-    assert ids(NEVER, 5, NEVER, slo_ns=None) == [0, 1, 2], "nobody is in a hurry by the model's word"
+    assert ids(NEVER_NS, 5, NEVER_NS, slo_ns=None) == [0, 1, 2], "nobody is in a hurry by the model's word"
 
 
 def test_rows_count_rather_than_requests() -> None:
@@ -86,8 +86,8 @@ def test_a_newcomer_that_does_not_fit_ends_the_wait() -> None:
 
 
 def test_without_an_slo_or_a_deadline_there_is_nothing_to_wait_for() -> None:
-    assert plan_of(thread_of(NEVER, NEVER, slo_ns=None), 7) == (0, 2, 2, 7, NEVER)
-    assert plan_of(thread_of(NEVER), 7) == (0, 1, 1, 7, NEVER)
+    assert plan_of(thread_of(NEVER_NS, NEVER_NS, slo_ns=None), 7) == (0, 2, 2, 7, NEVER_NS)
+    assert plan_of(thread_of(NEVER_NS), 7) == (0, 1, 1, 7, NEVER_NS)
     assert plan_of(thread_of(20, slo_ns=None), 7) == (0, 1, 1, 7, 14)
 
 

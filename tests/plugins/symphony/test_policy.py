@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     Batch,
     CancelTimer,
     Dispatch,
@@ -62,7 +62,7 @@ def arrived(
     request_id: int, at: float, *, model: str = "m", rows: int = 1, due: float | None = None, key: str = ""
 ) -> RequestArrived:
     now_ns = round(at * T)
-    slo_ns = NEVER if model == "bulk" else now_ns + SLO
+    slo_ns = NEVER_NS if model == "bulk" else now_ns + SLO
     due_ns = slo_ns if due is None else round(due * T)
     return RequestArrived(now_ns, Request(request_id, model, rows, now_ns, due_ns, key))
 

@@ -61,7 +61,7 @@ class Kind:
 
     def load(self, factor: float = 1.0) -> KindLoad:
         profile = Profile.linear("m", alpha_ms=self.alpha_ms, beta_ms=self.beta_ms, max_rows=MOST_ROWS)
-        most_rows = min(MOST_ROWS, profile.worthwhile_rows)
+        most_rows = min(MOST_ROWS, profile.efficient_batch_rows)
         return load_of(Rate(factor * self.rows_per_s), outlook_of(profile, profile.fixed_cost_ns, most_rows))
 
 
@@ -181,7 +181,7 @@ def test_larger_batches_that_spare_much_but_have_no_fixed_cost() -> None:
     """Three rows take hardly longer than one, four very long: the straight line from end to end shows no fixed cost."""
     profile = Profile("m", "default", (10_000_000, 11_000_000, 12_000_000, 100_000_000))
     assert profile.fixed_cost_ns == 0
-    assert profile.worthwhile_rows == 3
+    assert profile.efficient_batch_rows == 3
     assert sizes(1, [load_of(Rate(150), outlook_of(profile, 0.0, 3))]) == [inf], (
         "waiting is not known to spare anything"
     )

@@ -8,7 +8,7 @@ import pytest
 from tests.effect_log import EffectLog
 from tests.plugins.symphony.test_policy import SLO, T, setup, workers
 from tidegate.api import Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
-from tidegate.engine import Engine, StartStage, Tally
+from tidegate.engine import Engine, OutcomeCounts, StartStage
 from tidegate.sim import Simulation
 from tidegate.workload import Poisson
 from tidegate_symphony.policy import Symphony, SymphonyOptions
@@ -40,7 +40,7 @@ def test_staggered_execution_and_its_recovery(gathering: str, missing: tuple[int
     assert starts[:full] == [
         (2.25 + 3 * number + (pause if number >= 3 else 0), number % 3, 4) for number in range(full)
     ]
-    assert engine.tally == Tally(accepted=len(requests), answered=len(requests))
+    assert engine.tally == OutcomeCounts(accepted=len(requests), answered=len(requests))
 
 
 RESNET = Model("resnet50", 64, ms_to_ns(25))

@@ -53,7 +53,7 @@ MODULES = tuple(
 CUT_OFF = 0
 """Instead of an HTTP status: the connection was closed, which tells a client as well."""
 AT_ONCE = {
-    "tidegate.engine.kernel.flights",
+    "tidegate.engine.kernel.in_flight",
     "tidegate.engine.kernel.observers",
     "tidegate.observation.reducer",
     "tidegate_baselines.fifs",

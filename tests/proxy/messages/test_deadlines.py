@@ -3,7 +3,7 @@
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tidegate.api import NEVER, Model
+from tidegate.api import NEVER_NS, Model
 from tidegate.api.model import LateWord
 from tidegate_proxy.messages.request import Due, due, times_in
 
@@ -14,7 +14,7 @@ LAX, STRICT = None, 20 * MS
 
 def _due(slo_ns: int | None, grpc_s: float | None = None, **parameters: tuple[str, object]) -> int:
     due_ns = _wanted(slo_ns, grpc_s, "drop", **parameters).deadline_ns
-    return due_ns if due_ns == NEVER else due_ns - NOW
+    return due_ns if due_ns == NEVER_NS else due_ns - NOW
 
 
 def _wanted(
@@ -27,7 +27,7 @@ def _wanted(
 
 
 def test_the_slo_is_the_models_unless_the_request_has_one() -> None:
-    assert _due(LAX) == NEVER
+    assert _due(LAX) == NEVER_NS
     assert _due(STRICT) == 20 * MS
     for form, value in (("int64_param", 50), ("uint64_param", 50), ("double_param", 50.0), ("string_param", "50")):
         assert _due(LAX, slo_ms=(form, value)) == _due(STRICT, slo_ms=(form, value)) == 50 * MS
@@ -38,7 +38,7 @@ def test_a_timeout_counts_where_triton_or_an_slo_has_it_count() -> None:
     """Clients give it in seconds, by mistake: Triton ignores that unless the model allows it."""
     header = service_pb2.ModelInferRequest()
     header.parameters["timeout"].int64_param = 5
-    assert due(NOW, Model("m", 1), times_in(header), None) == Due(NEVER, 0)
+    assert due(NOW, Model("m", 1), times_in(header), None) == Due(NEVER_NS, 0)
     assert due(NOW, Model("m", 1), times_in(header), None, heeds_timeout=True) == Due(NOW + 5_000, 0)
     assert due(NOW, Model("m", 1, STRICT), times_in(header), None) == Due(NOW + 5_000, 0)
     header.parameters["slo_ms"].int64_param = 50
@@ -50,12 +50,12 @@ def test_timeout_and_grpc_deadline_only_bring_it_forward() -> None:
     assert _due(STRICT, timeout=("int64_param", 70_000)) == 20 * MS
     assert _due(STRICT, 0.005) == 5 * MS
     assert _due(STRICT, 5.0, timeout=("int64_param", 7_000)) == 7 * MS
-    assert _due(LAX, 1e18) == NEVER
+    assert _due(LAX, 1e18) == NEVER_NS
 
 
 @pytest.mark.parametrize("timeout", [0, -5, -(2**63)])
 def test_a_timeout_that_is_not_positive_is_none_as_in_triton(timeout: int) -> None:
-    assert _due(LAX, timeout=("int64_param", timeout)) == NEVER
+    assert _due(LAX, timeout=("int64_param", timeout)) == NEVER_NS
 
 
 @pytest.mark.parametrize(
@@ -71,29 +71,29 @@ def test_a_timeout_that_is_not_positive_is_none_as_in_triton(timeout: int) -> No
     ],
 )
 def test_an_slo_that_is_no_time_is_none(value: tuple[str, object]) -> None:
-    assert _due(LAX, slo_ms=value) == NEVER
+    assert _due(LAX, slo_ms=value) == NEVER_NS
     assert _due(STRICT, slo_ms=value) == 20 * MS
 
 
 def test_late_answers_are_wanted_up_to_the_clients_own_limit() -> None:
     assert _wanted(STRICT) == Due(NOW + 20 * MS, 0)
-    assert _wanted(STRICT, late="serve") == Due(NOW + 20 * MS, NEVER)
+    assert _wanted(STRICT, late="serve") == Due(NOW + 20 * MS, NEVER_NS)
     assert _wanted(STRICT, 5.0, late="serve") == Due(NOW + 20 * MS, NOW + 5000 * MS)
     timeout = ("int64_param", 70_000)
     assert _wanted(STRICT, 5.0, late="serve", timeout=timeout) == Due(NOW + 20 * MS, NOW + 70 * MS)
-    assert _wanted(LAX, late="serve", slo_ms=("int64_param", 0)) == Due(NOW, NEVER)
+    assert _wanted(LAX, late="serve", slo_ms=("int64_param", 0)) == Due(NOW, NEVER_NS)
 
 
 def test_what_is_not_late_is_not_wanted_late() -> None:
-    assert _wanted(LAX, late="serve") == Due(NEVER, 0)
+    assert _wanted(LAX, late="serve") == Due(NEVER_NS, 0)
     assert _wanted(LAX, 0.005, late="serve") == Due(NOW + 5 * MS, 0)
     assert _wanted(STRICT, 0.005, late="serve") == Due(NOW + 5 * MS, 0)
-    assert _wanted(STRICT, late="serve", slo_ms=("double_param", 1e14)) == Due(NEVER, 0)
+    assert _wanted(STRICT, late="serve", slo_ms=("double_param", 1e14)) == Due(NEVER_NS, 0)
 
 
 def test_no_instant_lies_beyond_never() -> None:
-    assert _due(LAX, slo_ms=("double_param", 1e14)) == NEVER
-    assert _due(LAX, timeout=("int64_param", 2**63 - 1)) == NEVER
+    assert _due(LAX, slo_ms=("double_param", 1e14)) == NEVER_NS
+    assert _due(LAX, timeout=("int64_param", 2**63 - 1)) == NEVER_NS
 
 
 @pytest.mark.parametrize("late", ["drop", "serve"])

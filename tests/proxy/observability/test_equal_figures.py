@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidegate.api import NEVER, Advise, Batch, Request, RequestArrived, Setup
-from tidegate.engine import StartStage, Tally
+from tidegate.api import NEVER_NS, Advise, Batch, Request, RequestArrived, Setup
+from tidegate.engine import OutcomeCounts, StartStage
 from tidegate.host import Plugins
-from tidegate.observation import LogEntry, Observer, ObserverOptions, Reader, Reducer, Stories, read_log
+from tidegate.observation import LogEntry, Observer, ObserverOptions, OutcomeListener, Reducer, Stories, read_log
 from tidegate.sim.record import Record
 from tidegate.sim.replay import replay
 from tidegate.sim.result import RunResult, summarise
@@ -51,7 +51,7 @@ class Page:
         }
 
 
-class Shifted(Reader):
+class Shifted(OutcomeListener):
     """Enters a live run in a simulator's record: its instants begin with the first arrival."""
 
     def __init__(self, record: Record, origin_ns: int) -> None:
@@ -74,7 +74,7 @@ class Shifted(Reader):
         self._record.advised(now_ns - self._origin_ns, advice)
 
     def _moved(self, request: Request) -> Request:
-        due_ns = request.deadline_ns if request.deadline_ns == NEVER else request.deadline_ns - self._origin_ns
+        due_ns = request.deadline_ns if request.deadline_ns == NEVER_NS else request.deadline_ns - self._origin_ns
         return Request(request.id, request.model, request.rows, request.arrival_ns - self._origin_ns, due_ns)
 
 
@@ -94,7 +94,7 @@ class Log:
         self.origin_ns = min(request.arrival_ns for request in arrivals)
         self.requests = RequestSequence(
             models=names,
-            slos_ns=(NEVER,) * len(names),
+            slos_ns=(NEVER_NS,) * len(names),
             at_ns=array("q", [request.arrival_ns - self.origin_ns for request in arrivals]),
             model=array("q", [names.index(request.model) for request in arrivals]),
             rows=array("q", [request.rows for request in arrivals]),
@@ -135,7 +135,7 @@ class Log:
         return judge(scenario, self.requests, seen, policy="p", seed=0, event_log=self.path)
 
 
-class Told(Observer, Reader):
+class Told(Observer, OutcomeListener):
     """One who watches the replay."""
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ def run(
     eventually(lambda: _successes(client) - passed == answered, "clients to have their answers")
     page = Page(proxy.serving.metrics_address)
     statistics = {model.name: model for model in client.get_inference_statistics().model_stats}
-    tally: Tally = proxy.stop()
+    tally: OutcomeCounts = proxy.stop()
     return SimpleNamespace(tally=tally, page=page, statistics=statistics, log=Log(path))
 
 

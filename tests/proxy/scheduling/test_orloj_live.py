@@ -45,7 +45,7 @@ class Dynamic:
 
 BY_APPLICATION = {
     "name": "by-model",
-    "options": {"parts": [{"models": ["*"], "policy": "clockwork", "by_application": True}]},
+    "options": {"parts": [{"models": ["*"], "policy": "clockwork", "separate_applications": True}]},
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.documents import Device, Mig, Whole
+from tidegate.documents import Device, Mig, WholeDevice
 from tidegate_proxy.tritons import gpus
 from tidegate_proxy.tritons.gpus import Gpu, gpus_here
 
@@ -124,8 +124,8 @@ def test_a_gpu_is_a_device_by_its_uuid_and_its_kind_is_its_product() -> None:
     h100 = Device("here", H100["uuid"], "H100-80GB-HBM3", 81559)
     t4 = Device("here", T4["uuid"], "Tesla-T4", 15360)
     assert gpus_here(nvml) == (
-        Gpu(H100["uuid"], h100, Whole(), "H100-80GB-HBM3"),
-        Gpu(T4["uuid"], t4, Whole(), "Tesla-T4"),
+        Gpu(H100["uuid"], h100, WholeDevice(), "H100-80GB-HBM3"),
+        Gpu(T4["uuid"], t4, WholeDevice(), "Tesla-T4"),
     )
     assert nvml.open == 0
 

@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2
 
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.api import NS_PER_MS
-from tidegate.documents import Device, Mig, ModelProfile, Point, ProfileFile, Whole
+from tidegate.documents import Device, Mig, ModelProfile, Point, ProfileFile, WholeDevice
 from tidegate_proxy.access.left_apis import LeftApis
 from tidegate_proxy.tritons import workers as kinds
 from tidegate_proxy.tritons.backend import Backend, LoadedModel
@@ -26,7 +26,7 @@ from tidegate_triton_models import model_source
 
 def gpu(number: int, product: str) -> Gpu:
     device = Device("here", f"GPU-{number}", product)
-    return Gpu(f"GPU-{number}", device, Whole(), product)
+    return Gpu(f"GPU-{number}", device, WholeDevice(), product)
 
 
 A100, OTHER_A100, T4 = gpu(0, "A100"), gpu(1, "A100"), gpu(2, "T4")
@@ -57,7 +57,7 @@ def loaded(*groups: str) -> list[LoadedModel]:
         ("", [ON_GPU], [], Place()),
         ("", [ON_CPU], [A100], Place()),
         ("", [], [A100], Place()),
-        ("", [ON_CPU, ON_GPU], [A100], Place("A100", A100.device, Whole())),
+        ("", [ON_CPU, ON_GPU], [A100], Place("A100", A100.device, WholeDevice())),
         ("", [ON_GPU], [PART], Place("A100/1g.5gb", CUT, Mig("1g.5gb", 2))),
         ("", [ON_GPU], [HIDDEN], Place("A100/1g.5gb")),
         ("", [ON_TWO], [A100, OTHER_A100], Place("A100")),

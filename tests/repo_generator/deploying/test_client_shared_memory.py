@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.documents import Device, LayoutWorker, Whole
+from tidegate.documents import Device, LayoutWorker, WholeDevice
 from tidegate_repo_generator.deploying.launch import launch_file
 from tidegate_repo_generator.deploying.places import places_of
 from tidegate_repo_generator.model import Flavour
@@ -27,7 +27,7 @@ FLAG = "--allow-client-shm=true"
     ],
 )
 def test_the_flag_is_given_to_releases_that_know_it(environment: dict[str, str], given: bool, tmp_path: Path) -> None:
-    worker = LayoutWorker(name="w", device=Device("n", 0, "gpu"), slice=Whole(), kind="gpu", hosts=("m",))
+    worker = LayoutWorker(name="w", device=Device("n", 0, "gpu"), slice=WholeDevice(), kind="gpu", hosts=("m",))
     (tmp_path / "tools").mkdir()
     for tool, does in (("tritonserver", 'printf "%s\\n" "$@"'), ("nvidia-smi", "echo GPU-1")):
         (tmp_path / "tools" / tool).write_text(f"#!/bin/sh\n{does}\n")

@@ -26,7 +26,7 @@ from tidegate.documents import (
     Mig,
     Mps,
     Slice,
-    Whole,
+    WholeDevice,
     device_variable,
     read_deployment,
     read_document,
@@ -167,9 +167,9 @@ INSTANCE = Device("n", "MIG-3f6ab4d2-1c7e-4bd4-9c55-6e6b6d2e8a10")
 @pytest.mark.parametrize(
     ("device", "part", "environment", "visible"),
     [
-        (BY_UUID, Whole(), {}, BY_UUID.id),
-        (Device("n", 3), Whole(), {}, "3"),
-        (Device("n", 3), Whole(), {"TIDEGATE_DEVICE": "1"}, "1"),
+        (BY_UUID, WholeDevice(), {}, BY_UUID.id),
+        (Device("n", 3), WholeDevice(), {}, "3"),
+        (Device("n", 3), WholeDevice(), {"TIDEGATE_DEVICE": "1"}, "1"),
         (INSTANCE, Mig("1g.5gb", 0), {}, INSTANCE.id),
         (Device("n", 3), Mig("1g.5gb", 2), {}, "MIG-of mig uuid it's w"),
         (BY_UUID, Mig("1g.5gb", 2), {}, "MIG-of mig uuid it's w"),
@@ -183,7 +183,7 @@ def test_what_binds_a_worker_to_its_slice(
     lines = bound(device, part, **environment).stdout.splitlines()
     assert [line for line in lines if "DEVICES" in line] == ([f"CUDA_VISIBLE_DEVICES={visible}"] if visible else [])
     by_bus = "CUDA_DEVICE_ORDER=PCI_BUS_ID" in lines
-    assert by_bus == (part == Whole() and device.id == 3), "as nvidia-smi counts"
+    assert by_bus == (part == WholeDevice() and device.id == 3), "as nvidia-smi counts"
 
 
 @pytest.mark.parametrize(

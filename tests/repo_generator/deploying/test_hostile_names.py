@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.documents import Device, LayoutWorker, Mig, Mps, Slice, Whole
+from tidegate.documents import Device, LayoutWorker, Mig, Mps, Slice, WholeDevice
 from tidegate_repo_generator.deploying.launch import build_file, launch_file
 from tidegate_repo_generator.deploying.mps import daemon_file, domain_of
 from tidegate_repo_generator.deploying.places import places_of
@@ -23,7 +23,7 @@ HOSTILE = [
     "'",
     "-n",
 ]
-SLICES = [Whole(), Mig("1g.5gb", 0), Mps(20, 100), Mps(20, instance=Mig("3g.20gb", 4))]
+SLICES = [WholeDevice(), Mig("1g.5gb", 0), Mps(20, 100), Mps(20, instance=Mig("3g.20gb", 4))]
 
 
 @pytest.mark.parametrize("part", SLICES, ids=["whole", "mig", "mps", "mps of mig"])

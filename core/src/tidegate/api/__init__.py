@@ -7,7 +7,7 @@ policy    one method per event: BEGIN HERE; events: what it is told, commands: w
 model     the nouns; device: what workers are bound to, network: what is between them, shape: how one is read
 mig       into which instances NVIDIA cuts a GPU, and where in its memory each may begin
 interference  how tenants of one device slow each other down
-profile   how long a partition runs; execution_times: how long requests of an application run alone
+profile   how long a partition runs; latency_distribution: how long requests of an application run alone
 planner   from a problem to a plan; late_import: by what needs libraries that policies do without
 specs     what a distribution offers, and how its hooks return it
 """
@@ -16,35 +16,35 @@ from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Dispatch, Dro
 from tidegate.api.events import (
     AnyEvent,
     BatchFailed,
-    ExecutionTimesUpdated,
+    LatencyDistributionUpdated,
     ProfileUpdated,
     RequestArrived,
     RequestCancelled,
     StageFinished,
     TimerFired,
     TimerKey,
-    WakeSlackUpdated,
+    TimerLatencyUpdated,
     WorkerDelayed,
     WorkerJoined,
     WorkerLost,
     WorkerReady,
 )
-from tidegate.api.execution_times import ExecutionTimes
-from tidegate.api.model import NEVER, Batch, Model, Pipeline, QueueKey, Request, Stage, Worker, queue_key
+from tidegate.api.latency_distribution import LatencyDistribution
+from tidegate.api.model import NEVER_NS, Batch, Model, Pipeline, QueueKey, Request, Stage, Worker, queue_key
 from tidegate.api.network import Network
 from tidegate.api.planner import (
-    Document,
     Plan,
     Planner,
     PlanningError,
     Progress,
+    VersionedDocument,
 )
 from tidegate.api.policy import Commands, Policy, PolicyOptions, Setup
 from tidegate.api.profile import NS_PER_MS, Profile, ProfileKey, ms_to_ns
 from tidegate.api.specs import CommandSpec, PlannerSpec, PolicySpec, hookimpl
 
 __all__ = [
-    "NEVER",
+    "NEVER_NS",
     "NS_PER_MS",
     "Advise",
     "AnyCommand",
@@ -55,10 +55,9 @@ __all__ = [
     "CommandSpec",
     "Commands",
     "Dispatch",
-    "Document",
     "Drop",
-    "ExecutionTimes",
-    "ExecutionTimesUpdated",
+    "LatencyDistribution",
+    "LatencyDistributionUpdated",
     "Model",
     "Network",
     "Pipeline",
@@ -85,7 +84,8 @@ __all__ = [
     "StageFinished",
     "TimerFired",
     "TimerKey",
-    "WakeSlackUpdated",
+    "TimerLatencyUpdated",
+    "VersionedDocument",
     "Worker",
     "WorkerDelayed",
     "WorkerJoined",

@@ -9,7 +9,7 @@ DEFAULT_KIND = "default"
 """The kind of workers of which nothing is known."""
 
 
-class Whole(msgspec.Struct, frozen=True, tag="whole", forbid_unknown_fields=True):
+class WholeDevice(msgspec.Struct, frozen=True, tag="whole", forbid_unknown_fields=True):
     """All of a device, as long as nobody else uses it."""
 
 
@@ -36,14 +36,14 @@ class Mps(msgspec.Struct, frozen=True, tag="mps", forbid_unknown_fields=True, om
     """The MIG instance of which it is a share; None: of the whole device."""
 
 
-Slice = Whole | Mig | Mps
+Slice = WholeDevice | Mig | Mps
 """How much of a device a worker has."""
 
 
 def mig_instance(part: Slice) -> Mig | None:
     """The MIG instance that a slice is, or is in; None: its device is not to be cut."""
     match part:
-        case Whole():
+        case WholeDevice():
             return None
         case Mig():
             return part
@@ -56,7 +56,7 @@ def mig_instance(part: Slice) -> Mig | None:
 def compute_percent(part: Slice) -> int:
     """The percentage of the compute units of its device, or of its MIG instance, that a worker may use."""
     match part:
-        case Whole() | Mig():
+        case WholeDevice() | Mig():
             return 100
         case Mps():
             return part.percent
@@ -80,12 +80,12 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         """The kind of a worker that has this part of it: `A100`, `A100/1g.5gb`, `A100/mps-25`, `A100/1g.5gb/mps-25`."""
         product = self.product or DEFAULT_KIND
         match part:
-            case Whole():
+            case WholeDevice():
                 return product
             case Mig():
                 return f"{product}/{part.profile}"
             case Mps():
-                whole = self.kind(part.instance or Whole())
+                whole = self.kind(part.instance or WholeDevice())
                 return f"{whole}/mps-{part.percent}"
             case _:
                 assert_never(part)

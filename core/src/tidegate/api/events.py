@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tidegate.api.execution_times import ExecutionTimes
+from tidegate.api.latency_distribution import LatencyDistribution
 from tidegate.api.model import Request, Worker
 from tidegate.api.profile import Profile
 
@@ -122,17 +122,17 @@ class ProfileUpdated(Event, frozen=True, tag=True):
     profile: Profile
 
 
-class ExecutionTimesUpdated(Event, frozen=True, tag=True):
+class LatencyDistributionUpdated(Event, frozen=True, tag=True):
     """Requests of an application that ran alone moved the distribution of their times: plan with this from now on."""
 
-    times: ExecutionTimes
+    times: LatencyDistribution
 
 
-class WakeSlackUpdated(Event, frozen=True, tag=True):
+class TimerLatencyUpdated(Event, frozen=True, tag=True):
     """Timers fire later, or less late, than was known: who waits for a last moment has to ask for so much earlier."""
 
-    wake_slack_ns: int
-    """Takes the place of `Setup.wake_slack_ns`."""
+    timer_latency_ns: int
+    """Takes the place of `Setup.timer_latency_ns`."""
 
 
 AnyEvent = (
@@ -146,7 +146,7 @@ AnyEvent = (
     | WorkerJoined
     | WorkerLost
     | ProfileUpdated
-    | ExecutionTimesUpdated
-    | WakeSlackUpdated
+    | LatencyDistributionUpdated
+    | TimerLatencyUpdated
 )
 """The closed union, for decoding and for exhaustive matches."""

@@ -7,7 +7,7 @@ from typing import Any
 from tidegate.api.planner import PlanningError
 
 
-class Late:
+class LateImport:
     """A function whose module is imported when it is called for the first time, or before that by `load`."""
 
     def __init__(self, place: str, extra: str) -> None:
@@ -35,7 +35,7 @@ def imported_late(place: str, extra: str) -> Callable[..., Any]:
     So who lists plugins, or runs policies alone, neither has nor waits for what planners need. Calls raise
     PlanningError where a library is missing, and say to install `extra`.
     """
-    return Late(place, extra)
+    return LateImport(place, extra)
 
 
 def load(function: Callable[..., Any]) -> None:
@@ -43,5 +43,5 @@ def load(function: Callable[..., Any]) -> None:
 
     Raises PlanningError where a library is missing.
     """
-    if isinstance(function, Late):
+    if isinstance(function, LateImport):
         function.load()

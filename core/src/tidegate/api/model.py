@@ -8,9 +8,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from tidegate.api.device import DEFAULT_KIND, Device, Slice, Whole
+from tidegate.api.device import DEFAULT_KIND, Device, Slice, WholeDevice
 
-NEVER: Final = 2**63 - 1
+NEVER_NS: Final = 2**63 - 1
 """The instant after every other: the deadline of a request that has none."""
 
 
@@ -75,7 +75,7 @@ class Worker(msgspec.Struct, frozen=True):
     """
     device: Device | None = None
     """The GPU that it is bound to; None: not known."""
-    slice: Slice = Whole()
+    slice: Slice = WholeDevice()
     """How much of the device it has."""
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     rows: int
     """The size of the request along the batch dimension, at least 1."""
     arrival_ns: int
-    deadline_ns: int = NEVER
+    deadline_ns: int = NEVER_NS
     """The instant by which the answer must be back."""
     merge_key: str = ""
     """Only requests of one model that merges, with equal keys, can share a batch (the shapes beyond the batch)."""
@@ -117,7 +117,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     late_until_ns: int = 0
     """The instant up to which its answer is wanted even after the deadline; not beyond that: it is to be in time.
 
-    A request that a policy gives up arrives again with the deadline NEVER when nothing that can be in time wants a
+    A request that a policy gives up arrives again with the deadline NEVER_NS when nothing that can be in time wants a
     worker, unless this has passed (`Model.late`).
     """
 
@@ -129,7 +129,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_late(self) -> bool:
         """Whether it was given up as one that cannot be in time, and is served all the same."""
-        return self.deadline_ns == NEVER and self.late_until_ns > 0
+        return self.deadline_ns == NEVER_NS and self.late_until_ns > 0
 
 
 QueueKey = tuple[str, str, str]

@@ -13,14 +13,14 @@ class PlanningError(Exception):
     """There is no plan to give; the message says why and the remedy: which limit is too tight, what to install."""
 
 
-class Document(BaseModel):
+class VersionedDocument(BaseModel):
     """A versioned document. Its fields carry their unit in their name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     version: Literal[1] = 1
 
 
-class Plan(Document):
+class Plan(VersionedDocument):
     """What a planner answers."""
 
     objective: float

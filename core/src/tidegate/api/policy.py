@@ -16,19 +16,19 @@ from tidegate.api.commands import AnyCommand
 from tidegate.api.events import (
     AnyEvent,
     BatchFailed,
-    ExecutionTimesUpdated,
+    LatencyDistributionUpdated,
     ProfileUpdated,
     RequestArrived,
     RequestCancelled,
     StageFinished,
     TimerFired,
-    WakeSlackUpdated,
+    TimerLatencyUpdated,
     WorkerDelayed,
     WorkerJoined,
     WorkerLost,
     WorkerReady,
 )
-from tidegate.api.execution_times import ExecutionTimes
+from tidegate.api.latency_distribution import LatencyDistribution
 from tidegate.api.model import Model, Request, Worker
 from tidegate.api.network import Network
 from tidegate.api.profile import Profile
@@ -48,8 +48,8 @@ _HANDLERS: dict[type, str] = {
     WorkerJoined: "on_worker_joined",
     WorkerLost: "on_worker_lost",
     ProfileUpdated: "on_profile_updated",
-    ExecutionTimesUpdated: "on_execution_times_updated",
-    WakeSlackUpdated: "on_wake_slack_updated",
+    LatencyDistributionUpdated: "on_latency_distribution_updated",
+    TimerLatencyUpdated: "on_timer_latency_updated",
 }
 
 
@@ -67,16 +67,16 @@ class Setup(msgspec.Struct, frozen=True):
     known. Of a shape that is met later, ProfileUpdated tells before the first request arrives."""
     seed: int = 0
     first_batch_id: int = 0
-    wake_slack_ns: int = 0
+    timer_latency_ns: int = 0
     """How late a timer may fire: under virtual time never, live as the operating system pleases.
 
-    Where a policy is made; what is observed later comes as WakeSlackUpdated.
+    Where a policy is made; what is observed later comes as TimerLatencyUpdated.
     """
     network: Network | None = None
     """Between the nodes of the workers; None: what goes from stage to stage takes no time of its own."""
     patience_ns: int = PATIENCE_NS
     """How long requests without a deadline wait for those that have one; then workers are theirs in turn, too."""
-    execution_times: tuple[ExecutionTimes, ...] = ()
+    latency_distributions: tuple[LatencyDistribution, ...] = ()
     """How long the requests of applications run alone, as far as that is known."""
 
 
@@ -111,7 +111,7 @@ class Policy(ABC):
     Options: ClassVar[type[PolicyOptions]] = PolicyOptions
     best_effort: bool = False
     """True: may dispatch what is predicted to be late (invariant 8 is not asked of it)."""
-    drops_in_time: str = ""
+    early_drop_reason: str = ""
     """Why this policy may drop what an idle worker would answer in time, in a sentence; empty: it does not.
 
     With a reason, invariant 10 is not asked of it.
@@ -125,7 +125,7 @@ class Policy(ABC):
 
     The engine then runs no batch of late requests (`Model.late`) on a worker before it tells of it.
     """
-    overlaps: bool = False
+    supports_pipelined_dispatch: bool = False
     """True: a worker is told to be ready (WorkerReady) before the stage that it runs is over, so that it never idles.
 
     The policy plans the start of what it then dispatches for the event's `free_ns`.
@@ -135,10 +135,10 @@ class Policy(ABC):
         self.setup = setup
         self.options = options
         self.rng = random.Random(setup.seed)
-        self.inherited: set[int] = set()
+        self.readmitted_ids: set[int] = set()
         """Requests that this policy, or one before, has counted, by id: they arrive, but for the second time.
 
-        A policy that counts arrivals hands them over in `successor`, and asks `arrives_anew`.
+        A policy that counts arrivals hands them over in `migrate`, and asks `is_readmitted`.
         """
         self.batch_ids = BatchIds(setup.first_batch_id)
         """Where its batches have their ids from."""
@@ -164,7 +164,7 @@ class Policy(ABC):
         """Whether it may dispatch requests of a model that are predicted to be late."""
         return self.best_effort
 
-    def apps_apart(self, model: str) -> bool:
+    def separate_applications(self, model: str) -> bool:
         """Whether requests of a model's applications that take longer are told apart for this policy: by their shape.
 
         Then the profile of each class is made of the distributions that are learned, of which the policy itself need
@@ -172,7 +172,7 @@ class Policy(ABC):
         """
         return False
 
-    def successor(self, setup: Setup) -> Self:
+    def migrate(self, setup: Setup) -> Self:
         """The policy that goes on where the models, workers or network have changed: of the same class and options.
 
         One that learns hands over what still holds, and makes the rest anew from `setup`. What waits is told to the
@@ -181,10 +181,10 @@ class Policy(ABC):
         return type(self)(setup, self.options)
 
     def repaired(self, setup: Setup) -> Self:
-        """Make the policy that follows this one when the parts of it that broke are tried again (`relief`)."""
-        return self.successor(setup)
+        """Make the policy that follows this one when the parts of it that broke are tried again (`fallback`)."""
+        return self.migrate(setup)
 
-    def relief(self, applied: int) -> tuple[str, Callable[[Setup], "Policy"]] | None:
+    def fallback(self, applied: int) -> tuple[str, Callable[[Setup], "Policy"]] | None:
         """Who goes on where this policy broke; None: first come, first served, for all of it.
 
         `applied`: so many of the commands with which it just answered were carried out, and the next one was refused;
@@ -193,11 +193,12 @@ class Policy(ABC):
         """
         return None
 
-    def arrives_anew(self, request: Request) -> bool:
-        """Whether a request that arrives is one of the `inherited`, which were counted before; asked once of each."""
-        if request.id not in self.inherited:
+    def is_readmitted(self, request: Request) -> bool:
+        """Whether a request that arrives is one of the `readmitted_ids`, which were counted before; asked once of
+        each."""
+        if request.id not in self.readmitted_ids:
             return False
-        self.inherited.discard(request.id)
+        self.readmitted_ids.discard(request.id)
         return True
 
     def new_batch_id(self) -> int:
@@ -249,10 +250,10 @@ class Policy(ABC):
         """A timer came due; a policy that sets none need not care."""
         return ()
 
-    def on_execution_times_updated(self, event: ExecutionTimesUpdated) -> Commands:
+    def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
         """A distribution moved; a policy that plans with profiles only need not care."""
         return ()
 
-    def on_wake_slack_updated(self, event: WakeSlackUpdated) -> Commands:
+    def on_timer_latency_updated(self, event: TimerLatencyUpdated) -> Commands:
         """Timers fire otherwise than was known; a policy that waits for no last moment need not care."""
         return ()

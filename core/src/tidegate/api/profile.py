@@ -161,7 +161,7 @@ class Profile(msgspec.Struct, frozen=True):
         return max(0.0, self.expected[0] - per_row_ns)
 
     @property
-    def worthwhile_rows(self) -> int:
+    def efficient_batch_rows(self) -> int:
         """The largest batch that is worth forming: no smaller one takes less per row; 1 where one row takes no more."""
         per_row_ns = [latency_ns / rows for rows, latency_ns in zip(self.every_size, self.expected, strict=True)]
         enough_ns = WORTHWHILE * min(per_row_ns)
@@ -177,7 +177,7 @@ class Profile(msgspec.Struct, frozen=True):
         """What may be promised of a batch of so many rows. Raises IndexError above `max_rows`."""
         return self._between(self.planned, rows) if self.sizes else self.planned[rows - 1]
 
-    def least_ns(self, rows: int) -> int:
+    def lower_bound_ns(self, rows: int) -> int:
         """What a batch of so many rows takes at least, as far as anybody can exclude: who has less time is lost."""
         return max(1, self.expected_ns(rows) // SURPRISE)
 
@@ -214,7 +214,7 @@ class Profile(msgspec.Struct, frozen=True):
         )
         return msgspec.structs.replace(self, expected=expected, planned=planned)
 
-    def with_margin(self, share: float) -> Self:
+    def with_margin_fraction(self, share: float) -> Self:
         """This profile promising what is expected and a share of its margin: 0 is what is expected, 1 the profile."""
         planned = tuple(
             taken_ns + round(share * (promised_ns - taken_ns))
@@ -222,9 +222,9 @@ class Profile(msgspec.Struct, frozen=True):
         )
         return msgspec.structs.replace(self, planned=planned)
 
-    def at_least(self) -> Self:
-        """A profile that expects and promises what nobody can exclude: `least_ns`."""
-        least = tuple(map(self.least_ns, self.every_size))
+    def lower_bound(self) -> Self:
+        """A profile that expects and promises what nobody can exclude: `lower_bound_ns`."""
+        least = tuple(map(self.lower_bound_ns, self.every_size))
         return msgspec.structs.replace(self, expected=least, planned=least)
 
     def of_shape(self, shape: str) -> Self:

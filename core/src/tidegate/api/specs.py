@@ -9,7 +9,7 @@ from typing import Any
 
 import pluggy
 
-from tidegate.api.planner import Document, Plan, Planner
+from tidegate.api.planner import Plan, Planner, VersionedDocument
 from tidegate.api.policy import Policy
 
 PROJECT = "tidegate"
@@ -26,7 +26,7 @@ class PolicySpec:
     summary: str
     """One line, for lists."""
     policy: type[Policy]
-    tries: tuple[dict[str, Any], ...] = ({},)
+    recommend_options: tuple[dict[str, Any], ...] = ({},)
     """Options with which `tidegate recommend` tries it: its defaults, and others that are better for some load."""
 
 
@@ -37,16 +37,16 @@ class PlannerSpec:
     name: str
     summary: str
     """One line, for lists."""
-    problem: type[Document]
+    problem: type[VersionedDocument]
     plan: type[Plan]
     run: Planner
     """The planner: from a problem of the one type to a plan of the other."""
-    layout: Callable[[Any, Any], Document] | None = None
+    layout: Callable[[Any, Any], VersionedDocument] | None = None
     """What makes of a problem and a plan of it a `tidegate.documents.Layout`.
 
     None: its plans say nothing of partitions and workers.
     """
-    problem_of: Callable[[Any], Document] | None = None
+    problem_of: Callable[[Any], VersionedDocument] | None = None
     """What makes a problem of a `tidegate.documents.Demand`, so that `tidegate recommend` tries the planner.
 
     It raises PlanningError for a demand that lacks what the planner needs: what is lacking, and the remedy. None: it is

@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tidegate.api import Document, Plan, PlannerSpec
+    from tidegate.api import Plan, PlannerSpec, VersionedDocument
 
 
 def plan(
@@ -106,7 +106,9 @@ def stdout_to_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def run_under_bar(planner: "PlannerSpec", problem: "Document", time_limit_s: float, console: "Console") -> "Plan":
+def run_under_bar(
+    planner: "PlannerSpec", problem: "VersionedDocument", time_limit_s: float, console: "Console"
+) -> "Plan":
     """Run a planner under a bar of its time, on a terminal only: the best so far, its gap, the time left.
 
     The bar's clock is the planner's, and begins when what the planner needs is imported.

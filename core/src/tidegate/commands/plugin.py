@@ -17,7 +17,9 @@ from tidegate.host.by_model import BY_MODEL, ByModel
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
     """Offer `by-model`."""
-    return [PolicySpec(BY_MODEL, "Several policies, each for models and workers of its own", ByModel, tries=())]
+    return [
+        PolicySpec(BY_MODEL, "Several policies, each for models and workers of its own", ByModel, recommend_options=())
+    ]
 
 
 @hookimpl

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from tidegate.api import Document, Plan, PlannerSpec
+    from tidegate.api import Plan, PlannerSpec, VersionedDocument
     from tidegate.documents import BlockProfile
     from tidegate.recommend.recommendation import Recommendation
     from tidegate.recommend.recording import Recording
@@ -187,7 +187,7 @@ def _blocks(texts: "Iterable[str]", models: "list[str]") -> "dict[str, BlockProf
     return found
 
 
-def _plan(time_limit_s: float, errors: "Console", planner: "PlannerSpec", problem: "Document") -> "Plan":
+def _plan(time_limit_s: float, errors: "Console", planner: "PlannerSpec", problem: "VersionedDocument") -> "Plan":
     """Run a planner, whose solver may print what it wonders about."""
     from tidegate.commands.plan import run_under_bar, stdout_to_stderr
 

@@ -33,7 +33,7 @@ class StartWorker:
 
 @dataclass(frozen=True)
 class Switch:
-    """Tell the engine of the new models and workers (PlanChanged): from now on these are given work.
+    """Tell the engine of the new models and workers (TopologyChanged): from now on these are given work.
 
     Answer with `on_switched`, or with `on_switch_failed` where the engine refuses that.
     """

@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 
-from tidegate.api.device import Device, Mps, Whole
+from tidegate.api.device import Device, Mps, WholeDevice
 from tidegate.api.mig import mig_geometries
 from tidegate.documents import Layout, LayoutModel, LayoutWorker, Mig, Slice, mig_instance
 
@@ -70,7 +70,7 @@ def gpus_of(layout: Layout) -> float:
     for worker in layout.workers:
         taken = devices[worker.device]
         if isinstance(worker.slice, Mps):
-            instance = worker.slice.instance or Whole()
+            instance = worker.slice.instance or WholeDevice()
             part = taken.get(instance, 0.0) + worker.slice.percent / 100 * _share(worker, mig_instance(worker.slice))
             taken[instance] = min(part, _share(worker, mig_instance(worker.slice)))
         else:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 from pydantic import ValidationError
 
-from tidegate.api import NEVER, Request
+from tidegate.api import NEVER_NS, Request
 from tidegate.control.actions import Action, QueryController
 from tidegate.control.controller import Controller
 from tidegate.control.governor import Governor, changes_nothing
@@ -26,7 +26,7 @@ Answer = Layout | str | None
 
 
 class ControlLoop:
-    """One controller over one layout. Its `monitor` has to be told by the engine (`Engine.tell`)."""
+    """One controller over one layout. Its `monitor` has to be told by the engine (`Reducer.add_listener`)."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ControlLoop:
         """When to call `advance` at the latest."""
         if self.change is not None:
             return self.change.limit_ns
-        return self._due_ns if self._enabled and self._asked is None else NEVER
+        return self._due_ns if self._enabled and self._asked is None else NEVER_NS
 
     def advance(self, now_ns: int) -> list[Action]:
         """Time passed: ask the controller where that is due, end a change that takes too long."""

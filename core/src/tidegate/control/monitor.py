@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from tidegate.api import Advise, Batch, Request
 from tidegate.control.layout_revision import LayoutRevision
 from tidegate.control.observation import ModelLoad, Observation
-from tidegate.observation import Reader, StartStage
+from tidegate.observation import OutcomeListener, StartStage
 
 NS_PER_S = 1_000_000_000
 
 
-class Monitor(Reader):
+class Monitor(OutcomeListener):
     """Counts requests as they end: what came is what ended, and what waits more than before."""
 
     def __init__(self, now_ns: int = 0) -> None:

@@ -20,7 +20,7 @@ did_you_mean   what somebody may have meant who wrote a name that there is not
 block_profile  how long the blocks of a model run, as measured: what planners of partitions read
 """
 
-from tidegate.api.device import DEFAULT_KIND, Device, Mig, Mps, Slice, Whole, compute_percent, mig_instance
+from tidegate.api.device import DEFAULT_KIND, Device, Mig, Mps, Slice, WholeDevice, compute_percent, mig_instance
 from tidegate.api.interference import Interference, Tenant
 from tidegate.api.mig import MIG_GEOMETRIES, MigGeometry, MigProfile, mig_geometries
 from tidegate.documents.assignment import Assignment
@@ -123,7 +123,7 @@ __all__ = [
     "SharingModel",
     "Slice",
     "Tenant",
-    "Whole",
+    "WholeDevice",
     "WrongField",
     "compute_percent",
     "device_variable",

@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from tidegate.api import Document
+from tidegate.api import VersionedDocument
 
 
-class Assignment(Document):
+class Assignment(VersionedDocument):
     """What of a plan says where each model goes; the rest of it is passed over, and may be left out."""
 
     model_config = ConfigDict(extra="ignore")

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidegate.api import Document
+from tidegate.api import VersionedDocument
 from tidegate.documents.document import DocumentError
 
 Microseconds = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
@@ -51,7 +51,7 @@ class BlockLatencies(BaseModel):
         return self.model_copy(update={"rows": rows, "latency_us": table})
 
 
-class BlockProfile(Document):
+class BlockProfile(VersionedDocument):
     """One model, cut into blocks."""
 
     kind: Literal["block_profile"] = "block_profile"

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from tidegate.api import Document
+from tidegate.api import VersionedDocument
 from tidegate.documents.document import DocumentError, read_document
 from tidegate.documents.layout import Name
 from tidegate.documents.struct_field import DeviceField, SliceField
@@ -59,7 +59,7 @@ class DeployedWorker(_Part):
     hosts: tuple[Name, ...]
 
 
-class Deployment(Document):
+class Deployment(VersionedDocument):
     """What is where in a folder that was generated from a layout; paths are relative to it."""
 
     kind: Literal["deployment"] = "deployment"

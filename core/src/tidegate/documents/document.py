@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from tidegate.api import Document
+from tidegate.api import VersionedDocument
 from tidegate.documents.no_yaml import no_yaml
 from tidegate.documents.wrong_fields import in_lines, wrong_fields
 
@@ -15,7 +15,7 @@ class DocumentError(Exception):
     """A problem or a plan that cannot be used; the message names file, field and remedy."""
 
 
-D = TypeVar("D", bound=Document)
+D = TypeVar("D", bound=VersionedDocument)
 
 
 def read_document(path: Path, kind: type[D]) -> D:
@@ -26,7 +26,7 @@ def read_document(path: Path, kind: type[D]) -> D:
         raise DocumentError(in_lines(str(path), wrong_fields(error, kind))) from error
 
 
-def write_document(path: Path, document: Document) -> None:
+def write_document(path: Path, document: VersionedDocument) -> None:
     """Write a problem or a plan as JSON. Raises OSError."""
     path.write_text(document.model_dump_json(indent=2) + "\n", encoding="utf-8")
 

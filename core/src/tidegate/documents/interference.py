@@ -18,7 +18,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidegate.api import Document, Profile, ms_to_ns
+from tidegate.api import Profile, VersionedDocument, ms_to_ns
 from tidegate.api.interference import Tenant
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -128,7 +128,7 @@ class Alone(NamedTuple):
         return self.transfer_ms + self.gpu_ms
 
 
-class InterferenceModel(Document):
+class InterferenceModel(VersionedDocument):
     """Models on shares of one kind of GPU, and how they slow each other down: an `Interference` and solo times."""
 
     kind: Literal["interference"] = "interference"

@@ -11,8 +11,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidegate.api import Document, Model, Network, Pipeline, Profile, Worker, ms_to_ns
-from tidegate.api.device import Device, Mig, Whole, mig_instance
+from tidegate.api import Model, Network, Pipeline, Profile, VersionedDocument, Worker, ms_to_ns
+from tidegate.api.device import Device, Mig, WholeDevice, mig_instance
 from tidegate.api.mig import mig_geometries
 from tidegate.documents.struct_field import DeviceField, SliceField
 
@@ -69,7 +69,9 @@ class LayoutWorker(_Part):
 
     name: Name
     device: DeviceField = Field(description="The GPU; workers with the same one share it")
-    slice: SliceField = Field(default=Whole(), description="How much of it: whole, a MIG instance or an MPS share")
+    slice: SliceField = Field(
+        default=WholeDevice(), description="How much of it: whole, a MIG instance or an MPS share"
+    )
     kind: Name | None = Field(
         default=None,
         description="Workers of one kind are equally fast; default: that of product and slice, e.g. `A100/mps-50`",
@@ -89,7 +91,7 @@ class LayoutNetwork(_Part):
     latency_ms: float = Field(default=0.0, ge=0, lt=1e6)
 
 
-class Layout(Document):
+class Layout(VersionedDocument):
     """Models, their partitions, and the workers that host those."""
 
     kind: Literal["layout"] = "layout"

@@ -4,10 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tidegate.api import Document
+from tidegate.api import VersionedDocument
 
 
-class RequestSizes(Document):
+class RequestSizes(VersionedDocument):
     """How many requests of each model had how many rows."""
 
     kind: Literal["request_sizes"] = "request_sizes"

@@ -1,23 +1,26 @@
-"""The engine: the books, and the check of every command that a policy gives. Pure: no clock, no network.
+"""The scheduling engine: keeps the state of requests and workers, and checks every command of a policy.
 
-kernel       takes in events, asks the policy, checks and carries out what it commands: BEGIN with its `engine`
-waiting      every request that waits: whose turn it is, who is late; which of them the policy sees
-estimates    what batches are expected to take, and what corrects that
-books        the workers, and what is booked on them; timers: what is due
+Pure: no clock, no
+network.
 
-The kernel knows the two other rooms, waiting knows estimates, and all know the books.
+kernel        handles events, calls the policy, checks and applies its commands: BEGIN with its `engine`
+waiting       every waiting request: fair queueing, late requests, and which requests the policy sees
+estimates     the expected latency of batches, corrected by what was observed
+state_tables  the workers and their reservations; timers: the pending timers
 
-What drivers tell an engine besides the events of the contract, and the effects that they carry out, are defined in
-`tidegate.observation`, as those who watch see them, too.
+The kernel imports the two other packages, waiting imports estimates, and all import the state tables.
+
+The events that only drivers send, and the effects that drivers carry out, are defined in `tidegate.observation`, since
+observers see them, too.
 """
 
-from tidegate.engine.estimates.lateness import Headroom
+from tidegate.engine.estimates.timer_latency import ResponseMargin
+from tidegate.engine.kernel.early_dispatch import FIRST_LEAD_NS
 from tidegate.engine.kernel.engine import MAX_TRIES, Engine
 from tidegate.engine.kernel.invariants import InvariantViolation
-from tidegate.engine.kernel.overlap import FIRST_LEAD_NS
+from tidegate.engine.kernel.policy_handover import Policies
 from tidegate.engine.kernel.state import NO_WORKER
-from tidegate.engine.kernel.succession import Policies
-from tidegate.engine.kernel.validation import WrongBooks
+from tidegate.engine.kernel.validation import InconsistentStateError
 from tidegate.observation import (
     AnyEffect,
     AnyStimulus,
@@ -26,14 +29,14 @@ from tidegate.observation import (
     EngineRestarted,
     Fail,
     ObserverRemoved,
-    PlanChanged,
+    OutcomeCounts,
     PolicyChanged,
     PolicyOverran,
     PolicyReplaced,
     PolicyRestored,
+    RetryLimitChanged,
     StartStage,
-    Tally,
-    TriesChanged,
+    TopologyChanged,
 )
 
 __all__ = [
@@ -47,17 +50,17 @@ __all__ = [
     "Engine",
     "EngineRestarted",
     "Fail",
-    "Headroom",
+    "InconsistentStateError",
     "InvariantViolation",
     "ObserverRemoved",
-    "PlanChanged",
+    "OutcomeCounts",
     "Policies",
     "PolicyChanged",
     "PolicyOverran",
     "PolicyReplaced",
     "PolicyRestored",
+    "ResponseMargin",
+    "RetryLimitChanged",
     "StartStage",
-    "Tally",
-    "TriesChanged",
-    "WrongBooks",
+    "TopologyChanged",
 ]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from tidegate.api import NEVER, TimerKey
+from tidegate.api import NEVER_NS, TimerKey
 
 UNSWEPT = 64
 """So many dead entries a heap may always have: sweeping out fewer is not worth it."""
@@ -18,7 +18,7 @@ class Timers:
         self._order = 0
         self._most = UNSWEPT
         """The entries from which on it is worth looking for dead ones."""
-        self.earliest_ns = NEVER
+        self.earliest_ns = NEVER_NS
         """Nothing is due before, and perhaps nothing then: so that most events need not ask."""
 
     def set(self, key: TimerKey, at_ns: int) -> None:
@@ -44,11 +44,11 @@ class Timers:
         """Forget all timers."""
         self._live.clear()
         self._heap.clear()
-        self.earliest_ns = NEVER
+        self.earliest_ns = NEVER_NS
 
     @property
     def next_ns(self) -> int:
-        """When the next timer is due; NEVER where none is set."""
+        """When the next timer is due; NEVER_NS where none is set."""
         heap, live = self._heap, self._live
         while heap:
             at_ns, order, key = heap[0]
@@ -56,8 +56,8 @@ class Timers:
                 self.earliest_ns = at_ns
                 return at_ns
             heappop(heap)
-        self.earliest_ns = NEVER
-        return NEVER
+        self.earliest_ns = NEVER_NS
+        return NEVER_NS
 
     def pop_next(self, now_ns: int) -> TimerKey | None:
         """Take the timer that is due first; returns its key, None where none is due."""
@@ -75,7 +75,7 @@ class Timers:
         due = []
         while self._heap and self._heap[0][0] <= now_ns:
             due.append(heappop(self._heap))
-        self.earliest_ns = self._heap[0][0] if self._heap else NEVER
+        self.earliest_ns = self._heap[0][0] if self._heap else NEVER_NS
         for at_ns, order, key in due:
             if self._live.get(key) == order:
                 del self._live[key]

@@ -1,9 +1,9 @@
-"""The plugin host: finds distributions by entry point, selects what they offer by name.
+"""The plugin host: finds distributions by entry point and selects what they offer by name.
 
 hookspecs  the hooks that a distribution may implement
-by_model   several policies, each for models and workers of its own
-manager    loads, checks, refuses what conflicts, selects
-options    what options plugins have, in words
+by_model   the policy `by-model`: several policies, each for models and workers of its own
+manager    loads and checks plugins, rejects conflicts, selects by name
+options    the options of plugins, as text
 """
 
 from tidegate.host.manager import (

@@ -16,7 +16,7 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    ExecutionTimesUpdated,
+    LatencyDistributionUpdated,
     Model,
     Policy,
     PolicyOptions,
@@ -28,7 +28,7 @@ from tidegate.api import (
     Setup,
     StageFinished,
     TimerFired,
-    WakeSlackUpdated,
+    TimerLatencyUpdated,
     Worker,
     WorkerDelayed,
     WorkerJoined,
@@ -47,7 +47,7 @@ NOBODY = -1
 """Whose a worker is that hosts none of the models."""
 
 
-class Part(BaseModel):
+class PolicyPart(BaseModel):
     """Models, and the policy that decides for them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,7 +55,7 @@ class Part(BaseModel):
     models: tuple[str, ...] = Field(min_length=1, description="Names of models, or patterns such as `bert*`")
     policy: str = Field(description="`tidegate plugins` lists them")
     options: dict[str, Any] = Field(default_factory=dict, description="Options of that policy")
-    by_application: bool = Field(
+    separate_applications: bool = Field(
         default=False,
         description="Tell the requests of applications apart that take longer than others', by distributions that are "
         "learned: a queue and a profile for each class of them, whatever the policy. It then knows of classes only",
@@ -88,7 +88,7 @@ class Part(BaseModel):
 class ByModelOptions(PolicyOptions):
     """Options of `by-model`."""
 
-    parts: tuple[Part, ...] = Field(
+    parts: tuple[PolicyPart, ...] = Field(
         default=(),
         description="Who decides for which models: the first part that names a model has it. Models that none names "
         "are served first come, first served",
@@ -105,7 +105,7 @@ class ByModel(Policy):
     Options = ByModelOptions
     options: ByModelOptions
     best_effort = True
-    overlaps = True
+    supports_pipelined_dispatch = True
     runs_pipelines = True
 
     def __init__(
@@ -140,19 +140,19 @@ class ByModel(Policy):
             if index in broken:
                 policy = make_policy(REST, own, {})
             elif before and (followed := before[index]):
-                policy = followed.successor(own)
+                policy = followed.migrate(own)
             else:
                 policy = make_policy(part.spec, own, part.options) if part else make_policy(REST, own, {})
-            self.inherited |= policy.inherited
-            policy.inherited, policy.batch_ids = self.inherited, self.batch_ids
+            self.readmitted_ids |= policy.readmitted_ids
+            policy.readmitted_ids, policy.batch_ids = self.readmitted_ids, self.batch_ids
             self.parts.append(policy)
         self._advised = [0] * len(self.parts)
         deciding = [policy for policy in self.parts if policy.setup.models]
-        self.overlaps = any(policy.overlaps for policy in deciding)
+        self.supports_pipelined_dispatch = any(policy.supports_pipelined_dispatch for policy in deciding)
         self.quantile = max((policy.quantile for policy in deciding), default=Policy.quantile)
-        self.drops_in_time = "; ".join(filter(None, (policy.drops_in_time for policy in deciding)))
+        self.early_drop_reason = "; ".join(filter(None, (policy.early_drop_reason for policy in deciding)))
 
-    def successor(self, setup: Setup) -> Self:
+    def migrate(self, setup: Setup) -> Self:
         """Each part is followed by its own successor."""
         return type(self)(setup, self.options, self.parts, self._broken)
 
@@ -161,7 +161,7 @@ class ByModel(Policy):
         before = [None if index in self._broken else part for index, part in enumerate(self.parts)]
         return type(self)(setup, self.options, before)
 
-    def relief(self, applied: int) -> tuple[str, Callable[[Setup], Policy]] | None:
+    def fallback(self, applied: int) -> tuple[str, Callable[[Setup], Policy]] | None:
         """These parts, but first come, first served in the place of the one that broke."""
         index = self._answered[applied] if applied < len(self._answered) else self._asked
         if index not in range(len(self.options.parts)) or index in self._broken:
@@ -194,10 +194,10 @@ class ByModel(Policy):
             index = self._part_named(model)
         return self.parts[index].is_best_effort(model)
 
-    def apps_apart(self, model: str) -> bool:
+    def separate_applications(self, model: str) -> bool:
         """As the options of its part have it."""
         index = self._part_of.get(model, len(self.options.parts))
-        return index < len(self.options.parts) and self.options.parts[index].by_application
+        return index < len(self.options.parts) and self.options.parts[index].separate_applications
 
     # Events ------------------------------------------------------------------------------------------------------
 
@@ -227,12 +227,12 @@ class ByModel(Policy):
         """The worker's part is told, unless a stage still runs there and this part does not overlap stages."""
         index = self._part_of_worker[event.worker_id]
         overlaps = event.free_ns > event.now_ns
-        return () if overlaps and not self.parts[index].overlaps else self._tell(index, event)
+        return () if overlaps and not self.parts[index].supports_pipelined_dispatch else self._tell(index, event)
 
     def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
         """The worker's part is told, if it overlaps stages."""
         index = self._part_of_worker[event.worker_id]
-        return self._tell(index, event) if self.parts[index].overlaps else ()
+        return self._tell(index, event) if self.parts[index].supports_pipelined_dispatch else ()
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
         """The part is told that has set it, by the name that it gave it."""
@@ -254,12 +254,12 @@ class ByModel(Policy):
         """The part of the profile's partition is told."""
         return self._tell(self._part_of.get(event.profile.partition, NOBODY), event)
 
-    def on_execution_times_updated(self, event: ExecutionTimesUpdated) -> Commands:
+    def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
         """The part of the model is told, unless its profiles are made of that already."""
         model = event.times.model
-        return () if self.apps_apart(model) else self._tell(self._part_of.get(model, NOBODY), event)
+        return () if self.separate_applications(model) else self._tell(self._part_of.get(model, NOBODY), event)
 
-    def on_wake_slack_updated(self, event: WakeSlackUpdated) -> Commands:
+    def on_timer_latency_updated(self, event: TimerLatencyUpdated) -> Commands:
         """All parts are told: one process wakes for them."""
         return [command for index in range(len(self.parts)) for command in self._tell(index, event)]
 
@@ -326,10 +326,10 @@ class ByModel(Policy):
             models=tuple(model for model in setup.models if self._part_of[model.name] == index),
             workers=tuple(worker for worker in setup.workers if self._part_of_worker[worker.id] == index),
             profiles=tuple(known for known in setup.profiles if self._part_of.get(known.partition) == index),
-            execution_times=tuple(
+            latency_distributions=tuple(
                 known
-                for known in setup.execution_times
-                if self._part_of.get(known.model) == index and not self.apps_apart(known.model)
+                for known in setup.latency_distributions
+                if self._part_of.get(known.model) == index and not self.separate_applications(known.model)
             ),
         )
 

@@ -1,9 +1,9 @@
-"""What one who watches an engine sees: every stimulus, with the commands and the effects that it had.
+"""Observers of an engine: they see every stimulus, with the commands and effects that followed.
 
-observer    who watches, with options: BEGIN HERE; witness: one who knows what the policy is told, too
-stimuli     what happens to an engine: the events that policies are told, and those that only drivers give it
+observer    the base class, with options: BEGIN HERE; policy_trace_observer: one that also sees what the policy is given
+stimuli     inputs of an engine: the events that policies see, and those that only drivers send
 effects     what an engine asks of its driver
-reducer     folds the stream into what became of each request and stage: every figure that is kept is read from it
+reducer     derives the outcome of each request and stage from the stream: every metric is computed from it
 event_log   the stream in a file: written by an observer, read back
 stories     of an engine's requests, as they happen; story: what happened to one of them, and why
 """
@@ -20,19 +20,19 @@ from tidegate.observation.effects import (
 )
 from tidegate.observation.event_log import LOG_VERSION, LogEntry, LogHeader, Recorder, read_log
 from tidegate.observation.observer import EngineSettings, Observer, ObserverOptions, ObserverSpec
-from tidegate.observation.reducer import Reader, Reducer, SentStage, Tally
+from tidegate.observation.policy_trace_observer import PolicyTraceObserver
+from tidegate.observation.reducer import OutcomeCounts, OutcomeListener, Reducer, SentStage
 from tidegate.observation.stimuli import (
     AnyStimulus,
     ChangeProgressed,
     ClockAdvanced,
-    PlanChanged,
     PolicyChanged,
     PolicyOverran,
-    TriesChanged,
+    RetryLimitChanged,
+    TopologyChanged,
 )
 from tidegate.observation.stories import Stories
 from tidegate.observation.story import Step, Story
-from tidegate.observation.witness import Witness
 
 __all__ = [
     "LOG_VERSION",
@@ -50,21 +50,21 @@ __all__ = [
     "ObserverOptions",
     "ObserverRemoved",
     "ObserverSpec",
-    "PlanChanged",
+    "OutcomeCounts",
+    "OutcomeListener",
     "PolicyChanged",
     "PolicyOverran",
     "PolicyReplaced",
     "PolicyRestored",
-    "Reader",
+    "PolicyTraceObserver",
     "Recorder",
     "Reducer",
+    "RetryLimitChanged",
     "SentStage",
     "StartStage",
     "Step",
     "Stories",
     "Story",
-    "Tally",
-    "TriesChanged",
-    "Witness",
+    "TopologyChanged",
     "read_log",
 ]

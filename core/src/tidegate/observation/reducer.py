@@ -21,11 +21,11 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.observation.effects import AnyEffect, EngineRestarted, Fail, StartStage
-from tidegate.observation.stimuli import AnyStimulus, ChangeProgressed, ClockAdvanced, PlanChanged
+from tidegate.observation.stimuli import AnyStimulus, ChangeProgressed, ClockAdvanced, TopologyChanged
 
 
 @dataclass
-class Tally:
+class OutcomeCounts:
     """How requests ended: their sum is `accepted` once nothing is queued or in flight (invariant 1)."""
 
     accepted: int = 0
@@ -51,7 +51,7 @@ class Tally:
         return self.answered + self.failed + self.cancelled + self.dropped.total()
 
 
-class Reader:
+class OutcomeListener:
     """What a reducer tells, in the order in which it happened; a reader overrides what it wants to know."""
 
     def joined(self, now_ns: int, effect: StartStage, requests: Sequence[Request]) -> None:
@@ -97,8 +97,8 @@ class SentStage:
 class Reducer:
     """What waits and what runs, as far as the stream tells: no more is remembered than that."""
 
-    def __init__(self, *readers: Reader) -> None:
-        self._tally = Tally()
+    def __init__(self, *readers: OutcomeListener) -> None:
+        self._tally = OutcomeCounts()
         self.open: dict[int, Request] = {}
         """Requests that have not ended, by id, in the order of their arrival."""
         self.sent: dict[int, SentStage] = {}
@@ -110,7 +110,7 @@ class Reducer:
         """When a stage last ended on a worker, by its id."""
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> OutcomeCounts:
         """How the requests ended that have; the same object every time, set right when it is asked for."""
         self._tally.accepted = self._tally.ended + len(self.open)
         return self._tally
@@ -120,11 +120,11 @@ class Reducer:
         underway = {request_id for stage in self.sent.values() for request_id in stage.effect.batch.request_ids}
         return Counter(request.model for request in self.open.values() if request.id not in underway)
 
-    def tell(self, reader: Reader) -> None:
+    def add_listener(self, reader: OutcomeListener) -> None:
         """Let one more read, from now on."""
         self._readers = (*self._readers, reader)
 
-    def forget(self, reader: Reader) -> None:
+    def remove_listener(self, reader: OutcomeListener) -> None:
         """Tell this one nothing any more."""
         self._readers = tuple(each for each in self._readers if each is not reader)
 
@@ -237,7 +237,7 @@ class Reducer:
                 self._lose_worker(event.worker.id, event.now_ns)
             case WorkerLost():
                 self._lose_worker(event.worker_id, event.now_ns)
-            case PlanChanged():
+            case TopologyChanged():
                 self._forget_all_but({worker.id for worker in event.workers})
             case ChangeProgressed():
                 for reader in self._readers:

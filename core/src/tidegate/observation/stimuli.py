@@ -10,7 +10,7 @@ class ClockAdvanced(Event, frozen=True, tag=True):
     """Time passed: the engine fires the timers that are due, each as a `TimerFired`."""
 
 
-class PlanChanged(Event, frozen=True, tag=True):
+class TopologyChanged(Event, frozen=True, tag=True):
     """The models and workers are others from now on: the engine lets the policy's successor decide over them.
 
     What runs is finished; what is queued is told to the new policy as arrivals; workers that are busy join it when they
@@ -51,7 +51,7 @@ class PolicyOverran(Event, frozen=True, tag=True):
     """How long one may take."""
 
 
-class TriesChanged(Event, frozen=True, tag=True):
+class RetryLimitChanged(Event, frozen=True, tag=True):
     """The operator wants it otherwise: how often a request is tried, from now on, whose workers fail."""
 
     max_tries: int
@@ -64,7 +64,10 @@ nothing is left to do; the new ones are stopped, and the old ones serve on. Or a
 
 
 class ChangeProgressed(Event, frozen=True, tag=True):
-    """A change of layout that a controller wants reached a state. What the engine does about it PlanChanged tells."""
+    """A change of layout that a controller wants reached a state.
+
+    What the engine does about it TopologyChanged tells.
+    """
 
     change: int
     """The number of the change, from 1; 0: one that was refused before it began."""
@@ -79,5 +82,7 @@ class ChangeProgressed(Event, frozen=True, tag=True):
     """Why it was undone, or refused; empty where all went well."""
 
 
-AnyStimulus = AnyEvent | ClockAdvanced | PlanChanged | PolicyChanged | PolicyOverran | TriesChanged | ChangeProgressed
+AnyStimulus = (
+    AnyEvent | ClockAdvanced | TopologyChanged | PolicyChanged | PolicyOverran | RetryLimitChanged | ChangeProgressed
+)
 """The closed union, for decoding and for exhaustive matches."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     NS_PER_MS,
     AnyCommand,
     AnyEvent,
@@ -39,13 +39,13 @@ from tidegate.observation.effects import (
     StartStage,
 )
 from tidegate.observation.observer import EngineSettings, ObserverOptions
-from tidegate.observation.reducer import Reader, Reducer
-from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PlanChanged, PolicyChanged
+from tidegate.observation.policy_trace_observer import PolicyTraceObserver
+from tidegate.observation.reducer import OutcomeListener, Reducer
+from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PolicyChanged, TopologyChanged
 from tidegate.observation.story import Story, Why, in_ms, name_of, timer_of
-from tidegate.observation.witness import Witness
 
 
-class Stories(Witness, Reader):
+class Stories(PolicyTraceObserver, OutcomeListener):
     """Keeps the stories of an engine's requests: of those that were asked for, or of the latest.
 
     An engine that has it tells it besides what it tells the policy (`told`).
@@ -150,7 +150,7 @@ class Stories(Witness, Reader):
         if self._only is None and len(self._stories) >= self._most:
             del self._stories[next(iter(self._stories))]
         story = self._stories[request.id] = Story(request)
-        due = "no deadline" if request.deadline_ns == NEVER else f"due at {in_ms(story.ms(request.deadline_ns))}"
+        due = "no deadline" if request.deadline_ns == NEVER_NS else f"due at {in_ms(story.ms(request.deadline_ns))}"
         hosts, idle = self._hosts(request)
         underway = {number for sent in self._reducer.sent.values() for number in sent.effect.batch.request_ids}
         wait = sum(other.model == request.model and other.id not in underway for other in self._reducer.open.values())
@@ -253,7 +253,7 @@ class Stories(Witness, Reader):
                 story.outcome = "in time" if left_ms >= 0 else "late"
                 when = (
                     ""
-                    if request.deadline_ns == NEVER
+                    if request.deadline_ns == NEVER_NS
                     else f", {in_ms(abs(left_ms))} {'early' if left_ms >= 0 else 'late'}"
                 )
                 story.tell(ended_ns, "answered", f"answered after {in_ms(story.ms(ended_ns))}{when}")
@@ -297,7 +297,7 @@ class Stories(Witness, Reader):
             case PolicyChanged():
                 self._timers.clear()
                 self._tell_all(event.now_ns, "policy changed", f"{event.policy} decides from now on")
-            case PlanChanged():
+            case TopologyChanged():
                 self._models = {model.name: model for model in event.models}
                 self._workers = {worker.id: worker for worker in event.workers}
                 self._lost.clear()

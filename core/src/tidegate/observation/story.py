@@ -14,7 +14,7 @@ from tidegate.api import (
     StageFinished,
     TimerFired,
     TimerKey,
-    WakeSlackUpdated,
+    TimerLatencyUpdated,
     Worker,
     WorkerJoined,
     WorkerLost,
@@ -91,7 +91,7 @@ class Why(msgspec.Struct, frozen=True):
                 words = f"{name_of(event.worker_id, workers)} was lost"
             case ClockAdvanced():
                 words = "its time had come"
-            case ProfileUpdated() | WakeSlackUpdated():
+            case ProfileUpdated() | TimerLatencyUpdated():
                 words = "what is expected had changed"
         return words
 

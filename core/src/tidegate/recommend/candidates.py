@@ -121,7 +121,7 @@ def policy_choices(plugins: Plugins, only: Sequence[str] = ()) -> list[PolicyCho
         PolicyChoice(name=spec.name, options=dict(options))
         for spec in specs
         if spec.name != TRITON
-        for options in spec.tries
+        for options in spec.recommend_options
     ]
 
 

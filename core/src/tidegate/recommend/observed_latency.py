@@ -10,7 +10,7 @@ from typing import Any
 
 from tidegate.api import NS_PER_MS, Profile, Setup
 from tidegate.documents import read_shape
-from tidegate.observation import Reader, StartStage
+from tidegate.observation import OutcomeListener, StartStage
 
 ENOUGH_STAGES = 20
 """Fewer stages of a kind tell less than what was known before."""
@@ -20,7 +20,7 @@ ALIKE = 2.0
 """What is off by such a factor was a guess."""
 
 
-class Observed(Reader):
+class Observed(OutcomeListener):
     """Collects the stages of a recording: by model, kind of worker, shape and rows."""
 
     def __init__(self, setup: Setup) -> None:

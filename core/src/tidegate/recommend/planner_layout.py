@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tidegate.api import NS_PER_MS, Document, PlannerSpec, PlanningError
+from tidegate.api import NS_PER_MS, PlannerSpec, PlanningError, VersionedDocument
 from tidegate.documents import Demand, DemandedModel, DocumentError, InterferenceModel
 from tidegate.recommend.hardware import checked, in_words
 from tidegate.recommend.query import Question
@@ -70,7 +70,7 @@ def _tables_ms(scenario: Scenario, model: ModelSpec, gpus: Sequence[str]) -> dic
     return tables
 
 
-def _with_layout(scenario: Scenario, layout: Document, where: str) -> Scenario:
+def _with_layout(scenario: Scenario, layout: VersionedDocument, where: str) -> Scenario:
     given: dict[str, Any] = scenario.model_dump(mode="json", exclude_defaults=True)
     for section in ("workers", "controller", "network"):
         given.pop(section, None)

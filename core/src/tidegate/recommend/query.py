@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate.api import Document, Plan, PlannerSpec
+from tidegate.api import Plan, PlannerSpec, VersionedDocument
 from tidegate.documents import BlockProfile
 from tidegate.recommend.hardware import Bundle
 from tidegate.recommend.recording import Recording
@@ -33,7 +33,7 @@ class Question:
     goal: float = GOAL
     blocks: Mapping[str, BlockProfile] = field(default_factory=dict)
     """How long the blocks of a model run, by its name."""
-    run_planner: Callable[[PlannerSpec, Document], Plan] | None = None
+    run_planner: Callable[[PlannerSpec, VersionedDocument], Plan] | None = None
     """Runs a planner against the clock that the core does not have. None: planners are not asked."""
     only: tuple[str, ...] = ()
     """The policies to try, by name; empty: all that are installed."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from tidegate.api import NEVER, NS_PER_MS, RequestArrived, Setup
-from tidegate.engine.estimates.lateness import LARGEST_SHARE
+from tidegate.api import NEVER_NS, NS_PER_MS, RequestArrived, Setup
+from tidegate.engine.estimates.timer_latency import LARGEST_SHARE
 from tidegate.observation import LogEntry, Reducer
 from tidegate.recommend.hardware import checked
 from tidegate.recommend.observed_latency import Observed
@@ -101,7 +101,7 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[Recording
         shapes.append(request.shape)
         sizes[request.model][request.rows] += 1
         asked[request.model][request.shape] += 1
-        if request.deadline_ns < NEVER:
+        if request.deadline_ns < NEVER_NS:
             slos_ns[request.model].append(request.deadline_ns - request.arrival_ns)
     if len(at_ns) < LEAST_REQUESTS or not at_ns[-1] > at_ns[0]:
         raise RecordingError(f"{len(at_ns)} requests were recorded: record at least {LEAST_REQUESTS}, under load")

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tidegate.api import NEVER, ms_to_ns
+from tidegate.api import NEVER_NS, ms_to_ns
 from tidegate.host import PluginError
 from tidegate.recommend.recording import Recording
 from tidegate.sim.run import Run, SimulationError, simulate
@@ -116,6 +116,6 @@ def _rate_rps(scenario: Scenario, load: float) -> float:
 
 def _recorded(trial: Trial, scenario: Scenario) -> RequestSequence:
     assert trial.recording is not None, "asked by the caller"
-    slos_ns = tuple(NEVER if model.slo_ms is None else ms_to_ns(model.slo_ms) for model in scenario.models)
+    slos_ns = tuple(NEVER_NS if model.slo_ms is None else ms_to_ns(model.slo_ms) for model in scenario.models)
     late = frozenset(model.name for model in scenario.models if model.late == "serve" and model.slo_ms is not None)
     return trial.recording.requests(trial.seed, trial.load, slos_ns, late)

@@ -1,17 +1,17 @@
-"""The parts that every report is made of. They know nothing of what is reported, and need nothing beyond Python.
+"""Building blocks of HTML reports. They know nothing about what is reported and need nothing beyond Python.
 
-page      the frame: verdict, where it comes from, sections, data to take along, tables
-chart     a chart: a title that asks a question, its answer drawn, a legend
+page      the frame: verdict, origin, sections, data to download, tables
+chart     a titled chart with its legend
 plot      two axes and the marks between them, as SVG that fits any width
 marks     lines, points, rules, bars
 axis      scales, and ticks at round numbers
-bars      horizontal bars in parts, a line each: outcomes, queue and execution
-gantt     what ran where, with arrivals, deadlines and drops: to be zoomed, all at once
-colours   which colour means what
-picture   a chart as an SVG file by itself
-words     numbers as sentences write them
+bars      horizontal stacked bars: outcomes, queue and execution
+gantt     a Gantt chart with arrivals, deadlines and drops, which can be zoomed
+colours   the meaning of each color
+picture   a chart as an SVG file
+words     numbers formatted for sentences
 
-`style.css` and `zoom.js` go into every page.
+`style.css` and `zoom.js` are embedded in every page.
 """
 
 from tidegate.report.axis import Axis

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tidegate.api import (
     NS_PER_MS,
     AnyEvent,
-    ExecutionTimes,
+    LatencyDistribution,
     Model,
     Policy,
     Profile,
@@ -22,7 +22,7 @@ from tidegate.api import (
 )
 from tidegate.control import Controller, ControlLoop, LayoutRevision
 from tidegate.documents import Interference, InterferenceModel, compute_percent, mig_instance
-from tidegate.engine import FIRST_LEAD_NS, Engine, PlanChanged
+from tidegate.engine import FIRST_LEAD_NS, Engine, TopologyChanged
 from tidegate.observation import Observer
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.control import SimulatedControl
@@ -58,7 +58,7 @@ def setup_of(scenario: Scenario, seed: int) -> Setup:
         profiles=tuple(with_shapes(scenario, profiles, told=True)),
         seed=seed,
         network=network,
-        execution_times=tuple(_told_times(scenario, profiles)),
+        latency_distributions=tuple(_told_times(scenario, profiles)),
     )
 
 
@@ -72,12 +72,12 @@ def models_as_asked(scenario: Scenario, models: Iterable[Model]) -> tuple[Model,
     )
 
 
-def _told_times(scenario: Scenario, profiles: Iterable[Profile]) -> Iterator[ExecutionTimes]:
+def _told_times(scenario: Scenario, profiles: Iterable[Profile]) -> Iterator[LatencyDistribution]:
     """The distributions of the applications that policies are told of, on every kind of worker.
 
     A batch takes `c0 + k * max(row)`, with c0 the fixed cost of the model's true profile and for each request what its
     row adds: the profile's slope and what it carries. Told are c1 = 1 - c0 / (mean stand-alone time) and times of
-    which c1 is what the rows add: stretched about the mean, so that the law of `ExecutionTimes` is exact.
+    which c1 is what the rows add: stretched about the mean, so that the law of `LatencyDistribution` is exact.
     """
     apps = {model.name: (model, [app for app in model.apps if app.told]) for model in scenario.models}
     for profile in true_profiles(scenario, profiles):
@@ -98,7 +98,7 @@ def _told_times(scenario: Scenario, profiles: Iterable[Profile]) -> Iterator[Exe
         scale = mean_ns / (fixed_ns + mean_ns)
         for name, points_ns in rows_ns.items():
             times_ns = tuple(max(1, round(row_ns / scale)) for row_ns in points_ns)
-            yield ExecutionTimes(model.name, name, profile.kind, times_ns, fixed_ns, scale)
+            yield LatencyDistribution(model.name, name, profile.kind, times_ns, fixed_ns, scale)
 
 
 def with_shapes(scenario: Scenario, profiles: Iterable[Profile], *, told: bool) -> Iterator[Profile]:
@@ -147,7 +147,7 @@ def simulation_of(
         retry=spec.failures is None or spec.failures.retry,
         links=links,
     )
-    engine.reducer.tell(record)
+    engine.reducer.add_listener(record)
     listeners: list[Listener] = [] if links is None else [Forwarding(engine, links)]
     control = None
     if controller is not None and scenario.controller is not None:
@@ -160,7 +160,7 @@ def simulation_of(
             startup=partial(_startup, scenario.simulation.startup, seed),
             until_ns=round((scenario.warmup_s + scenario.duration_s) * NS_PER_S),
         )
-        engine.reducer.tell(loop.monitor)
+        engine.reducer.add_listener(loop.monitor)
         listeners.append(control)
     simulation = Simulation(engine, cluster, listeners=listeners, patience=PATIENCE, enough=record.enough)
     if control is not None:
@@ -182,7 +182,7 @@ class _LayoutSwitch:
     links: Links | None
     record: Record
 
-    def switch(self, now_ns: int, revision: LayoutRevision) -> PlanChanged:
+    def switch(self, now_ns: int, revision: LayoutRevision) -> TopologyChanged:
         """Let a revision's workers be there; what the engine is to be told of it."""
         models, workers, profiles, network = revision.contract()
         new = [worker for worker in workers if worker.id not in self.cluster]
@@ -196,7 +196,7 @@ class _LayoutSwitch:
             self.links.extend(network, {worker.id: worker.node for worker in workers})
             network = self.links.network
         told = tuple(with_shapes(self.scenario, profiles, told=True))
-        return PlanChanged(now_ns, models_as_asked(self.scenario, models), workers, told, network)
+        return TopologyChanged(now_ns, models_as_asked(self.scenario, models), workers, told, network)
 
     def delays(self, worker: Worker) -> NetworkSpec | None:
         """The delays between the scheduler and a worker: those of the first entry for its kind."""

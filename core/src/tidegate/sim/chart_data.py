@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.api import NEVER, NS_PER_MS
+from tidegate.api import NEVER_NS, NS_PER_MS
 from tidegate.sim.record import ANSWERED, FIRST_DROP, LATE
 from tidegate.workload.arrivals import NS_PER_S
 
@@ -87,7 +87,7 @@ def _model(requests: Requests, position: int, span_ns: float) -> ModelDetail:
     slo_ns = requests.slos_ns[position]
     return ModelDetail(
         model=requests.models[position],
-        slo_ms=None if slo_ns == NEVER else slo_ns / NS_PER_MS,
+        slo_ms=None if slo_ns == NEVER_NS else slo_ns / NS_PER_MS,
         accepted=len(outcome),
         answered=len(answered_ns),
         latencies_ms=[round(float(value), 4) for value in quantiles],
@@ -102,7 +102,7 @@ def _arrivals(requests: Requests, until_ns: int) -> list[Arrival]:
     arrivals = []
     for model, outcome, at_ns, latency_ns in zip(*(column[:first].tolist() for column in columns), strict=True):
         slo_ns = requests.slos_ns[model]
-        due_ns = None if slo_ns == NEVER else at_ns + slo_ns
+        due_ns = None if slo_ns == NEVER_NS else at_ns + slo_ns
         arrivals.append(Arrival(requests.models[model], at_ns, due_ns, at_ns + latency_ns, _in_words(outcome)))
     return arrivals
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from tidegate.api import NEVER, BatchFailed, StageFinished, WorkerJoined, WorkerLost
+from tidegate.api import NEVER_NS, BatchFailed, StageFinished, WorkerJoined, WorkerLost
 from tidegate.control import Action, ControlLoop, LayoutRevision, QueryController, StartWorker, StopWorker, Switch
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, TopologyChanged
 from tidegate.observation import ChangeProgressed
 from tidegate.sim.event_queue import Agenda
 
@@ -21,7 +21,7 @@ class SimulatedControl:
         loop: ControlLoop,
         engine: Engine,
         *,
-        switch: Callable[[int, LayoutRevision], PlanChanged],
+        switch: Callable[[int, LayoutRevision], TopologyChanged],
         startup: Callable[[int], int | None],
         until_ns: int,
     ) -> None:
@@ -38,7 +38,7 @@ class SimulatedControl:
         self._agenda: Agenda
         self._warm: list[tuple[int, int]] = []
         """When workers that were started will be warm, and their ids: a heap."""
-        self._awake_ns = NEVER
+        self._awake_ns = NEVER_NS
         """The instant for which the agenda has something."""
 
     def begin(self, agenda: Agenda) -> None:
@@ -58,14 +58,14 @@ class SimulatedControl:
                 self._agenda.schedule(self._change_of(now_ns, loop.revision))
         while self._warm and self._warm[0][0] <= now_ns:
             self._carry_out(now_ns, loop.on_worker_warm(now_ns, heappop(self._warm)[1]))
-        if isinstance(event, PlanChanged):
+        if isinstance(event, TopologyChanged):
             self._carry_out(now_ns, loop.on_switched(now_ns))
-        if isinstance(event, StageFinished | BatchFailed | PlanChanged):
+        if isinstance(event, StageFinished | BatchFailed | TopologyChanged):
             self._look_for_drained(now_ns)
         if now_ns >= loop.next_wake_ns and (loop.change is not None or now_ns < self._until_ns):
             self._carry_out(now_ns, loop.advance(now_ns))
         if now_ns >= self._awake_ns:
-            self._awake_ns = NEVER
+            self._awake_ns = NEVER_NS
         self._wake()
 
     def _look_for_drained(self, now_ns: int) -> None:
@@ -93,15 +93,15 @@ class SimulatedControl:
                 case ChangeProgressed():
                     self._agenda.schedule(action)
 
-    def _change_of(self, now_ns: int, revision: LayoutRevision) -> PlanChanged:
+    def _change_of(self, now_ns: int, revision: LayoutRevision) -> TopologyChanged:
         """What the engine is told: without the workers that are away, which come back by themselves."""
         event = self._switch(now_ns, revision)
         here = tuple(worker for worker in event.workers if worker.id not in self._loop.away)
-        return PlanChanged(event.now_ns, event.models, here, event.profiles, event.network)
+        return TopologyChanged(event.now_ns, event.models, here, event.profiles, event.network)
 
     def _wake(self) -> None:
         """See that the agenda has something for the next instant that is waited for."""
-        wake_ns = min(self._loop.next_wake_ns, self._warm[0][0] if self._warm else NEVER)
+        wake_ns = min(self._loop.next_wake_ns, self._warm[0][0] if self._warm else NEVER_NS)
         if self._loop.change is None and wake_ns >= self._until_ns:
             return
         if wake_ns < self._awake_ns:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
-from tidegate.api import NEVER
+from tidegate.api import NEVER_NS
 from tidegate.engine import AnyStimulus
 
 
@@ -21,9 +21,10 @@ class Agenda:
 
     @property
     def next_ns(self) -> int:
-        """The instant of the next event, NEVER if there is none; one that was called off counts until it is popped."""
+        """The instant of the next event, NEVER_NS if there is none; one that was called off counts until it is
+        popped."""
         coming, heap = self._coming, self._heap
-        coming_ns = NEVER if coming is None else coming.now_ns
+        coming_ns = NEVER_NS if coming is None else coming.now_ns
         return heap[0][0] if heap and heap[0][0] < coming_ns else coming_ns
 
     def schedule(self, event: AnyStimulus) -> int:

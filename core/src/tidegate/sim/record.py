@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.api import Advise, Batch, Request
-from tidegate.observation import ChangeProgressed, Reader, StartStage
+from tidegate.observation import ChangeProgressed, OutcomeListener, StartStage
 from tidegate.workload import RequestSequence
 
 WAITING, ANSWERED, LATE, FAILED, FIRST_DROP = 0, 1, 2, 3, 4
@@ -24,7 +24,7 @@ class Waited:
     executing_ns: int = 0
 
 
-class Record(Reader):
+class Record(OutcomeListener):
     """Fills up while a run goes on: read from the stream of its observations.
 
     The ids of its requests are their positions. Only those that arrive from `measured_from_ns` on count as bad.

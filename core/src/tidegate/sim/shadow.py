@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from tidegate.api import NEVER
-from tidegate.engine import Headroom
+from tidegate.api import NEVER_NS
+from tidegate.engine import ResponseMargin
 from tidegate.host import Plugins
 from tidegate.sim.shadow_batcher import OwnBatcher, TunedBatcher
 from tidegate.sim.shadow_messages import Begin, Ended, Estimate, Executed, Passed, Report, Seen
@@ -80,7 +80,7 @@ class Shadow:
             return Report(begin.policy, 0.0, 0, None, "", [])
         first_ns = seen[0].at_ns
         ended = [answer for answer in self._ended if first_ns <= answer.at_ns < until_ns]
-        headroom = Headroom()
+        headroom = ResponseMargin()
         policy = [took is not None for took in replay_under_policy(begin, self._plugins, seen, headroom).took_ns]
         of_model = {model.name: self._told(model.name, seen, ended) for model in begin.setup.models}
         between_ns = (self._executed[0][0], self._executed[-1][0]) if self._executed else (0, 0)
@@ -89,7 +89,7 @@ class Shadow:
             """For each request of `seen`, whether it meets its SLO when `way_ns` come on top of its duration."""
             return [
                 took is not None
-                and took + of_model[request.model].ways_ns + way_ns <= self._slo_ns.get(request.model, NEVER)
+                and took + of_model[request.model].ways_ns + way_ns <= self._slo_ns.get(request.model, NEVER_NS)
                 for request, took in zip(seen, took_ns, strict=False)
             ]
 

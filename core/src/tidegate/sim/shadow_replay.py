@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from tidegate.api import NEVER, RequestArrived
-from tidegate.engine import FIRST_LEAD_NS, Engine, Headroom
+from tidegate.api import NEVER_NS, RequestArrived
+from tidegate.engine import FIRST_LEAD_NS, Engine, ResponseMargin
 from tidegate.host import Plugins
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.record import ANSWERED, LATE, Record
@@ -29,7 +29,7 @@ class Replayed(NamedTuple):
     """When each batch ended, by the clock of the requests, of which model it was, and how many rows it had."""
 
 
-def replay_under_policy(begin: Begin, plugins: Plugins, seen: Sequence[Seen], headroom: Headroom) -> Replayed:
+def replay_under_policy(begin: Begin, plugins: Plugins, seen: Sequence[Seen], headroom: ResponseMargin) -> Replayed:
     """Under the policy that is spoken of, whose deadlines are earlier by the headroom, after which no answer counts.
 
     Raises PluginError, and whatever the policy raises.
@@ -53,11 +53,11 @@ def _replay(
     seen: Sequence[Seen],
     policy: str,
     options: dict[str, Any],
-    headroom: Headroom | None,
+    headroom: ResponseMargin | None,
     told: Mapping[str, Told],
 ) -> Replayed:
     setup, first_ns = begin.setup, seen[0].at_ns
-    slos_ns = tuple(NEVER if model.slo_ns is None else model.slo_ns for model in setup.models)
+    slos_ns = tuple(NEVER_NS if model.slo_ns is None else model.slo_ns for model in setup.models)
     names = tuple(model.name for model in setup.models)
     of_name = {name: index for index, name in enumerate(names)}
     shaped = {(profile.partition, profile.shape) for profile in setup.profiles}
@@ -82,7 +82,7 @@ def _replay(
     # An instance of a Triton asks for its next batch when it has ended one, and no sooner.
     lead_ns = FIRST_LEAD_NS if headroom else 0
     engine = Engine(made, name=policy, strict=True, learn=False, first_lead_ns=lead_ns)
-    engine.reducer.tell(record)
+    engine.reducer.add_listener(record)
     simulation = Simulation(engine, cluster, patience=PATIENCE)
     due = headroom.before if headroom else lambda deadline_ns, _: deadline_ns
     simulation.feed(

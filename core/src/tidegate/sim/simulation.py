@@ -6,7 +6,7 @@ Who executes stages (`Workers`) and who watches (`Listener`) are given to it.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from tidegate.api import NEVER, BatchFailed, RequestArrived, StageFinished, WorkerJoined, WorkerLost
+from tidegate.api import NEVER_NS, BatchFailed, RequestArrived, StageFinished, WorkerJoined, WorkerLost
 from tidegate.engine import AnyEffect, AnyStimulus, CancelStage, ClockAdvanced, Engine, StartStage
 from tidegate.sim.event_queue import Agenda
 from tidegate.sim.workers import ExactWorkers, Workers
@@ -55,17 +55,17 @@ class Simulation:
         """Let events from outside happen that come in the order of time: taken one by one, never piled up."""
         self.agenda.feed(events)
 
-    def run(self, until_ns: int = NEVER) -> None:
+    def run(self, until_ns: int = NEVER_NS) -> None:
         """Go on until nothing is left to happen, or until an instant."""
         engine, agenda, enough = self.engine, self.agenda, self._enough
         while enough is None or not enough():
             event_ns, wake_ns = agenda.next_ns, engine.next_wake_ns
             if wake_ns is not None and wake_ns <= event_ns:
                 # A timer may have been asked for an instant that has passed: it fires now.
-                if wake_ns > until_ns or (event_ns == NEVER and self._waits_in_vain()):
+                if wake_ns > until_ns or (event_ns == NEVER_NS and self._waits_in_vain()):
                     return
                 self._handle(ClockAdvanced(max(wake_ns, engine.now_ns)))
-            elif event_ns > until_ns or event_ns == NEVER:
+            elif event_ns > until_ns or event_ns == NEVER_NS:
                 return
             else:
                 self._timers_in_a_row = 0

@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from tidegate.api import NEVER, Batch, Profile, ProfileKey, Request, RequestArrived, Setup, Worker
+from tidegate.api import NEVER_NS, Batch, Profile, ProfileKey, Request, RequestArrived, Setup, Worker
 from tidegate.engine import FIRST_LEAD_NS, Engine
 from tidegate.host import PluginError, Plugins
-from tidegate.observation import EngineSettings, Reader
+from tidegate.observation import EngineSettings, OutcomeListener
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.simulation import Simulation
 from tidegate.sim.true_latency import SimulatedWorker, Truth
@@ -114,7 +114,7 @@ def answer(
             first_lead_ns=FIRST_LEAD_NS if question.settings.first_lead_ns else 0,
         )
         ends = _Ends()
-        engine.reducer.tell(ends)
+        engine.reducer.add_listener(ends)
         cluster = _cluster(setup, requests, question.factors, seed)
         simulation = Simulation(engine, cluster, patience=PATIENCE, enough=enough)
         simulation.feed(RequestArrived(request.arrival_ns, request) for request in requests)
@@ -134,7 +134,7 @@ def answer(
     )
 
 
-class _Ends(Reader):
+class _Ends(OutcomeListener):
     """How many were answered in time."""
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ def _renumbered(requests: Sequence[Request], pace: float) -> list[Request]:
                 request,
                 id=number,
                 arrival_ns=arrival_ns,
-                deadline_ns=NEVER if request.deadline_ns == NEVER else request.deadline_ns + later_ns,
+                deadline_ns=NEVER_NS if request.deadline_ns == NEVER_NS else request.deadline_ns + later_ns,
                 late_until_ns=max(0, request.late_until_ns + later_ns) if request.late_until_ns else 0,
             )
         )

@@ -1,13 +1,14 @@
-"""For authors: transcripts (`Playbook`) and conformance (`check_policy`, `PolicyConformance`, `ControllerConformance`).
+"""Test kit for authors: transcripts (`Playbook`) and conformance (`check_policy`, `PolicyConformance`,
+`ControllerConformance`).
 
-playbook            what happens, and what the policy is expected to do about it
-conformance         the invariants, tried on random worlds (world); hash_seeds: in processes that hash otherwise
-judgement           how good it is beside the simple ones
-policy_conformance  the same as a test class; pytest_plugin: fixtures
-controller_conformance  whether a controller keeps its contract, as a test class
+playbook                scripted events, and the commands that the policy is expected to return
+conformance             checks the invariants on random worlds (world); hash_seeds: in processes with other hash seeds
+judgement               compares a policy with simple baselines
+policy_conformance      the same as a test class; pytest_plugin: fixtures
+controller_conformance  checks the contract of a controller, as a test class
 
-Needs no test framework. Under pytest two fixtures come along (`pytest_plugin`). Everything is imported when it is first
-asked for: pytest imports this package in every session, whether or not it tests a policy.
+Needs no test framework. pytest gets two fixtures (`pytest_plugin`). Modules are imported on first use, since pytest
+imports this package in every session, whether or not it tests a policy.
 """
 
 from importlib import import_module

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     AnyCommand,
     AnyEvent,
     Model,
@@ -96,7 +96,7 @@ def arrived(
     *,
     model: str,
     rows: int = 1,
-    due_ns: int = NEVER,
+    due_ns: int = NEVER_NS,
     merge_key: str = "",
     app: str = "",
     shape: str = "",

@@ -69,7 +69,7 @@ class PolicyConformance:
 
     def test_10_no_idle_refusal(self) -> None:
         """What an idle worker would answer in time is not dropped; skipped for a policy that says why it does so."""
-        if reason := self.spec.policy.drops_in_time:
+        if reason := self.spec.policy.early_drop_reason:
             raise SkipTest(f"policy {self.spec.name!r} declares: {reason}")
         self._holds(10)
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     Batch,
     BatchFailed,
     Drop,
@@ -129,7 +129,8 @@ class _MadeToFail:
 
 
 class _BooksAddUp:
-    """A listener that raises WrongBooks after the event that leaves the engine's books contradicting each other."""
+    """A listener that raises InconsistentStateError after the event that leaves the engine's books contradicting each
+    other."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -191,7 +192,7 @@ def run_world(
     observers = [recorder] if recorder else []
     engine = Engine(policy, name=spec.name, strict=True, observers=observers, first_lead_ns=world.first_lead_ns)
     listeners: list[Listener] = [_BooksAddUp(engine)]
-    if not policy.drops_in_time:
+    if not policy.early_drop_reason:
         listeners.append(_DropsAreDue(engine))
     simulation = Simulation(engine, ExactWorkers(_MadeToFail(world)), listeners=listeners)
     simulation.schedule(world.events)
@@ -261,7 +262,7 @@ def _arrival(
 ) -> RequestArrived:
     model = rng.choice(models)
     now_ns = ms_to_ns(rng.choice(instants_ms))
-    deadline_ns = NEVER if model.slo_ns is None else now_ns + model.slo_ns
+    deadline_ns = NEVER_NS if model.slo_ns is None else now_ns + model.slo_ns
     if rng.random() < 0.2:  # a client that says itself how long it waits, perhaps not at all
         deadline_ns = now_ns + ms_to_ns(rng.randint(0, 60))
     rows = min(_rows(rng, rows_word), model.max_rows)
@@ -269,8 +270,8 @@ def _arrival(
     shape = "x:960" if merge_key else rng.choice(("", "", "x:320"))
     app = rng.choice(apps)
     request = Request(request_id, model.name, rows, now_ns, deadline_ns, merge_key, shape=shape, app=app)
-    if model.late == "serve" and deadline_ns != NEVER:  # clients may leave before they are served late
-        late_until_ns = rng.choice((NEVER, NEVER, deadline_ns, deadline_ns + ms_to_ns(rng.randint(1, 60))))
+    if model.late == "serve" and deadline_ns != NEVER_NS:  # clients may leave before they are served late
+        late_until_ns = rng.choice((NEVER_NS, NEVER_NS, deadline_ns, deadline_ns + ms_to_ns(rng.randint(1, 60))))
         request = msgspec.structs.replace(request, late_until_ns=late_until_ns)
     return RequestArrived(now_ns, request)
 

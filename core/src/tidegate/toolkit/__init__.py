@@ -1,10 +1,10 @@
-"""What most policies are built from: queues, idle workers, gathering, batch targets. A policy may do without all of it.
+"""Building blocks of policies: queues, idle workers, batch formation, batch targets. Using them is optional.
 
-queueing      a queue per kind of batch: the base of most policies (BEGIN HERE)
+queueing      one queue for each kind of batch: the base of most policies (BEGIN HERE)
 idle_workers  which workers are idle, or about to be
 gathering     which requests of a queue would run together if a batch started now
-batch_target  how large a batch the load asks for
-first_come    first come, first served: the simplest policy of all
+batch_target  the batch size that the load needs
+first_come    first come, first served: the simplest policy
 """
 
 from tidegate.toolkit.batch_target import ArrivalRate, BatchTarget, staggered_target

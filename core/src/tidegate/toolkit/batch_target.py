@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from math import exp
 
-from tidegate.api import NEVER, Profile
+from tidegate.api import NEVER_NS, Profile
 
 MEMORY_NS = 1_000_000_000
 """Time constant of the rate's exponential average: long enough to smooth a Poisson process, short against a day."""
@@ -25,7 +25,7 @@ class ArrivalRate:
         self._mass_ns = 0.0
         self._of_size = [0.0]
         """The rows that came in requests of 0, 1, 2 to 3, 4 to 7 rows and so on."""
-        self._least = (NEVER, NEVER)
+        self._least = (NEVER_NS, NEVER_NS)
         """The rows of the smallest request of the current interval of `MEMORY_NS`, and of the one before."""
         self._since_ns = now_ns
         """The start of the current interval."""
@@ -42,7 +42,7 @@ class ArrivalRate:
         self._of_size[size] += rows
         self._at_ns = now_ns
         if now_ns - self._since_ns > MEMORY_NS:
-            self._least, self._since_ns = (NEVER, self._least[0]), now_ns
+            self._least, self._since_ns = (NEVER_NS, self._least[0]), now_ns
         if rows < self._least[0]:
             self._least = rows, self._least[1]
 
@@ -50,7 +50,7 @@ class ArrivalRate:
     def least_rows(self) -> int:
         """The rows of the smallest request that arrived lately; 1 before anything is known."""
         least = min(self._least)
-        return 1 if least == NEVER else least
+        return 1 if least == NEVER_NS else least
 
     def rows_per_ns_joining(self, free_rows: int) -> float:
         """The rate, when something last arrived, of the rows in requests that fit into so many, give or take half."""

@@ -36,7 +36,7 @@ class FirstComeFirstServed(QueueingPolicy):
         super().__init__(setup, options)
         self._books_ahead = any(model.pipelines for model in setup.models)
         """Whether later stages are booked on workers that are busy; then no stage is sent before its worker is idle."""
-        self.overlaps = not self._books_ahead
+        self.supports_pipelined_dispatch = not self._books_ahead
         self._hosting: dict[str, dict[int, Worker]] = defaultdict(dict)
         """The workers by partition and id."""
         self._stages: dict[int, dict[int, Stage]] = {}
@@ -178,7 +178,7 @@ class FirstComeFirstServed(QueueingPolicy):
         start_ns = now_ns
         for stage in stages:
             worker = self._hosting[stage.partition][stage.worker_id]
-            least_ns = self.profile(stage.partition, worker, queue.shape).least_ns(rows)
+            least_ns = self.profile(stage.partition, worker, queue.shape).lower_bound_ns(rows)
             start_ns = max(start_ns, self._last_ends_ns(worker.id)[1])
             booked.append(Stage(worker.id, stage.partition, start_ns, least_ns))
             start_ns = booked[-1].end_ns

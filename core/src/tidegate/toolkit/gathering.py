@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from tidegate.api import NEVER, Profile, Request
+from tidegate.api import NEVER_NS, Profile, Request
 from tidegate.toolkit.queueing import RequestQueue
 
 MOST_LOOKED_AT = 64
@@ -21,7 +21,7 @@ class Gathered:
     """How many requests, from there on."""
     rows: int
     due_ns: int
-    """The earliest deadline among them, less the reserve; NEVER where none has one."""
+    """The earliest deadline among them, less the reserve; NEVER_NS where none has one."""
     fillers: tuple[int, ...] = ()
     """The ids of smaller requests from behind the run, which use the rows that the next request of the queue leaves."""
 
@@ -67,7 +67,7 @@ class Gathering:
         A single request may have more than `most_rows`.
         """
         reserve_ns, fitting_rows = self.reserve_ns, profile.max_rows
-        due_ns = NEVER
+        due_ns = NEVER_NS
         count = rows = 0
         waiting = iter(islice(requests, start, None))
         for request in waiting:
@@ -77,7 +77,7 @@ class Gathering:
                     return self._filled(Gathered(start, count, rows, due_ns), waiting, most_rows, profile, now_ns)
                 break
             tightest_ns = request.deadline_ns
-            if tightest_ns != NEVER:
+            if tightest_ns != NEVER_NS:
                 tightest_ns -= reserve_ns
             if tightest_ns < due_ns:
                 fitting_rows = profile.largest_rows_within(tightest_ns - now_ns)
@@ -96,7 +96,7 @@ class Gathering:
         for request in islice(behind, MOST_LOOKED_AT):
             grown = rows + request.rows
             tightest_ns = min(due_ns, self.due_ns(request))
-            if grown > most_rows or (tightest_ns != NEVER and now_ns + profile.planned_ns(grown) > tightest_ns):
+            if grown > most_rows or (tightest_ns != NEVER_NS and now_ns + profile.planned_ns(grown) > tightest_ns):
                 continue
             rows, due_ns = grown, tightest_ns
             fillers.append(request.id)
@@ -106,7 +106,7 @@ class Gathering:
 
     def due_ns(self, request: Request) -> int:
         """A request's deadline, less the reserve."""
-        return request.deadline_ns if request.deadline_ns == NEVER else request.deadline_ns - self.reserve_ns
+        return request.deadline_ns if request.deadline_ns == NEVER_NS else request.deadline_ns - self.reserve_ns
 
 
 def _runs_within(queue: RequestQueue, target_rows: int) -> Iterator[tuple[Request, int]]:

@@ -129,7 +129,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
     about to be idle a little later.
     """
 
-    overlaps = True
+    supports_pipelined_dispatch = True
 
     def __init__(self, setup: Setup, options: PolicyOptions) -> None:
         super().__init__(setup, options)
@@ -140,10 +140,10 @@ class QueueingPolicy(Policy, Generic[Queue]):
         self._queue_of: dict[int, QueueKey] = {}
         self._fastest: dict[tuple[str, str], Profile] = {}
 
-    def successor(self, setup: Setup) -> Self:
+    def migrate(self, setup: Setup) -> Self:
         """The next one knows which requests arrive for the second time; subclasses hand over what they learned."""
-        follower = super().successor(setup)
-        follower.inherited = self.inherited | self._queue_of.keys()
+        follower = super().migrate(setup)
+        follower.readmitted_ids = self.readmitted_ids | self._queue_of.keys()
         return follower
 
     def new_queue(self, key: QueueKey, model: Model) -> Queue:
@@ -200,8 +200,8 @@ class QueueingPolicy(Policy, Generic[Queue]):
             queue = self.queues[key] = self.new_queue(key, model)
         queue.push(request)
         self._queue_of[request.id] = key
-        if self.inherited:
-            self.inherited.discard(request.id)  # a policy that counts nothing does not ask
+        if self.readmitted_ids:
+            self.readmitted_ids.discard(request.id)  # a policy that counts nothing does not ask
         return queue
 
     def take(self, queue: Queue, count: int, start: int = 0) -> list[Request]:

@@ -1,16 +1,16 @@
-"""The load that models are asked to carry, and the scenario that describes it: shared by simulator and load test.
+"""Workloads: the scenario file and the requests drawn from it, shared by simulator and load test.
 
-scenario       the document that a person writes; scenario_file reads and checks it
-workers, partitions  parts of it that are short for a layout's; layout: that layout
-requests       the requests that it asks for, drawn from a seed
-sizes          how many of them have how many rows, for planners
-arrivals       processes; traces: recorded arrivals
-from_layout    a scenario whose workers, models and network are those of a planner's layout
-from_profiles  a scenario whose models take as long as was measured
-shapes         of a model's requests, each with its share and its times
-distributions  rows per request and the like; streams: one random stream per purpose
-profiles       how a scenario says how long a batch takes
-section        what its sections are made of
+scenario       the document that users write; scenario_file reads and checks it
+workers, partitions  its short forms of a layout's sections; layout: that layout
+requests       draws the requests of a scenario from a seed
+sizes          the distribution of rows per request, for planners
+arrivals       arrival processes; traces: recorded arrivals
+from_layout    a scenario with the workers, models and network of a planner's layout
+from_profiles  a scenario with measured profiles
+shapes         the shapes of a model's requests, each with its share and its profile
+distributions  distributions of rows and the like; streams: one random stream for each purpose
+profiles       the ways in which a scenario gives the latency of a batch
+section        the base class of its sections
 simulated      its section `simulation`: how simulated workers differ from what policies expect
 """
 

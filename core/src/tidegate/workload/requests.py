@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tidegate.api import NEVER, Request, ms_to_ns
+from tidegate.api import NEVER_NS, Request, ms_to_ns
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate.workload.distributions import Constant, Draw, choosing_from
 from tidegate.workload.scenario import ModelSpec, ProcessSpec, Scenario, TraceSpec
@@ -20,7 +20,7 @@ class RequestSequence:
 
     models: tuple[str, ...]
     slos_ns: tuple[int, ...]
-    """The SLO of each model, in the order of `models`; NEVER: none."""
+    """The SLO of each model, in the order of `models`; NEVER_NS: none."""
     at_ns: "array[int]"
     model: "array[int]"
     """Which of the models each is for."""
@@ -40,7 +40,7 @@ class RequestSequence:
 
     def __iter__(self) -> Iterator[Request]:
         names, slos_ns, rows, apps, shapes = self.models, self.slos_ns, self.rows, self.apps, self.shapes
-        late_until_ns = [NEVER if name in self.served_late else 0 for name in names]
+        late_until_ns = [NEVER_NS if name in self.served_late else 0 for name in names]
         for index, (at_ns, which) in enumerate(zip(self.at_ns, self.model, strict=True)):
             slo_ns = slos_ns[which]
             yield Request(
@@ -48,7 +48,7 @@ class RequestSequence:
                 names[which],
                 1 if rows is None else rows[index],
                 at_ns,
-                NEVER if slo_ns == NEVER else at_ns + slo_ns,
+                NEVER_NS if slo_ns == NEVER_NS else at_ns + slo_ns,
                 "",
                 "" if apps is None else apps[index],
                 "" if shapes is None else shapes[index],
@@ -80,7 +80,7 @@ def draw_requests(scenario: Scenario, seed: int, load: float = 1.0) -> RequestSe
             times.append(time_ms)
     return RequestSequence(
         models=tuple(model.name for model in specs),
-        slos_ns=tuple(NEVER if model.slo_ms is None else ms_to_ns(model.slo_ms) for model in specs),
+        slos_ns=tuple(NEVER_NS if model.slo_ms is None else ms_to_ns(model.slo_ms) for model in specs),
         at_ns=array("q", [key // count for key in keys]),
         model=array("q", [key % count for key in keys]),
         rows=rows,

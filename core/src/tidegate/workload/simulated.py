@@ -10,7 +10,7 @@ from tidegate.documents import (
     DocumentError,
     InterferenceModel,
     Slice,
-    Whole,
+    WholeDevice,
     did_you_mean,
     mig_instance,
     read_document,
@@ -160,7 +160,7 @@ class SimulationSpec(Section):
             return
         sharing: dict[tuple[Device, Slice], list[Iterable[str]]] = {}
         for device, part, hosts in workers:
-            sharing.setdefault((device, mig_instance(part) or Whole()), []).append(hosts)
+            sharing.setdefault((device, mig_instance(part) or WholeDevice()), []).append(hosts)
         for (device, whole), hosted in sharing.items():
             if len(hosted) < 2:
                 continue

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from tidegate.documents import Device, Mps, Slice, Whole
+from tidegate.documents import Device, Mps, Slice, WholeDevice
 from tidegate.workload.section import Name, Section
 from tidegate.workload.simulated import NetworkSpec
 
@@ -54,7 +54,7 @@ class WorkerSpec(Section):
         """How much of its GPU each of them has."""
         if self.percent is not None:
             return Mps(self.percent)
-        return Whole() if self.per_gpu == 1 else Mps(100 // self.per_gpu)
+        return WholeDevice() if self.per_gpu == 1 else Mps(100 // self.per_gpu)
 
     @property
     def kind(self) -> str:

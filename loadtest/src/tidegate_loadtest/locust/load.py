@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tidegate.api import NEVER, NS_PER_MS, ms_to_ns
+from tidegate.api import NEVER_NS, NS_PER_MS, ms_to_ns
 from tidegate.workload import (
     Arrivals,
     Gamma,
@@ -43,7 +43,7 @@ class Load:
     def slo_ms(self) -> Mapping[str, float | None]:
         """The SLO of each model."""
         slos = zip(self.requests.models, self.requests.slos_ns, strict=True)
-        return {model: None if slo_ns == NEVER else slo_ns / NS_PER_MS for model, slo_ns in slos}
+        return {model: None if slo_ns == NEVER_NS else slo_ns / NS_PER_MS for model, slo_ns in slos}
 
     @classmethod
     def asked_for(cls, options: Options) -> "Load":

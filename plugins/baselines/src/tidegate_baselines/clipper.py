@@ -56,9 +56,9 @@ class Clipper(QueueingPolicy):
         self._running: dict[int, _Running] = {}
         """What runs, by batch id."""
 
-    def successor(self, setup: Setup) -> Self:
+    def migrate(self, setup: Setup) -> Self:
         """The next one knows the sizes that were found, where worker and model are still there."""
-        follower = super().successor(setup)
+        follower = super().migrate(setup)
         workers = {worker.id for worker in setup.workers}
         follower._sizes = {
             key: rows for key, rows in self._sizes.items() if key[0] in workers and key[1] in follower.models

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import chain
 
-from tidegate.api import NEVER, Model, Request
+from tidegate.api import NEVER_NS, Model, Request
 
 
 @dataclass(slots=True)
@@ -115,11 +115,11 @@ class DynamicBatcher:
         return [request for _, request in expired]
 
     def form(self, now_ns: int, instances: int, idle: int) -> int:
-        """Move requests into payloads as far as there is room for these; returns when to look again, or NEVER."""
+        """Move requests into payloads as far as there is room for these; returns when to look again, or NEVER_NS."""
         room = 2 * instances if self.config.prefetches else idle
         while self._waiting or self._delayed:
             if idle and self.payloads and self.payloads[0].begins_ns <= now_ns:
-                return NEVER  # taken at once, so that nothing more joins it: look again then
+                return NEVER_NS  # taken at once, so that nothing more joins it: look again then
             growing = bool(self.payloads) and not self.payloads[-1].closed
             if len(self.payloads) >= room and (self.config.prefetches or not growing):
                 break
@@ -170,7 +170,7 @@ class DynamicBatcher:
         best_count = 0  # as many as make the largest preferred size so far
         cannot_grow = False
         key = _company(payload.requests[0]) if payload.requests else None
-        oldest_ns = NEVER
+        oldest_ns = NEVER_NS
         for request in self._in_order():
             if rows + request.rows > largest_preferred and not best_count and (count or payload.requests):
                 best_count, payload.closed = count, True
@@ -188,16 +188,16 @@ class DynamicBatcher:
         delayed_enough = delay_ns > 0 and now_ns - oldest_ns >= delay_ns
         if best_count and not delayed_enough:
             payload.closed |= delay_ns == 0
-            return best_count, NEVER
+            return best_count, NEVER_NS
         if cannot_grow or rows >= largest_preferred:
             payload.closed = True
-            return count, NEVER
+            return count, NEVER_NS
         if delayed_enough or delay_ns == 0:
-            return count, NEVER
+            return count, NEVER_NS
         self._waking_rows = min((size for size in preferred if size > rows), default=min(preferred)) - payload.rows
         # A payload that waits anyway, of no preferred size, takes in what there is.
         if payload.rows > 0 and not payload.closed and payload.rows not in preferred:
-            return count, NEVER
+            return count, NEVER_NS
         return 0, oldest_ns + delay_ns
 
     def _in_order(self) -> Iterator[Request]:
@@ -206,7 +206,7 @@ class DynamicBatcher:
     def _next_timeout_ns(self) -> int:
         """When the next request times out, where that needs doing at once."""
         timeout = self._next_timeout() if self.config.reject else None
-        return timeout[0] + 1 if timeout else NEVER
+        return timeout[0] + 1 if timeout else NEVER_NS
 
     def _next_timeout(self) -> tuple[int, int, Request] | None:
         """The first timeout of what still waits: when, and of which."""
@@ -219,7 +219,7 @@ class DynamicBatcher:
 
     def _timeout_at_ns(self, request: Request) -> int:
         timeout_ns = self.config.timeout_ns
-        if self.config.allow_timeout_override and request.deadline_ns < NEVER:
+        if self.config.allow_timeout_override and request.deadline_ns < NEVER_NS:
             timeout_ns = min(timeout_ns, request.deadline_ns - request.arrival_ns)
         return request.arrival_ns + timeout_ns
 

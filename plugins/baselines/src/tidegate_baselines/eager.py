@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from tidegate.api import NEVER, Commands, PolicyOptions, Profile, RequestArrived, Setup
+from tidegate.api import NEVER_NS, Commands, PolicyOptions, Profile, RequestArrived, Setup
 from tidegate.toolkit import ArrivalRate, BatchTarget, Gathered, RequestQueue
 from tidegate_baselines.early_drop import GATHERING, EarlyDrop
 
@@ -34,9 +34,9 @@ class Eager(EarlyDrop):
         self._targets: dict[tuple[str, str], BatchTarget] = {}
         """The sizes that batches should have, by model and shape: what can share batches."""
 
-    def successor(self, setup: Setup) -> Self:
+    def migrate(self, setup: Setup) -> Self:
         """The next one knows the rates of the models that it has, too."""
-        follower = super().successor(setup)
+        follower = super().migrate(setup)
         follower._targets = {kind: target for kind, target in self._targets.items() if kind[0] in follower.models}
         for target in follower._targets.values():
             target.forget()
@@ -54,11 +54,11 @@ class Eager(EarlyDrop):
 
     def rank(self, candidate: Gathered, profile: Profile) -> int:
         """The latest start of a candidate."""
-        return NEVER if candidate.due_ns == NEVER else candidate.due_ns - profile.planned_ns(candidate.rows)
+        return NEVER_NS if candidate.due_ns == NEVER_NS else candidate.due_ns - profile.planned_ns(candidate.rows)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards the rate of its model and shape, then queue it."""
-        if self._by_window and not self.arrives_anew(event.request):
+        if self._by_window and not self.is_readmitted(event.request):
             key = event.request.model, event.request.shape
             target = self._targets.get(key)
             if target is None:

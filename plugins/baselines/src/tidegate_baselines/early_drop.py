@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from typing import ClassVar
 
-from tidegate.api import NEVER, AnyCommand, Commands, Drop, Profile, SetTimer, Worker
+from tidegate.api import NEVER_NS, AnyCommand, Commands, Drop, Profile, SetTimer, Worker
 from tidegate.toolkit import Gathered, Gathering, QueueingPolicy, RequestQueue
 
 GATHERING = Gathering(reserve_ns=0)
@@ -63,7 +63,7 @@ class EarlyDrop(QueueingPolicy):
                 commands.extend(dropped)
             elif not self._grant(now_ns, queue, commands):
                 wake_ns = self.wake_ns(now_ns, queue, fastest)
-                if wake_ns < NEVER:
+                if wake_ns < NEVER_NS:
                     commands.append(SetTimer(queue.key, wake_ns))
                 return
 
@@ -76,7 +76,7 @@ class EarlyDrop(QueueingPolicy):
     def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
         """When to look at a queue again that no idle worker can serve: once its head is hopeless."""
         head = queue.head
-        return NEVER if head.deadline_ns == NEVER else head.deadline_ns - fastest.planned_ns(head.rows) + 1
+        return NEVER_NS if head.deadline_ns == NEVER_NS else head.deadline_ns - fastest.planned_ns(head.rows) + 1
 
     def _grant(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> bool:
         """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""

@@ -106,7 +106,7 @@ class Nexus(Policy):
     quantile = NormalDist().cdf(1.0)
     """Its authors' profiles are the mean and one standard deviation. Batches planned to take half of an SLO leave no
     room for more: where times varied by a tenth, the 99th percentile lost 5.0 % of the requests, and this 0.3 %."""
-    drops_in_time = "a request runs on the worker that it was routed to or nowhere, whoever else is idle"
+    early_drop_reason = "a request runs on the worker that it was routed to or nowhere, whoever else is idle"
 
     def __init__(self, setup: Setup, options: NexusOptions) -> None:
         super().__init__(setup, options)
@@ -122,10 +122,10 @@ class Nexus(Policy):
         self._observing_since_ns: int | None = None
         self._make_plan()
 
-    def successor(self, setup: Setup) -> Self:
+    def migrate(self, setup: Setup) -> Self:
         """The next one plans with what was observed, or observes on; where a model is new it begins to observe anew."""
-        follower = super().successor(setup)
-        follower.inherited = self.inherited | self._where.keys() | self._unrouted.keys()
+        follower = super().migrate(setup)
+        follower.readmitted_ids = self.readmitted_ids | self._where.keys() | self._unrouted.keys()
         if not self.options.rates and all(model in self._models for model in follower._models):
             follower._rates = {model: rate for model, rate in self._rates.items() if model in follower._models}
             follower._observed, follower._observing_since_ns = self._observed, self._observing_since_ns
@@ -135,7 +135,7 @@ class Nexus(Policy):
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Route it, and let its worker begin if it is idle."""
         request = event.request
-        if not self.arrives_anew(request) and not self._rates:
+        if not self.is_readmitted(request) and not self._rates:
             self._observe(event.now_ns, request)
         return self._accept(event.now_ns, request)
 

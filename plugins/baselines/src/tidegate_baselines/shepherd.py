@@ -11,7 +11,7 @@ from math import ceil
 from pydantic import Field
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     AnyCommand,
     BatchFailed,
     Commands,
@@ -63,7 +63,7 @@ class Shepherd(EarlyDrop):
 
     Options = ShepherdOptions
     options: ShepherdOptions
-    overlaps = False
+    supports_pipelined_dispatch = False
     """A batch that waits behind another could not make way for a third one."""
 
     def __init__(self, setup: Setup, options: ShepherdOptions) -> None:
@@ -169,7 +169,7 @@ class Shepherd(EarlyDrop):
         """The request that the published slip waits on: the youngest with a deadline, as long as it is not hopeless."""
         if not self.options.published:
             return None
-        youngest = next((request for request in reversed(list(queue)) if request.deadline_ns < NEVER), None)
+        youngest = next((request for request in reversed(list(queue)) if request.deadline_ns < NEVER_NS), None)
         return None if youngest is None or GATHERING.is_hopeless(youngest, fastest, now_ns) else youngest
 
     def _ended(self, worker_id: int) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     AnyCommand,
     Batch,
     CancelTimer,
@@ -88,8 +88,8 @@ class Triton(Policy):
     Options = TritonOptions
     options: TritonOptions
     best_effort = True
-    overlaps = True
-    drops_in_time = "what its queue is configured to refuse or to give up is dropped, whoever is idle, as in Triton"
+    supports_pipelined_dispatch = True
+    early_drop_reason = "what its queue is configured to refuse or to give up is dropped, whoever is idle, as in Triton"
 
     def __init__(self, setup: Setup, options: TritonOptions) -> None:
         super().__init__(setup, options)
@@ -193,7 +193,7 @@ class Triton(Policy):
                 wake_ns = min(wake_ns, begins_ns)
                 break
             commands.append(self._run(now_ns, batcher, worker))
-        commands.append(SetTimer(model, wake_ns) if wake_ns < NEVER else CancelTimer(model))
+        commands.append(SetTimer(model, wake_ns) if wake_ns < NEVER_NS else CancelTimer(model))
         return commands
 
     def _run(self, now_ns: int, batcher: DynamicBatcher, worker: Worker) -> Dispatch:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidegate.api import Document, PlanningError
+from tidegate.api import PlanningError, VersionedDocument
 from tidegate.documents import Device, DocumentError, InterferenceModel, Tenant, read_document
 
 Positive = Annotated[float, Field(gt=0, lt=1e9)]
@@ -48,7 +48,7 @@ class SharingTenant(_Part):
         return self.memory_mib + self.memory_per_row_mib * batch
 
 
-class ShareProblem(Document):
+class ShareProblem(VersionedDocument):
     """The document."""
 
     kind: Literal["share_problem"] = "share_problem"

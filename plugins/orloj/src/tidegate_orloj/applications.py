@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.api import NS_PER_MS, ExecutionTimes, Policy, Profile, Request
+from tidegate.api import NS_PER_MS, LatencyDistribution, Policy, Profile, Request
 from tidegate_orloj.batch_latency import (
     BatchLatency,
     Floats,
@@ -128,7 +128,7 @@ class Applications:
         self._given_b = b
         self._numbers: dict[str, int] = {}
         self._profiles: dict[str, Profile] = {}
-        self._times: dict[str, dict[int, ExecutionTimes]] = {}
+        self._times: dict[str, dict[int, LatencyDistribution]] = {}
         """What requests take alone, by kind of worker and number."""
         self._told: dict[tuple[str, int], int] = {}
         """How often that was told."""
@@ -158,7 +158,7 @@ class Applications:
         self._profiles[profile.kind] = profile
         self._forget()
 
-    def tell_times(self, times: ExecutionTimes) -> None:
+    def tell_times(self, times: LatencyDistribution) -> None:
         """What an application's requests take alone on a kind of worker. The empty name: those without one."""
         if times.app and times.app not in self._numbers:
             self._numbers[times.app] = len(self._numbers) + 1

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.api import NS_PER_MS, ExecutionTimes, Profile
+from tidegate.api import NS_PER_MS, LatencyDistribution, Profile
 
 Floats = NDArray[np.float64]
 Knots = tuple[Floats, Floats]
@@ -59,12 +59,12 @@ _NORMAL: Floats = np.array(
 )
 
 
-def law_of_times(times: ExecutionTimes) -> Law:
+def law_of_times(times: LatencyDistribution) -> Law:
     """The law of an application whose stand-alone times are known as a distribution."""
     return law_of_several([times], [1.0])
 
 
-def law_of_several(times: Sequence[ExecutionTimes], shares: Sequence[float]) -> Law:
+def law_of_several(times: Sequence[LatencyDistribution], shares: Sequence[float]) -> Law:
     """The law of applications that are taken for one. `shares`: how often each of them comes."""
     weights = np.asarray(shares) / sum(shares)
     fixed_ms = float(weights @ [each.fixed_ns for each in times]) / NS_PER_MS

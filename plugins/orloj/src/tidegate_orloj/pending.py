@@ -7,7 +7,7 @@ from math import exp
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.api import NEVER, NS_PER_MS, Model, QueueKey, Request
+from tidegate.api import NEVER_NS, NS_PER_MS, Model, QueueKey, Request
 from tidegate.toolkit import RequestQueue
 from tidegate_orloj.applications import Applications, Size
 from tidegate_orloj.batch_latency import Floats
@@ -67,7 +67,7 @@ class Pending(RequestQueue):
         """
         super().__init__(key, model)
         self.applications = applications
-        self.wake_ns = NEVER
+        self.wake_ns = NEVER_NS
         """When the next of its requests cannot be in time any more, as far as a timer is set."""
         self._steps = steps
         self._patience_ns = patience_ns
@@ -97,7 +97,7 @@ class Pending(RequestQueue):
 
     @property
     def due_ns(self) -> Ints:
-        """The last instant at which the answer to each is worth anything; NEVER: at any."""
+        """The last instant at which the answer to each is worth anything; NEVER_NS: at any."""
         return self._due_ns[: len(self)]
 
     @property
@@ -119,13 +119,13 @@ class Pending(RequestQueue):
         self._arrival_ns[place] = request.arrival_ns
         self._app[place] = self.applications.number_of(request)
         self._rows[place] = request.rows
-        if request.deadline_ns == NEVER:
+        if request.deadline_ns == NEVER_NS:
             self._steps_ns[:, place] = request.arrival_ns + self._patience_ns
-            self._due_ns[place] = NEVER
+            self._due_ns[place] = NEVER_NS
         else:
             given_ns = request.deadline_ns - request.arrival_ns
             for step, (multiple, _) in enumerate(self._steps):
-                self._steps_ns[step, place] = min(NEVER, request.arrival_ns + round(multiple * given_ns))
+                self._steps_ns[step, place] = min(NEVER_NS, request.arrival_ns + round(multiple * given_ns))
             self._due_ns[place] = self._steps_ns[-1, place]
         for lines in self._lines.values():
             lines.milestone_ms[place] = -np.inf
@@ -181,8 +181,8 @@ class Pending(RequestQueue):
         if len(past):
             self._update(lines, size.kind, past, now_ms)
         scores: Floats = lines.alpha[:, :count] * exp(curve.b * now_ms) + lines.beta[:, :count]
-        if self._due_ns[:count].max() == NEVER:
-            patient = (self._due_ns[:count] == NEVER) & (self._steps_ns[-1, :count] <= now_ns)
+        if self._due_ns[:count].max() == NEVER_NS:
+            patient = (self._due_ns[:count] == NEVER_NS) & (self._steps_ns[-1, :count] <= now_ns)
             scores[:, patient] = np.inf
         return scores
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, model_validator
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     AnyCommand,
     AnyEvent,
     Batch,
@@ -19,7 +19,7 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    ExecutionTimesUpdated,
+    LatencyDistributionUpdated,
     Model,
     PolicyOptions,
     ProfileUpdated,
@@ -112,7 +112,7 @@ class Orloj(QueueingPolicy[Pending]):
 
     def __init__(self, setup: Setup, options: OrlojOptions) -> None:
         super().__init__(setup, options)
-        self._times = {(times.model, times.kind, times.app): times for times in setup.execution_times}
+        self._times = {(times.model, times.kind, times.app): times for times in setup.latency_distributions}
         self._applications: dict[tuple[str, str], Applications] = {}
         self._budget = Budget()
         self._rows = {model.name: self._rows_of(model) for model in setup.models}
@@ -121,9 +121,9 @@ class Orloj(QueueingPolicy[Pending]):
         self._kinds: dict[str, list[str]] = {}
         """The kinds of the workers that host a model, as far as they were asked for."""
 
-    def successor(self, setup: Setup) -> Self:
+    def migrate(self, setup: Setup) -> Self:
         """The next one knows how often applications come, and the distributions that were told since."""
-        follower = super().successor(setup)
+        follower = super().migrate(setup)
         follower._times = {**self._times, **follower._times}
         for (model, shape), known in self._applications.items():
             if model in follower.models and any(profile.partition == model for profile in setup.profiles):
@@ -148,7 +148,7 @@ class Orloj(QueueingPolicy[Pending]):
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards its application's share, and let an idle worker run it."""
         request = event.request
-        is_new = not self.arrives_anew(request)
+        is_new = not self.is_readmitted(request)
         queue = self.enqueue(request)
         applications = queue.applications
         if is_new:
@@ -156,14 +156,14 @@ class Orloj(QueueingPolicy[Pending]):
         if self.idle.peek(request.model):
             return self.queue_changed(event.now_ns, queue)
         kinds = self._kinds_of(request.model)
-        if kinds and request.deadline_ns != NEVER:
+        if kinds and request.deadline_ns != NEVER_NS:
             last_ns = int(queue.due_ns[-1]) - applications.quickest_alone_ns(kinds, request)
             if last_ns < queue.wake_ns:
                 queue.wake_ns = last_ns
                 return [SetTimer(queue.key, max(event.now_ns, last_ns + 1))]
         return ()
 
-    def on_execution_times_updated(self, event: ExecutionTimesUpdated) -> Commands:
+    def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
         """Batches of the model take as these times say from now on."""
         times = event.times
         self._times[times.model, times.kind, times.app] = times
@@ -371,15 +371,15 @@ class Orloj(QueueingPolicy[Pending]):
 
     def _wake(self, queue: Pending) -> Commands:
         """Set the timer for when the next of what waits is hopeless."""
-        last_ns = NEVER
+        last_ns = NEVER_NS
         if queue and self._kinds_of(queue.model.name):
-            dated = queue.due_ns < NEVER
+            dated = queue.due_ns < NEVER_NS
             if dated.any():
                 last_ns = int(self._last_starts_ns(queue)[dated].min())
         if last_ns == queue.wake_ns:
             return ()
         queue.wake_ns = last_ns
-        return [CancelTimer(queue.key) if last_ns == NEVER else SetTimer(queue.key, last_ns + 1)]
+        return [CancelTimer(queue.key) if last_ns == NEVER_NS else SetTimer(queue.key, last_ns + 1)]
 
     # Books ----------------------------------------------------------------------------------------------------------
 

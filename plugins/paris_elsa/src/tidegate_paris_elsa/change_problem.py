@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tidegate.api import Document
+from tidegate.api import VersionedDocument
 from tidegate.documents import Layout, read_document
 from tidegate_paris_elsa.problem import MigProblem
 
 Seconds = Annotated[float, Field(ge=0, lt=1e9)]
 
 
-class ReconfigurationProblem(Document):
+class ReconfigurationProblem(VersionedDocument):
     """The document."""
 
     kind: Literal["mig_reconfiguration_problem"] = "mig_reconfiguration_problem"

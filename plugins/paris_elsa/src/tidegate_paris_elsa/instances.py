@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidegate.api.device import Device, Mig, Mps, Slice, Whole, mig_instance
+from tidegate.api.device import Device, Mig, Mps, Slice, WholeDevice, mig_instance
 from tidegate.documents import Layout, LayoutPartition, LayoutWorker
 
-Instance = Mig | Whole
+Instance = Mig | WholeDevice
 """A MIG instance, or a device that is not cut."""
 
 
@@ -49,7 +49,7 @@ def gpus_of(layout: Layout) -> dict[Device, dict[Instance, tuple[LayoutWorker, .
     """The workers of every instance of every device, those with MPS shares of it included, sorted by their seats."""
     found: defaultdict[Device, defaultdict[Instance, list[LayoutWorker]]] = defaultdict(lambda: defaultdict(list))
     for worker in layout.workers:
-        found[worker.device][mig_instance(worker.slice) or Whole()].append(worker)
+        found[worker.device][mig_instance(worker.slice) or WholeDevice()].append(worker)
     return {
         device: {part: tuple(sorted(mine, key=seat_of)) for part, mine in instances.items()}
         for device, instances in found.items()

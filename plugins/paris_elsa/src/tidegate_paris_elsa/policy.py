@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pydantic import Field
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     Batch,
     Commands,
     Dispatch,
@@ -54,7 +54,7 @@ class Elsa(Policy):
     Options = ElsaOptions
     options: ElsaOptions
     best_effort = True
-    overlaps = True
+    supports_pipelined_dispatch = True
 
     def __init__(self, setup: Setup, options: ElsaOptions) -> None:
         super().__init__(setup, options)
@@ -142,8 +142,8 @@ class Elsa(Policy):
     def _choose(self, now_ns: int, request: Request) -> Line | None:
         """The line that a request joins; None where no worker hosts its model."""
         alpha, beta = self.options.alpha, self.options.beta
-        dated, left_ns = request.deadline_ns != NEVER, request.deadline_ns - now_ns
-        earliest_ns, quickest = NEVER, None
+        dated, left_ns = request.deadline_ns != NEVER_NS, request.deadline_ns - now_ns
+        earliest_ns, quickest = NEVER_NS, None
         for pool in self._pools_of(request.model):
             if (found := pool.least_wait(now_ns)) is None:
                 continue

@@ -2,7 +2,7 @@
 
 from heapq import heappop, heappush
 
-from tidegate.api import NEVER, Worker
+from tidegate.api import NEVER_NS, Worker
 from tidegate_paris_elsa.tournament import Tournament
 from tidegate_paris_elsa.worker_queue import Line
 
@@ -53,7 +53,7 @@ class Pool:
         """A worker is gone."""
         place = line.place
         self._lines[place] = None
-        self._done[place] = self._idle[place] = self._late[place] = NEVER
+        self._done[place] = self._idle[place] = self._late[place] = NEVER_NS
         self.stuck.pop(line, None)
         heappush(self._free, place)
         self.count -= 1
@@ -62,9 +62,9 @@ class Pool:
         """What a worker runs, or what waits for it, is something else."""
         place = line.place
         runs, idles = line.ends_ns > now_ns, line.ready
-        self._done[place] = line.ends_ns + line.queued_ns if runs else NEVER
-        self._idle[place] = 0 if idles and not runs else NEVER
-        self._late[place] = NEVER if idles or runs else line.queued_ns - line.ends_ns
+        self._done[place] = line.ends_ns + line.queued_ns if runs else NEVER_NS
+        self._idle[place] = 0 if idles and not runs else NEVER_NS
+        self._late[place] = NEVER_NS if idles or runs else line.queued_ns - line.ends_ns
         if runs and self._ends_ns[place] != line.ends_ns:
             self._ends_ns[place] = line.ends_ns
             heappush(self._running, (line.ends_ns, place))

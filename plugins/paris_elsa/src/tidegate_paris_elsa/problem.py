@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidegate.api import Document, PlanningError
+from tidegate.api import PlanningError, VersionedDocument
 from tidegate.documents import (
     MIG_GEOMETRIES,
     MigGeometry,
@@ -150,7 +150,7 @@ def _slowest(kind: str, profiles: Sequence[ModelProfile]) -> SliceProfile | None
     return SliceProfile(kind=kind, rows=tuple(rows), latency_ms=latency_ms) if rows else None
 
 
-class MigProblem(Document):
+class MigProblem(VersionedDocument):
     """The document."""
 
     kind: Literal["mig_problem"] = "mig_problem"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import inf
 
 from tidegate.api import Profile, Worker
-from tidegate.documents import Mig, Mps, Whole
+from tidegate.documents import Mig, Mps, WholeDevice
 
 _COMPUTE_SLICES = re.compile(r"(\d+)[cg]\.")
 """The first number of `3g.40gb`; of `1c.3g.40gb` too, which is one of the three of such an instance."""
@@ -38,5 +38,5 @@ def _size(worker: Worker) -> tuple[str, float]:
             return ("g", float(found[1])) if found else ("?", 0.0)
         case Mps(percent=percent, instance=instance):
             return f"% of {instance.profile}" if instance else "%", float(percent)
-        case Whole():
+        case WholeDevice():
             return "", inf

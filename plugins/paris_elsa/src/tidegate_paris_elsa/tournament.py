@@ -1,25 +1,25 @@
 """Numbers by place, of which the smallest, and the first that is small enough, are found in logarithmic time."""
 
-from tidegate.api import NEVER
+from tidegate.api import NEVER_NS
 
 
 class Tournament:
-    """A number for each place 0, 1, 2, ...; NEVER where none was set. Setting and finding take O(log places)."""
+    """A number for each place 0, 1, 2, ...; NEVER_NS where none was set. Setting and finding take O(log places)."""
 
     __slots__ = ("_least", "_size")
 
     def __init__(self) -> None:
         self._size = 1
-        self._least = [NEVER, NEVER]
+        self._least = [NEVER_NS, NEVER_NS]
         """A binary tree in an array: the root at 1, below node n the nodes 2n and 2n + 1, the places at the bottom."""
 
     @property
     def least(self) -> int:
-        """The smallest number; NEVER where none is set."""
+        """The smallest number; NEVER_NS where none is set."""
         return self._least[1]
 
     def __setitem__(self, place: int, number: int) -> None:
-        """Set the number of a place; NEVER: it has none."""
+        """Set the number of a place; NEVER_NS: it has none."""
         while place >= self._size:
             self._grow()
         least, node = self._least, self._size + place
@@ -34,7 +34,7 @@ class Tournament:
             least[node] = number
 
     def first_within(self, limit: int) -> int | None:
-        """The first place whose number is not above a limit below NEVER; None where there is none."""
+        """The first place whose number is not above a limit below NEVER_NS; None where there is none."""
         least, node = self._least, 1
         if least[1] > limit:
             return None
@@ -47,6 +47,6 @@ class Tournament:
     def _grow(self) -> None:
         bottom = self._least[self._size :]
         self._size *= 2
-        self._least = [NEVER] * self._size + bottom + [NEVER] * len(bottom)
+        self._least = [NEVER_NS] * self._size + bottom + [NEVER_NS] * len(bottom)
         for node in range(self._size - 1, 0, -1):
             self._least[node] = min(self._least[2 * node], self._least[2 * node + 1])

@@ -13,7 +13,7 @@ from tidegate.documents import (
     LayoutWorker,
     Mps,
     Slice,
-    Whole,
+    WholeDevice,
 )
 from tidegate_ppipe.plan import PlannedPartition, PlannedPipeline, PpipePlan
 from tidegate_ppipe.problem import PlannedModel, PpipeProblem
@@ -89,7 +89,7 @@ class _Places:
 
 def _slice(share: int) -> Slice:
     """One of so many equal shares of a GPU."""
-    return Whole() if share == 1 else Mps(max(1, 100 // share))
+    return WholeDevice() if share == 1 else Mps(max(1, 100 // share))
 
 
 def _check_end(model: PlannedModel, number: int, pipeline: PlannedPipeline) -> None:

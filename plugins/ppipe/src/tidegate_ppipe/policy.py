@@ -22,7 +22,7 @@ from tidegate.api import (
     Setup,
     StageFinished,
     TimerFired,
-    WakeSlackUpdated,
+    TimerLatencyUpdated,
     WorkerJoined,
     WorkerLost,
     WorkerReady,
@@ -75,7 +75,9 @@ class Ppipe(Policy):
     awaits_ready = False
     quantile = 0.84
     """Quantile of a normal distribution: what is planned is what is expected and a standard deviation of each stage."""
-    drops_in_time = "a head that leaves time for fewer rows than the load needs goes, where others wait (Algorithm 1)"
+    early_drop_reason = (
+        "a head that leaves time for fewer rows than the load needs goes, where others wait (Algorithm 1)"
+    )
     knows_network: ClassVar[bool] = True
     """False: plans as if what goes from stage to stage took no time."""
 
@@ -86,7 +88,9 @@ class Ppipe(Policy):
         self._routes = {model.name: Routes(model, self.route) for model in setup.models}
         sizing = Sizing(self.resources, reserve_ns=ms_to_ns(options.reserve_ms), least_part=options.least_part)
         as_needed = options.gathering == "needed"
-        self._waiting = Waiting(self._routes, sizing, self._dispatch, as_needed=as_needed, slack_ns=setup.wake_slack_ns)
+        self._waiting = Waiting(
+            self._routes, sizing, self._dispatch, as_needed=as_needed, slack_ns=setup.timer_latency_ns
+        )
         self._corrections = Corrections(self.resources, self._serve)
         self._models_of: dict[str, list[str]] = {}
         """The models whose pipelines a partition begins, by its name."""
@@ -95,11 +99,11 @@ class Ppipe(Policy):
                 self._models_of.setdefault(partition, []).append(model.name)
         self._measure()
 
-    def successor(self, setup: Setup) -> Self:
+    def migrate(self, setup: Setup) -> Self:
         """The next one knows the rates of the models that it has, too."""
-        follower = super().successor(setup)
+        follower = super().migrate(setup)
         follower._waiting.follow(self._waiting)
-        follower.inherited = self.inherited | self._waiting.request_ids
+        follower.readmitted_ids = self.readmitted_ids | self._waiting.request_ids
         return follower
 
     def route(self, pipeline: Pipeline) -> Route:
@@ -114,7 +118,7 @@ class Ppipe(Policy):
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Look for a path for what waits, unless the batch that the request joins gathers on."""
-        return self._waiting.push(event.now_ns, event.request, anew=self.arrives_anew(event.request))
+        return self._waiting.push(event.now_ns, event.request, anew=self.is_readmitted(event.request))
 
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
         """Look at the queue anew: the batch that the request would have joined may have time to gather."""
@@ -165,9 +169,9 @@ class Ppipe(Policy):
                 commands += self._waiting.decide(event.now_ns, self._waiting.of([model]))
         return commands
 
-    def on_wake_slack_updated(self, event: WakeSlackUpdated) -> Commands:
+    def on_timer_latency_updated(self, event: TimerLatencyUpdated) -> Commands:
         """Look at all that gathers: its last moments have moved."""
-        self._waiting.slack_ns = event.wake_slack_ns
+        self._waiting.slack_ns = event.timer_latency_ns
         return self._waiting.decide(event.now_ns, self._waiting.gathering)
 
     # Batches -----------------------------------------------------------------------------------------------------

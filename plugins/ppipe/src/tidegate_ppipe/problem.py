@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidegate.api import Document
+from tidegate.api import VersionedDocument
 from tidegate.documents import BlockProfile, read_document
 
 Positive = Annotated[float, Field(gt=0, lt=1e12)]
@@ -52,7 +52,7 @@ WHOLE_MARGIN = 0.1
 """Whole models waste what they keep free beyond this (docs/results/ppipe.md); the paper has one margin for all."""
 
 
-class PpipeProblem(Document):
+class PpipeProblem(VersionedDocument):
     """The document."""
 
     kind: Literal["ppipe_problem"] = "ppipe_problem"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from typing import TYPE_CHECKING
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     AnyCommand,
     CancelTimer,
     Commands,
@@ -39,11 +39,11 @@ class Queue(RequestQueue):
         super().__init__(key, model)
         self.waits_for_rows = 0
         """There is nothing to decide before so many rows wait, or the timer fires; 0: there is."""
-        self.due_ns = NEVER
+        self.due_ns = NEVER_NS
         """The instant by which all that waits has to be done with what is planned."""
         self.budget = 1.0
         """The part of a request's time that this is."""
-        self.wake_ns = NEVER
+        self.wake_ns = NEVER_NS
         """When the timer fires."""
         self.wake_rows = 0
         """How many rows waited when that was decided."""
@@ -93,7 +93,7 @@ class Waiting:
     @property
     def gathering(self) -> list[Queue]:
         """The queues that have a last moment."""
-        return [queue for queue in self.of(self._queues) if queue.wake_ns != NEVER]
+        return [queue for queue in self.of(self._queues) if queue.wake_ns != NEVER_NS]
 
     def push(self, now_ns: int, request: Request, *, anew: bool) -> Commands:
         """One more waits: look for a path, unless the batch that it joins gathers on.
@@ -138,8 +138,8 @@ class Waiting:
     def _decide(self, now_ns: int, queue: Queue) -> Iterator[AnyCommand]:
         """Algorithm 1: dispatch what can and must leave, drop what cannot be in time, else wait."""
         routes = self._routes[queue.model.name]
-        was_waiting = queue.wake_ns != NEVER
-        queue.waits_for_rows, queue.wake_ns = 0, NEVER  # what it waited for
+        was_waiting = queue.wake_ns != NEVER_NS
+        queue.waits_for_rows, queue.wake_ns = 0, NEVER_NS  # what it waited for
         while queue:
             found = self._sizing.best(now_ns, queue, routes)
             if found is None and not routes.take(queue.head.rows):
@@ -154,7 +154,7 @@ class Waiting:
                 queue.waits_for_rows, queue.wake_ns = WHATEVER_COMES, now_ns + early_ns
                 break  # it would only wait further on, and cannot grow there
             yield self._dispatch(now_ns, queue, found, self._take(queue, found.count))
-        if queue.wake_ns != NEVER:
+        if queue.wake_ns != NEVER_NS:
             yield SetTimer(queue.key, queue.wake_ns)
         elif was_waiting:
             yield CancelTimer(queue.key)
@@ -164,7 +164,12 @@ class Waiting:
 
     def _gathers(self, now_ns: int, queue: Queue, found: Found) -> bool:
         """Whether all that wait may go on waiting for others; if so, until when."""
-        if found.count < len(queue) or found.rows == found.size or found.due_ns == NEVER or not queue.head.deferrable:
+        if (
+            found.count < len(queue)
+            or found.rows == found.size
+            or found.due_ns == NEVER_NS
+            or not queue.head.deferrable
+        ):
             return False
         routes = self._routes[queue.model.name]
         if self._as_needed and routes.is_light and found.rows >= routes.needed_rows():

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from math import inf
 
-from tidegate.api import NEVER, Network, Profile, ProfileKey, Worker
+from tidegate.api import NEVER_NS, Network, Profile, ProfileKey, Worker
 from tidegate_ppipe.pool_state import Node, Place, Pool
 from tidegate_ppipe.reservations import Interval, earliest_joint_fit
 from tidegate_ppipe.routes import IN_TIME_DEVIATIONS, Flight, Path, Stop, margin_ns
@@ -205,7 +205,7 @@ class Resources:
             transfer_ns = self._network.transfer_ns(sender.partition, rows)
             sent_ns = sender.place.node.uplink.earliest_fit(ready_ns, transfer_ns) if transfer_ns else ready_ns
         best: Stop | None = None
-        best_end_ns = NEVER
+        best_end_ns = NEVER_NS
         for pool in self._pools_of.get(partition, ()):
             profile = self._profiles[partition, pool.kind, shape]
             duration_ns = profile.planned_ns(rows)

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from tidegate.api import NEVER, Request
+from tidegate.api import NEVER_NS, Request
 from tidegate.toolkit import RequestQueue
 from tidegate_ppipe.pipelines import Route, Routes
 from tidegate_ppipe.resources import Resources
@@ -57,8 +57,8 @@ class Sizing:
 
     def due_ns(self, request: Request, budget: float) -> int:
         """When a request has to be done with the part of a pipeline that has this part of its time."""
-        if request.deadline_ns == NEVER:
-            return NEVER
+        if request.deadline_ns == NEVER_NS:
+            return NEVER_NS
         left_ns = request.deadline_ns - self._reserve_ns - request.arrival_ns
         return request.arrival_ns + (left_ns if budget == 1 else round(left_ns * budget))
 
@@ -80,10 +80,10 @@ class Sizing:
         work_ns, size = route.work_ns(queue.shape, self._resources), max(route.merged_rows, queue.head.rows)
         while size >= queue.head.rows:
             count, rows, due_ns = self._prefix(queue, route, size)
-            if due_ns != NEVER and work_ns[size - 1] > due_ns - now_ns:
+            if due_ns != NEVER_NS and work_ns[size - 1] > due_ns - now_ns:
                 size = bisect_right(work_ns, due_ns - now_ns)
                 continue
-            may_grow = count == len(queue) and due_ns != NEVER and queue.head.deferrable
+            may_grow = count == len(queue) and due_ns != NEVER_NS and queue.head.deferrable
             wanted = size if may_grow else rows
             path = self._probe(now_ns, route, wanted, queue.shape)
             late_ns = path.promised_ns + self._kept_ns(now_ns, queue.head, route, path) - due_ns
@@ -111,7 +111,7 @@ class Sizing:
     def _prefix(self, queue: RequestQueue, route: Route, most_rows: int) -> tuple[int, int, int]:
         """The oldest requests of at most so many rows: how many, their rows, their earliest deadline."""
         count = rows = 0
-        due_ns = NEVER
+        due_ns = NEVER_NS
         for request in queue:
             if rows + request.rows > most_rows:
                 break

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
-from tidegate.api import ExecutionTimes, Profile, Request
+from tidegate.api import LatencyDistribution, Profile, Request
 from tidegate_symphony.latency_bounds import Promises
 
 MOST_GROUPS = 8
@@ -38,7 +38,7 @@ class Applications:
     """The applications of one model of which it is known how long their requests run alone."""
 
     def __init__(self) -> None:
-        self._times: dict[tuple[str, str], ExecutionTimes] = {}
+        self._times: dict[tuple[str, str], LatencyDistribution] = {}
         """The distributions by (kind of worker, application)."""
         self._counts: dict[str, float] = {}
         """How often each comes, never 0: what never came yet may. Old requests weigh ever less."""
@@ -48,7 +48,7 @@ class Applications:
         self._mixed: dict[tuple[str, str, int], tuple[tuple[Profile, frozenset[str] | None], ...]] = {}
         """The groups by (kind of worker, shape, largest batch), until a distribution or a share has moved."""
 
-    def tell(self, times: ExecutionTimes) -> None:
+    def tell(self, times: LatencyDistribution) -> None:
         """What an application's requests take alone on a kind of worker."""
         self._times[times.kind, times.app] = times
         self._counts.setdefault(times.app, 1.0)
@@ -83,7 +83,7 @@ class Applications:
             if mixed and mixed[-1][0].expected_ns(max_rows) < DIFFERENT * mixed[0][0].expected_ns(max_rows):
                 mixed = ()
             self._mixed[key] = mixed
-        least = profile.at_least()
+        least = profile.lower_bound()
         return tuple(Alike(Promises.of(Profile.slowest((each, least)), quantile), apps) for each, apps in mixed)
 
     def _mix(self, profile: Profile, max_rows: int, quantile: float) -> Iterable[tuple[Profile, frozenset[str] | None]]:
@@ -97,7 +97,7 @@ class Applications:
             among = ranked[:last]
             apps = None if last == len(ranked) else frozenset(times.app for times in among)
             like, points = profile.up_to(max_rows), min(256, MOST_POINTS // len(lasts))
-            yield ExecutionTimes.profile_of_batches(among, self._shares, like, quantile, most_points=points), apps
+            yield LatencyDistribution.profile_of_batches(among, self._shares, like, quantile, most_points=points), apps
 
     def _take_stock(self) -> None:
         total = sum(self._counts.values())

@@ -31,8 +31,8 @@ class Promises:
         """`quantile`: of a batch's time, that the profile plans with."""
         rows = profile.max_rows
         scatters = profile.planned_ns(rows) > (1 + HARDLY) * profile.expected_ns(rows)
-        less_sure = [profile.with_margin(share) for share in LESS_SURE] if scatters else ()
-        return cls(profile, less_sure, profile.at_least(), NormalDist().inv_cdf(quantile))
+        less_sure = [profile.with_margin_fraction(share) for share in LESS_SURE] if scatters else ()
+        return cls(profile, less_sure, profile.lower_bound(), NormalDist().inv_cdf(quantile))
 
     def in_time(self, rows: int, left_ns: Sequence[tuple[float, int]]) -> float:
         """How many requests of a batch of `rows` will be in time, on average, as if times were distributed normally.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from tidegate.api import NEVER, Model, Profile, QueueKey, Request
+from tidegate.api import NEVER_NS, Model, Profile, QueueKey, Request
 from tidegate.toolkit import ArrivalRate, BatchTarget, Gathered, Gathering, RequestQueue
 from tidegate_symphony.applications import Alike
 from tidegate_symphony.batch_selection import Chosen, choose
@@ -29,12 +29,12 @@ class Candidate:
     """How many requests it has, from there on."""
     rows: int
     due_ns: int
-    """The earliest deadline among them, less the reserve; NEVER where none has one."""
+    """The earliest deadline among them, less the reserve; NEVER_NS where none has one."""
     exec_ns: int = 0
     """Dispatch no earlier: until then one more request could still join (the frontrun moment, or now)."""
     frontrun_ns: int = 0
     """From then on it no longer leaves room for others (`room`): no request could join it in time."""
-    latest_ns: int = NEVER
+    latest_ns: int = NEVER_NS
     """Dispatch no later: a start after this breaks the earliest deadline."""
     in_time: bool = True
     """Whether it is expected to be in time; else it is tried, where nobody else wants the worker."""
@@ -140,7 +140,7 @@ class ModelThread(RequestQueue):
         """
         count = 0
         for request in self:
-            if now_ns + outlook.profile.least_ns(request.rows) <= self._gathering.due_ns(request):
+            if now_ns + outlook.profile.lower_bound_ns(request.rows) <= self._gathering.due_ns(request):
                 break
             count += 1
         return count
@@ -225,17 +225,17 @@ class ModelThread(RequestQueue):
     def _time(self, candidate: Candidate, now_ns: int, enough_rows: float) -> None:
         profile = candidate.chosen.promises.profile if candidate.chosen else self.outlook.profile
         rows, due_ns, planned_ns = candidate.rows, candidate.due_ns, profile.planned_ns
-        candidate.exec_ns, candidate.latest_ns = now_ns, NEVER
+        candidate.exec_ns, candidate.latest_ns = now_ns, NEVER_NS
         joined_rows = rows + self.rate.least_rows
         is_full = candidate.full or joined_rows > self.outlook.most_rows
         candidate.frontrun_ns = self.head.arrival_ns + self._usual_ns
-        if due_ns != NEVER:
+        if due_ns != NEVER_NS:
             candidate.latest_ns = due_ns - planned_ns(rows)
             if candidate.latest_ns < now_ns:
                 candidate.latest_ns = due_ns - profile.expected_ns(rows)
             candidate.in_time = candidate.latest_ns >= now_ns
             if not candidate.in_time:
-                candidate.latest_ns = due_ns - profile.least_ns(rows)
+                candidate.latest_ns = due_ns - profile.lower_bound_ns(rows)
             frontrun_ns = due_ns - planned_ns(rows if is_full else joined_rows) - self.slack_ns
             candidate.frontrun_ns = min(frontrun_ns, self._came_ns + LONGEST_PAUSE_NS)
             waits = self.model.slo_ns is not None and rows < enough_rows and not is_full

@@ -7,12 +7,12 @@ from typing import Literal, Self
 from pydantic import Field
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     AnyCommand,
     CancelTimer,
     Commands,
     Drop,
-    ExecutionTimesUpdated,
+    LatencyDistributionUpdated,
     Model,
     PolicyOptions,
     Profile,
@@ -23,7 +23,7 @@ from tidegate.api import (
     SetTimer,
     Setup,
     StageFinished,
-    WakeSlackUpdated,
+    TimerLatencyUpdated,
     Worker,
     WorkerJoined,
     WorkerLost,
@@ -42,7 +42,7 @@ from tidegate_symphony.rank_thread import ReadyCandidates
 from tidegate_symphony.required_batch_size import BatchNeed
 from tidegate_symphony.worker_headroom import Room
 
-TRIED_NS = NEVER // 4
+TRIED_NS = NEVER_NS // 4
 """What can only be tried is ranked so much later than what may be promised, and before what has no deadline."""
 
 
@@ -94,7 +94,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._chooses = self._by_window and self._adapts
         self._contention = options.contention
         self._consolidates = options.consolidate
-        self._slack_ns = setup.wake_slack_ns
+        self._slack_ns = setup.timer_latency_ns
         self._loads: dict[Kind, KindLoad] = {}
         """What has arrived, by model and shape: what takes equally long and can share batches."""
         self._needs: dict[str, BatchNeed] = {}
@@ -103,7 +103,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         """What kinds of workers promise, as far as it was asked for; made anew of a profile that has changed."""
         self._applications: dict[str, Applications] = {}
         """The applications that are known, by model."""
-        for times in setup.execution_times:
+        for times in setup.latency_distributions:
             self._applications.setdefault(times.model, Applications()).tell(times)
         self._moved: set[str] = set()
         """The models of which something else is known of applications than candidates were gathered by."""
@@ -112,9 +112,9 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._ready = ReadyCandidates()
         self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.tolerated_loss)
 
-    def successor(self, setup: Setup) -> Self:
+    def migrate(self, setup: Setup) -> Self:
         """The next one knows the rates of the models that it has, too, and what it would have advised."""
-        follower = super().successor(setup)
+        follower = super().migrate(setup)
         follower._loads = {
             kind: KindLoad.of(load.rate, needed_rows=load.needed_rows)
             for kind, load in self._loads.items()
@@ -138,7 +138,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         if load is None:
             load = self._begin_load((request.model, request.shape), now_ns)
         rate_of_key = load.rate_of_key(queue_key(request, self.models[request.model])[2], now_ns)
-        if not self.arrives_anew(request):
+        if not self.is_readmitted(request):
             self._autoscaler.arrived()
             if load.outlook is None or now_ns + load.outlook.profile.planned_ns(1) <= request.deadline_ns:
                 # What is too late as it comes asks for no batch.
@@ -208,11 +208,11 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._autoscaler.ran(event.ended_ns - event.started_ns)
         return self._autoscaler.advice(event.now_ns, self.idle.count())
 
-    def on_wake_slack_updated(self, event: WakeSlackUpdated) -> Commands:
+    def on_timer_latency_updated(self, event: TimerLatencyUpdated) -> Commands:
         """The moments of all candidates have moved."""
-        self._slack_ns = event.wake_slack_ns
+        self._slack_ns = event.timer_latency_ns
         for thread in self.queues.values():
-            thread.slack_ns = event.wake_slack_ns
+            thread.slack_ns = event.timer_latency_ns
         return [
             command for thread in list(self.queues.values()) for command in self.queue_changed(event.now_ns, thread)
         ]
@@ -234,7 +234,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._outlook((event.profile.partition, event.profile.shape))
         return commands
 
-    def on_execution_times_updated(self, event: ExecutionTimesUpdated) -> Commands:
+    def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
         """Batches of an application take otherwise: those of many may be told one after the other."""
         self._applications.setdefault(event.times.model, Applications()).tell(event.times)
         self._moved.add(event.times.model)
@@ -276,7 +276,7 @@ class Symphony(QueueingPolicy[ModelThread]):
             return (SetTimer(thread.key, min(candidate.frontrun_ns, candidate.latest_ns + 1)),)
         if not is_new:
             return ()
-        expires = candidate.latest_ns < NEVER
+        expires = candidate.latest_ns < NEVER_NS
         return (SetTimer(thread.key, candidate.latest_ns + 1) if expires else CancelTimer(thread.key),)
 
     def _rooms(self, thread: ModelThread) -> Sequence[Room]:
@@ -415,7 +415,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         if load is None:
             return None
         if load.outlook is None and (fastest := self.fastest_profile(model, shape)):
-            most_rows = min(self.models[model].merged_rows, fastest.worthwhile_rows)
+            most_rows = min(self.models[model].merged_rows, fastest.efficient_batch_rows)
             promises, workers = self._promises_of(fastest), self.idle.count_hosting(model)
             load.outlook = Outlook(promises, workers, fastest.fixed_cost_ns, most_rows, self.models[model].slo_ns)
             if self._chooses and len(self.idle.kinds_hosting(model)) == 1:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidegate.api import Document
+from tidegate.api import VersionedDocument
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -29,7 +29,7 @@ class PlannedModel(BaseModel):
         return self.move_cost[subcluster] if isinstance(self.move_cost, tuple) else self.move_cost
 
 
-class SubclusterProblem(Document):
+class SubclusterProblem(VersionedDocument):
     """Models to be parted among sub-clusters."""
 
     kind: Literal["subclusters"] = "subclusters"

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     AnyCommand,
     Commands,
     Dispatch,
@@ -48,7 +48,7 @@ class Template(QueueingPolicy):
             elif dispatch := self._dispatch_in_time(now_ns, queue):
                 commands.append(dispatch)
             else:  # it waits: for `worker_freed`, or until its oldest request has to be dropped
-                return commands if latest_ns == NEVER else [*commands, SetTimer(queue.key, latest_ns + 1)]
+                return commands if latest_ns == NEVER_NS else [*commands, SetTimer(queue.key, latest_ns + 1)]
         return commands
 
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
@@ -72,7 +72,7 @@ class Template(QueueingPolicy):
         if not latencies_ns:
             return None
         due_ns = self._gathering.due_ns(head)
-        return due_ns if due_ns == NEVER else due_ns - min(latencies_ns)
+        return due_ns if due_ns == NEVER_NS else due_ns - min(latencies_ns)
 
     def _dispatch_in_time(self, now_ns: int, queue: RequestQueue) -> Dispatch | None:
         """Run the longest batch, the oldest request in it, on the first idle worker on which it is in time."""

@@ -303,7 +303,7 @@ def _actuator(
     choice, (decider, layout) = config.controller, controller
     assert choice is not None, "there is a controller"
     loop = ControlLoop(decider, choice, layout, engine.reducer.open.values, now_ns=time.monotonic_ns())
-    engine.reducer.tell(loop.monitor)
+    engine.reducer.add_listener(loop.monitor)
     return Actuator(loop, tritons, processes, choice.start_limit_s)
 
 
@@ -335,7 +335,7 @@ def _setup(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Setu
         workers=tuple(catalog.workers),
         profiles=starting_profiles(catalog, measured),
         seed=config.seed,
-        wake_slack_ns=WAKE_SLACK_NS,
+        timer_latency_ns=WAKE_SLACK_NS,
         network=catalog.network,
         patience_ns=round(config.limits.patience_s * 1e9),
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from tidegate.api import Document
+from tidegate.api import VersionedDocument
 from tidegate.documents import RUN_FOLDER, STATE_FILE, DocumentError, read_document, write_document
 from tidegate_proxy.deployed.folder import DeploymentError
 
@@ -46,7 +46,7 @@ class RunningPart(BaseModel):
     """Where frontends find a shard, `shard`; where clients find a frontend, `grpc`, `http` and `metrics`."""
 
 
-class RunningState(Document):
+class RunningState(VersionedDocument):
     """All that was started; addresses are those that clients use."""
 
     pid: int

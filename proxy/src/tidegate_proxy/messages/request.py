@@ -16,7 +16,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from tidegate.api import NEVER, Model, ms_to_ns
+from tidegate.api import NEVER_NS, Model, ms_to_ns
 from tidegate.documents import shape_text
 from tidegate_proxy.base.labels import FrequentLabels, digest, label, may_be_secret
 from tidegate_proxy.base.outcome import Outcome, RequestFailed
@@ -54,7 +54,7 @@ class Due(NamedTuple):
     """When the answer to a request is wanted."""
 
     deadline_ns: int
-    """The instant by which it must be answered, not before it arrives; NEVER when nothing limits it."""
+    """The instant by which it must be answered, not before it arrives; NEVER_NS when nothing limits it."""
     late_until_ns: int
     """The instant up to which an answer is wanted that is late; 0: it is not."""
 
@@ -68,7 +68,7 @@ def due(
     has Tidegate heed it.
     """
     slo_ns = times.slo_ns if times.slo_ns is not None or model is None else model.slo_ns
-    limit_ns = NEVER
+    limit_ns = NEVER_NS
     if times.timeout_ns is not None and (heeds_timeout or slo_ns is not None):
         limit_ns = now_ns + times.timeout_ns
     limit_ns = min(limit_ns, end_of_call_ns(now_ns, grpc_remaining_s))
@@ -80,9 +80,9 @@ def due(
 
 
 def end_of_call_ns(now_ns: int, grpc_remaining_s: float | None) -> int:
-    """The instant at which a client's call ends by its own deadline; NEVER when it has none."""
+    """The instant at which a client's call ends by its own deadline; NEVER_NS when it has none."""
     if grpc_remaining_s is None or grpc_remaining_s >= 1e9:  # so much is grpc's way to say "none"
-        return NEVER
+        return NEVER_NS
     return now_ns + round(grpc_remaining_s * 1e9)
 
 

@@ -14,19 +14,19 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from tidegate.api import NEVER, Advise, Batch, Request, Setup, Worker, WorkerJoined, WorkerLost, ms_to_ns
+from tidegate.api import NEVER_NS, Advise, Batch, Request, Setup, Worker, WorkerJoined, WorkerLost, ms_to_ns
 from tidegate.observation import (
     AnyEffect,
     AnyStimulus,
     ChangeProgressed,
     EngineRestarted,
     ObserverRemoved,
-    PlanChanged,
+    OutcomeListener,
     PolicyReplaced,
     PolicyRestored,
-    Reader,
     Reducer,
     StartStage,
+    TopologyChanged,
 )
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.messages.padding import Padded
@@ -181,7 +181,7 @@ LATENCY_BOUNDS_NS = tuple(
 """Upper ends of the classes of queue times and latencies; dense where SLOs are."""
 SLACK_BOUNDS_NS = tuple(map(ms_to_ns, (0, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 100, 200, 500, 1000, 5000)))
 """Upper ends of the classes of slack; what is below zero is late as planned."""
-_OF_WORKERS = frozenset({WorkerJoined, WorkerLost, PlanChanged})
+_OF_WORKERS = frozenset({WorkerJoined, WorkerLost, TopologyChanged})
 DECISION_BOUNDS_NS = tuple(map(ms_to_ns, (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100)))
 MAX_REASONS = 32
 OTHER_REASONS = "other"
@@ -340,7 +340,7 @@ class Snapshot:
     """How many GPUs the layout in force takes; None: nobody said so."""
 
 
-class Metrics(Reader):
+class Metrics(OutcomeListener):
     """Follows one engine: its reducer tells of requests and stages, and its driver calls `handled` after
     `Engine.handle`.
 
@@ -352,7 +352,7 @@ class Metrics(Reader):
         self._models = {model.name: ModelCounts(model.slo_ns) for model in setup.models}
         self._workers = {worker.id: WorkerCounts(worker.name) for worker in setup.workers}
         self._reducer = reducer
-        reducer.tell(self)
+        reducer.add_listener(self)
         self.refused: Counter[tuple[str, str]] = Counter()
         """Requests that found the queues full, by model and by what they were full of."""
         self.verified: Counter[tuple[str, str]] = Counter()
@@ -426,11 +426,11 @@ class Metrics(Reader):
         model = self._of(effect.batch.model)
         model.batch_rows[effect.rows] += 1
         model.batch_requests[len(effect.batch.request_ids)] += 1
-        add, first_ns = model.queued.add, NEVER
+        add, first_ns = model.queued.add, NEVER_NS
         for request in requests:
             add(now_ns - request.arrival_ns)
             first_ns = min(first_ns, request.deadline_ns)
-        if first_ns != NEVER:
+        if first_ns != NEVER_NS:
             model.slack.add(first_ns - effect.batch.stages[-1].end_ns)
 
     @isolated
@@ -508,10 +508,10 @@ class Metrics(Reader):
             case WorkerLost():
                 if worker := self._workers.get(event.worker_id):
                     worker.up = False
-            case PlanChanged():
+            case TopologyChanged():
                 self._change_plan(event)
 
-    def _change_plan(self, event: PlanChanged) -> None:
+    def _change_plan(self, event: TopologyChanged) -> None:
         for model in event.models:
             self._models.setdefault(model.name, ModelCounts()).slo_ns = model.slo_ns
         wanted = {worker.id for worker in event.workers}

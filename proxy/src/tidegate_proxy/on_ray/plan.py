@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.documents import PROXY_FILE, DeployedWorker, DocumentError, Layout, Whole, WrongField, read_document
+from tidegate.documents import PROXY_FILE, DeployedWorker, DocumentError, Layout, WholeDevice, WrongField, read_document
 from tidegate_proxy.configuration.config_file import ConfigError
 from tidegate_proxy.deployed.folder import DeploymentError, DeploymentPlan
 from tidegate_proxy.on_ray.parting import part
@@ -68,7 +68,7 @@ def plan_for_ray(deployment: DeploymentPlan, shards: int, frontends: int, takes:
     devices = []
     for name, those in by_device.items():
         wanted = amounts.get(those[0].device.product, amounts[""])
-        if wanted.get(GPU) and (shares := [each.name for each in those if each.slice != Whole()]):
+        if wanted.get(GPU) and (shares := [each.name for each in those if each.slice != WholeDevice()]):
             raise DeploymentError(
                 f"worker {shares[0]!r} has a part of a GPU, and Ray lends whole ones alone: cut GPUs beforehand, start "
                 "Ray's nodes with a resource for each part (`ray start --resources ...`), and name that with --takes"

@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tidegate.api import Batch, Request
-from tidegate.observation import Reader
+from tidegate.observation import OutcomeListener
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.messages.request import Envelope
@@ -33,7 +33,7 @@ MOST_DRAWN: Final = 200_000
 """Between two folds: what comes beyond that is served as it was drawn, and not compared."""
 
 
-class Canary(Reader, Collector):
+class Canary(OutcomeListener, Collector):
     """Lives in the event loop; only `schedules` may be called in other threads, and `collect`."""
 
     def __init__(

@@ -27,7 +27,7 @@ class Trial:
         """`measured`: what the simulator of the shadow expects; `engine`: schedules what does not pass."""
         self.shadow = Shadow(config, in_force, directory, measured)
         self.canary = Canary(config, in_force, directory, lambda: engine.decides)
-        engine.reducer.tell(self.canary)
+        engine.reducer.add_listener(self.canary)
 
     def bypasses(self) -> tuple[Callable[[Envelope], bool], ...]:
         """Give what decides at present whether a request that could be scheduled passes; nothing while both are off."""

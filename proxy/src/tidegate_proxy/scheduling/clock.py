@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidegate.api import WorkerJoined
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged, PolicyChanged, PolicyOverran
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PolicyChanged, PolicyOverran, TopologyChanged
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.observability.observability import Metrics
 
@@ -207,7 +207,7 @@ class LiveEngine:
         try:
             effects = self.engine.handle(event)
         except Exception as error:
-            if isinstance(event, WorkerJoined | PlanChanged | PolicyChanged) and isinstance(error, ValueError):
+            if isinstance(event, WorkerJoined | TopologyChanged | PolicyChanged) and isinstance(error, ValueError):
                 raise
             faults.report("the engine", error)
             effects = self.engine.start_anew(event, error)

@@ -17,13 +17,13 @@ from tidegate.engine import (
     Engine,
     EngineRestarted,
     Fail,
-    Headroom,
     ObserverRemoved,
     PolicyChanged,
     PolicyReplaced,
     PolicyRestored,
+    ResponseMargin,
+    RetryLimitChanged,
     StartStage,
-    TriesChanged,
 )
 from tidegate.observation import ChangeProgressed
 from tidegate_proxy.base import refusal
@@ -80,7 +80,7 @@ class Driver:
         self._directory = directory
         self.observability = observability
         self._spoilers = Spoilers()
-        self._headroom = Headroom()
+        self._headroom = ResponseMargin()
         self._engine = LiveEngine(engine, observability.metrics, self._carry_out, self._give_up_effect)
         self.clients = WaitingClients(observability)
         self.running = RunningStages(self._engine)
@@ -174,7 +174,7 @@ class Driver:
 
     def settings_changed(self) -> None:
         """Have the engine learn what it has to know of the settings that are in force now."""
-        self._engine.take_in(TriesChanged(time.monotonic_ns(), self._in_force.settings.max_tries))
+        self._engine.take_in(RetryLimitChanged(time.monotonic_ns(), self._in_force.settings.max_tries))
 
     def change_policy(self, choice: PolicyChoice) -> None:
         """Let another policy decide, over what waits. Raises ValueError, and changes nothing, where there is none."""

@@ -15,7 +15,7 @@ from typing import Final
 import grpc
 
 from tidegate.api import BatchFailed, Profile, RequestCancelled, WorkerJoined, WorkerLost
-from tidegate.engine import PlanChanged
+from tidegate.engine import TopologyChanged
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.messages.request import Client
 from tidegate_proxy.scheduling.clock import LiveEngine
@@ -342,7 +342,7 @@ class Membership:
                 now_ns = time.monotonic_ns()
                 if not catalog.same_plan(before):
                     models = tuple(catalog.models.values())
-                    plan = PlanChanged(now_ns, models, tuple(present), tuple(profiles), catalog.network)
+                    plan = TopologyChanged(now_ns, models, tuple(present), tuple(profiles), catalog.network)
                     self._engine.handle(plan)
                     return
                 for worker in present:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from tidegate.api import BatchFailed, StageFinished
-from tidegate.engine import Headroom, StartStage
+from tidegate.engine import ResponseMargin, StartStage
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, own_fault
 from tidegate_proxy.messages.forwarded_metadata import forwarded_with_all
@@ -182,7 +182,7 @@ class Stages:
         running: RunningStages,
         recovery: Recovery,
         outliers: Outliers,
-        headroom: Headroom,
+        headroom: ResponseMargin,
         observability: Observability,
         regions: Regions | None,
         hidden: Callable[[], Container[str]],

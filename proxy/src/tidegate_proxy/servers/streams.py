@@ -16,7 +16,7 @@ from typing import Any, Final
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tidegate.api import NEVER
+from tidegate.api import NEVER_NS
 from tidegate_proxy.base import refusal
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
@@ -386,7 +386,7 @@ class _StreamClient(Client):
         return self._call.metadata
 
     def resolve(self, outcome: Outcome) -> None:
-        if self.until_ns == self._end_ns < NEVER and _is_late(outcome):
+        if self.until_ns == self._end_ns < NEVER_NS and _is_late(outcome):
             return  # the stream itself ends by then, and says so, as at Triton
         if _is_for_streams(outcome) and self._stream.pass_again(self):
             return

@@ -14,7 +14,7 @@ from typing import Final
 from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.api import NEVER
+from tidegate.api import NEVER_NS
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.configuration.section import BatchWord
 from tidegate_proxy.tritons.backend import Backend, BackendError
@@ -77,7 +77,7 @@ def consent_of(
 
 def most_careful(consents: Iterable[Consent]) -> Consent:
     """What all of several Tritons, or of a model's partitions, consent to."""
-    return min(consents, key=lambda consent: NEVER if consent.merge_limit is None else consent.merge_limit)
+    return min(consents, key=lambda consent: NEVER_NS if consent.merge_limit is None else consent.merge_limit)
 
 
 def lines_of(consents: Mapping[str, Consent]) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from tidegate.documents import Device, Mig, Slice, Whole
+from tidegate.documents import Device, Mig, Slice, WholeDevice
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def _gpus_of(nvml: Any, handle: Any) -> list[Gpu]:  # noqa: ANN401
     uuid = as_text(nvml.nvmlDeviceGetUUID(handle))
     device = Device(platform.node(), uuid, product_of(name), _memory_mib(nvml, handle))
     if not _is_divided(nvml, handle):
-        return [Gpu(uuid, device, Whole(), device.kind(Whole()))]
+        return [Gpu(uuid, device, WholeDevice(), device.kind(WholeDevice()))]
     instances = []
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:

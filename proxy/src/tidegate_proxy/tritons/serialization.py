@@ -17,7 +17,7 @@ from statistics import median, quantiles
 from typing import Final, NamedTuple
 
 from tidegate.api import Model
-from tidegate.engine.estimates.lateness import LARGEST_SHARE
+from tidegate.engine.estimates.timer_latency import LARGEST_SHARE
 
 ALONE: Final = 0.1
 """A stage that was beside others for a smaller share of its time ran alone."""

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.documents import Device, Slice, Whole
+from tidegate.documents import Device, Slice, WholeDevice
 from tidegate_proxy.messages.model_signature import instances_of
 from tidegate_proxy.tritons.backend import Backend, LoadedModel
 from tidegate_proxy.tritons.gpus import Gpu
@@ -97,7 +97,7 @@ _USED = re.compile(r'\bgpu_uuid="([^"]+)"')
 """How Triton's own metrics name each GPU that CUDA shows it."""
 
 
-ALL_OF_IT = Whole()
+ALL_OF_IT = WholeDevice()
 
 
 @dataclass(frozen=True)

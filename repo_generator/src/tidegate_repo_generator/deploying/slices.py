@@ -3,7 +3,7 @@
 from shlex import quote
 from typing import assert_never
 
-from tidegate.documents import Device, LayoutWorker, Mig, Mps, Slice, Whole
+from tidegate.documents import Device, LayoutWorker, Mig, Mps, Slice, WholeDevice
 from tidegate_repo_generator.deploying.mps import ANSWERS, domain_of
 
 VISIBLE = "visible"
@@ -13,7 +13,7 @@ VISIBLE = "visible"
 def words(part: Slice) -> str:
     """How much of a device that is, in a table."""
     match part:
-        case Whole():
+        case WholeDevice():
             return "whole"
         case Mig():
             return f"{part.profile} at {part.start}"
@@ -30,7 +30,7 @@ def exports(worker: LayoutWorker) -> list[str]:
     """
     device, part = worker.device, worker.slice
     match part:
-        case Whole():
+        case WholeDevice():
             return _whole(device)
         case Mig():
             return _bound(_found(worker) if _is_to_be_found(device) else str(device.id))

@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidegate.api import Document
+from tidegate.api import VersionedDocument
 from tidegate.documents import read_document
 
 FILE_NAME = "blocks.json"
@@ -58,7 +58,7 @@ class Verification(BaseModel):
     """The same with float32 sent as float16."""
 
 
-class Manifest(Document):
+class Manifest(VersionedDocument):
     """A model that was cut into blocks."""
 
     kind: Literal["onnx_blocks"] = "onnx_blocks"

@@ -6,7 +6,16 @@ from typing import Any, ClassVar
 from tests.proxy.fixtures.deployment import write_deployment_of
 from tidegate.api import hookimpl
 from tidegate.control import Controller, ControllerSpec, Observation
-from tidegate.documents import Device, Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, Mps, Whole
+from tidegate.documents import (
+    Device,
+    Layout,
+    LayoutModel,
+    LayoutPartition,
+    LayoutPipeline,
+    LayoutWorker,
+    Mps,
+    WholeDevice,
+)
 
 CONFIG = """
 name: "m"
@@ -61,7 +70,7 @@ def layout(
             LayoutWorker(
                 name=f"gpu{gpu}",
                 device=Device("here", gpu, "any"),
-                slice=Whole() if percent is None else Mps(percent=percent),
+                slice=WholeDevice() if percent is None else Mps(percent=percent),
                 kind="any",
                 hosts=("m",),
             )

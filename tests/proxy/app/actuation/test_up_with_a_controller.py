@@ -18,7 +18,7 @@ from tests.proxy.app.actuation.live import Load
 from tidegate.cli import build_app
 from tidegate.documents import PROXY_FILE, write_document
 from tidegate.host import Plugins
-from tidegate.observation import ChangeProgressed, PlanChanged, read_log
+from tidegate.observation import ChangeProgressed, TopologyChanged, read_log
 from tidegate_loadtest.processes import deployment_up
 
 ADVISED = {"name": "advised-workers", "every_s": 1.0, "pause_s": 0.2, "least_gain": 0}
@@ -80,7 +80,7 @@ def test_symphonys_advice_joins_workers_and_releases_them(up: Up, tmp_path: Path
         "switched",
         "done",
     ]
-    assert next(len(event.workers) for event in events if isinstance(event, PlanChanged)) == 2
+    assert next(len(event.workers) for event in events if isinstance(event, TopologyChanged)) == 2
     replayed = CliRunner().invoke(build_app(Plugins.installed()), ["replay", str(record)])
     assert replayed.exit_code == 0, replayed.output
 

@@ -19,7 +19,7 @@ def moments_of(stimuli: Iterable[AnyStimulus], *answers: Commands) -> list[Momen
     """What an engine took in, whose policy answers the n-th event that it is told with the n-th answer."""
     engine = Engine(BestEffort(*answers, setup=SETUP), name="script", strict=True, learn=False)
     moments = Moments(most=1000, longest_ns=10**12)
-    engine.admit(moments)
+    engine.attach(moments)
     for stimulus in stimuli:
         engine.handle(stimulus)
     return list(moments.latest)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.proxy.app.dashboard.moments import MS
-from tidegate.api import NEVER, Batch, Request, Stage, Worker
+from tidegate.api import NEVER_NS, Batch, Request, Stage, Worker
 from tidegate.engine import StartStage
 from tidegate.observation.reducer import SentStage
 from tidegate_proxy.app.dashboard.figures import MOST_SHAPES, SHOWN_WORST, WINDOW_NS, Figures
@@ -102,7 +102,7 @@ def test_the_worst_come_first_and_are_few() -> None:
     for number in range(2 * SHOWN_WORST):
         ran(recent, number, number, at_ns=1 * S, took_ms=10 + number)
     recent.dropped(1 * S, Request(900, "m", 1, 0, 5 * MS), "deadline")
-    recent.failed(1 * S, Request(901, "m", 1, 0, NEVER), "no worker")
+    recent.failed(1 * S, Request(901, "m", 1, 0, NEVER_NS), "no worker")
     figures.take(recent.take(), 2 * S)
     worst = figures.worst()
     assert len(worst) == SHOWN_WORST
@@ -122,7 +122,7 @@ def test_each_request_is_counted_once_and_none_is_worse_than_those_that_are_show
     shown: list[tuple[int, float, int]] = []
     for number, model, outcome, came_ms, slo_ms, took_ms in drawn:
         came_ns, ended_ns = came_ms * MS, (came_ms + took_ms) * MS
-        request = Request(number, model, 1, came_ns, NEVER if slo_ms is None else came_ns + slo_ms * MS)
+        request = Request(number, model, 1, came_ns, NEVER_NS if slo_ms is None else came_ns + slo_ms * MS)
         how = outcome
         match outcome:
             case "answered":

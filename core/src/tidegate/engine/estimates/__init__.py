@@ -1,10 +1,11 @@
-"""Expectations of what batches take, and how stages, wake-ups and answers correct them.
+"""Estimates of latency: profiles, corrected by the stages, timers and responses that were observed.
 
-expectations    the profiles as they stand
-learner         how stages correct them, by a line and a margin that follows how far they stray
-shapes          what a new shape starts from
-alone           what applications take by themselves; probes: who runs alone so that this is learned
-batch_law       what batches share: their fixed cost, and the noise that is no request's own
-time_classes    applications that take about as long
-lateness        how late wake-ups come, and what is kept free before a deadline for the answer's way back
+expectations        the current profiles
+learner             corrects a profile by a straight line and a margin that follows the observed error
+shapes              groups shapes into classes, and gives a new shape a first profile
+standalone_latency  the latency distribution of each application's requests; probes: which requests run alone to measure
+                    it
+batch_law           the fixed cost of batches, and the noise that all requests of a batch share
+time_classes        groups applications whose requests take about as long
+timer_latency       how late timers fire, and the margin before a deadline for the response to travel back
 """

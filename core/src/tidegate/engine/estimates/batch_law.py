@@ -38,7 +38,7 @@ MIN_CV = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class StandaloneTimes:
     """The times that requests of one application took alone, noise included."""
 
     count: int
@@ -63,7 +63,7 @@ class _Sums:
 
     __slots__ = ("alone", "alone_weight", "durations", "others2", "others_durations", "rows2", "rows_others", "stray")
 
-    def __init__(self, alone: Alone) -> None:
+    def __init__(self, alone: StandaloneTimes) -> None:
         self.know(alone)
         self.stray = 0.0
         self.rows2 = self.rows_others = self.others2 = 0.0
@@ -71,7 +71,7 @@ class _Sums:
         """Rows times durations, less what the longest takes beyond the mean, by hypothesis."""
         self.others_durations = [0.0] * len(NOISE_FRACTIONS)
 
-    def know(self, alone: Alone) -> None:
+    def know(self, alone: StandaloneTimes) -> None:
         """Let this be what requests took alone."""
         self.alone, self.alone_weight = alone, min(MAX_ALONE, alone.count) / alone.mean_ns
 
@@ -111,7 +111,7 @@ class BatchLaw:
         self._fixed_ns = [0.0] * len(NOISE_FRACTIONS)
         self._log_likelihoods = [0.0] * len(NOISE_FRACTIONS)
 
-    def know(self, app: str, alone: Alone) -> None:
+    def know(self, app: str, alone: StandaloneTimes) -> None:
         """Let this be what an application's requests took alone."""
         if app in self._sums:
             self._sums[app].know(alone)

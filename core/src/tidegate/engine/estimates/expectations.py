@@ -8,7 +8,7 @@ import msgspec
 from tidegate.api import Batch, Model, Policy, Profile, ProfileKey, Request, Worker
 from tidegate.api.profile import SURPRISE
 from tidegate.engine.estimates.learner import KNOWN_STAGES, ProfileLearner
-from tidegate.engine.estimates.shapes import Shapes, least_of_new, profile_of_new
+from tidegate.engine.estimates.shapes import ShapeClasses, least_of_new, profile_of_new
 
 PATIENCE_NS = 500_000_000
 """How long no stage of a key starts or ends, while workers are idle, before its expectation is doubted."""
@@ -68,7 +68,7 @@ class Expectations:
         """A number that is another one whenever a profile has changed."""
         self._learn = learn
         self._quantile = quantile
-        self._shapes = Shapes()
+        self._shapes = ShapeClasses()
         self._guessed: set[ProfileKey] = set()
         """The keys whose base was derived from other shapes."""
         self._learners: dict[tuple[str, str], dict[str, ProfileLearner]] = {}

@@ -1,11 +1,11 @@
 """Profiles corrected by what is observed: what stages take, and how much longer they may take.
 
 For each (partition, kind, shape) `base(rows) + a*rows + c` is expected: the base profile and a learned linear
-correction (`Correction`). What is planned is that and a margin up to a high quantile of what stages took, which
-follows how far stages of a size stray (`Spread`): where batches wait for the last moment, whatever takes longer than
-planned is late. With a linear base this re-learns alpha and beta; with a measured table it keeps the table's shape. A
-stage lasts from its dispatch until its answer is there: the delays of control and data (Symphony, figure 18) are
-learned with it.
+correction (`ProfileCorrection`). What is planned is that and a margin up to a high quantile of what stages took, which
+follows how far stages of a size stray (`LatencySpread`): where batches wait for the last moment, whatever takes longer
+than planned is late. With a linear base this re-learns alpha and beta; with a measured table it keeps the table's
+shape. A stage lasts from its dispatch until its answer is there: the delays of control and data (Symphony, figure 18)
+are learned with it.
 
 It is robust by construction. The first stages are judged together, from the middle one of them, and every later one by
 how far stages have strayed from what was expected: an outlier (a stall of the host, a compilation) counts as at most
@@ -30,7 +30,7 @@ LEAST = 1e-6
 """The least share: stages that never stray have some spread, too."""
 
 
-class Spread:
+class LatencySpread:
     """The mean absolute deviation of stages by what they are expected to take: `same_ns + share * expected_ns`.
 
     A delay of the host or of a network is the same at any size; a GPU that others disturb strays in proportion.
@@ -91,7 +91,7 @@ UNSURE = 0.3
 does."""
 
 
-class Correction:
+class ProfileCorrection:
     """`slope * rows / max_rows + offset` in ns: what is added to a base profile.
 
     Where the sizes of batches do not tell, as where all had one, what the base says of rows stands: so larger batches
@@ -226,12 +226,12 @@ class ProfileLearner:
     def _forget(self) -> None:
         self._seen = 0
         self._first.clear()
-        self._correction = Correction(self._base)
+        self._correction = ProfileCorrection(self._base)
         self._begin()
 
     def _begin(self) -> None:
         self._correction.forget()
-        self._spread = Spread()
+        self._spread = LatencySpread()
         self._rows: deque[int] = deque(maxlen=LATEST)
         """The rows of the latest stages."""
         self._residuals: deque[float] = deque(maxlen=LATEST)

@@ -7,7 +7,7 @@ its distribution it is taken for the mixture of all. A few requests, which run o
 from dataclasses import dataclass
 
 from tidegate.api import Request
-from tidegate.engine.estimates.alone import FIRST, MOST_APPS, WINDOW
+from tidegate.engine.estimates.standalone_latency import FIRST, MOST_APPS, WINDOW
 
 UNKNOWN_EVERY = 4
 """The requests of an application of which one runs alone, until it is known."""
@@ -25,7 +25,7 @@ class _Application:
     """Its requests since the last one that did, or was to."""
 
 
-class Probes:
+class ProbeCounts:
     """Counts what arrives and what runs alone, by model and application."""
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ def elements_of(shape: str) -> int:
     return total if total <= MOST_ELEMENTS else 0
 
 
-class Shapes:
+class ShapeClasses:
     """The classes of shapes by model. A shape's class never changes, so that a queue has one."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from math import log
 
 import msgspec
 
-from tidegate.api import ExecutionTimes, Model, Policy, Profile, ProfileKey, Request
+from tidegate.api import LatencyDistribution, Model, Policy, Profile, ProfileKey, Request
 
 FACTOR = 1.5
 """Classes are told apart where requests take so many times as long."""
@@ -35,7 +35,7 @@ class TimeClasses:
     def __init__(self, decides: Callable[[], Policy]) -> None:
         """`decides()`: the policy that does at the moment."""
         self._decides = decides
-        self._times: dict[str, dict[tuple[str, str], ExecutionTimes]] = {}
+        self._times: dict[str, dict[tuple[str, str], LatencyDistribution]] = {}
         """The distributions by (kind of worker, application), by model; the one that was known first stands first."""
         self._steps: dict[tuple[str, str], int] = {}
         """The class of each (model, application), in factors from the middle one."""
@@ -48,7 +48,7 @@ class TimeClasses:
         self._made: dict[ProfileKey, Profile] = {}
         """The profiles that were made last."""
 
-    def tell(self, times: ExecutionTimes) -> None:
+    def tell(self, times: LatencyDistribution) -> None:
         """Requests of an application take this long alone on a kind of worker."""
         known = self._times.setdefault(times.model, {})
         known[times.kind, times.app] = times
@@ -69,7 +69,7 @@ class TimeClasses:
         Where a model's requests are of several shapes, these tell what takes longer; of split models no distribution is
         learned.
         """
-        if not request.app or model.pipelines or not self._decides().apps_apart(model.name):
+        if not request.app or model.pipelines or not self._decides().separate_applications(model.name):
             return False
         if self._shapes.setdefault(model.name, request.shape) != request.shape:
             self._shapes[model.name] = None
@@ -93,7 +93,7 @@ class TimeClasses:
             return []
         self._stale.discard(model.name)
         known, counts = self._times[model.name], self._counts.get(model.name, Counter())
-        among: dict[ProfileKey, list[ExecutionTimes]] = {}
+        among: dict[ProfileKey, list[LatencyDistribution]] = {}
         for (kind, app), times in known.items():
             step = self._steps.get((model.name, app))
             if step is not None and (model.name, kind, "") in profiles:
@@ -105,7 +105,7 @@ class TimeClasses:
         made = []
         for key, members in among.items():
             like = profiles[model.name, key[1], ""].of_shape(key[2])
-            profile = ExecutionTimes.profile_of_batches(members, shares, like, quantile)
+            profile = LatencyDistribution.profile_of_batches(members, shares, like, quantile)
             if key not in self._made or _differ(self._made[key], profile):
                 self._made[key] = profile
                 made.append(profile)

@@ -1,12 +1,12 @@
-"""The engine itself: one event after the other enters the books, the policy is told, its commands are checked.
+"""The engine itself: applies one event after the other to the state, calls the policy and checks its commands.
 
-engine          what drivers call: BEGIN HERE
-intake          what happened enters the books
-policy_runner   who decides: tells the policy, replaces one that breaks
-commands        what the policy wants, checked (invariants) and carried out
-state           what the engine knows at the moment
-flights         batches on their way; overlap: when workers take their next one, so that they do not idle
-succession      which policy decides, how another follows it, and when one that broke is tried again
-refusals        events that are not taken in
-observers       who watches; validation: the books checked against each other, in tests
+engine           the interface of drivers: BEGIN HERE
+event_handlers   applies an event to the state
+policy_runner    calls the policy, and replaces one that fails
+commands         checks the policy's commands (invariants) and applies them
+state            the state of an engine
+in_flight        batches that were dispatched; early_dispatch: when a busy worker may be given its next batch
+policy_handover  the current policy, how another one takes over, and when one that failed is tried again
+refusals         events that are rejected
+observers        the observers of an engine; validation: consistency checks of the state, in tests
 """

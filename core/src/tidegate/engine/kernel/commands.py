@@ -1,25 +1,26 @@
 """What the policy wants: every command is checked against the books and carried out."""
 
 from tidegate.api import Advise, AnyCommand, Batch, CancelTimer, Dispatch, Drop, Preempt, Request, Reroute, SetTimer
-from tidegate.engine.kernel.invariants import BooksBroken, InvariantViolation, check_deadlines, check_dispatch
-from tidegate.engine.kernel.state import State
+from tidegate.engine.kernel.invariants import EngineStateError, InvariantViolation, check_deadlines, check_dispatch
+from tidegate.engine.kernel.state import EngineState
 from tidegate.observation import CancelStage
 
 
-def apply(state: State, command: AnyCommand) -> None:
+def apply(state: EngineState, command: AnyCommand) -> None:
     """Do what a policy commands; what the driver has to do for it joins the effects.
 
-    Raises InvariantViolation, which is the policy's fault, before anything has changed; and BooksBroken, which is ours.
+    Raises InvariantViolation, which is the policy's fault, before anything has changed; and EngineStateError, which is
+    ours.
     """
     try:
         _carry_out(state, command)
     except InvariantViolation:
         raise
     except Exception as fault:
-        raise BooksBroken(f"{type(command).__name__}: {type(fault).__name__}: {fault}") from fault
+        raise EngineStateError(f"{type(command).__name__}: {type(fault).__name__}: {fault}") from fault
 
 
-def _carry_out(state: State, command: AnyCommand) -> None:
+def _carry_out(state: EngineState, command: AnyCommand) -> None:
     match command:
         case Dispatch():
             _dispatch(state, command.batch)
@@ -39,7 +40,7 @@ def _carry_out(state: State, command: AnyCommand) -> None:
             raise InvariantViolation(1, f"{command!r} is no command")
 
 
-def _dispatch(state: State, batch: Batch) -> None:
+def _dispatch(state: EngineState, batch: Batch) -> None:
     fleet, queued = state.fleet, state.waiting.queued
     taken, rows = check_dispatch(state.now_ns, state.next_batch_id, batch, queued, state.models, fleet.bookings)
     if not state.policy.is_best_effort(batch.model):
@@ -47,7 +48,7 @@ def _dispatch(state: State, batch: Batch) -> None:
     depart(state, batch, taken, rows)
 
 
-def depart(state: State, batch: Batch, taken: list[Request], rows: int) -> None:
+def depart(state: EngineState, batch: Batch, taken: list[Request], rows: int) -> None:
     """Send a batch, of these requests, on its way: they are queued no more."""
     state.next_batch_id = batch.id + 1
     state.succession.offered.difference_update([stage.worker_id for stage in batch.stages])
@@ -55,7 +56,7 @@ def depart(state: State, batch: Batch, taken: list[Request], rows: int) -> None:
     state.flights.depart(state.now_ns, batch, taken, rows)
 
 
-def _drop(state: State, command: Drop) -> None:
+def _drop(state: EngineState, command: Drop) -> None:
     request = state.waiting.queued.pop(command.request_id, None)
     if request is None:
         raise InvariantViolation(1, f"request {command.request_id} is dropped but not queued")
@@ -66,7 +67,7 @@ def _drop(state: State, command: Drop) -> None:
         state.dropped(command)
 
 
-def _preempt(state: State, command: Preempt) -> None:
+def _preempt(state: EngineState, command: Preempt) -> None:
     flight = state.flights.get(command.batch_id)
     if flight is None or not flight.running:
         raise InvariantViolation(3, f"batch {command.batch_id} is preempted but does not run")

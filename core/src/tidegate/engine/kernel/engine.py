@@ -8,7 +8,7 @@ calls `handle(event)` with what happened and carries out the effects; it calls `
 from collections.abc import Mapping, Sequence
 
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     BatchFailed,
     Policy,
     PolicyOptions,
@@ -20,21 +20,21 @@ from tidegate.api import (
     Setup,
     StageFinished,
     TimerFired,
-    WakeSlackUpdated,
+    TimerLatencyUpdated,
     Worker,
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine.books import Flight
 from tidegate.engine.estimates.expectations import Expectations
-from tidegate.engine.kernel.intake import Intake
+from tidegate.engine.kernel.event_handlers import EventHandlers
 from tidegate.engine.kernel.invariants import InvariantViolation
 from tidegate.engine.kernel.observers import Observers
+from tidegate.engine.kernel.policy_handover import Policies, PolicyRetry
 from tidegate.engine.kernel.policy_runner import PolicyRunner, due_news
 from tidegate.engine.kernel.refusals import REFUSABLE, check_event
-from tidegate.engine.kernel.state import State
-from tidegate.engine.kernel.succession import Policies, PolicyRetry
+from tidegate.engine.kernel.state import EngineState
 from tidegate.engine.kernel.validation import validate
+from tidegate.engine.state_tables import InFlightBatch
 from tidegate.observation import (
     AnyEffect,
     AnyStimulus,
@@ -42,18 +42,18 @@ from tidegate.observation import (
     EngineRestarted,
     EngineSettings,
     Observer,
-    PlanChanged,
+    OutcomeCounts,
     PolicyChanged,
     PolicyOverran,
+    PolicyTraceObserver,
     Reducer,
     Stories,
     Story,
-    Tally,
-    Witness,
+    TopologyChanged,
 )
 from tidegate.toolkit import FirstComeFirstServed
 
-_FOLLOWED = frozenset({PlanChanged, PolicyChanged, PolicyOverran})
+_FOLLOWED = frozenset({TopologyChanged, PolicyChanged, PolicyOverran})
 """Events with which another policy takes over."""
 MAX_TRIES = 2
 """Unless somebody decides otherwise, a request whose worker failed is tried once more."""
@@ -95,7 +95,7 @@ class Engine:
         """
         self._strict = strict
         self._stories = stories
-        self._witness: Witness | None = stories
+        self._witness: PolicyTraceObserver | None = stories
         self._policies = policies
         settings = EngineSettings(learn=learn, max_tries=max_tries, first_lead_ns=first_lead_ns)
         self._retry = PolicyRetry(policy)
@@ -105,12 +105,12 @@ class Engine:
         self._observers.started(name, policy.options.model_dump(mode="json"), setup, settings)
 
     def _begin(self, policy: Policy, settings: EngineSettings) -> None:
-        self._state = State(policy, settings, self._retry)
+        self._state = EngineState(policy, settings, self._retry)
         self._policy = PolicyRunner(self._state, self.name, strict=self._strict, witness=self._witness)
-        self._intake = Intake(self._state, self._policy, self._made)
+        self._intake = EventHandlers(self._state, self._policy, self._made)
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> OutcomeCounts:
         """How the requests ended that have."""
         return self.reducer.tally
 
@@ -139,14 +139,14 @@ class Engine:
 
     @property
     def max_tries(self) -> int:
-        """How often a request is tried whose workers fail; `TriesChanged` changes it."""
+        """How often a request is tried whose workers fail; `RetryLimitChanged` changes it."""
         return self._state.settings.max_tries
 
     @property
     def next_wake_ns(self) -> int | None:
         """When to call `handle(ClockAdvanced(...))`, unless an event comes before; None: never."""
         wake_ns = self._state.next_wake_ns
-        return None if wake_ns == NEVER else wake_ns
+        return None if wake_ns == NEVER_NS else wake_ns
 
     @property
     def queued(self) -> int:
@@ -158,7 +158,7 @@ class Engine:
         """Batches that were dispatched and have not ended."""
         return len(self._state.flights)
 
-    def flight(self, batch_id: int) -> Flight | None:
+    def flight(self, batch_id: int) -> InFlightBatch | None:
         """A batch that was dispatched and has not ended."""
         return self._state.flights.get(batch_id)
 
@@ -254,11 +254,11 @@ class Engine:
     def validate(self) -> None:
         """Check the books against each other, between events; for tests, since it looks at everything.
 
-        Raises WrongBooks, which says all that does not add up.
+        Raises InconsistentStateError, which says all that does not add up.
         """
         validate(self._state, self.reducer)
 
-    def admit(self, witness: Witness) -> None:
+    def attach(self, witness: PolicyTraceObserver) -> None:
         """Let a witness look on for a while, from the next event on; until then, and afterwards, it costs nothing.
 
         It is not told how the engine began. Raises ValueError where there is one already.
@@ -268,7 +268,7 @@ class Engine:
         self._witness = self._policy.witness = witness
         self._observers.add(witness)
 
-    def dismiss(self, witness: Witness) -> None:
+    def detach(self, witness: PolicyTraceObserver) -> None:
         """Show a witness nothing any more; one that raised is gone already."""
         if self._witness is witness:
             self._witness = self._policy.witness = None
@@ -327,7 +327,7 @@ class Engine:
                 return sent.effect.batch.request_ids if sent else ()
         return ()
 
-    def _make_books(self, event: AnyStimulus, before: State, waiting: Sequence[Request]) -> int | None:
+    def _make_books(self, event: AnyStimulus, before: EngineState, waiting: Sequence[Request]) -> int | None:
         """Begin with new books: the stages that run, then `waiting`. Returns the id of a request that breaks them
         again.
 
@@ -338,7 +338,7 @@ class Engine:
             workers.pop(event.worker_id, None)
         elif isinstance(event, WorkerJoined):
             workers[event.worker.id] = event.worker
-        elif isinstance(event, PlanChanged):
+        elif isinstance(event, TopologyChanged):
             before.models = {model.name: model for model in event.models}
             before.expectations.extend(event.profiles, event.models)
             workers = {worker.id: worker for worker in event.workers}
@@ -364,7 +364,7 @@ class Engine:
             state.fleet.dismiss(worker_id)
         met = None
         try:
-            state.succession.follow(state.policy.successor, state.next_batch_id)
+            state.succession.follow(state.policy.migrate, state.next_batch_id)
             for request in waiting:
                 met = request.id
                 self._intake.take_in(RequestArrived(now_ns, request))
@@ -407,4 +407,4 @@ class Engine:
                 self._policy.inform(TimerFired(state.now_ns, key))
             state.now_ns = now_ns
         if slack_ns is not None:
-            self._policy.inform(WakeSlackUpdated(now_ns, slack_ns))
+            self._policy.inform(TimerLatencyUpdated(now_ns, slack_ns))

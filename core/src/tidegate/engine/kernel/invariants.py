@@ -9,7 +9,7 @@ docs/reference/invariants.md).
 from collections.abc import Mapping, Sequence
 
 from tidegate.api import Batch, Model, Profile, ProfileKey, Request, Worker
-from tidegate.engine.books import Bookings
+from tidegate.engine.state_tables import Reservations
 
 
 class InvariantViolation(Exception):
@@ -20,7 +20,7 @@ class InvariantViolation(Exception):
         self.number = number
 
 
-class BooksBroken(Exception):
+class EngineStateError(Exception):
     """A command was in order, and carrying it out failed: a bug of the engine's own. What took effect is not known."""
 
 
@@ -30,7 +30,7 @@ def check_dispatch(
     batch: Batch,
     queued: Mapping[int, Request],
     models: Mapping[str, Model],
-    bookings: Mapping[int, Bookings],
+    bookings: Mapping[int, Reservations],
 ) -> tuple[list[Request], int]:
     """Invariants 1 to 3, and 6 for its id, for a batch that is dispatched. Returns its requests, and its rows."""
     try:
@@ -86,7 +86,7 @@ def check_path(batch: Batch, rows: int, model: Model) -> None:
     )
 
 
-def check_stages(earliest_ns: int, batch: Batch, bookings: Mapping[int, Bookings], *, first: int = 0) -> None:
+def check_stages(earliest_ns: int, batch: Batch, bookings: Mapping[int, Reservations], *, first: int = 0) -> None:
     """Invariants 2 and 3: stages, from the `first` on, follow each other on workers that host them and are free
     then."""
     for index, stage in enumerate(batch.stages[first:], first):
@@ -129,7 +129,7 @@ def check_deadlines(
                 8, f"stage {index} of batch {batch.id} plans {stage.duration_ns} ns, the profile says {planned_ns}"
             )
     assert profile is not None, "a batch has a stage"
-    end_ns = batch.stages[-1].start_ns + profile.least_ns(rows)
+    end_ns = batch.stages[-1].start_ns + profile.lower_bound_ns(rows)
     for request in requests:
         if end_ns > request.deadline_ns:
             raise InvariantViolation(

@@ -15,23 +15,25 @@ from tidegate.api import (
     RequestCancelled,
     Setup,
     Stage,
-    WakeSlackUpdated,
+    TimerLatencyUpdated,
     WorkerDelayed,
     WorkerJoined,
     WorkerReady,
 )
 from tidegate.engine.kernel import commands
-from tidegate.engine.kernel.invariants import BooksBroken
-from tidegate.engine.kernel.state import State
+from tidegate.engine.kernel.invariants import EngineStateError
+from tidegate.engine.kernel.state import EngineState
 from tidegate.engine.waiting import IN_VAIN, News
-from tidegate.observation import ObserverRemoved, PolicyOverran, PolicyReplaced, PolicyRestored, Witness
+from tidegate.observation import ObserverRemoved, PolicyOverran, PolicyReplaced, PolicyRestored, PolicyTraceObserver
 from tidegate.toolkit import FirstComeFirstServed
 
 
 class PolicyRunner:
     """Asks the policy of an engine, and isolates the others from its faults (invariant 9)."""
 
-    def __init__(self, state: State, name: str, *, strict: bool, witness: Witness | None = None) -> None:
+    def __init__(
+        self, state: EngineState, name: str, *, strict: bool, witness: PolicyTraceObserver | None = None
+    ) -> None:
         """`name`: the policy's, in reports. `strict`: a policy's fault is raised instead of being isolated."""
         self._state = state
         self._fleet = state.fleet
@@ -63,7 +65,7 @@ class PolicyRunner:
             for command in self._succession.policy.handle(event):
                 commands.apply(state, command)
                 state.commands.append(command)
-        except BooksBroken:
+        except EngineStateError:
             raise
         except Exception as fault:
             if self._strict:
@@ -77,7 +79,7 @@ class PolicyRunner:
                     raise
                 self._dismiss(self.witness, fault)
 
-    def _dismiss(self, witness: Witness, fault: Exception) -> None:
+    def _dismiss(self, witness: PolicyTraceObserver, fault: Exception) -> None:
         self.witness = None
         self._state.effects.append(ObserverRemoved(type(witness).__name__, f"{type(fault).__name__}: {fault}"))
 
@@ -131,7 +133,7 @@ class PolicyRunner:
 
     def _delay(self, worker_id: int) -> None:
         """Tell a policy that overlaps stages that what it knew of a worker is out of date."""
-        if self._state.policy.overlaps:
+        if self._state.policy.supports_pipelined_dispatch:
             self._succession.offered.discard(worker_id)
             self.inform(WorkerDelayed(self._state.now_ns, worker_id))
 
@@ -178,11 +180,11 @@ class PolicyRunner:
         for request in requests:
             counted, policy = self._waiting.late.was_seen(request), state.policy
             if counted:
-                policy.inherited.add(request.id)
+                policy.readmitted_ids.add(request.id)
             self._waiting.queued[request.id] = request
             self.inform(RequestArrived(state.now_ns, request))
             if counted:
-                policy.inherited.discard(request.id)  # one that counts nothing did not ask
+                policy.readmitted_ids.discard(request.id)  # one that counts nothing did not ask
 
     def settle(self) -> None:
         """Tell what follows from what was just done."""
@@ -229,7 +231,7 @@ class PolicyRunner:
         broken = self._state.policy
         if type(broken) is FirstComeFirstServed:
             raise fault  # nothing is left to fall back on: this is a bug of the engine's own
-        relief = None if applied is None else broken.relief(applied)
+        relief = None if applied is None else broken.fallback(applied)
         part, successor = relief or ("", lambda setup: FirstComeFirstServed(setup, PolicyOptions()))
         reason = f"{type(broken).__name__}: {type(fault).__name__}: {fault}"
         backoff_ns = self._retry.broke(self._state.now_ns)
@@ -265,7 +267,7 @@ class PolicyRunner:
         state = self._state
         while state.learned:
             news = state.learned.pop(0)
-            if isinstance(news, WakeSlackUpdated):
+            if isinstance(news, TimerLatencyUpdated):
                 self.inform(news)
             else:
                 self.inform(ProfileUpdated(state.now_ns, self._expectations.recall(news)))
@@ -277,7 +279,7 @@ class PolicyRunner:
             self.inform(RequestArrived(state.now_ns, request))
 
 
-def readiness(state: State, worker_id: int) -> WorkerReady | None:
+def readiness(state: EngineState, worker_id: int) -> WorkerReady | None:
     """The news that a worker has nothing booked, or nothing but a stage that is about to end; None where it has more.
 
     Nor where the policy's plan does without it, or where work of the policy before is still to be done there.
@@ -294,7 +296,7 @@ def readiness(state: State, worker_id: int) -> WorkerReady | None:
     return None if booked.free_ns is None else WorkerReady(now_ns, worker_id, booked.free_ns)
 
 
-def due_news(state: State, but_for: int | None = None) -> Iterator[WorkerDelayed | WorkerReady]:
+def due_news(state: EngineState, but_for: int | None = None) -> Iterator[WorkerDelayed | WorkerReady]:
     """News of workers whose stages are about to end now, or should have ended and have not; each to be told at once.
 
     Nobody is told to be about to be idle while nothing waits: that is for who comes next. `but_for`: a worker whose
@@ -309,7 +311,7 @@ def due_news(state: State, but_for: int | None = None) -> Iterator[WorkerDelayed
                 yield WorkerDelayed(state.now_ns, worker_id)
     while state.waiting.queued and (ready_id := state.overlap.pop_ready(state.now_ns)) is not None:
         booked = bookings[ready_id]
-        if len(booked.stages) == 1 and state.policy.overlaps and ready_id != but_for:
+        if len(booked.stages) == 1 and state.policy.supports_pipelined_dispatch and ready_id != but_for:
             booked.free_ns = state.now_ns
             if ready := readiness(state, ready_id):
                 yield ready

@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 
 from tidegate.api import Policy, TimerFired, WorkerDelayed, WorkerJoined, WorkerReady
-from tidegate.engine.books import Bookings
 from tidegate.engine.estimates.expectations import Expectations
 from tidegate.engine.kernel.invariants import InvariantViolation
-from tidegate.engine.kernel.state import State
-from tidegate.engine.kernel.succession import Policies
-from tidegate.observation import AnyStimulus, PlanChanged, PolicyChanged
+from tidegate.engine.kernel.policy_handover import Policies
+from tidegate.engine.kernel.state import EngineState
+from tidegate.engine.state_tables import Reservations
+from tidegate.observation import AnyStimulus, PolicyChanged, TopologyChanged
 
-REFUSABLE = frozenset({WorkerJoined, PlanChanged, PolicyChanged, TimerFired, WorkerReady, WorkerDelayed})
+REFUSABLE = frozenset({WorkerJoined, TopologyChanged, PolicyChanged, TimerFired, WorkerReady, WorkerDelayed})
 """The kinds of events that are worth a look: all others are taken in whatever they say."""
 
 
-def check_event(event: AnyStimulus, state: State, policies: Policies | None) -> None:
+def check_event(event: AnyStimulus, state: EngineState, policies: Policies | None) -> None:
     """Raises ValueError for a worker without profiles, a plan that does not add up, or a policy that cannot be made.
 
     InvariantViolation for a timer. `state`: what the engine has at present; nothing of it is changed. `policies`: makes
@@ -25,7 +25,7 @@ def check_event(event: AnyStimulus, state: State, policies: Policies | None) -> 
             case WorkerJoined():
                 state.expectations.check([event.worker], state.models)
                 state.policy.check_worker(event.worker)
-            case PlanChanged():
+            case TopologyChanged():
                 _check_plan(event, state.policy, state.fleet.bookings, state.expectations)
             case PolicyChanged():
                 _check_policy(event, state, policies)
@@ -37,7 +37,7 @@ def check_event(event: AnyStimulus, state: State, policies: Policies | None) -> 
         raise ValueError(f"the check of {type(event).__name__} broke: {type(fault).__name__}: {fault}") from fault
 
 
-def _check_policy(event: PolicyChanged, state: State, policies: Policies | None) -> None:
+def _check_policy(event: PolicyChanged, state: EngineState, policies: Policies | None) -> None:
     if policies is None:
         raise ValueError("this engine keeps its policy: make it with Engine(..., policies=plugins.make_policy)")
     setup = state.succession.setup(state.models.values(), (), state.next_batch_id)
@@ -49,7 +49,7 @@ def _check_policy(event: PolicyChanged, state: State, policies: Policies | None)
 
 
 def _check_plan(
-    event: PlanChanged, policy: Policy, bookings: Mapping[int, Bookings], expectations: Expectations
+    event: TopologyChanged, policy: Policy, bookings: Mapping[int, Reservations], expectations: Expectations
 ) -> None:
     wanted = {worker.id: worker for worker in event.workers}
     for worker_id, booked in bookings.items():

@@ -2,22 +2,22 @@
 
 from collections.abc import Iterable
 
-from tidegate.api import AnyCommand, Drop, Policy, ProfileKey, Request, WakeSlackUpdated
-from tidegate.engine.books import Fleet
-from tidegate.engine.estimates.alone import AloneTimes
+from tidegate.api import AnyCommand, Drop, Policy, ProfileKey, Request, TimerLatencyUpdated
 from tidegate.engine.estimates.expectations import Expectations
-from tidegate.engine.estimates.probes import Probes
+from tidegate.engine.estimates.probes import ProbeCounts
+from tidegate.engine.estimates.standalone_latency import StandaloneLatency
 from tidegate.engine.estimates.time_classes import TimeClasses
-from tidegate.engine.kernel.flights import Flights
-from tidegate.engine.kernel.overlap import Overlap
-from tidegate.engine.kernel.succession import PolicyRetry, Succession
-from tidegate.engine.waiting import Waiting
+from tidegate.engine.kernel.early_dispatch import EarlyDispatch
+from tidegate.engine.kernel.in_flight import InFlightBatches
+from tidegate.engine.kernel.policy_handover import PolicyHandover, PolicyRetry
+from tidegate.engine.state_tables import WorkerTable
+from tidegate.engine.waiting import WaitingRequests
 from tidegate.observation import AnyEffect, EngineSettings, Fail, StartStage
 
 NO_WORKER = "no worker is left that hosts this model"
 
 
-class Tries:
+class RetryCounter:
     """Counts those of requests that were tried more than once, until they end."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Tries:
                 self._tries.pop(request.id, None)
 
 
-class State:
+class EngineState:
     """All that an engine knows: one whose own fault has met an event throws it away and begins with another."""
 
     def __init__(self, policy: Policy, settings: EngineSettings, retry: PolicyRetry) -> None:
@@ -50,20 +50,20 @@ class State:
         self.now_ns = 0
         """The instant of the latest event."""
         self.models = {model.name: model for model in setup.models}
-        self.fleet = Fleet(setup.workers, self.models)
+        self.fleet = WorkerTable(setup.workers, self.models)
         self.expectations = Expectations(setup.profiles, learn=settings.learn, quantile=policy.quantile)
         self.expectations.extend((), setup.models)
-        self.alone = AloneTimes(setup.execution_times)
-        self.probes = Probes()
-        self.overlap = Overlap(settings.first_lead_ns)
-        self.flights = Flights(self.fleet, self.expectations, self.overlap, self._stage_started)
-        self.tries = Tries()
-        self.succession = Succession(policy, self.fleet, self.expectations, self.alone)
+        self.alone = StandaloneLatency(setup.latency_distributions)
+        self.probes = ProbeCounts()
+        self.overlap = EarlyDispatch(settings.first_lead_ns)
+        self.flights = InFlightBatches(self.fleet, self.expectations, self.overlap, self._stage_started)
+        self.tries = RetryCounter()
+        self.succession = PolicyHandover(policy, self.fleet, self.expectations, self.alone)
         self.classes = TimeClasses(lambda: self.policy)
         """Which applications' requests take about as long."""
-        for times in setup.execution_times:
+        for times in setup.latency_distributions:
             self.classes.tell(times)
-        self.waiting = Waiting(
+        self.waiting = WaitingRequests(
             self.fleet,
             self.expectations,
             setup.patience_ns,
@@ -79,7 +79,7 @@ class State:
         """What the policy wanted because of it, and was carried out."""
         self.reprieved: list[tuple[Request, list[ProfileKey]]] = []
         """Dropped in this event because of expectations that are doubted, which give them another chance."""
-        self.learned: list[ProfileKey | WakeSlackUpdated] = []
+        self.learned: list[ProfileKey | TimerLatencyUpdated] = []
         """What stages that start teach: told at the end of this event, as the policy's commands are not all applied."""
 
     @property
@@ -92,14 +92,14 @@ class State:
         """When something is due: a planned start, a timer, a request that cannot be in time any more where it waits.
 
         Or a worker is ready for what waits; where nothing does, nobody need wake for that. Or nobody wants the answer
-        to a late request any more. NEVER: nothing is due.
+        to a late request any more. NEVER_NS: nothing is due.
         """
         wake_ns, timers = self.flights.next_start_ns, self.succession.timers
         # Asked after every event: who is due no earlier than others need not look for when exactly.
         if timers.earliest_ns < wake_ns:
             wake_ns = min(wake_ns, timers.next_ns)
         wake_ns = self.waiting.next_ns(wake_ns)
-        if self.waiting.queued and self.policy.overlaps:
+        if self.waiting.queued and self.policy.supports_pipelined_dispatch:
             wake_ns = min(wake_ns, self.overlap.next_ns)
         return wake_ns
 
@@ -137,5 +137,5 @@ class State:
         if recalled := self.expectations.stage_started(self.now_ns, effect.batch, effect.stage, kind, effect.shape):
             self.learned.append(recalled)
         if (slack_ns := self.succession.lateness.stage_started()) is not None:
-            self.learned.append(WakeSlackUpdated(self.now_ns, slack_ns))
+            self.learned.append(TimerLatencyUpdated(self.now_ns, slack_ns))
         self.effects.append(effect)

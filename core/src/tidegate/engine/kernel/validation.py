@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tidegate.api import Request
-from tidegate.engine.books import Bookings, Flight
-from tidegate.engine.kernel.state import State
+from tidegate.engine.kernel.state import EngineState
+from tidegate.engine.state_tables import InFlightBatch, Reservations
+from tidegate.engine.waiting.fair_queue_group import FairQueueGroup
 from tidegate.engine.waiting.flows import flow_key
-from tidegate.engine.waiting.shared_workers import SharedWorkers
 from tidegate.observation import Reducer
 
 
-class WrongBooks(Exception):
+class InconsistentStateError(Exception):
     """Two of the engine's books say different things: a bug of the engine's own."""
 
 
-def validate(state: State, reducer: Reducer) -> None:
-    """Raises WrongBooks, with every sentence that is not true."""
+def validate(state: EngineState, reducer: Reducer) -> None:
+    """Raises InconsistentStateError, with every sentence that is not true."""
     wrong: list[str] = []
     for check in (_requests, _flights, _bookings, _workers, _timers, _sharing):
         try:
@@ -27,10 +27,10 @@ def validate(state: State, reducer: Reducer) -> None:
         except Exception as fault:  # what is wrong with one book may make another one unreadable
             wrong.append(f"{check.__name__[1:]} cannot be looked through: {type(fault).__name__}: {fault}")
     if wrong:
-        raise WrongBooks(f"at {state.now_ns} ns: " + "; ".join(wrong))
+        raise InconsistentStateError(f"at {state.now_ns} ns: " + "; ".join(wrong))
 
 
-def _requests(state: State, reducer: Reducer) -> Iterator[str]:
+def _requests(state: EngineState, reducer: Reducer) -> Iterator[str]:
     """Every request that has not ended is in one place: queued, held until its turn, or on its way."""
     places = Counter(list(state.waiting.queued))
     places.update(request.id for request in state.waiting._sharing.held)
@@ -58,7 +58,7 @@ def _requests(state: State, reducer: Reducer) -> Iterator[str]:
     yield from _hurried(state)
 
 
-def _hurried(state: State) -> Iterator[str]:
+def _hurried(state: EngineState) -> Iterator[str]:
     """Nobody waits whose time is over, behind one that has more."""
     latest_ns: dict[str, tuple[int, int]] = {}
     runs_late = state.policy.is_best_effort
@@ -76,7 +76,7 @@ def _hurried(state: State) -> Iterator[str]:
 # Batches -------------------------------------------------------------------------------------------------------------
 
 
-def _flights(state: State, reducer: Reducer) -> Iterator[str]:
+def _flights(state: EngineState, reducer: Reducer) -> Iterator[str]:
     flights = state.flights._by_batch
     for batch_id, flight in flights.items():
         batch = flight.batch
@@ -99,13 +99,13 @@ def _flights(state: State, reducer: Reducer) -> Iterator[str]:
         yield f"expectations follow the stages of {sorted(state.expectations._running)}, of {sorted(running)} they run"
 
 
-def _is_booked(state: State, flight: Flight, index: int) -> bool:
+def _is_booked(state: EngineState, flight: InFlightBatch, index: int) -> bool:
     stage = flight.batch.stages[index]
     booked = state.fleet.bookings.get(stage.worker_id)
     return booked is not None and any(other is stage for other in booked.stages)
 
 
-def _bookings(state: State, reducer: Reducer) -> Iterator[str]:
+def _bookings(state: EngineState, reducer: Reducer) -> Iterator[str]:
     """Stages to come are booked on their workers, each once, in the order in which they are to run."""
     fleet, flights = state.fleet, state.flights._by_batch
     for worker_id, booked in fleet.bookings.items():
@@ -127,7 +127,7 @@ def _bookings(state: State, reducer: Reducer) -> Iterator[str]:
                 yield f"stage {index} of batch {flight.batch.id} is not booked"
 
 
-def _order(state: State, worker_id: int, booked: Bookings) -> Iterator[str]:
+def _order(state: EngineState, worker_id: int, booked: Reservations) -> Iterator[str]:
     runs = [flight.runs(stage) for stage, flight in zip(booked.stages, booked.flights, strict=True)]
     running = sum(runs)
     if running > 2 or not all(runs[:running]):
@@ -145,7 +145,7 @@ def _order(state: State, worker_id: int, booked: Bookings) -> Iterator[str]:
             yield f"batch {flight.batch.id} waits for its planned start, and nobody will wake for it"
 
 
-def _workers(state: State, reducer: Reducer) -> Iterator[str]:
+def _workers(state: EngineState, reducer: Reducer) -> Iterator[str]:
     fleet, succession = state.fleet, state.succession
     if missing := fleet.workers.keys() - fleet.bookings.keys():
         yield f"workers {sorted(missing)} have no bookings"
@@ -161,7 +161,7 @@ def _workers(state: State, reducer: Reducer) -> Iterator[str]:
         yield f"stages on workers {idle} are awaited to end, and none runs"
 
 
-def _timers(state: State, reducer: Reducer) -> Iterator[str]:
+def _timers(state: EngineState, reducer: Reducer) -> Iterator[str]:
     shared = {id(each): each for each in state.waiting._sharing._shared_by.values()}.values()
     for timers in (state.succession.timers, state.flights._planned_starts, *(each.hopeless for each in shared)):
         entries = Counter((key, order) for _, order, key in timers._heap)
@@ -176,7 +176,7 @@ def _timers(state: State, reducer: Reducer) -> Iterator[str]:
 # Turns ---------------------------------------------------------------------------------------------------------------
 
 
-def _sharing(state: State, reducer: Reducer) -> Iterator[str]:
+def _sharing(state: EngineState, reducer: Reducer) -> Iterator[str]:
     sharing = state.waiting._sharing
     for shared in {id(each): each for each in sharing._shared_by.values()}.values():
         names = sorted(shared._places)
@@ -202,7 +202,7 @@ def _sharing(state: State, reducer: Reducer) -> Iterator[str]:
             yield f"of {names} {stray} are watched for their deadline and not held"
 
 
-def _flows(shared: SharedWorkers, queued: dict[int, Request], held: dict[int, Request]) -> Iterator[str]:
+def _flows(shared: FairQueueGroup, queued: dict[int, Request], held: dict[int, Request]) -> Iterator[str]:
     flows = shared._flows
     waiting = {**queued, **held}
     if flows._flow_of.keys() != waiting.keys():
@@ -217,7 +217,7 @@ def _flows(shared: SharedWorkers, queued: dict[int, Request], held: dict[int, Re
         yield f"flows that wait are counted as {flows.count}, and are {[len(counted) - hurried, hurried]}"
 
 
-def _view(shared: SharedWorkers, queued: dict[int, Request]) -> Iterator[str]:
+def _view(shared: FairQueueGroup, queued: dict[int, Request]) -> Iterator[str]:
     view, flows = shared._view, shared._flows
     shown = Counter((flows._flow_of[i].number, r.model) for i, r in queued.items() if i in flows._flow_of)
     if shown != Counter(view._shown):

@@ -1,12 +1,12 @@
-"""The requests that wait: which of them the policy sees, and when they are given up.
+"""Waiting requests: which of them the policy sees, and when they are dropped.
 
-waiting         all of them, and what is told of them: BEGIN HERE
-sharing         whose turn it is; shared_workers: on one set of workers, and what the policy sees of them;
-                flows: whose requests wait there, and what is held; batch_costs: what batches will take
-hurried         who may wait behind others that have more time, and when that is in vain
-late            what cannot be in time any more and is served all the same: first come, first served
+waiting                 all waiting requests: BEGIN HERE
+fair_queue              fair queueing among clients; fair_queue_group: on one set of workers, with the requests that the
+                        policy sees; flows: one queue a client, and the throttled requests; batch_costs: their cost
+out_of_order_deadlines  requests with less time than those ahead of them, and when waiting is futile
+late_requests           requests that will miss their deadline and are served anyway: first come, first served
 """
 
-from tidegate.engine.waiting.waiting import IN_VAIN, OUT_OF_TURN, News, Waiting
+from tidegate.engine.waiting.waiting import IN_VAIN, OUT_OF_TURN, News, WaitingRequests
 
-__all__ = ["IN_VAIN", "OUT_OF_TURN", "News", "Waiting"]
+__all__ = ["IN_VAIN", "OUT_OF_TURN", "News", "WaitingRequests"]

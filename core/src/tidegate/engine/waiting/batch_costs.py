@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
 
-from tidegate.api import NEVER, Model, Profile, Request
+from tidegate.api import NEVER_NS, Model, Profile, Request
 from tidegate.engine.estimates.expectations import Expectations
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WidestRoute:
     """Where a model runs: along the widest of its pipelines that workers host."""
 
     workers: frozenset[int]
@@ -43,7 +43,7 @@ class BatchCosts:
     def __init__(
         self,
         models: Mapping[str, Model],
-        places: Mapping[str, Place],
+        places: Mapping[str, WidestRoute],
         expectations: Expectations,
         is_best_effort: Callable[[str], bool],
     ) -> None:
@@ -57,12 +57,12 @@ class BatchCosts:
 
     def counts_time_of(self, request: Request) -> bool:
         """Whether a request is given up when it cannot be in time."""
-        return request.deadline_ns != NEVER and not self._is_best_effort(request.model)
+        return request.deadline_ns != NEVER_NS and not self._is_best_effort(request.model)
 
     def hopeless_ns(self, request: Request) -> int:
         """The instant from which on a request is late even alone, however little that takes (`Profile.least_ns`)."""
         along = self._cost_of(request.model, request.shape).along
-        return request.deadline_ns - along.least_ns(min(request.rows, along.max_rows)) + 1
+        return request.deadline_ns - along.lower_bound_ns(min(request.rows, along.max_rows)) + 1
 
     def stale_ns(self, request: Request) -> int:
         """The instant from which on a request is in no batch of the size that the load needs."""

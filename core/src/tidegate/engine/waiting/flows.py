@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 
-from tidegate.api import NEVER, QueueKey, Request
+from tidegate.api import NEVER_NS, QueueKey, Request
 from tidegate.engine.timers import UNSWEPT
 
 FlowKey = tuple[str, bool]
@@ -16,10 +16,10 @@ FlowKey = tuple[str, bool]
 
 def flow_key(request: Request) -> FlowKey:
     """Whose a request is."""
-    return request.client, request.deadline_ns != NEVER
+    return request.client, request.deadline_ns != NEVER_NS
 
 
-class Flow:
+class ClientFlow:
     """The requests of one client for models that share workers; those with a deadline apart from those without."""
 
     __slots__ = ("hurried", "number", "served_ns", "waiting")
@@ -35,7 +35,7 @@ class Flow:
         """Requests that have not started, whether the policy sees them or not."""
 
 
-class Ranking:
+class FlowRanking:
     """Flows, the one that was served least first. `served_ns` only grows, so entries are mended as they surface.
 
     Those that wait for nothing any more are swept out once they are most of it: clients come and go, who choose how
@@ -43,12 +43,12 @@ class Ranking:
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Flow]] = []
+        self._heap: list[tuple[int, int, ClientFlow]] = []
         self._ranked: set[int] = set()
         self._most = UNSWEPT
         """The entries from which on it is worth looking for those that wait for nothing."""
 
-    def add(self, flow: Flow) -> None:
+    def add(self, flow: ClientFlow) -> None:
         """Rank a flow, if it is not ranked yet."""
         if flow.number not in self._ranked:
             if len(self._heap) >= self._most:
@@ -57,7 +57,7 @@ class Ranking:
             heappush(self._heap, (flow.served_ns, flow.number, flow))
 
     @property
-    def first(self) -> Flow | None:
+    def first(self) -> ClientFlow | None:
         """The flow that was served least."""
         heap = self._heap
         while heap:
@@ -85,11 +85,11 @@ class WaitingFlows:
     def __init__(self, patience_ns: int) -> None:
         """`patience_ns`: so long those without deadlines give way to those that have one."""
         self._patience_ns = patience_ns
-        self._flows: dict[FlowKey, Flow] = {}
-        self._flow_of: dict[int, Flow] = {}
+        self._flows: dict[FlowKey, ClientFlow] = {}
+        self._flow_of: dict[int, ClientFlow] = {}
         """The flow that a request waits in, by the request's id."""
         self._numbers = 0
-        self._rankings = (Ranking(), Ranking())
+        self._rankings = (FlowRanking(), FlowRanking())
         """The others and the hurried; one that ceased to wait stays until it surfaces."""
         self.count = [0, 0]
         """How many flows wait: others, hurried."""
@@ -103,7 +103,7 @@ class WaitingFlows:
         self._ripe_number = -1
         """The flow without deadlines that has waited too long."""
 
-    def of(self, request_id: int) -> Flow:
+    def of(self, request_id: int) -> ClientFlow:
         """Whose a request is that waits."""
         return self._flow_of[request_id]
 
@@ -114,7 +114,7 @@ class WaitingFlows:
         if flow is None:
             self._prune()
             self._numbers += 1
-            flow = self._flows[key] = Flow(self._numbers, hurried=key[1])
+            flow = self._flows[key] = ClientFlow(self._numbers, hurried=key[1])
         if not flow.waiting:
             if least := self._first(hurried=True) or self._first(hurried=False):
                 self._scale_ns = max(self._scale_ns, least.served_ns)
@@ -128,7 +128,7 @@ class WaitingFlows:
                 self._unhurried = deque(each for each in self._unhurried if each.id in self._flow_of)
             self._unhurried.append(request)
 
-    def part(self, request: Request) -> Flow:
+    def part(self, request: Request) -> ClientFlow:
         """A request waits no more; returns whose it was."""
         flow = self._flow_of.pop(request.id)
         flow.waiting -= 1
@@ -136,14 +136,14 @@ class WaitingFlows:
             self.count[flow.hurried] -= 1
         return flow
 
-    def is_turn(self, now_ns: int, flow: Flow, grace_ns: int) -> bool:
+    def is_turn(self, now_ns: int, flow: ClientFlow, grace_ns: int) -> bool:
         """Whether a flow was served least of those that wait, give or take the grace."""
         first = self._first(hurried=True) if self.count[True] else None
         other = self._ripe(now_ns, first) if flow.hurried else self._first(hurried=False)
         served_ns = flow.served_ns - grace_ns
         return not (first and first.served_ns < served_ns) and not (other and other.served_ns < served_ns)
 
-    def _ripe(self, now_ns: int, first: Flow | None) -> Flow | None:
+    def _ripe(self, now_ns: int, first: ClientFlow | None) -> ClientFlow | None:
         """The flow without deadlines that has waited too long; it has saved up no turns."""
         unhurried = self._unhurried
         while unhurried and unhurried[0].id not in self._flow_of:
@@ -157,7 +157,7 @@ class WaitingFlows:
             flow.served_ns = max(flow.served_ns, first.served_ns if first else 0)
         return flow
 
-    def _first(self, *, hurried: bool) -> Flow | None:
+    def _first(self, *, hurried: bool) -> ClientFlow | None:
         """The flow that was served least of those that wait."""
         ranking = self._rankings[hurried]
         while (flow := ranking.first) and not flow.waiting:
@@ -170,15 +170,15 @@ class WaitingFlows:
             self._flows = {key: flow for key, flow in self._flows.items() if flow.waiting}
 
 
-class HeldRequests:
+class ThrottledRequests:
     """The held requests of one model. What left stays in the queues until it surfaces, so that leaving is O(1)."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Request, Flow]] = {}
+        self._held: dict[int, tuple[Request, ClientFlow]] = {}
         self._passed_over: dict[int, None] = {}
         self._of_flow: dict[int, deque[Request]] = {}
         self._of_key: dict[QueueKey, deque[Request]] = {}
-        self._flows = Ranking()
+        self._flows = FlowRanking()
         self._entries = 0
 
     def __len__(self) -> int:
@@ -187,7 +187,7 @@ class HeldRequests:
     def __iter__(self) -> Iterator[Request]:
         return (request for request, _ in self._held.values())
 
-    def add(self, request: Request, flow: Flow) -> None:
+    def add(self, request: Request, flow: ClientFlow) -> None:
         """Hold a request, the youngest of its flow."""
         self._held[request.id] = request, flow
         self._of_flow.setdefault(flow.number, deque()).append(request)
@@ -211,12 +211,12 @@ class HeldRequests:
         """A held request by its id."""
         return self._held[request_id][0] if request_id in self._held else None
 
-    def flow_of(self, request: Request) -> Flow:
+    def flow_of(self, request: Request) -> ClientFlow:
         """Whose a held request is."""
         return self._held[request.id][1]
 
     @property
-    def first(self) -> tuple[Flow, Request] | None:
+    def first(self) -> tuple[ClientFlow, Request] | None:
         """The flow that was served least of those that have something here, and its oldest request."""
         while flow := self._flows.first:
             if request := self._head(self._of_flow.get(flow.number)):

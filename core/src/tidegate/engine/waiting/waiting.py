@@ -10,11 +10,11 @@ from tidegate.api import (
     RequestArrived,
     RequestCancelled,
 )
-from tidegate.engine.books import Fleet
 from tidegate.engine.estimates.expectations import Expectations
-from tidegate.engine.waiting.hurried import HurriedRequests
-from tidegate.engine.waiting.late import LateRequests
-from tidegate.engine.waiting.sharing import Sharing
+from tidegate.engine.state_tables import WorkerTable
+from tidegate.engine.waiting.fair_queue import FairQueue
+from tidegate.engine.waiting.late_requests import LateRequests
+from tidegate.engine.waiting.out_of_order_deadlines import OutOfOrderDeadlines
 
 OUT_OF_TURN = "share"
 """Why a request is dropped whose time ran out while it was the turn of others: its client had more than they."""
@@ -24,12 +24,12 @@ News = RequestArrived | RequestCancelled | ProfileUpdated | Drop | None
 """What is told next: an event to the policy, or a request's end; None: first what follows from what was told."""
 
 
-class Waiting:
+class WaitingRequests:
     """The requests that wait, from their arrival, or a batch's failure, until they start, leave or are given up."""
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: WorkerTable,
         expectations: Expectations,
         patience_ns: int,
         *,
@@ -46,10 +46,10 @@ class Waiting:
         self._fleet = fleet
         self._expectations = expectations
         self._runs = runs
-        self._sharing = Sharing(
+        self._sharing = FairQueue(
             fleet, expectations, self.queued, patience_ns, lambda name: decides().is_best_effort(name)
         )
-        self._hurried = HurriedRequests(self.queued, self._has_no_request, self._sharing.hopeless_ns)
+        self._hurried = OutOfOrderDeadlines(self.queued, self._has_no_request, self._sharing.hopeless_ns)
         """What of `queued` may wait behind requests that have more time."""
         self.late = LateRequests(fleet, expectations, self.queued, is_free)
         """What cannot be in time any more, and waits to be served all the same."""

@@ -5,7 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tidegate.api import Document
+from tidegate.api import VersionedDocument
 from tidegate_inss.learned.networks import PLACING, SHARING
 from tidegate_inss.training.evaluation import Point
 from tidegate_inss.training.workloads import PROBLEMS
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LIBRARIES = ("numpy", "torch", "stable-baselines3")
 
 
-class TrainingRecord(Document):
+class TrainingRecord(VersionedDocument):
     """The document."""
 
     kind: Literal["inss_training"] = "inss_training"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tidegate.api import NEVER
+from tidegate.api import NEVER_NS
 from tidegate.control import Action, ControlLoop, LayoutRevision, QueryController, StartWorker, StopWorker, Switch
 from tidegate.documents import Layout
 from tidegate.observation import ChangeProgressed
@@ -161,7 +161,7 @@ class Actuator:
         if self.loop.change is not None:
             return LOOK_EVERY_S
         wake_ns = self.loop.next_wake_ns
-        return None if wake_ns == NEVER else max(0.0, (wake_ns - time.monotonic_ns()) / 1e9)
+        return None if wake_ns == NEVER_NS else max(0.0, (wake_ns - time.monotonic_ns()) / 1e9)
 
     async def _with_lock(self, tell: Callable[[], Sequence[Action]]) -> None:
         """Carry out what follows from news, while nobody else changes what the Tritons serve."""

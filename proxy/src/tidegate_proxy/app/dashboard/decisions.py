@@ -22,9 +22,9 @@ from tidegate.observation import (
     EngineRestarted,
     Fail,
     ObserverRemoved,
-    PlanChanged,
     PolicyReplaced,
     PolicyRestored,
+    TopologyChanged,
 )
 from tidegate_proxy.app.dashboard.moments import Moment
 from tidegate_proxy.app.dashboard.snapshot import Decision, cut
@@ -43,9 +43,9 @@ _WHY: Final = {
     "WorkerJoined": "a worker joined",
     "WorkerLost": "a worker was lost",
     "ProfileUpdated": "what is expected had changed",
-    "ExecutionTimesUpdated": "what is expected had changed",
-    "WakeSlackUpdated": "what is expected had changed",
-    "PlanChanged": "the plan had changed",
+    "LatencyDistributionUpdated": "what is expected had changed",
+    "TimerLatencyUpdated": "what is expected had changed",
+    "TopologyChanged": "the plan had changed",
 }
 
 
@@ -115,7 +115,7 @@ def _of_stimulus(event: AnyStimulus, at_ms: float, names: Mapping[int, str]) -> 
         case BatchFailed():
             worker = cut(names.get(event.worker_id, str(event.worker_id)))
             return Decision(at_ms, "batch failed", "", worker=worker, text=cut(event.reason))
-        case PlanChanged():
+        case TopologyChanged():
             return Decision(at_ms, "plan", "", text=f"{len(event.models)} models, {len(event.workers)} workers")
         case ChangeProgressed():
             return Decision(at_ms, "layout", "", text=cut(f"change {event.change}: {event.state} {event.reason}"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.api import Batch, Dispatch, Model, Request, RequestArrived, Setup, TimerFired, Worker
-from tidegate.observation import ClockAdvanced, EngineSettings, Reader, Reducer, StartStage, Stories, Story
+from tidegate.observation import ClockAdvanced, EngineSettings, OutcomeListener, Reducer, StartStage, Stories, Story
 from tidegate_proxy.app.dashboard.moments import Moment
 
 SETTINGS: Final = EngineSettings(learn=True, max_tries=1)
@@ -31,7 +31,7 @@ class RanStage:
 
 
 @dataclass
-class Facts(Reader):
+class Facts(OutcomeListener):
     """Fed with moments from before the arrival of a request up to its end; what is not known yet is None."""
 
     request_id: int

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tidegate.api import NEVER, NS_PER_MS, Worker
+from tidegate.api import NEVER_NS, NS_PER_MS, Worker
 from tidegate.observation.reducer import SentStage
 from tidegate_proxy.app.dashboard.recent import EndSort, Notes, Outcome
 from tidegate_proxy.app.dashboard.snapshot import Bad, ModelRow, ShapeRow, StageBar, WorkerRow, cut
@@ -180,7 +180,7 @@ class Figures:
         """
         ends = notes.ends
         latency_ns = (ends["ended_ns"] - ends["arrival_ns"]).astype(np.float64)
-        timed = ends["deadline_ns"] != NEVER
+        timed = ends["deadline_ns"] != NEVER_NS
         allowed_ns = np.where(timed, ends["deadline_ns"] - ends["arrival_ns"], WORST_NS)
         severity = np.array([_SEVERITY[sort.outcome] for sort in notes.end_sorts], dtype=np.float64)[ends["sort"]]
         severity[(severity == 0.0) & (ends["ended_ns"] > ends["deadline_ns"])] = 1.0
@@ -201,7 +201,7 @@ class Figures:
             sort.outcome if not answered else "late" if ended_ns > deadline_ns else "in time",
             self.ms(ended_ns),
             round((ended_ns - arrival_ns) / NS_PER_MS, 3),
-            round((ended_ns - deadline_ns) / NS_PER_MS, 3) if answered and deadline_ns != NEVER else None,
+            round((ended_ns - deadline_ns) / NS_PER_MS, 3) if answered and deadline_ns != NEVER_NS else None,
             cut(sort.reason),
         )
 

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tidegate.api import Batch, Profile, ProfileKey, Request, Worker
-from tidegate.observation import Reader, Reducer, StartStage
+from tidegate.observation import OutcomeListener, Reducer, StartStage
 from tidegate_proxy.app.dashboard.moments import Moment
 
 MOST_REQUESTS: Final = 5_000
@@ -17,7 +17,7 @@ FARTHEST: Final = 20.0
 """What took more than so many times as long as expected was a machine that stood still: it counts as so much."""
 
 
-class Gathering(Reader):
+class Gathering(OutcomeListener):
     """Fed with moments; afterwards it has the requests that have ended, and how stages differed from what is
     expected."""
 

@@ -57,9 +57,9 @@ class Live:
     def open(self) -> None:
         """Begin to look. Raises ValueError where the engine has a witness already."""
         self._moments = Moments(most=MOST_MOMENTS, longest_ns=LONGEST_NS)
-        self._driver.engine.admit(self._moments)
+        self._driver.engine.attach(self._moments)
         self._recent = Recent()
-        self._driver.engine.reducer.tell(self._recent)
+        self._driver.engine.reducer.add_listener(self._recent)
         self._figures = Figures(time.monotonic_ns())
         self._seen = self._answers = self._cost_ns = 0
         self._ticks_since_ns = time.monotonic_ns()
@@ -69,8 +69,8 @@ class Live:
         """Look no more, and forget what was seen."""
         if self._is_open:
             self._is_open = False
-            self._driver.engine.dismiss(self._moments)
-            self._driver.engine.reducer.forget(self._recent)
+            self._driver.engine.detach(self._moments)
+            self._driver.engine.reducer.remove_listener(self._recent)
             self._moments = Moments(most=1, longest_ns=LONGEST_NS)
             self._recent = Recent()
 
@@ -152,7 +152,7 @@ class Live:
             workers=tuple(worker for worker, state in self._workers() if state != "away"),
             profiles=tuple(engine.expectations.profiles.values()),
             seed=before.seed,
-            wake_slack_ns=before.wake_slack_ns,
+            timer_latency_ns=before.timer_latency_ns,
             network=catalog.network,
             patience_ns=before.patience_ns,
         )

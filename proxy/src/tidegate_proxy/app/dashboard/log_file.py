@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from tidegate.api import NEVER
+from tidegate.api import NEVER_NS
 from tidegate.observation import LogEntry, LogHeader, read_log
 
 _ARRIVAL: Final = b'{"event":{"event":"RequestArrived"'
@@ -87,7 +87,7 @@ class LogFile:
                 high = middle  # nothing arrived in between
         return None
 
-    def entries(self, first: int, until_ns: int = NEVER) -> Iterator[tuple[LogEntry, int]]:
+    def entries(self, first: int, until_ns: int = NEVER_NS) -> Iterator[tuple[LogEntry, int]]:
         """The entries from an offset up to an instant, each with the offset of the line after it. Raises ValueError."""
         while first < self.end:
             after = self._next(first)

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from tidegate.api import AnyCommand, AnyEvent, RequestArrived, RequestCancelled, TimerFired
-from tidegate.observation import AnyEffect, AnyStimulus, ClockAdvanced, LogEntry, ObserverOptions, Witness
+from tidegate.observation import AnyEffect, AnyStimulus, ClockAdvanced, LogEntry, ObserverOptions, PolicyTraceObserver
 
 _TELLING: Final = frozenset({RequestArrived, RequestCancelled, TimerFired})
 """What a story needs to know that a policy was told of, though it answered nothing."""
@@ -39,7 +39,7 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
         return sum(1 for _, answer in self.told if answer)
 
 
-class Moments(Witness):
+class Moments(PolicyTraceObserver):
     """Keeps the latest of them, bounded by number and by age.
 
     It holds what the engine made anyhow, and makes next to nothing of its own: this is on the hot path.

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from tidegate.api import NS_PER_MS, Batch, Request
-from tidegate.observation import LogEntry, Reader, Reducer
+from tidegate.observation import LogEntry, OutcomeListener, Reducer
 
 PIECES: Final = 240
 """So many at most; none is shorter than a second."""
@@ -34,7 +34,7 @@ class Overview(msgspec.Struct, frozen=True):
     """Why it was read no further."""
 
 
-class OverviewReader(Reader):
+class OverviewReader(OutcomeListener):
     """Folds a log into pieces. One thread feeds it; another may ask."""
 
     def __init__(self, first_ns: int, last_ns: int) -> None:

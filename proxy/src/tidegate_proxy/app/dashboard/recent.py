@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.api import Batch, Request
-from tidegate.observation import Reader, StartStage
+from tidegate.observation import OutcomeListener, StartStage
 
 Outcome = Literal["answered", "dropped", "failed", "cancelled"]
 _STAGE: Final = ("sort", "started_ns", "ended_ns", "planned_ns", "requests", "batch", "request")
@@ -20,7 +20,7 @@ _END: Final = ("sort", "request", "arrival_ns", "deadline_ns", "ended_ns")
 STAGE: Final = np.dtype([(name, np.int64) for name in _STAGE])
 """A stage that is over: the place of its sort among those of its notes, ..., the id of one of its requests."""
 END: Final = np.dtype([(name, np.int64) for name in _END])
-"""A request that ended; its deadline may be `NEVER`."""
+"""A request that ended; its deadline may be `NEVER_NS`."""
 _stage: Final = Struct(f"{len(_STAGE)}q").pack
 _end: Final = Struct(f"{len(_END)}q").pack
 
@@ -65,7 +65,7 @@ class _Places(dict[tuple[object, ...], int]):
         return place
 
 
-class Recent(Reader):
+class Recent(OutcomeListener):
     """Notes what it is told, until it is taken."""
 
     def __init__(self) -> None:

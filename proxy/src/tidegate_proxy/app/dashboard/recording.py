@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tidegate.api import NS_PER_MS, Model, Setup, Worker, WorkerJoined, WorkerLost
-from tidegate.observation import PlanChanged, Reducer
+from tidegate.observation import Reducer, TopologyChanged
 from tidegate.sim.what_if import Question
 from tidegate_proxy.app.dashboard.decisions import latest_decisions
 from tidegate_proxy.app.dashboard.facts import Facts, names_of
@@ -32,7 +32,7 @@ MOST_BYTES: Final = 32 << 20
 TICK_NS: Final = 1_000_000_000
 MOST_OF_STORY: Final = 300_000
 """A request that has not ended after so many entries has no end that is worth waiting for."""
-_RARE: Final = WorkerJoined | WorkerLost | PlanChanged
+_RARE: Final = WorkerJoined | WorkerLost | TopologyChanged
 
 
 class Recording:
@@ -42,7 +42,7 @@ class Recording:
         """Raises OSError, and ValueError for a file that is no event log."""
         self._log = LogFile(path)
         self._name = path.name
-        self._rare: list[WorkerJoined | WorkerLost | PlanChanged] = []
+        self._rare: list[WorkerJoined | WorkerLost | TopologyChanged] = []
         """What changed models and workers, as far as it was read."""
         self._reader = OverviewReader(self._log.first_ns, self._log.last_ns)
         self._stop = threading.Event()
@@ -134,7 +134,7 @@ class Recording:
         profiles = header.setup.profiles + tuple(
             profile
             for event in list(self._rare)
-            if isinstance(event, PlanChanged) and event.now_ns <= until_ns
+            if isinstance(event, TopologyChanged) and event.now_ns <= until_ns
             for profile in event.profiles
         )
         setup = replace(header.setup, models=tuple(models), workers=here, profiles=profiles)
@@ -179,7 +179,7 @@ class Recording:
                 return
             if isinstance(event, WorkerJoined):
                 yield event.worker
-            elif isinstance(event, PlanChanged):
+            elif isinstance(event, TopologyChanged):
                 yield from event.workers
 
     def _read_all(self) -> None:

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from tidegate.api import NEVER, NS_PER_MS, Request
+from tidegate.api import NEVER_NS, NS_PER_MS, Request
 from tidegate_proxy.app.dashboard.facts import Facts, RanStage
 from tidegate_proxy.app.dashboard.snapshot import cut
 
@@ -119,7 +119,7 @@ def explain(facts: Facts, names: Mapping[int, str], ms: Callable[[int], float]) 
         arrived_ms=ms(request.arrival_ns),
         outcome=facts.outcome,
         latency_ms=None if facts.ended_ns is None else since(facts.ended_ns),
-        due_ms=None if request.deadline_ns == NEVER else since(request.deadline_ns),
+        due_ms=None if request.deadline_ns == NEVER_NS else since(request.deadline_ns),
         verdict=_verdict(facts, request, names),
         wrong=_wrong(facts, names),
         parts=_parts(facts, request),
@@ -182,7 +182,7 @@ def _verdict(facts: Facts, request: Request, names: Mapping[int, str]) -> str:
 def _in_time(facts: Facts, request: Request, waited_ns: int) -> str:
     spare = (
         "it had no deadline"
-        if request.deadline_ns == NEVER
+        if request.deadline_ns == NEVER_NS
         else f"{_said(request.deadline_ns - facts.end_ns)} to spare"
     )
     return f"In time, with {spare}. It waited {_said(waited_ns)} until its batch was formed{_company(facts)}."
@@ -210,7 +210,7 @@ def _late(facts: Facts, request: Request, waited_ns: int, names: Mapping[int, st
 
 def _dropped(facts: Facts, request: Request, waited_ns: int) -> str:
     head = f"Given up after {_said(waited_ns)} ({facts.reason})"
-    if request.deadline_ns == NEVER:
+    if request.deadline_ns == NEVER_NS:
         return f"{head}.{_busy(facts)}"
     left_ns = request.deadline_ns - facts.end_ns
     left = f"{_said(left_ns)} were left until its deadline, in which it could not be answered"

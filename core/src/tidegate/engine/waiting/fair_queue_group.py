@@ -16,16 +16,16 @@ the batches that it takes part in; the flow that was served least is next.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tidegate.api import QueueKey, Request
-from tidegate.engine.books import Fleet
 from tidegate.engine.estimates.expectations import Expectations
+from tidegate.engine.state_tables import WorkerTable
 from tidegate.engine.timers import Timers
-from tidegate.engine.waiting.batch_costs import BatchCosts, Place
-from tidegate.engine.waiting.flows import Flow, FlowKey, HeldRequests, WaitingFlows, flow_key
+from tidegate.engine.waiting.batch_costs import BatchCosts, WidestRoute
+from tidegate.engine.waiting.flows import ClientFlow, FlowKey, ThrottledRequests, WaitingFlows, flow_key
 
 NOTHING: Mapping[QueueKey, int] = {}
 
 
-class InView:
+class VisibleRequests:
     """Counts what is shown to the policy: requests by flow, rows by kind of batch."""
 
     def __init__(self, costs: BatchCosts) -> None:
@@ -48,11 +48,11 @@ class InView:
         """The rows by key of what can still be in a batch of full size."""
         return self._rows.get(model, NOTHING)
 
-    def shows(self, flow: Flow, model: str) -> bool:
+    def shows(self, flow: ClientFlow, model: str) -> bool:
         """Whether the policy sees any request of a flow for a model."""
         return (flow.number, model) in self._shown
 
-    def show(self, now_ns: int, request: Request, flow: Flow) -> None:
+    def show(self, now_ns: int, request: Request, flow: ClientFlow) -> None:
         """The policy sees a request from now on."""
         model = request.model
         shown = (flow.number, model)
@@ -69,7 +69,7 @@ class InView:
         key = (model, request.shape, request.merge_key)
         rows[key] = rows.get(key, 0) + request.rows
 
-    def hide(self, request: Request, flow: Flow) -> None:
+    def hide(self, request: Request, flow: ClientFlow) -> None:
         """The policy sees it no more."""
         shown = (flow.number, request.model)
         count = self._shown[shown] - 1
@@ -109,14 +109,14 @@ OPEN_BATCHES = 2
 """How many kinds of batches of a model are begun at a time, while all workers are busy."""
 
 
-class SharedWorkers:
+class FairQueueGroup:
     """The waiting requests of models that share workers."""
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: WorkerTable,
         expectations: Expectations,
-        places: Mapping[str, Place],
+        places: Mapping[str, WidestRoute],
         patience_ns: int,
         is_best_effort: Callable[[str], bool],
     ) -> None:
@@ -139,11 +139,11 @@ class SharedWorkers:
         """Nothing waits: whoever had too much has harmed nobody who is still there."""
         self.contended = False
         self.hopeless.clear()
-        self._held: dict[str, HeldRequests] = {}
+        self._held: dict[str, ThrottledRequests] = {}
         self._newcomer: Request | None = None
         """What came while nothing was held: it is looked at before it is, as most that come are shown at once."""
         self._flows = WaitingFlows(self._patience_ns)
-        self._view = InView(self._costs)
+        self._view = VisibleRequests(self._costs)
         self._crowded_ns: dict[str, list[int]] = {}
         """When flows of a sort (others, hurried) last were in a model's way with no worker of it idle, by its name."""
 
@@ -213,7 +213,7 @@ class SharedWorkers:
     def _hold(self, request: Request) -> None:
         held = self._held.get(request.model)
         if held is None:
-            held = self._held[request.model] = HeldRequests()
+            held = self._held[request.model] = ThrottledRequests()
         held.add(request, self._flows.of(request.id))
         if self._costs.counts_time_of(request):
             self.hopeless.set(request.id, self._costs.hopeless_ns(request))
@@ -310,7 +310,7 @@ class SharedWorkers:
                 del self._held[model]
         return None
 
-    def _is_next(self, now_ns: int, request: Request, flow: Flow) -> bool:
+    def _is_next(self, now_ns: int, request: Request, flow: ClientFlow) -> bool:
         """Whether it is the turn of a flow that has this request, and no other flow has one; see `_next_in_turn`."""
         model = request.model
         if not self._flows.is_turn(now_ns, flow, self._costs.grace_ns(model, request.shape)):
@@ -327,13 +327,13 @@ class SharedWorkers:
         rows = seen.get((request.model, request.shape, request.merge_key), 0)
         return rows < self._fleet.models[request.model].max_rows and (rows > 0 or len(seen) < OPEN_BATCHES)
 
-    def _next_of(self, now_ns: int, model: str, held: HeldRequests) -> Request | None:
+    def _next_of(self, now_ns: int, model: str, held: ThrottledRequests) -> Request | None:
         request = self._next_in_turn(now_ns, model, held) or self._next_to_join(now_ns, model, held)
         if request or self._fleet.idle_ids.isdisjoint(self._places[model].workers):
             return request
         return self._next_for_idle(now_ns, model, held)
 
-    def _next_in_turn(self, now_ns: int, model: str, held: HeldRequests) -> Request | None:
+    def _next_in_turn(self, now_ns: int, model: str, held: ThrottledRequests) -> Request | None:
         """The oldest request of the flow that was served least."""
         while first := held.first:
             flow, request = first
@@ -346,7 +346,7 @@ class SharedWorkers:
             held.pass_over(request)
         return None
 
-    def _next_to_join(self, now_ns: int, model: str, held: HeldRequests) -> Request | None:
+    def _next_to_join(self, now_ns: int, model: str, held: ThrottledRequests) -> Request | None:
         """One that fills a batch that was begun, whosever it is."""
         most_rows = self._fleet.models[model].max_rows
         for key, rows in self._view.rows_of(model).items():
@@ -358,7 +358,7 @@ class SharedWorkers:
                 held.pass_over(request)
         return None
 
-    def _next_for_idle(self, now_ns: int, model: str, held: HeldRequests) -> Request | None:
+    def _next_for_idle(self, now_ns: int, model: str, held: ThrottledRequests) -> Request | None:
         """Whatever there is, but for what waits behind a full batch: workers have nothing better to do.
 
         Where the policy waits for something with what it sees, out of turn comes only what can join that: a batch of
@@ -374,7 +374,7 @@ class SharedWorkers:
                 return request
         return held.youngest_passed_over
 
-    def _is_turn_of(self, now_ns: int, flow: Flow, request: Request) -> bool:
+    def _is_turn_of(self, now_ns: int, flow: ClientFlow, request: Request) -> bool:
         return self._flows.is_turn(now_ns, flow, self._costs.grace_ns(request.model, request.shape))
 
     def _is_limited(self, now_ns: int, model: str, *, hurried: bool) -> bool:

@@ -3,32 +3,34 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tidegate.api import NEVER, AnyEvent, BatchFailed, Model, Policy, Setup, StageFinished, Worker
-from tidegate.engine.books import Fleet
-from tidegate.engine.estimates.alone import AloneTimes
+from tidegate.api import NEVER_NS, AnyEvent, BatchFailed, Model, Policy, Setup, StageFinished, Worker
 from tidegate.engine.estimates.expectations import Expectations
-from tidegate.engine.estimates.lateness import Lateness
+from tidegate.engine.estimates.standalone_latency import StandaloneLatency
+from tidegate.engine.estimates.timer_latency import TimerLatency
+from tidegate.engine.state_tables import WorkerTable
 from tidegate.engine.timers import Timers
 
 Policies = Callable[[str, Setup, dict[str, Any]], Policy]
 """`policies(name, setup, options)` makes a policy by its name, or raises an error that says what is wrong with it."""
 
 
-class Succession:
+class PolicyHandover:
     """The policy that decides, and what it inherited from the one before.
 
     A policy that follows another gets the idle workers at once, and the others as they are done with the batches of
     the one before, of which it is told nothing.
     """
 
-    def __init__(self, policy: Policy, fleet: Fleet, expectations: Expectations, alone: AloneTimes) -> None:
+    def __init__(
+        self, policy: Policy, fleet: WorkerTable, expectations: Expectations, alone: StandaloneLatency
+    ) -> None:
         setup = policy.setup
         self.policy = policy
         self.timers = Timers()
         """The timers that the policy has set."""
         self.network = setup.network
         """What the next policy plans transfers with."""
-        self.lateness = Lateness(setup.wake_slack_ns)
+        self.lateness = TimerLatency(setup.timer_latency_ns)
         """How late its timers fire."""
         self._seed, self._patience_ns = setup.seed, setup.patience_ns
         self._fleet = fleet
@@ -119,13 +121,13 @@ class PolicyRetry:
 
     def decides(self, now_ns: int) -> None:
         """Record that the chosen policy decides from now on."""
-        self.at_ns = NEVER
-        """The chosen policy is tried again with the first event from then on; NEVER: it decides."""
+        self.at_ns = NEVER_NS
+        """The chosen policy is tried again with the first event from then on; NEVER_NS: it decides."""
         self._since_ns = now_ns
 
     def broke(self, now_ns: int) -> int:
         """Record that the chosen policy, or a part of it, broke. Returns how long it is to wait from now."""
-        if self.at_ns == NEVER:
+        if self.at_ns == NEVER_NS:
             doubled_ns = 0 if now_ns - self._since_ns >= LONGEST_BACKOFF_NS else 2 * self._backoff_ns
             self._backoff_ns = min(max(FIRST_BACKOFF_NS, doubled_ns), LONGEST_BACKOFF_NS)
             self.at_ns = now_ns + self._backoff_ns

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 
 from tidegate.api import Profile, Worker
-from tidegate.engine.books import Flight
+from tidegate.engine.state_tables import InFlightBatch
 from tidegate.engine.timers import Timers
 
 FIRST_LEAD_NS = 250_000
@@ -137,7 +137,7 @@ class _Ways:
             self.lead_ns = (self.lead_ns + min(LONGEST_NS, round(SETTLED * gained_ns))) // 2
 
 
-class Overlap:
+class EarlyDispatch:
     """When a worker that runs a stage may be given the next one: from when on, and from when on not any more."""
 
     def __init__(self, first_lead_ns: int) -> None:
@@ -155,7 +155,7 @@ class Overlap:
 
     @property
     def next_ns(self) -> int:
-        """When the next worker becomes ready; NEVER where none is expected to."""
+        """When the next worker becomes ready; NEVER_NS where none is expected to."""
         return self._ready.next_ns
 
     def is_due(self, now_ns: int) -> bool:
@@ -184,7 +184,7 @@ class Overlap:
         """Whether the stage that runs should be over."""
         return now_ns > self._planned_ends_ns[worker_id]
 
-    def begins(self, now_ns: int, worker: Worker, flight: Flight, profile: Profile) -> None:
+    def begins(self, now_ns: int, worker: Worker, flight: InFlightBatch, profile: Profile) -> None:
         """A flight's stage runs on a worker from now on: it was sent there now, or was on its way (`early_ns`)."""
         if not self._first_lead_ns or profile.expected_ns(flight.rows) < SHORTEST_NS:
             return
@@ -221,7 +221,9 @@ class Overlap:
             self._ready.cancel(worker_id)
             self._late.cancel(worker_id)
 
-    def alone_ns(self, worker: Worker, flight: Flight, stage: int, duration_ns: int, profile: Profile) -> int | None:
+    def alone_ns(
+        self, worker: Worker, flight: InFlightBatch, stage: int, duration_ns: int, profile: Profile
+    ) -> int | None:
         """What a stage of a flight would have taken if its worker had idled; `duration_ns` since it ran. Learns from
         it.
 

@@ -8,7 +8,7 @@ from tidegate.api import Batch, BatchFailed, Model, Request, Stage, Worker
 
 
 @dataclass(slots=True)
-class Flight:
+class InFlightBatch:
     """A dispatched batch on its way along its stages."""
 
     batch: Batch
@@ -47,7 +47,7 @@ class Flight:
 
 
 @dataclass(slots=True)
-class Bookings:
+class Reservations:
     """What is booked on a worker, in the order of the planned starts."""
 
     worker: Worker
@@ -56,14 +56,14 @@ class Bookings:
     idle: set[int]
     """The workers, of all, that have nothing to do."""
     stages: list[Stage] = field(default_factory=list)
-    flights: list[Flight] = field(default_factory=list)
+    flights: list[InFlightBatch] = field(default_factory=list)
     """The flight of each stage."""
     free_ns: int | None = None
     """The instant from which on a stage counts that is sent while the first one still runs; None: none may be."""
     is_lost: bool = False
     """The present event is its loss, of which the policy is told after what came before: nothing starts here."""
 
-    def book(self, stage: Stage, flight: Flight) -> None:
+    def book(self, stage: Stage, flight: InFlightBatch) -> None:
         """Enter a stage where its planned start puts it, behind the one that runs: that may have begun before its
         own."""
         self.idle.discard(self.worker.id)
@@ -88,7 +88,7 @@ class Bookings:
                 return True
         return False
 
-    def clear(self, flight: Flight) -> None:
+    def clear(self, flight: InFlightBatch) -> None:
         """Strike every stage of a flight."""
         kept = [(stage, other) for stage, other in zip(self.stages, self.flights, strict=True) if other is not flight]
         self.stages = [stage for stage, _ in kept]
@@ -100,7 +100,7 @@ class Bookings:
             self.idle.add(self.worker.id)
 
 
-class Fleet:
+class WorkerTable:
     """The workers, and what is booked on them."""
 
     def __init__(self, workers: Iterable[Worker], models: Mapping[str, Model]) -> None:
@@ -110,7 +110,7 @@ class Fleet:
         """Whether requests of any model are served though they are late."""
         self.workers: dict[int, Worker] = {}
         """The workers that may be given work, by id."""
-        self.bookings: dict[int, Bookings] = {}
+        self.bookings: dict[int, Reservations] = {}
         """The bookings of every worker, by its id; also of workers that only finish what they have."""
         self.idle_ids: set[int] = set()
         """The ids of the workers without bookings; perhaps also of some that are there no more."""
@@ -128,7 +128,7 @@ class Fleet:
         self._takes_rows.clear()
         self.workers[worker.id] = worker
         if worker.id not in self.bookings or not self.bookings[worker.id].stages:
-            self.bookings[worker.id] = Bookings(worker, hosts, self.idle_ids)
+            self.bookings[worker.id] = Reservations(worker, hosts, self.idle_ids)
             self.idle_ids.add(worker.id)
         self._hosted.update(worker.hosts)
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tests.core.engine.script import Script, arrived, engine_of, failed, run
 from tests.effect_log import EffectLog
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     AnyEvent,
     Drop,
     Model,
@@ -103,7 +103,7 @@ class ClosedLoop:
     def _send(self, at_ns: int, name: str) -> None:
         client, request_id = self.clients[name], len(self._requests)
         if at_ns < END_NS:
-            due_ns = NEVER if client.slo_ms is None else at_ns + ms_to_ns(client.slo_ms)
+            due_ns = NEVER_NS if client.slo_ms is None else at_ns + ms_to_ns(client.slo_ms)
             key, owner = str(request_id) if client.apart else "", name if self._tagged else ""
             request = Request(request_id, client.model, client.rows, at_ns, due_ns, key, client=owner)
             self._requests[request_id] = name, request
@@ -217,7 +217,7 @@ def test_one_client_alone_is_never_held_back(rng: random.Random, name: str) -> N
     alone = [
         RequestArrived(event.now_ns, replace(event.request, client="me", late_until_ns=0))
         for event in scenario.events
-        if isinstance(event, RequestArrived) and event.request.deadline_ns < NEVER
+        if isinstance(event, RequestArrived) and event.request.deadline_ns < NEVER_NS
     ]
     simulation.schedule(alone)
     simulation.run()
@@ -287,7 +287,7 @@ def test_the_reason_of_what_ran_out_of_time_behind_others_is_said() -> None:
     assert run.clients["neighbour"].dropped == 0
 
 
-def of(client: str, request_id: int, now_ns: int = 0, *, due_ns: int = NEVER) -> RequestArrived:
+def of(client: str, request_id: int, now_ns: int = 0, *, due_ns: int = NEVER_NS) -> RequestArrived:
     """A request of one row for the model that only worker 0 of the script hosts."""
     return arrived(request_id, now_ns, model="n", due_ns=due_ns, client=client)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.core.engine.script import Script, arrived
 from tests.examples import examples
 from tidegate.api import (
-    NEVER,
+    NEVER_NS,
     AnyEvent,
     Batch,
     BatchFailed,
@@ -33,9 +33,9 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import FIRST_LEAD_NS, CancelStage, ClockAdvanced, Engine, InvariantViolation, StartStage
-from tidegate.engine.kernel.overlap import LARGEST, LONGEST_NS
+from tidegate.engine.kernel.early_dispatch import LARGEST, LONGEST_NS
 from tidegate.host import Plugins
-from tidegate.observation import PlanChanged
+from tidegate.observation import TopologyChanged
 from tidegate.sim import Agenda, Simulation
 from tidegate.sim.workers import Outcome
 from tidegate.toolkit import FirstComeFirstServed
@@ -51,7 +51,7 @@ Duration = Callable[[int], int]
 def short_stages() -> Iterator[None]:
     """Stages are as short here as they are in stories."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("tidegate.engine.kernel.overlap.SHORTEST_NS", 0)
+        monkeypatch.setattr("tidegate.engine.kernel.early_dispatch.SHORTEST_NS", 0)
         yield
 
 
@@ -111,7 +111,7 @@ def saturated(
     far_away = FarAway(engine, execution_ns, there_ns=there_ns, back_ns=back_ns)
     simulation = Simulation(engine, far_away)
     simulation.schedule(
-        RequestArrived(0, Request(number, "m", 1, 0, NEVER, shape=shapes[number % len(shapes)]))
+        RequestArrived(0, Request(number, "m", 1, 0, NEVER_NS, shape=shapes[number % len(shapes)]))
         for number in range(requests)
     )
     simulation.run()
@@ -195,7 +195,7 @@ LEAD = 1000
 
 
 class Overlapping(Script):
-    overlaps = True
+    supports_pipelined_dispatch = True
     best_effort = True
     asked_about_workers = False
     """True: it answers WorkerReady, and nothing else."""
@@ -268,7 +268,7 @@ def test_a_stage_that_was_planned_without_a_margin_has_none_to_share() -> None:
 
 
 def test_nothing_is_sent_behind_a_stage_that_is_over_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.engine.kernel.overlap.SHORTEST_NS", 10_001)
+    monkeypatch.setattr("tidegate.engine.kernel.early_dispatch.SHORTEST_NS", 10_001)
     engine, script = taught()
     assert engine.next_wake_ns is None
     engine.handle(ClockAdvanced(39_500))
@@ -307,7 +307,7 @@ def test_nothing_is_dispatched_to_a_worker_that_is_not_ready_nor_for_before_it_i
 
 def test_policies_that_do_not_overlap_are_told_when_the_stage_is_over() -> None:
     engine, script = taught()
-    script.overlaps = False
+    script.supports_pipelined_dispatch = False
     assert engine.next_wake_ns is None
     engine.handle(arrived(5, 39_500))
     assert script.told_ready == []
@@ -329,7 +329,7 @@ def test_a_policy_that_follows_is_not_told_of_a_worker_that_it_has_not_got(monke
     engine, script = taught()
     engine.handle(ClockAdvanced(39_000))
     monkeypatch.setattr(script, "successor", lambda _setup: script)
-    engine.handle(PlanChanged(39_500, SETUP.models, SETUP.workers, SETUP.profiles))
+    engine.handle(TopologyChanged(39_500, SETUP.models, SETUP.workers, SETUP.profiles))
     script.told_ready.clear()
     engine.handle(arrived(5, 40_001))
     assert script.told_ready == []

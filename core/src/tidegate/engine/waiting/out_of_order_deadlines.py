@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 
-from tidegate.api import NEVER, Request
+from tidegate.api import NEVER_NS, Request
 from tidegate.engine.timers import UNSWEPT
 
 
-class HurriedRequests:
+class OutOfOrderDeadlines:
     """The queued requests that are due before some of their model that came earlier, and when they are hopeless.
 
     Where deadlines come in the order of arrivals, as they do where all requests of a model have the same time, there
@@ -24,7 +24,7 @@ class HurriedRequests:
 
         `hopeless_ns`: the instant from which on a request cannot be in time any more; None where that does not matter.
         """
-        self.earliest_ns = NEVER
+        self.earliest_ns = NEVER_NS
         """Nobody is hopeless before, and perhaps nobody then."""
         self._queued = queued
         self._is_first = is_first
@@ -36,11 +36,11 @@ class HurriedRequests:
 
     @property
     def next_ns(self) -> int:
-        """When the next one is hopeless; NEVER where none may be."""
+        """When the next one is hopeless; NEVER_NS where none may be."""
         heap = self._heap
         while heap and heap[0][1] not in self._queued:
             heappop(heap)
-        self.earliest_ns = heap[0][0] if heap else NEVER
+        self.earliest_ns = heap[0][0] if heap else NEVER_NS
         return self.earliest_ns
 
     def arrives(self, request: Request) -> None:
@@ -72,7 +72,7 @@ class HurriedRequests:
         earliest: dict[int, int] = {}
         for hopeless_ns, request_id in self._heap:
             if request_id in self._queued:
-                earliest[request_id] = min(hopeless_ns, earliest.get(request_id, NEVER))
+                earliest[request_id] = min(hopeless_ns, earliest.get(request_id, NEVER_NS))
         self._heap = [(hopeless_ns, request_id) for request_id, hopeless_ns in earliest.items()]
         heapify(self._heap)
 
@@ -91,5 +91,5 @@ class HurriedRequests:
                 popped[request_id] = request
             else:  # batches have become quicker
                 heappush(self._heap, (hopeless_ns, request_id))
-        self.earliest_ns = self._heap[0][0] if self._heap else NEVER
+        self.earliest_ns = self._heap[0][0] if self._heap else NEVER_NS
         return list(popped.values())

@@ -15,11 +15,11 @@ from heapq import heapify, heappop, heappush
 
 import msgspec
 
-from tidegate.api import NEVER, QueueKey, Request
-from tidegate.engine.books import Fleet
+from tidegate.api import NEVER_NS, QueueKey, Request
 from tidegate.engine.estimates.expectations import Expectations
+from tidegate.engine.state_tables import WorkerTable
 from tidegate.engine.timers import UNSWEPT
-from tidegate.engine.waiting.flows import Flow, HeldRequests
+from tidegate.engine.waiting.flows import ClientFlow, ThrottledRequests
 
 APART = "/late"
 """What is added to the merge key of late requests, so that they share batches with none but each other."""
@@ -29,8 +29,8 @@ class _LateOfModel:
     """The late requests of one model that the policy does not see."""
 
     def __init__(self) -> None:
-        self.held = HeldRequests()
-        self._flows: dict[str, Flow] = {}
+        self.held = ThrottledRequests()
+        self._flows: dict[str, ClientFlow] = {}
         """The clients that wait; `served_ns` counts the rows that the policy was shown."""
         self._numbers = 0
         self._scale = 0
@@ -40,12 +40,12 @@ class _LateOfModel:
         flow = self._flows.get(request.client)
         if flow is None:
             self._numbers += 1
-            flow = self._flows[request.client] = Flow(self._numbers, hurried=False)
+            flow = self._flows[request.client] = ClientFlow(self._numbers, hurried=False)
             flow.served_ns = self._scale
         flow.waiting += 1
         self.held.add(request, flow)
 
-    def remove(self, request: Request) -> Flow:
+    def remove(self, request: Request) -> ClientFlow:
         flow = self.held.flow_of(request)
         self.held.remove(request.id)
         flow.waiting -= 1
@@ -78,13 +78,13 @@ class LateRequests:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: WorkerTable,
         expectations: Expectations,
         queued: Mapping[int, Request],
         is_free: Callable[[int], bool],
     ) -> None:
         """`queued`: what the policy sees, late or not; `is_free`: whether it may give work to a worker that is idle."""
-        self.earliest_ns = NEVER
+        self.earliest_ns = NEVER_NS
         """No client of a late request ceases to wait before, and perhaps none then."""
         self._fleet = fleet
         self._queued = queued
@@ -117,11 +117,11 @@ class LateRequests:
 
     @property
     def next_ns(self) -> int:
-        """When a client of a late request ceases to wait; NEVER where none does."""
+        """When a client of a late request ceases to wait; NEVER_NS where none does."""
         expiries, held, queued = self._expiries, self._held, self._queued
         while expiries and expiries[0][1] not in held and expiries[0][1] not in queued:
             heappop(expiries)
-        self.earliest_ns = expiries[0][0] if expiries else NEVER
+        self.earliest_ns = expiries[0][0] if expiries else NEVER_NS
         return self.earliest_ns
 
     def add(self, request: Request, *, seen: bool = True) -> None:
@@ -129,8 +129,8 @@ class LateRequests:
         if not seen:
             self._unseen.add(request.id)
         if not request.is_late:
-            request = msgspec.structs.replace(request, deadline_ns=NEVER, merge_key=request.merge_key + APART)
-        if request.late_until_ns < NEVER:
+            request = msgspec.structs.replace(request, deadline_ns=NEVER_NS, merge_key=request.merge_key + APART)
+        if request.late_until_ns < NEVER_NS:
             if len(self._expiries) > 2 * (len(self._held) + len(self._shown)) + UNSWEPT:
                 self._sweep()
             heappush(self._expiries, (request.late_until_ns, request.id))
@@ -172,7 +172,7 @@ class LateRequests:
         expired = []
         while self._expiries and self._expiries[0][0] <= now_ns:
             expired.append(heappop(self._expiries)[1])
-        self.earliest_ns = self._expiries[0][0] if self._expiries else NEVER
+        self.earliest_ns = self._expiries[0][0] if self._expiries else NEVER_NS
         return expired
 
     def batch_for(self, worker_id: int, start_ns: int) -> list[Request]:
@@ -283,7 +283,7 @@ class LateRequests:
 
     def _oldest_ns(self, model: str) -> int:
         first = self._of_model[model].held.first
-        return first[1].arrival_ns if first else NEVER
+        return first[1].arrival_ns if first else NEVER_NS
 
     def _is_left_over(self, model: str, ready: int | None = None, *, shown: bool = False) -> bool:
         """Whether more workers are idle that a model can begin on than kinds of batches wait for them.
@@ -306,7 +306,7 @@ class LateRequests:
         count = 0
         for request in self._queued.values():
             kind = request.model, request.shape, request.merge_key
-            if kind not in kinds and (request.deadline_ns != NEVER or request.is_late):
+            if kind not in kinds and (request.deadline_ns != NEVER_NS or request.is_late):
                 kinds.add(kind)
                 count += self._uses(request.model, hosts)
                 if count >= most:

@@ -7,8 +7,8 @@ import msgspec
 
 from tidegate.api import (
     BatchFailed,
-    ExecutionTimes,
-    ExecutionTimesUpdated,
+    LatencyDistribution,
+    LatencyDistributionUpdated,
     Model,
     Policy,
     ProfileUpdated,
@@ -23,24 +23,26 @@ from tidegate.api import (
     WorkerLost,
     WorkerReady,
 )
-from tidegate.engine.books import Flight
 from tidegate.engine.kernel.policy_runner import PolicyRunner
-from tidegate.engine.kernel.state import State
+from tidegate.engine.kernel.state import EngineState
+from tidegate.engine.state_tables import InFlightBatch
 from tidegate.observation import (
     AnyStimulus,
     ChangeProgressed,
     ClockAdvanced,
-    PlanChanged,
     PolicyChanged,
     PolicyOverran,
-    TriesChanged,
+    RetryLimitChanged,
+    TopologyChanged,
 )
 
 
-class Intake:
+class EventHandlers:
     """Takes in one event after the other."""
 
-    def __init__(self, state: State, policy: PolicyRunner, made: Callable[[PolicyChanged, Setup], Policy]) -> None:
+    def __init__(
+        self, state: EngineState, policy: PolicyRunner, made: Callable[[PolicyChanged, Setup], Policy]
+    ) -> None:
         """`made`: makes the policy that somebody asks for."""
         self._state = state
         self._fleet = state.fleet
@@ -69,11 +71,11 @@ class Intake:
                 self._lose_worker(event)
             case ProfileUpdated():
                 self._update_profile(event)
-            case PlanChanged():
+            case TopologyChanged():
                 self._change_plan(event)
             case PolicyChanged() | PolicyOverran():
                 self._change_policy(event)
-            case TriesChanged():
+            case RetryLimitChanged():
                 self._state.settings = msgspec.structs.replace(self._state.settings, max_tries=event.max_tries)
             case ClockAdvanced() | TimerFired() | WorkerReady() | WorkerDelayed() | ChangeProgressed():
                 pass
@@ -120,8 +122,8 @@ class Intake:
         state, policy = self._state, self._succession.policy
         if not (request.app and state.settings.learn and model.merges) or model.pipelines:
             return request
-        asks = type(policy).on_execution_times_updated is not Policy.on_execution_times_updated
-        if not (asks or policy.apps_apart(model.name)) or not state.probes.wants(request):
+        asks = type(policy).on_latency_distribution_updated is not Policy.on_latency_distribution_updated
+        if not (asks or policy.separate_applications(model.name)) or not state.probes.wants(request):
             return request
         return msgspec.structs.replace(request, merge_key=f"{request.merge_key}/alone.{request.id}", deferrable=False)
 
@@ -159,7 +161,7 @@ class Intake:
         if duration_ns is not None:
             self._learn(flight, event, duration_ns)
 
-    def _alone_ns(self, flight: Flight, event: StageFinished) -> int | None:
+    def _alone_ns(self, flight: InFlightBatch, event: StageFinished) -> int | None:
         """What a stage that has just ended would have taken on an idle worker; None where that is not known."""
         worker = self._fleet.workers.get(event.worker_id)
         if worker is None:
@@ -169,7 +171,7 @@ class Intake:
         duration_ns = event.ended_ns - event.started_ns
         return self._state.overlap.alone_ns(worker, flight, event.stage, duration_ns, profile)
 
-    def _learn(self, flight: Flight, event: StageFinished, duration_ns: int) -> None:
+    def _learn(self, flight: InFlightBatch, event: StageFinished, duration_ns: int) -> None:
         state = self._state
         if worker := self._fleet.workers.get(event.worker_id):
             partition = flight.batch.stages[event.stage].partition
@@ -178,7 +180,7 @@ class Intake:
                 self._policy.inform(ProfileUpdated(event.now_ns, learned))
             if not (state.settings.learn and flight.requests and flight.requests[0].app):
                 return
-            moved: Sequence[ExecutionTimes] = ()
+            moved: Sequence[LatencyDistribution] = ()
             if flight.ran_alone:
                 state.probes.ran_alone(flight.requests[0])
                 profile = self._expectations.profiles[partition, worker.kind, flight.shape]
@@ -188,9 +190,9 @@ class Intake:
                 moved = state.alone.observe_batch(flight.requests, worker.kind, duration_ns)
             for times in moved:
                 state.classes.tell(times)
-                self._policy.inform(ExecutionTimesUpdated(event.now_ns, times))
+                self._policy.inform(LatencyDistributionUpdated(event.now_ns, times))
 
-    def _fail_flight(self, flight: Flight, event: BatchFailed) -> None:
+    def _fail_flight(self, flight: InFlightBatch, event: BatchFailed) -> None:
         state = self._state
         workers = dict.fromkeys(stage.worker_id for stage in flight.batch.stages[flight.stage :])
         self._flights.abort(event.now_ns, flight)
@@ -212,7 +214,7 @@ class Intake:
         for request in again:
             self._wait(RequestArrived(event.now_ns, request), again=True)
 
-    def _may_try_again(self, request: Request, flight: Flight, event: BatchFailed) -> bool:
+    def _may_try_again(self, request: Request, flight: InFlightBatch, event: BatchFailed) -> bool:
         """Count a try. Preempted requests did nothing wrong and nothing failed: they come back as often as it takes."""
         if not event.retry or not self._fleet.serves(request):
             return False
@@ -284,7 +286,7 @@ class Intake:
         self._fail_late_homeless()
         self._begin_anew()
 
-    def _change_plan(self, event: PlanChanged) -> None:
+    def _change_plan(self, event: TopologyChanged) -> None:
         """Another policy of the same kind goes on with the new models and workers; what runs is finished first."""
         state, fleet = self._state, self._fleet
         wanted = {worker.id: worker for worker in event.workers}
@@ -303,7 +305,7 @@ class Intake:
         self._fail_late_homeless()
         state.release()
         self._waiting.workers_changed(event.now_ns)
-        self._policy.succeed(state.policy.successor)
+        self._policy.succeed(state.policy.migrate)
 
     def try_policy_again(self) -> None:
         """Let the policy that broke decide again; what waits waits for its turn again, by what that policy says."""

@@ -13,7 +13,7 @@ MOST_POINTS = 256
 """About so many points of all distributions together are looked at where what batches take is computed."""
 
 
-class ExecutionTimes(msgspec.Struct, frozen=True):
+class LatencyDistribution(msgspec.Struct, frozen=True):
     """The stand-alone execution times of one application's requests to a model, on one kind of worker.
 
     A batch of k requests is padded to its longest: it takes `fixed_ns + scale * k * max(times)` (Orloj, section 4.1,
@@ -53,7 +53,7 @@ class ExecutionTimes(msgspec.Struct, frozen=True):
 
     @staticmethod
     def profile_of_batches(
-        among: Sequence["ExecutionTimes"],
+        among: Sequence["LatencyDistribution"],
         shares: Mapping[str, float],
         like: Profile,
         quantile: float,

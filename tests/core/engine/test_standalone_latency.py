@@ -10,8 +10,8 @@ import pytest
 
 from tidegate.api import (
     Commands,
-    ExecutionTimes,
-    ExecutionTimesUpdated,
+    LatencyDistribution,
+    LatencyDistributionUpdated,
     Model,
     PolicyOptions,
     Profile,
@@ -22,10 +22,18 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import Engine
-from tidegate.engine.estimates import alone
-from tidegate.engine.estimates.alone import EVERY, FIRST, GIVEN, MOST_APPS, POINTS, WINDOW, AloneTimes
+from tidegate.engine.estimates import standalone_latency
 from tidegate.engine.estimates.batch_law import MIN_BATCHES
-from tidegate.observation import PlanChanged, StartStage
+from tidegate.engine.estimates.standalone_latency import (
+    EVERY,
+    FIRST,
+    GIVEN,
+    MOST_APPS,
+    POINTS,
+    WINDOW,
+    StandaloneLatency,
+)
+from tidegate.observation import StartStage, TopologyChanged
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import taking
 from tidegate.toolkit import FirstComeFirstServed
@@ -39,9 +47,9 @@ class Listening(FirstComeFirstServed):
 
     def __init__(self, setup: Setup, options: PolicyOptions | None = None) -> None:
         super().__init__(setup, options or PolicyOptions())
-        self.told: list[ExecutionTimes] = []
+        self.told: list[LatencyDistribution] = []
 
-    def on_execution_times_updated(self, event: ExecutionTimesUpdated) -> Commands:
+    def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
         self.told.append(event.times)
         return ()
 
@@ -85,13 +93,13 @@ def test_what_was_learned_survives_a_changed_plan() -> None:
         at_ns = number * ms_to_ns(50)
         simulation.schedule([RequestArrived(at_ns, Request(number, "m", 1, at_ns, app="chat"))])
     simulation.run()
-    engine.handle(PlanChanged(engine.now_ns, SETUP.models, SETUP.workers, ()))
-    (times,) = engine.policy.setup.execution_times
+    engine.handle(TopologyChanged(engine.now_ns, SETUP.models, SETUP.workers, ()))
+    (times,) = engine.policy.setup.latency_distributions
     assert (times.model, times.app, set(times.times_ns)) == ("m", "chat", {ms_to_ns(3)})
 
 
 def test_it_is_told_anew_only_where_it_has_moved_and_forgets_by_window() -> None:
-    alone = AloneTimes(())
+    alone = StandaloneLatency(())
     told = [alone.observe(of_app("chat"), "gpu", 1000, PROFILE) for _ in range(WINDOW)]
     assert [number for number, times in enumerate(told, 1) if times] == [FIRST]
     told = [alone.observe(of_app("chat"), "gpu", 3000, PROFILE) for _ in range(WINDOW)]
@@ -100,16 +108,16 @@ def test_it_is_told_anew_only_where_it_has_moved_and_forgets_by_window() -> None
 
 
 def test_clients_cannot_make_it_grow() -> None:
-    alone = AloneTimes(())
+    alone = StandaloneLatency(())
     for number in range(10 * MOST_APPS):
         for _ in range(FIRST):
             alone.observe(of_app(f"app{number}"), "gpu", 1000, PROFILE)
     assert len(alone.known) == MOST_APPS
 
 
-def learned_alone(rng: random.Random, quick_ns: int = 10_000, slow_ns: int = 50_000) -> AloneTimes:
+def learned_alone(rng: random.Random, quick_ns: int = 10_000, slow_ns: int = 50_000) -> StandaloneLatency:
     """What is known once some requests of two applications ran alone: half to one and a half times of that."""
-    alone = AloneTimes(())
+    alone = StandaloneLatency(())
     for _ in range(WINDOW):
         alone.observe(of_app("quick"), "gpu", round(quick_ns * rng.uniform(0.5, 1.5)), PROFILE)
         alone.observe(of_app("slow"), "gpu", round(slow_ns * rng.uniform(0.5, 1.5)), PROFILE)
@@ -136,7 +144,7 @@ def test_batches_of_several_tell_what_their_requests_share(fixed_ns: int) -> Non
 
 
 def test_until_enough_batches_were_seen_the_profile_tells_the_law() -> None:
-    alone = AloneTimes(())
+    alone = StandaloneLatency(())
     for _ in range(FIRST):
         alone.observe(of_app("chat"), "gpu", ms_to_ns(5), PROFILE)
     for _ in range(MIN_BATCHES - 1):
@@ -149,7 +157,7 @@ def test_until_enough_batches_were_seen_the_profile_tells_the_law() -> None:
 
 def test_batches_tell_at_once_what_requests_share_for_none_may_ever_run_alone_again() -> None:
     """The profile says that nearly all is shared, and so do the first few stages: batches tell otherwise."""
-    alone, alone_ns, shared_ns = AloneTimes(()), ms_to_ns(2), ms_to_ns(0.4)
+    alone, alone_ns, shared_ns = StandaloneLatency(()), ms_to_ns(2), ms_to_ns(0.4)
     for _ in range(FIRST):
         alone.observe(of_app("chat"), "gpu", alone_ns, Profile.linear("m", alpha_ms=0.2, beta_ms=1.8, max_rows=4))
     (first,) = alone.known
@@ -170,7 +178,7 @@ def test_batches_tell_at_once_what_requests_share_for_none_may_ever_run_alone_ag
     ids=["an unknown application", "untagged"],
 )
 def test_batches_of_which_not_all_is_known_tell_nothing(batch: list[Request]) -> None:
-    alone = AloneTimes(())
+    alone = StandaloneLatency(())
     for _ in range(FIRST):
         alone.observe(of_app("chat"), "gpu", ms_to_ns(5), PROFILE)
     for _ in range(EVERY * MIN_BATCHES):
@@ -182,7 +190,7 @@ def test_batches_of_which_not_all_is_known_tell_nothing(batch: list[Request]) ->
 
 
 def test_what_was_given_counts_until_more_is_known_than_a_few_stages_say() -> None:
-    alone = AloneTimes([ExecutionTimes("m", "chat", "gpu", (1000,))])
+    alone = StandaloneLatency([LatencyDistribution("m", "chat", "gpu", (1000,))])
     told = [alone.observe(of_app("chat"), "gpu", 3000, PROFILE) for _ in range(GIVEN)]
     assert [number for number, times in enumerate(told, 1) if times] == [GIVEN]
 
@@ -190,8 +198,11 @@ def test_what_was_given_counts_until_more_is_known_than_a_few_stages_say() -> No
 def test_batches_of_what_was_given_tell_what_is_shared_before_all_of_it_has_run_alone() -> None:
     """Quick ones hardly ever run alone behind a policy that lets them run together."""
     law = {"fixed_ns": 8_000.0, "scale": 0.2}
-    alone = AloneTimes(
-        [ExecutionTimes("m", "quick", "gpu", (5_000,), **law), ExecutionTimes("m", "slow", "gpu", (18_000,), **law)]
+    alone = StandaloneLatency(
+        [
+            LatencyDistribution("m", "quick", "gpu", (5_000,), **law),
+            LatencyDistribution("m", "slow", "gpu", (18_000,), **law),
+        ]
     )
     for _ in range(MIN_BATCHES):  # c0 + k * c1 * the longest: slow ones take 20,000
         alone.observe_batch([of_app("quick", 0), of_app("quick", 1)], "gpu", 10_000)
@@ -213,8 +224,8 @@ def test_batches_of_many_applications_are_soon_looked_through(monkeypatch: pytes
         looked_at += 1
         return bisect_right(points_ns, time_ns)
 
-    monkeypatch.setattr(alone, "bisect_right", counting)
-    longest_ns, variance_ns2 = alone._longest_ns(Counter(apps))
+    monkeypatch.setattr(standalone_latency, "bisect_right", counting)
+    longest_ns, variance_ns2 = standalone_latency._longest_ns(Counter(apps))
     assert looked_at <= 2 * POINTS * len(apps)
     drawn_ns = [max(rng.choice(points_ns) for points_ns in apps) for _ in range(2000)]
     assert longest_ns == pytest.approx(fmean(drawn_ns), rel=0.01)
@@ -224,7 +235,7 @@ def test_batches_of_many_applications_are_soon_looked_through(monkeypatch: pytes
 @pytest.mark.parametrize("rows", [2, 4])
 def test_requests_of_several_rows_tell_what_a_row_of_them_takes(rows: int) -> None:
     """Whether alone or in batches: r rows take c0 + r * (what one takes - c0)."""
-    alone, own_ns, fixed_ns = AloneTimes(()), ms_to_ns(5), ms_to_ns(4)
+    alone, own_ns, fixed_ns = StandaloneLatency(()), ms_to_ns(5), ms_to_ns(4)
     several = [Request(number, "m", rows, 0, app="chat") for number in range(3)]
 
     def took_ns(count: int) -> int:

@@ -10,9 +10,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.examples import examples
-from tidegate.api import NEVER, BatchFailed, Drop, Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker
+from tidegate.api import (
+    NEVER_NS,
+    BatchFailed,
+    Drop,
+    Model,
+    Profile,
+    Request,
+    RequestArrived,
+    Setup,
+    StageFinished,
+    Worker,
+)
 from tidegate.api import RequestCancelled as Cancelled
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged, StartStage
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartStage, TopologyChanged
 from tidegate.host import Plugins
 from tidegate.observation import Stories
 from tidegate.sim import ExactWorkers, Simulation
@@ -37,7 +48,7 @@ def _engine(policy: str, setup: Setup | None = None) -> Engine:
 
 
 def _arrived(
-    number: int, now_ns: int, *, slo_ns: int = SLO_NS, until_ns: int = NEVER, client: str = ""
+    number: int, now_ns: int, *, slo_ns: int = SLO_NS, until_ns: int = NEVER_NS, client: str = ""
 ) -> RequestArrived:
     return RequestArrived(
         now_ns, Request(number, "m", 1, now_ns, now_ns + slo_ns, late_until_ns=until_ns, client=client)
@@ -193,7 +204,7 @@ def test_without_workers_they_fail() -> None:
     engine.handle(_arrived(1, 2, slo_ns=600))
     engine.handle(ClockAdvanced(800))
     assert [request.id for request in engine._state.waiting.late] == [1]
-    engine.handle(PlanChanged(900, (), setup.workers, ()))
+    engine.handle(TopologyChanged(900, (), setup.workers, ()))
     assert engine.tally.failed == 1
     engine.validate()
 
@@ -207,7 +218,7 @@ def test_one_that_the_policy_never_saw_is_new_to_it(policy: str) -> None:
     held = replace(odd, request=replace(odd.request, shape="x:9", merge_key="odd"))
     run = _Run(engine, [*crowd, _arrived(41, 1, slo_ns=9_000, client="b"), held])
     assert run.engine.tally.answered == 32
-    assert not engine.policy.inherited
+    assert not engine.policy.readmitted_ids
 
 
 def test_the_story_of_one() -> None:

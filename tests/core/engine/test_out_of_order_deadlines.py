@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.api import NEVER, Drop, Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker
+from tidegate.api import NEVER_NS, Drop, Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker
 from tidegate.api import RequestCancelled as Cancelled
 from tidegate.api.profile import SURPRISE
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartStage
@@ -37,7 +37,7 @@ def _starts(engine: Engine, event: AnyStimulus) -> tuple[StartStage, ...]:
     return tuple(effect for effect in engine.handle(event) if isinstance(effect, StartStage))
 
 
-@pytest.mark.parametrize("later_ns", [NEVER, 20_000_000])
+@pytest.mark.parametrize("later_ns", [NEVER_NS, 20_000_000])
 @pytest.mark.parametrize("policy", [name for name in PUNCTUAL if not PLUGINS.policy(name).policy.runs_pipelines])
 def test_it_is_told_while_the_one_before_it_waits(policy: str, later_ns: int) -> None:
     engine = _engine(policy)
@@ -58,8 +58,8 @@ def test_it_is_told_while_the_one_before_it_waits(policy: str, later_ns: int) ->
 
 def test_where_late_ones_are_served_nobody_wakes_for_it() -> None:
     engine = _engine("fifs")
-    engine.handle(_arrived(0, 1, NEVER))
-    engine.handle(_arrived(1, 1, NEVER))
+    engine.handle(_arrived(0, 1, NEVER_NS))
+    engine.handle(_arrived(1, 1, NEVER_NS))
     engine.handle(_arrived(2, 1, 500))
     assert engine.next_wake_ns is None
     (second,) = _starts(engine, StageFinished(1 + STAGE_NS, 0, 0, 0, 1, 1 + STAGE_NS))
@@ -128,6 +128,6 @@ def test_nobody_waits_beyond_its_deadline_behind_one_that_has_more(
             for other in told.came.values()
             if (other.request.arrival_ns, other.request.id) < (came.arrival_ns, number)
             and other.request.deadline_ns > came.deadline_ns
-            and told.ended_ns.get(other.request.id, NEVER) > came.arrival_ns
+            and told.ended_ns.get(other.request.id, NEVER_NS) > came.arrival_ns
         ]
         assert not slower or dropped_ns <= came.deadline_ns, (came, slower)

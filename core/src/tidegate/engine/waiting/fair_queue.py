@@ -1,16 +1,16 @@
-"""Whose turn it is on which workers: for each set of models that share workers, their `SharedWorkers`."""
+"""Whose turn it is on which workers: for each set of models that share workers, their `FairQueueGroup`."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
-from tidegate.api import NEVER, Model, Request, Worker
-from tidegate.engine.books import Fleet
+from tidegate.api import NEVER_NS, Model, Request, Worker
 from tidegate.engine.estimates.expectations import Expectations
-from tidegate.engine.waiting.batch_costs import Place
-from tidegate.engine.waiting.shared_workers import SharedWorkers
+from tidegate.engine.state_tables import WorkerTable
+from tidegate.engine.waiting.batch_costs import WidestRoute
+from tidegate.engine.waiting.fair_queue_group import FairQueueGroup
 
 
-class Sharing:
+class FairQueue:
     """What of the waiting requests the policy sees: `queued`, which the engine keeps; the others are held here.
 
     The engine says what waits, starts and leaves, and after every event asks for what is next. Late requests take no
@@ -19,7 +19,7 @@ class Sharing:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: WorkerTable,
         expectations: Expectations,
         queued: Mapping[int, Request],
         patience_ns: int,
@@ -30,8 +30,8 @@ class Sharing:
         self._queued = queued
         self._patience_ns = patience_ns
         self._is_best_effort = is_best_effort
-        self._shared_by: dict[str, SharedWorkers] = {}
-        self._contended: list[SharedWorkers] = []
+        self._shared_by: dict[str, FairQueueGroup] = {}
+        self._contended: list[FairQueueGroup] = []
         """The sets of workers for which something may be held."""
         self._group()
 
@@ -50,8 +50,8 @@ class Sharing:
 
     @property
     def next_wake_ns(self) -> int:
-        """When something that is held cannot be in time any more; NEVER where nothing is."""
-        return min((shared.hopeless.next_ns for shared in self._contended), default=NEVER)
+        """When something that is held cannot be in time any more; NEVER_NS where nothing is."""
+        return min((shared.hopeless.next_ns for shared in self._contended), default=NEVER_NS)
 
     def admits(self, now_ns: int, request: Request) -> bool:
         """A request waits from now on: whether the policy may see it at once; else it is held until its turn."""
@@ -154,10 +154,10 @@ class Sharing:
         self._shared_by = {}
         for group in {id(group): group for group in groups.values()}.values():
             of_group = {name: places[name] for name in places if name in group}
-            shared = SharedWorkers(fleet, self._expectations, of_group, self._patience_ns, self._is_best_effort)
+            shared = FairQueueGroup(fleet, self._expectations, of_group, self._patience_ns, self._is_best_effort)
             self._shared_by.update(dict.fromkeys(of_group, shared))
 
-    def _queued_by(self, shared: SharedWorkers) -> Iterator[Request]:
+    def _queued_by(self, shared: FairQueueGroup) -> Iterator[Request]:
         return (
             request
             for request in self._queued.values()
@@ -165,13 +165,13 @@ class Sharing:
         )
 
 
-def _place_of(model: Model, hosting: Mapping[str, list[Worker]]) -> Place | None:
+def _place_of(model: Model, hosting: Mapping[str, list[Worker]]) -> WidestRoute | None:
     """Where a model runs; None where no pipeline of it can."""
     served = [path for path in model.paths if all(hosting.get(partition) for partition in path.partitions)]
     if not served:
         return None
     widest = max(served, key=lambda path: path.max_rows)
-    return Place(
+    return WidestRoute(
         frozenset(worker.id for worker in hosting[widest.partitions[0]]),
         tuple(tuple(sorted({(part, worker.kind) for worker in hosting[part]})) for part in widest.partitions),
         widest.max_rows,

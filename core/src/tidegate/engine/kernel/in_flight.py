@@ -5,19 +5,23 @@ from collections.abc import Callable
 import msgspec
 
 from tidegate.api import Batch, BatchFailed, Profile, Request, Reroute, Stage, StageFinished
-from tidegate.engine.books import Bookings, Fleet, Flight
 from tidegate.engine.estimates.expectations import Expectations
+from tidegate.engine.kernel.early_dispatch import EarlyDispatch
 from tidegate.engine.kernel.invariants import InvariantViolation, check_stages
-from tidegate.engine.kernel.overlap import Overlap
+from tidegate.engine.state_tables import InFlightBatch, Reservations, WorkerTable
 from tidegate.engine.timers import Timers
 from tidegate.observation import SentStage, StartStage
 
 
-class Flights:
+class InFlightBatches:
     """The batches that were dispatched and have not ended."""
 
     def __init__(
-        self, fleet: Fleet, expectations: Expectations, overlap: Overlap, started: Callable[[StartStage, str], None]
+        self,
+        fleet: WorkerTable,
+        expectations: Expectations,
+        overlap: EarlyDispatch,
+        started: Callable[[StartStage, str], None],
     ) -> None:
         """`overlap` learns which stages run; `started(stage, kind of its worker)` is told of every stage that is
         sent."""
@@ -25,8 +29,8 @@ class Flights:
         self._expectations = expectations
         self._overlap = overlap
         self._started = started
-        self._by_batch: dict[int, Flight] = {}
-        self._of_request: dict[int, Flight] = {}
+        self._by_batch: dict[int, InFlightBatch] = {}
+        self._of_request: dict[int, InFlightBatch] = {}
         """While its client waits for it."""
         self._planned_starts = Timers()
 
@@ -35,16 +39,16 @@ class Flights:
 
     @property
     def next_start_ns(self) -> int:
-        """When a stage may start whose worker is free already; NEVER where none waits for that."""
+        """When a stage may start whose worker is free already; NEVER_NS where none waits for that."""
         return self._planned_starts.next_ns
 
-    def get(self, batch_id: int) -> Flight | None:
+    def get(self, batch_id: int) -> InFlightBatch | None:
         """The flight of a batch, by its id."""
         return self._by_batch.get(batch_id)
 
     def depart(self, now_ns: int, batch: Batch, requests: list[Request], rows: int) -> None:
         """A batch was dispatched."""
-        flight = self._by_batch[batch.id] = Flight(batch, requests, rows, requests[0].shape)
+        flight = self._by_batch[batch.id] = InFlightBatch(batch, requests, rows, requests[0].shape)
         for request in requests:
             self._of_request[request.id] = flight
         for stage in batch.stages:
@@ -55,7 +59,7 @@ class Flights:
         """Take in a batch whose stage runs since before the books were made: stages on one worker in their order."""
         effect = sent.effect
         batch, bookings = effect.batch, self._fleet.bookings
-        flight = self._by_batch[batch.id] = Flight(batch, requests, effect.rows, effect.shape, effect.stage)
+        flight = self._by_batch[batch.id] = InFlightBatch(batch, requests, effect.rows, effect.shape, effect.stage)
         flight.running, flight.sent_ns = True, sent.sent_ns
         for request in requests:
             self._of_request[request.id] = flight
@@ -115,7 +119,7 @@ class Flights:
         flight.requests = [request for request in flight.requests if request.id != request_id]
         return True
 
-    def stage_over(self, event: StageFinished) -> Flight | None:
+    def stage_over(self, event: StageFinished) -> InFlightBatch | None:
         """A stage is over: its worker is free, its flight not yet on the next stage (`go_on`); ended after the last
         one.
 
@@ -132,12 +136,12 @@ class Flights:
             self._end(flight)
         return flight
 
-    def go_on(self, now_ns: int, flight: Flight) -> None:
+    def go_on(self, now_ns: int, flight: InFlightBatch) -> None:
         """Let a flight go on to its next stage, if it has not ended."""
         if flight.batch.id in self._by_batch:
             self._start_or_wait(now_ns, flight)
 
-    def abort(self, now_ns: int, flight: Flight) -> None:
+    def abort(self, now_ns: int, flight: InFlightBatch) -> None:
         """Give a flight up that will not be answered: its workers are free of it."""
         self._end(flight)
         self._planned_starts.cancel(flight.batch.id)
@@ -145,7 +149,7 @@ class Flights:
             if booked := self._fleet.bookings.get(stage.worker_id):
                 self._strike(now_ns, booked, flight, lambda booked: booked.clear(flight))
 
-    def cut_off(self, now_ns: int, flight: Flight, lost_id: int) -> None:
+    def cut_off(self, now_ns: int, flight: InFlightBatch, lost_id: int) -> None:
         """A flight gets no further than to a worker that is lost: from there on its workers are free of it."""
         stages = flight.batch.stages
         first = next((at for at in range(flight.stage, len(stages)) if stages[at].worker_id == lost_id), len(stages))
@@ -154,7 +158,7 @@ class Flights:
             self._fleet.bookings[stage.worker_id].strike(stage)
         self.start_next(now_ns, *(stage.worker_id for stage in freed))
 
-    def doom(self, now_ns: int, lost: Bookings) -> list[Flight]:
+    def doom(self, now_ns: int, lost: Reservations) -> list[InFlightBatch]:
         """No stage starts any more of the flights that are booked on a worker that is lost, unless they are
         rerouted."""
         doomed = list({id(flight): flight for flight in lost.flights}.values())
@@ -184,7 +188,7 @@ class Flights:
                 if flight.batch.stages[flight.stage] is booked.stages[0]:
                     self._start_or_wait(now_ns, flight)
 
-    def _start_or_wait(self, now_ns: int, flight: Flight) -> None:
+    def _start_or_wait(self, now_ns: int, flight: InFlightBatch) -> None:
         """Start a flight's next stage if its time has come, its worker is free and nothing is booked before it.
 
         Or send it so that it is there when its worker is about to be free.
@@ -204,7 +208,9 @@ class Flights:
             self._overlap.begins(now_ns, booked.worker, flight, self._profile(stage, booked, flight))
         self._started(StartStage(flight.batch, flight.stage, flight.rows, flight.shape), booked.worker.kind)
 
-    def _strike(self, now_ns: int, booked: Bookings, flight: Flight, strike: Callable[[Bookings], object]) -> None:
+    def _strike(
+        self, now_ns: int, booked: Reservations, flight: InFlightBatch, strike: Callable[[Reservations], object]
+    ) -> None:
         """Stages of a flight are booked no more; what was on its way behind the one that ran runs now."""
         ran = booked.flights[0] if booked.flights else None
         strike(booked)
@@ -216,10 +222,10 @@ class Flights:
             following.early_ns = now_ns - following.sent_ns
             self._overlap.begins(now_ns, booked.worker, following, self._profile(booked.stages[0], booked, following))
 
-    def _profile(self, stage: Stage, booked: Bookings, flight: Flight) -> Profile:
+    def _profile(self, stage: Stage, booked: Reservations, flight: InFlightBatch) -> Profile:
         return self._expectations.profiles[stage.partition, booked.worker.kind, flight.shape]
 
-    def _end(self, flight: Flight) -> None:
+    def _end(self, flight: InFlightBatch) -> None:
         del self._by_batch[flight.batch.id]
         for request in flight.requests:
             del self._of_request[request.id]

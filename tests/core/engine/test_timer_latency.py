@@ -22,12 +22,12 @@ from tidegate.api import (
     SetTimer,
     Setup,
     TimerFired,
-    WakeSlackUpdated,
+    TimerLatencyUpdated,
     Worker,
     ms_to_ns,
 )
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartStage
-from tidegate.engine.estimates.lateness import LATEST, TOO_SHORT_NS, UNSEEN_STAGES, Lateness
+from tidegate.engine.estimates.timer_latency import LATEST, TOO_SHORT_NS, UNSEEN_STAGES, TimerLatency
 from tidegate.host import Plugins
 from tidegate.sim import Simulation
 
@@ -37,14 +37,14 @@ MS = 1_000_000
 
 def test_the_slack_is_what_nearly_all_wake_ups_keep_to() -> None:
     rng = random.Random(1)
-    lateness = Lateness(0)
+    lateness = TimerLatency(0)
     for _ in range(10 * LATEST):
         lateness.observe(round(rng.uniform(0, 10 * MS)))
     assert 9 * MS < lateness.slack_ns < 10 * MS
 
 
 def test_it_rises_with_the_second_that_is_late_and_falls_once_a_while_is_forgotten() -> None:
-    lateness = Lateness(20 * MS)
+    lateness = TimerLatency(20 * MS)
     assert [lateness.observe(late_ms * MS) for late_ms in (1, 30, 1, 40, 1)] == [None, None, None, 30 * MS, None]
     told = [lateness.observe(MS) for _ in range(2 * LATEST)]
     assert [slack_ns for slack_ns in told if slack_ns is not None] == [MS]
@@ -53,12 +53,12 @@ def test_it_rises_with_the_second_that_is_late_and_falls_once_a_while_is_forgott
 
 @given(st.integers(0, 2 * LATEST), st.integers(10 * MS, 10**11))
 def test_a_single_stall_teaches_nothing(number: int, stall_ns: int) -> None:
-    lateness = Lateness(MS)
+    lateness = TimerLatency(MS)
     assert all(lateness.observe(stall_ns if n == number else MS) is None for n in range(3 * LATEST))
 
 
 def test_what_hardly_moves_is_not_told() -> None:
-    lateness = Lateness(0)
+    lateness = TimerLatency(0)
     assert all(lateness.observe(TOO_SHORT_NS) is None for _ in range(LATEST))
 
 
@@ -66,7 +66,7 @@ def test_a_slack_that_keeps_everybody_from_waiting_falls() -> None:
     """20 ms is more than an SLO of 15 ms leaves: symphony waits for nobody, and nothing shows that it errs."""
     slo_ns = ms_to_ns(15)
     profile = Profile.linear("m", alpha_ms=0.1, beta_ms=2, max_rows=8)
-    setup = Setup((Model("m", 8, slo_ns),), (Worker(0, "w0", ("m",)),), (profile,), wake_slack_ns=ms_to_ns(20))
+    setup = Setup((Model("m", 8, slo_ns),), (Worker(0, "w0", ("m",)),), (profile,), timer_latency_ns=ms_to_ns(20))
     policy = PLUGINS.make_policy("symphony", setup, {"deferral": "frontrun"})
     engine = Engine(policy, name="symphony", strict=True)
     effects = EffectLog()
@@ -91,7 +91,7 @@ def test_the_engine_measures_what_it_asked_for_and_tells_its_policy() -> None:
     engine.handle(arrived(1, 24 * MS))  # whatever comes first fires it
     assert policy.told[2:] == [
         TimerFired(20 * MS, "a"),  # as if it had been woken then
-        WakeSlackUpdated(24 * MS, 3 * MS),  # the second longest
+        TimerLatencyUpdated(24 * MS, 3 * MS),  # the second longest
         arrived(1, 24 * MS),
     ]
     engine.handle(ClockAdvanced(90 * MS))
@@ -109,7 +109,7 @@ class Wavering(Script):
         number = event.request.id
         return [CancelTimer("a"), Drop(number - 1, "late")] if number % 2 else [SetTimer("a", event.now_ns + 9 * MS)]
 
-    on_request_arrived = on_request_cancelled = on_wake_slack_updated = handle
+    on_request_arrived = on_request_cancelled = on_timer_latency_updated = handle
 
 
 def test_to_ask_when_to_wake_changes_nothing() -> None:
@@ -138,7 +138,7 @@ def test_under_virtual_time_nothing_is_ever_late() -> None:
     simulation = Simulation(engine_of(policy))
     simulation.schedule([arrived(0)])
     simulation.run()
-    assert not any(isinstance(event, WakeSlackUpdated) for event in policy.told)
+    assert not any(isinstance(event, TimerLatencyUpdated) for event in policy.told)
 
 
 class Sleepy(Engine):
@@ -177,7 +177,7 @@ def test_a_lone_request_on_an_idle_worker_is_answered_however_late_timers_fire(
     """
     slo_ns = ms_to_ns(100)
     profile = Profile.linear("m", alpha_ms=1, beta_ms=4, max_rows=8)
-    setup = Setup((Model("m", 8, slo_ns),), (Worker(0, "w0", ("m",)),), (profile,), wake_slack_ns=ms_to_ns(20))
+    setup = Setup((Model("m", 8, slo_ns),), (Worker(0, "w0", ("m",)),), (profile,), timer_latency_ns=ms_to_ns(20))
     engine = Sleepy(PLUGINS.make_policy(policy, setup, {}), name=policy, strict=True)
     engine.lateness_ns = [ms_to_ns(ms) for ms in late_ms]
     simulation = Simulation(engine)

@@ -7,10 +7,10 @@ import pytest
 from tests.core.engine.script import Script, arrived, engine_of, finished, run
 from tidegate.api import AnyCommand, AnyEvent, Dispatch, RequestArrived
 from tidegate.engine import AnyEffect, AnyStimulus, ObserverRemoved
-from tidegate.observation import ObserverOptions, Stories, Witness
+from tidegate.observation import ObserverOptions, PolicyTraceObserver, Stories
 
 
-class Looks(Witness):
+class Looks(PolicyTraceObserver):
     """Remembers what it is told."""
 
     def __init__(self, breaks: str = "") -> None:
@@ -33,10 +33,10 @@ class Looks(Witness):
 def test_it_sees_what_happens_from_its_admission_to_its_dismissal() -> None:
     engine, witness = engine_of(Script([run(0)], [run(1, batch=1, worker=1, at_ns=1)])), Looks()
     engine.handle(arrived(0))
-    engine.admit(witness)
+    engine.attach(witness)
     engine.handle(arrived(1, 1))
     engine.handle(finished(11))
-    engine.dismiss(witness)
+    engine.detach(witness)
     engine.handle(arrived(2, 12))
     assert witness.events == ["RequestArrived", "StageFinished"]
     event, commands = witness.heard[0]
@@ -48,20 +48,20 @@ def test_it_sees_what_happens_from_its_admission_to_its_dismissal() -> None:
 
 def test_there_is_one_at_a_time() -> None:
     engine, first = engine_of(Script()), Looks()
-    engine.admit(first)
+    engine.attach(first)
     with pytest.raises(ValueError, match="dismiss it first"):
-        engine.admit(Stories())
-    engine.dismiss(first)
-    engine.admit(Stories())
+        engine.attach(Stories())
+    engine.detach(first)
+    engine.attach(Stories())
 
 
 @pytest.mark.parametrize("breaks", ["told", "handled"])
 def test_one_that_raises_is_removed_and_nothing_else_happens(breaks: str) -> None:
     engine, witness = engine_of(Script([run(0)]), strict=False), Looks(breaks)
-    engine.admit(witness)
+    engine.attach(witness)
     effects = engine.handle(arrived(0))
     assert [effect.observer for effect in effects if isinstance(effect, ObserverRemoved)] == ["Looks"]
     assert engine.handle(finished(10)) == []
     assert engine.tally.answered == 1
-    engine.dismiss(witness)
+    engine.detach(witness)
     engine.validate()

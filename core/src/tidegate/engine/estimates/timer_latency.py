@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from tidegate.api import NEVER
+from tidegate.api import NEVER_NS
 
 LATEST = 128
 """Wake-ups that decide; what is planned for does not fall before so many were seen, nor more often."""
@@ -14,7 +14,7 @@ TOO_SHORT_NS, TOO_LONG = 20_000, 0.1
 """A slack is told anew when it was too short by so many nanoseconds, or too long by such a share."""
 
 
-class Lateness:
+class TimerLatency:
     """Learns the slack: how much later than asked for a wake-up may come.
 
     It is a high quantile of the latest wake-ups, and never the longest of them: a single stall of the host teaches
@@ -68,7 +68,7 @@ LARGEST_SHARE = 0.1
 """The largest share of what a request has left: under overload no policy must be starved by the lag that it brings."""
 
 
-class Headroom:
+class ResponseMargin:
     """Learns the way back from the answers given."""
 
     def __init__(self) -> None:
@@ -89,9 +89,9 @@ class Headroom:
     def before(self, deadline_ns: int, now_ns: int) -> int:
         """The instant by which the answer must be there for the client to have it by the deadline; or as it is.
 
-        NEVER stays what it is, and so does what has passed.
+        NEVER_NS stays what it is, and so does what has passed.
         """
-        if deadline_ns == NEVER or deadline_ns <= now_ns:
+        if deadline_ns == NEVER_NS or deadline_ns <= now_ns:
             return deadline_ns
         estimate_ns = UNSEEN * (self._mean_ns + DEVIATIONS * self._deviation_ns)
         return deadline_ns - round(min(estimate_ns, LARGEST_SHARE * (deadline_ns - now_ns)))

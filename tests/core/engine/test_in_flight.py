@@ -36,7 +36,7 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.engine import MAX_TRIES, NO_WORKER, ClockAdvanced, Fail, InvariantViolation, StartStage
-from tidegate.engine.books import Bookings, Flight
+from tidegate.engine.state_tables import InFlightBatch, Reservations
 
 # Stages
 # -----------------------------------------------------------------------------------------------------------------
@@ -416,8 +416,10 @@ def test_only_what_is_on_its_way_can_be_rerouted() -> None:
 
 def test_of_two_stages_that_are_planned_alike_the_one_that_is_over_is_struck() -> None:
     stage, alike = (Stage(0, "m", start_ns=10, duration_ns=5) for _ in range(2))
-    first, second = (Flight(Batch(number, "m", (number,), (each,)), [], 1) for number, each in ((1, stage), (2, alike)))
-    booked = Bookings(WORKERS[0], frozenset({"m"}), set())
+    first, second = (
+        InFlightBatch(Batch(number, "m", (number,), (each,)), [], 1) for number, each in ((1, stage), (2, alike))
+    )
+    booked = Reservations(WORKERS[0], frozenset({"m"}), set())
     booked.book(stage, first)
     booked.book(alike, second)
     assert booked.strike(alike)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.api import ExecutionTimes
+from tidegate.api import LatencyDistribution
 
 times = st.lists(st.integers(1, 10**9), min_size=1, max_size=64).map(sorted).map(tuple)
 
 
-def distribution(times_ns: tuple[int, ...], *, fixed_ns: float = 0.0, scale: float = 1.0) -> ExecutionTimes:
-    return ExecutionTimes("m", "chat", "default", times_ns, fixed_ns, scale)
+def distribution(times_ns: tuple[int, ...], *, fixed_ns: float = 0.0, scale: float = 1.0) -> LatencyDistribution:
+    return LatencyDistribution("m", "chat", "default", times_ns, fixed_ns, scale)
 
 
 @given(times, st.integers(1, 64))

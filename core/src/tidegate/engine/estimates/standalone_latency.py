@@ -10,8 +10,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, sqrt
 
-from tidegate.api import ExecutionTimes, Profile, Request
-from tidegate.engine.estimates.batch_law import MIN_BATCHES, Alone, BatchLaw
+from tidegate.api import LatencyDistribution, Profile, Request
+from tidegate.engine.estimates.batch_law import MIN_BATCHES, BatchLaw, StandaloneTimes
 
 WINDOW = 512
 """How many of the latest stages make a distribution."""
@@ -43,10 +43,10 @@ class _Seen:
     def __init__(self) -> None:
         self.count = 0
         self.latest_ns: deque[int] = deque(maxlen=WINDOW)
-        self.told: ExecutionTimes | None = None
+        self.told: LatencyDistribution | None = None
         self.points_ns: tuple[int, ...] = ()
         """The sorted times alone of requests, noise included, as told or learned; empty before that."""
-        self.alone = Alone(0, 0.0, 0.0)
+        self.alone = StandaloneTimes(0, 0.0, 0.0)
         """The mean and the scatter of that."""
         self.first = FIRST
 
@@ -66,13 +66,13 @@ class _Seen:
         """Let these be what requests take alone, as so many of them say."""
         mean_ns = sum(points_ns) / len(points_ns)
         cv2 = sum((each / mean_ns - 1) ** 2 for each in points_ns) / len(points_ns)
-        self.points_ns, self.alone = points_ns, Alone(count, mean_ns, cv2)
+        self.points_ns, self.alone = points_ns, StandaloneTimes(count, mean_ns, cv2)
 
 
-class AloneTimes:
+class StandaloneLatency:
     """The distributions as they stand, by (model, application, kind). Requests without an application have none."""
 
-    def __init__(self, given: Iterable[ExecutionTimes]) -> None:
+    def __init__(self, given: Iterable[LatencyDistribution]) -> None:
         self._seen: dict[Key, _Seen] = {}
         self._apps: dict[tuple[str, str], int] = {}
         self._laws: dict[tuple[str, str], BatchLaw] = {}
@@ -87,11 +87,11 @@ class AloneTimes:
                 self._law_of(times.model, times.kind).know(times.app, seen.alone)
 
     @property
-    def known(self) -> tuple[ExecutionTimes, ...]:
+    def known(self) -> tuple[LatencyDistribution, ...]:
         """What was told last."""
         return tuple(seen.told for seen in self._seen.values() if seen.told)
 
-    def observe(self, request: Request, kind: str, duration_ns: int, profile: Profile) -> ExecutionTimes | None:
+    def observe(self, request: Request, kind: str, duration_ns: int, profile: Profile) -> LatencyDistribution | None:
         """A request of an application ran alone on a worker of this kind; returns the distribution where it has moved.
 
         `profile`: what is expected of its partition there, from which the law of batches follows. One of several rows
@@ -127,7 +127,7 @@ class AloneTimes:
         seen.told = times
         return times
 
-    def observe_batch(self, requests: Sequence[Request], kind: str, duration_ns: int) -> Sequence[ExecutionTimes]:
+    def observe_batch(self, requests: Sequence[Request], kind: str, duration_ns: int) -> Sequence[LatencyDistribution]:
         """Several requests of applications ran together.
 
         Returns the distributions of theirs that have moved by what batches share: of a model that is busy no request
@@ -181,7 +181,7 @@ class AloneTimes:
 
 def _times(
     model: str, app: str, kind: str, seen: _Seen, mean_ns: float, fixed_ns: float, noise_cv: float
-) -> ExecutionTimes:
+) -> LatencyDistribution:
     """The distribution of an application's own times, where batches share such a fixed cost and such a noise.
 
     Told are c1 = 1 - c0 / mean, and times of which c1 is what is beyond c0: stretched about the mean, so that
@@ -192,7 +192,7 @@ def _times(
     fixed_ns = max(0.0, min(fixed_ns, LARGEST_SHARE * alone_ns[0]))
     scale = 1 - fixed_ns / mean_ns
     times_ns = tuple(max(1, round((time_ns - fixed_ns) / scale)) for time_ns in alone_ns)
-    return ExecutionTimes(model, app, kind, times_ns, fixed_ns, scale, noise_cv)
+    return LatencyDistribution(model, app, kind, times_ns, fixed_ns, scale, noise_cv)
 
 
 def _longest_ns(counts: Mapping[tuple[int, ...], int]) -> tuple[float, float]:
@@ -213,10 +213,10 @@ def _longest_ns(counts: Mapping[tuple[int, ...], int]) -> tuple[float, float]:
     return mean_ns, max(0.0, square_ns2 - mean_ns * mean_ns)
 
 
-def _moved(told: ExecutionTimes, now: ExecutionTimes) -> bool:
+def _moved(told: LatencyDistribution, now: LatencyDistribution) -> bool:
     """Whether times alone, batches or the noise differ: c0 by itself makes no difference."""
 
-    def figures(times: ExecutionTimes) -> tuple[float, ...]:
+    def figures(times: LatencyDistribution) -> tuple[float, ...]:
         tenth = len(times.times_ns) // 10
         ends_ns = [times.fixed_ns + times.scale * times.times_ns[at] for at in (tenth, -1 - tenth)]
         return times.mean_ns, *ends_ns, times.expected_batch_ns(FIRST), 1 + times.noise_cv
