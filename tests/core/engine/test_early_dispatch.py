@@ -328,7 +328,7 @@ def test_a_policy_that_follows_is_not_told_of_a_worker_that_it_has_not_got(monke
     """It was ready for the policy before, whose stage should be over."""
     engine, script = taught()
     engine.handle(ClockAdvanced(39_000))
-    monkeypatch.setattr(script, "successor", lambda _setup: script)
+    monkeypatch.setattr(script, "migrate", lambda _setup: script)
     engine.handle(TopologyChanged(39_500, SETUP.models, SETUP.workers, SETUP.profiles))
     script.told_ready.clear()
     engine.handle(arrived(5, 40_001))
