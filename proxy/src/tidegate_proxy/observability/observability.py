@@ -83,19 +83,21 @@ class Statistics:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], Counts] = {}
-        self._latest: dict[str, str] = {}
+        self._versions: dict[str, tuple[str, ...]] = {}
+        """Of each model that was declared, the latest last."""
         self._members: dict[str, tuple[tuple[str, str], ...]] = {}
 
     def declare(self, model: str, versions: Iterable[str]) -> None:
         """Say which versions of a scheduled model are loaded; those that were before keep their counts."""
-        loaded = sorted(versions, key=by_number)
-        for name, version in [key for key in self._counts if key[0] == model and key[1] not in loaded]:
-            del self._counts[name, version]
+        loaded, before = tuple(sorted(versions, key=by_number)), self._versions.get(model, ())
+        if loaded == before:
+            return
+        self._versions[model] = loaded
+        for version in before:
+            if version not in loaded:
+                del self._counts[model, version]
         for version in loaded:
             self._counts.setdefault((model, version), Counts())
-        self._latest.pop(model, None)
-        if loaded:
-            self._latest[model] = loaded[-1]
 
     def declare_ensemble(self, model: str, members: Iterable[tuple[str, str]]) -> None:
         """Say which models (name, version, "" for the latest) a request to an ensemble runs inside Triton.
@@ -107,7 +109,8 @@ class Statistics:
 
     def latest(self, model: str) -> str | None:
         """The version that answers where a request names none; None for a model that was not declared."""
-        return self._latest.get(model)
+        versions = self._versions.get(model)
+        return versions[-1] if versions else None
 
     def answered(
         self,
@@ -165,7 +168,7 @@ class Statistics:
         return {key: replace(counts, failures=counts.failures.copy()) for key, counts in self._counts.items()}
 
     def _find(self, model: str, version: str) -> Counts | None:
-        return self._counts.get((model, version or self._latest.get(model, "")))
+        return self._counts.get((model, version or self.latest(model) or ""))
 
 
 def by_number(version: str) -> tuple[int, str]:
