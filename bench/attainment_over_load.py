@@ -18,9 +18,9 @@ from statistics import fmean
 from rich.console import Console
 
 from tidegate.commands.common import with_progress
-from tidegate.documents import tuned_settings
 from tidegate.report import Colours, picture
 from tidegate.report.words import rate, share
+from tidegate.schemas import tuned_settings
 from tidegate.sim.load_sweep import LoadCurve, Tried, latency_plot, load_legend, load_plot
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.run import Run, simulate

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 
-ROOMS = ("tidegate.api", "tidegate.toolkit", "tidegate.documents")
+ROOMS = ("tidegate.api", "tidegate.toolkit", "tidegate.schemas")
 """The packages that plugins and other distributions import."""
 TUTORIAL = "plugins/template/src/tidegate_template/policy.py"
 

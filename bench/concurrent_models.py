@@ -29,7 +29,7 @@ from rich.table import Table
 from tritonclient.grpc import model_config_pb2
 
 from bench.proxy_process import proxy_process
-from tidegate.documents import write_profile
+from tidegate.schemas import write_profile
 from tidegate.sim.result import Row
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.connection import Connection

@@ -14,7 +14,7 @@ from statistics import mean, stdev
 from rich.console import Console
 from rich.table import Table
 
-from tidegate.documents import InterferenceModel, Line
+from tidegate.schemas import InterferenceModel, NonDecreasingLine
 from tidegate_loadtest.interference.fit import constant_factors, fit, transfers, with_compute
 from tidegate_loadtest.interference.held_out import (
     Errors,
@@ -83,7 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(_over(f"16 solo runs, each of {len(unseen)} pairs of models never seen together", few, unseen, buses))
 
 
-def _of_models(few: Sequence[Solo], solo: Sequence[Solo], co_runs: Sequence[CoRun], buses: dict[str, Line]) -> Table:
+def _of_models(
+    few: Sequence[Solo], solo: Sequence[Solo], co_runs: Sequence[CoRun], buses: dict[str, NonDecreasingLine]
+) -> Table:
     fitted, held = split(co_runs, HELD_OUT, 0)
     model = fit(few, fitted, GPU, buses=buses)
     alone = errors_alone(model, [run for run in solo if run not in few and run.percent in (*FEW_SHARES, 50)])
@@ -98,7 +100,7 @@ def _of_models(few: Sequence[Solo], solo: Sequence[Solo], co_runs: Sequence[CoRu
     return table
 
 
-def _over(title: str, solo: Sequence[Solo], splits: Sequence[Split], buses: dict[str, Line]) -> Table:
+def _over(title: str, solo: Sequence[Solo], splits: Sequence[Split], buses: dict[str, NonDecreasingLine]) -> Table:
     """Mean and standard deviation, over the splits, of the mean error and its 95th percentile; the largest of all."""
 
     def company(runs: Sequence[CoRun]) -> InterferenceModel:

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tidegate.api import NS_PER_MS, Dispatch, RequestArrived, StageFinished
-from tidegate.documents import ModelProfile
 from tidegate.observation import read_log
+from tidegate.schemas import ModelProfile
 from tidegate.sim.result import Row
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario

@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tidegate.api import PlanningError
-from tidegate.documents import Layout
 from tidegate.host import Plugins
+from tidegate.schemas import Layout
 from tidegate_paris_elsa.change_plan import Reconfiguration
 from tidegate_paris_elsa.change_problem import ReconfigurationProblem
 from tidegate_paris_elsa.problem import GpuPool, MigModel, MigProblem, SliceProfile

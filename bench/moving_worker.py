@@ -7,13 +7,13 @@ from pydantic import Field
 
 from tidegate.api import hookimpl
 from tidegate.control import Controller, ControllerOptions, ControllerSpec, Observation
-from tidegate.documents import FromFile, Layout
+from tidegate.schemas import Layout, PathField
 
 
 class MoverOptions(ControllerOptions):
     """Between which layouts."""
 
-    layouts: tuple[Annotated[Layout, FromFile()], ...] = Field(description="What it wants, one after the other")
+    layouts: tuple[Annotated[Layout, PathField()], ...] = Field(description="What it wants, one after the other")
     stay_s: float = Field(gt=0, description="How long each layout is to serve")
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tidegate.api import AnyEvent, Commands, Setup
-from tidegate.documents import DocumentError, Layout, read_document
+from tidegate.schemas import DocumentError, Layout, read_document
 from tidegate.sim.build import setup_of, simulation_of
 from tidegate.sim.record import Record
 from tidegate.workload import Scenario, draw_requests

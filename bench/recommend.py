@@ -24,7 +24,6 @@ from rich.table import Table
 
 from tidegate.api import Plan, PlannerSpec, PlanningError, VersionedDocument
 from tidegate.api.late_import import load
-from tidegate.documents import BlockLatencies, BlockProfile
 from tidegate.host import Plugins
 from tidegate.observation import Recorder, read_log
 from tidegate.recommend.assess import tightened
@@ -36,6 +35,7 @@ from tidegate.recommend.recording import read_recording, scenario_of_recording
 from tidegate.recommend.simulation_run import Trial
 from tidegate.recommend.simulation_runs import Trials
 from tidegate.recommend.triton_tuning import in_proportion, triton_choices
+from tidegate.schemas import BlockLatencies, BlockProfile
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 

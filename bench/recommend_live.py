@@ -27,7 +27,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.slowed_workloads import WARMUP_S, Asked, live_workloads, slowed_blocks
-from tidegate.documents import read_shape
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.files import CONFIG, SCENARIO, host_of, write_files
 from tidegate.recommend.hardware import on_gpus
@@ -35,6 +34,7 @@ from tidegate.recommend.held_out import Measured
 from tidegate.recommend.recommendation import Recommendation, recommend
 from tidegate.recommend.simulation_runs import Trials
 from tidegate.recommend.verdicts import verdicts
+from tidegate.schemas import read_shape
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario, mean_rate_rps, read_scenario
 from tidegate.workload.scenario import ModelSpec

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from bench.fault_injection.kills import Proxy
 from demo.emulated import Fleet, write_emulated
-from tidegate.documents import ModelProfile, Point, write_profile
+from tidegate.schemas import ModelProfile, ProfilePoint, write_profile
 from tidegate.workload.arrivals import NS_PER_S, Poisson
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.model_inputs import RandomRequests
@@ -47,7 +47,7 @@ class Update:
         self._new = work / "new"
         self._tritons = [self._start(work / "old") for _ in range(TRITONS)]
         points = [
-            Point(rows=rows, median_ms=ms, p95_ms=ms, samples=1)
+            ProfilePoint(rows=rows, median_ms=ms, p95_ms=ms, samples=1)
             for rows in range(1, max(BATCHES) + 1)
             for ms in [ALPHA_MS * rows + BETA_MS]
         ]

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.proxy_process import ProxyProcess, proxy_process
-from tidegate.documents import write_profile
+from tidegate.schemas import write_profile
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.emulated import TRITON, emulated_cluster

@@ -25,7 +25,6 @@ from rich.table import Table
 
 import bench.moving_worker
 from tidegate.api import AnyCommand, Batch, Request
-from tidegate.documents import PROXY_FILE, Device, Layout, write_document
 from tidegate.host import Plugins
 from tidegate.observation import (
     AnyEffect,
@@ -37,6 +36,7 @@ from tidegate.observation import (
     read_log,
 )
 from tidegate.observation.stimuli import AnyStimulus
+from tidegate.schemas import PROXY_FILE, Device, Layout, write_document
 from tidegate.sim.replay import replay
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate.workload.arrivals import NS_PER_S, Poisson

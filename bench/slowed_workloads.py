@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.recommend import question_of, run_planner, workloads
-from tidegate.documents import BlockLatencies, BlockProfile
 from tidegate.recommend.query import Question
+from tidegate.schemas import BlockLatencies, BlockProfile
 from tidegate.workload import Scenario, mean_rate_rps
 
 WARMUP_S = 3.0

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from demo.emulated import Fleet
-from tidegate.documents import tuned_settings
+from tidegate.schemas import tuned_settings
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.comparison.findings import ATTAINMENT, contrast_of, interval_of

@@ -241,7 +241,7 @@ AMONG_OURSELVES = {
 
 
 def test_nobody_is_told_anything_in_pydantics_words() -> None:
-    """Whatever people write is validated where a ValidationError is caught, and is told by `wrong_fields`."""
+    """Whatever people write is validated where a ValidationError is caught, and is told by `field_errors`."""
     wrong = []
     for source in (*ROOT.glob("*/src"), *ROOT.glob("plugins/*/src")):
         for path in source.rglob("*.py"):
@@ -286,7 +286,7 @@ def test_the_rule_about_pydantics_words_can_be_broken() -> None:
     assert _catches(handler)
     assert _repeats(handler)
     kept = ast.parse(
-        "try:\n    M.model_validate(x)\nexcept ValidationError as error:\n    print(wrong_fields(error, M))"
+        "try:\n    M.model_validate(x)\nexcept ValidationError as error:\n    print(field_errors(error, M))"
     )
     (handler,) = (node for node in ast.walk(kept) if isinstance(node, ast.ExceptHandler))
     assert not _repeats(handler)

@@ -9,7 +9,7 @@ from statistics import fmean, median
 import numpy as np
 
 from bench.dynamic_models.case import Case
-from tidegate.documents import shape_text
+from tidegate.schemas import format_shape
 from tidegate_loadtest.comparison.intervals import Interval, difference_of, mean_of
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.connection import Connection
@@ -112,7 +112,7 @@ def _by_shape(files: Mapping[str, Sequence[Tensors]]) -> dict[str, list[Tensors]
     varies = {name for name in every[0] if len({tensors[name].shape for tensors in every}) > 1}
     shapes: dict[str, list[Tensors]] = {}
     for tensors in every:
-        shapes.setdefault(shape_text({name: tensors[name].shape for name in varies}), []).append(tensors)
+        shapes.setdefault(format_shape({name: tensors[name].shape for name in varies}), []).append(tensors)
     return dict(sorted(shapes.items(), key=lambda item: sum(array.size for array in item[1][0].values())))
 
 

@@ -23,7 +23,7 @@ from bench.fault_injection.rig import Rig
 from demo.emulated import Fleet, write_emulated
 from demo.processes import TIDEGATE
 from tidegate.api import NS_PER_MS
-from tidegate.documents import ModelProfile, Point, write_profile
+from tidegate.schemas import ModelProfile, ProfilePoint, write_profile
 from tidegate.workload.arrivals import NS_PER_S, Poisson
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.model_inputs import RandomRequests
@@ -119,7 +119,7 @@ class Bench:
         self._tritons = [self._triton() for _ in range(FLEET.gpus)]
         profiles = work / "profiles.json"
         points = [
-            Point(rows=rows, median_ms=ms, p95_ms=ms, samples=1)
+            ProfilePoint(rows=rows, median_ms=ms, p95_ms=ms, samples=1)
             for rows in range(1, FLEET.max_batch + 1)
             for ms in [FLEET.alpha_ms * rows + FLEET.beta_ms + WAY_MS]
         ]

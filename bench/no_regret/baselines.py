@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.no_regret.workloads import beside, draw_workload, scenario_of
-from tidegate.documents import tuned_settings
+from tidegate.schemas import tuned_settings
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_proxy.configuration.config import PolicyChoice as ServedPolicy

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from tidegate.documents import BlockLatencies, BlockProfile
 from tidegate.host import Plugins
+from tidegate.schemas import BlockLatencies, BlockProfile
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 from tidegate_ppipe.published_plans import MARGIN, Published, read_published
 

@@ -26,8 +26,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tidegate.commands.common import origin
-from tidegate.documents import DocumentError, Layout, read_document, write_document
 from tidegate.report import Axis, Colours, Columns, Entry, Origin, Page, Plot, facets
+from tidegate.schemas import DocumentError, Layout, read_document, write_document
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import Run, simulate

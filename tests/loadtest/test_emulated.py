@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.documents import read_profiles
+from tidegate.schemas import read_profiles
 from tidegate.sim.build import setup_of
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.connection import LoadTestError

@@ -9,9 +9,9 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.documents import Device, InterferenceModel, Layout, Mps, WholeDevice, read_deployment, read_document
 from tidegate.host import PluginError
 from tidegate.report import Colours
+from tidegate.schemas import Device, InterferenceModel, Layout, Mps, WholeDevice, read_deployment, read_document
 from tidegate.sim.build import setup_of
 from tidegate.sim.gantt_charts import gantt_charts
 from tidegate.sim.result import RunResult

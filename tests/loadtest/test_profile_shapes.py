@@ -11,8 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 from tidegate.api import RequestArrived
-from tidegate.documents import ModelProfile, read_profiles
 from tidegate.observation import LogEntry, LogHeader, read_log
+from tidegate.schemas import ModelProfile, read_profiles
 from tidegate_loadtest.commands.profile import profile
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.processes import serving_command

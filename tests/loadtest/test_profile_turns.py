@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tidegate.documents import ModelProfile
+from tidegate.schemas import ModelProfile
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.profiler import TURNS, measure_profiles, shapes_to_measure
 from tidegate_loadtest.requested_shapes import parse_asked

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from tidegate.documents import ModelProfile, Point, read_profiles
+from tidegate.schemas import ModelProfile, ProfilePoint, read_profiles
 from tidegate_loadtest.commands.profile import profile
 from tidegate_loadtest.profiler import default_sizes, fit_law, fit_line
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -108,21 +108,21 @@ def test_default_sizes_are_powers_of_two_and_the_largest() -> None:
 def test_a_straight_line_is_found_again(alpha_ms: float, beta_ms: float) -> None:
     sizes = (1, 2, 4, 8)
     medians = [alpha_ms * rows + beta_ms for rows in sizes]
-    points = [Point(rows=r, median_ms=ms, p95_ms=ms, samples=3) for r, ms in zip(sizes, medians, strict=True)]
+    points = [ProfilePoint(rows=r, median_ms=ms, p95_ms=ms, samples=3) for r, ms in zip(sizes, medians, strict=True)]
     assert fit_line(points) == pytest.approx((alpha_ms, beta_ms), abs=1e-6)
 
 
 def test_noise_makes_nothing_negative() -> None:
-    falling = [Point(rows=r, median_ms=ms, p95_ms=ms, samples=3) for r, ms in ((1, 9.0), (8, 5.0))]
+    falling = [ProfilePoint(rows=r, median_ms=ms, p95_ms=ms, samples=3) for r, ms in ((1, 9.0), (8, 5.0))]
     assert fit_line(falling) == (0.0, 7.0)
-    steep = [Point(rows=r, median_ms=ms, p95_ms=ms, samples=3) for r, ms in ((1, 1.0), (2, 4.0))]
+    steep = [ProfilePoint(rows=r, median_ms=ms, p95_ms=ms, samples=3) for r, ms in ((1, 1.0), (2, 4.0))]
     alpha_ms, beta_ms = fit_line(steep)
     assert alpha_ms > 0
     assert beta_ms == 0
 
 
 def _of_shape(shape: str, table_ms: dict[int, float]) -> ModelProfile:
-    points = [Point(rows=rows, median_ms=ms, p95_ms=ms, samples=3) for rows, ms in table_ms.items()]
+    points = [ProfilePoint(rows=rows, median_ms=ms, p95_ms=ms, samples=3) for rows, ms in table_ms.items()]
     return ModelProfile(model="m", shape=shape, alpha_ms=0, beta_ms=1, points=points)
 
 

@@ -16,8 +16,8 @@ from tritonclient.grpc import model_config_pb2
 from typer.testing import CliRunner
 
 from tidegate.cli import build_app
-from tidegate.documents import Hardware, ModelProfile, hardware_here, read_profiles
 from tidegate.host import Plugins
+from tidegate.schemas import Hardware, ModelProfile, hardware_here, read_profiles
 from tidegate_loadtest.commands.profile import profile
 from tidegate_loadtest.hardware import is_here, runs_on_gpu, why_gpus_are_unknown
 from tidegate_proxy.tritons.embedded import EmbeddedTriton

@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tidegate.documents import InterferenceModel
+from tidegate.schemas import InterferenceModel
 from tidegate_inss.learned.catalog import Ints, catalog_of
 from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.networks import SHIPPED, Networks

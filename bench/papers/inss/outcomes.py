@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bench.papers.inss.workloads import interference_of, measured, problem_of, rates_of
 from tidegate.api import PlanningError
-from tidegate.documents import InterferenceModel, Layout, Sensitivity
 from tidegate.host import Plugins
+from tidegate.schemas import InterferenceModel, Layout, Sensitivity
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_inss.layout import layout_of

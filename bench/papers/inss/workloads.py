@@ -13,7 +13,7 @@ from random import Random
 
 import numpy as np
 
-from tidegate.documents import InterferenceModel, Line, SharingModel
+from tidegate.schemas import InterferenceModel, NonDecreasingLine, SharingModel
 from tidegate_inss.capacity import borne_rps
 from tidegate_inss.problem import GpuPool, ShareProblem, SharingTenant
 from tidegate_inss.tables import tables_of
@@ -81,7 +81,7 @@ def _in_proportion(model: SharingModel, times: float) -> SharingModel:
     table = model.gpu_ms
     taken_ms = tuple(tuple(ms * times for ms in row) for row in table.taken_ms)
     lines = {
-        name: Line(base=line.base, slope=line.slope * times)
+        name: NonDecreasingLine(base=line.base, slope=line.slope * times)
         for name, line in (("cache_percent", model.cache_percent), ("dram_percent", model.dram_percent))
     }
     return model.model_copy(update={"gpu_ms": table.model_copy(update={"taken_ms": taken_ms}), **lines})
@@ -92,7 +92,7 @@ def stretched(problem: ShareProblem, times: float) -> ShareProblem:
     measured = problem.measured
     models = {}
     for name, model in measured.models.items():
-        transfer = Line(base=model.transfer_ms.base * times, slope=model.transfer_ms.slope * times)
+        transfer = NonDecreasingLine(base=model.transfer_ms.base * times, slope=model.transfer_ms.slope * times)
         models[name] = _in_proportion(model, times).model_copy(update={"transfer_ms": transfer})
     tenants = tuple(
         tenant.model_copy(update={"slo_ms": tenant.slo_ms * times, "rate_rps": tenant.rate_rps / times})

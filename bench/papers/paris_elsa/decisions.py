@@ -7,7 +7,7 @@ import numpy as np
 
 from bench.papers.paris_elsa.measured import PRODUCT, PROFILES
 from tidegate.api import Model, Profile, Request, RequestArrived, Setup, Worker, WorkerReady, ms_to_ns
-from tidegate.documents import Device, Mig
+from tidegate.schemas import Device, Mig
 from tidegate_paris_elsa.policy import Elsa, ElsaOptions
 
 WORKERS = (4, 16, 64, 256, 1024, 4096)

@@ -10,8 +10,8 @@ from typing import Any
 
 from bench.papers.paris_elsa.measured import PRODUCT, PROFILES, Case
 from tidegate.api import PlanningError
-from tidegate.documents import MIG_GEOMETRIES, Layout
 from tidegate.host import Plugins
+from tidegate.schemas import MIG_GEOMETRIES, Layout
 from tidegate.workload import PolicyChoice
 
 MODEL = "m"

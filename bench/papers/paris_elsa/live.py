@@ -14,8 +14,8 @@ from bench.papers.paris_elsa.design_points import MODEL, Point, layout_of, slice
 from bench.papers.paris_elsa.measured import Case, Curve, sizes_of_requests
 from bench.papers.paris_elsa.throughput import ceiling_rps, scenario_of
 from tidegate.api import NS_PER_MS, Dispatch, RequestArrived, StageFinished
-from tidegate.documents import Layout
 from tidegate.observation import read_log
+from tidegate.schemas import Layout
 from tidegate.sim.result import Row
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import Scenario

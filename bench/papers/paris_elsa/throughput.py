@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from bench.papers.paris_elsa.design_points import MODEL, Point, layout_of, slices_of, slo_of
 from bench.papers.paris_elsa.measured import Case, sizes_of_requests
 from tidegate.api import PlanningError
-from tidegate.documents import Layout
+from tidegate.schemas import Layout
 from tidegate.sim.goodput import Question, search_goodput
 from tidegate.sim.run import Run
 from tidegate.workload import Scenario

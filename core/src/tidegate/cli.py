@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidegate.commands.plugins import plugins_command
-from tidegate.documents import in_our_words
 from tidegate.host import Plugins
+from tidegate.schemas import plain_message
 
 
 def build_app(plugins: Plugins) -> typer.Typer:
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def _in_a_line(error: Any) -> str:  # noqa: ANN401 - a copy of click's error
-    said, context = in_our_words(error.format_message()), error.ctx
+    said, context = plain_message(error.format_message()), error.ctx
     if asked := re.match(r"No such command '(.+?)'", said):
         for extra, commands in COMMANDS_OF.items():
             if asked[1] in commands:

@@ -10,7 +10,7 @@ from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from tidegate.documents import did_you_mean
+from tidegate.schemas import did_you_mean
 from tidegate_loadtest.tls import TlsFileError, credentials_of, options_of
 
 Answer = TypeVar("Answer")

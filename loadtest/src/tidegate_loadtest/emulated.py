@@ -20,12 +20,12 @@ from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import NS_PER_MS
-from tidegate.documents import (
+from tidegate.schemas import (
     ModelProfile,
-    Point,
+    ProfilePoint,
     dynamic_batching_of,
+    format_shape,
     options_of_model,
-    shape_text,
     write_profile,
 )
 from tidegate.sim.build import setup_of
@@ -203,7 +203,7 @@ def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
     """What policies expect of the scenario's models, as the file that `tidegate serve` reads; its path."""
     for profile in setup_of(scenario, seed).profiles:
         points = [
-            Point(
+            ProfilePoint(
                 rows=rows,
                 median_ms=profile.expected_ns(rows) / NS_PER_MS,
                 p95_ms=profile.planned_ns(rows) / NS_PER_MS,
@@ -212,7 +212,7 @@ def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
             for rows in profile.every_size
         ]
         alpha_ms, beta_ms = fit_line(points)
-        model, shape = profile.partition, shape_text(shape_of_request(profile.partition, profile.shape))
+        model, shape = profile.partition, format_shape(shape_of_request(profile.partition, profile.shape))
         told = ModelProfile(model=model, shape=shape, alpha_ms=alpha_ms, beta_ms=beta_ms, points=points)
         write_profile(path, told)
     return path

@@ -13,7 +13,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import NS_PER_MS, Profile
-from tidegate.documents import (
+from tidegate.host import Plugins
+from tidegate.schemas import (
     DEPLOYMENT_FILE,
     INTERFERENCE_FILE,
     LAYOUT_FILE,
@@ -28,7 +29,6 @@ from tidegate.documents import (
     neighbours_parameter,
     write_document,
 )
-from tidegate.host import Plugins
 from tidegate.sim.build import true_profiles
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate_loadtest.connection import LoadTestError

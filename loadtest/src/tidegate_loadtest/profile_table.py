@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from tidegate.commands.common import console_for_tables
-from tidegate.documents import ModelProfile
+from tidegate.schemas import ModelProfile
 from tidegate_loadtest.profiler import fit_law
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from tidegate.documents import DEFAULT_KIND, ModelProfile, Point, read_shape, shape_text
+from tidegate.schemas import DEFAULT_KIND, ModelProfile, ProfilePoint, format_shape, read_shape
 from tidegate_loadtest.connection import AsksForModels, Connection, LoadTestError
 from tidegate_loadtest.input_files import FileRequests, Tensors, inputs_of_model
 from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, LIMITS_PARAMETER, RandomRequests, Values
@@ -74,7 +74,7 @@ async def shape_to_measure(connection: AsksForModels, model: str, dimensions: Di
     """
     requests = await RandomRequests.for_model(connection, model, rows=1, shapes=dimensions, seed=0, distinct=1)
     varies = await _open_inputs(connection, model)
-    return shape_text({sent.name: sent.shape[1:] for sent in requests(0).inputs if sent.name in varies})
+    return format_shape({sent.name: sent.shape[1:] for sent in requests(0).inputs if sent.name in varies})
 
 
 async def files_by_shape(connection: AsksForModels, model: str, folder: Path) -> dict[str, list[Tensors]]:
@@ -86,7 +86,7 @@ async def files_by_shape(connection: AsksForModels, model: str, folder: Path) ->
     files: dict[str, list[Tensors]] = {}
     for application in (await inputs_of_model(connection, model, folder)).values():
         for tensors in application:
-            text = shape_text({name: array.shape for name, array in tensors.items() if name in varies})
+            text = format_shape({name: array.shape for name, array in tensors.items() if name in varies})
             files.setdefault(text, []).append(tensors)
     return dict(sorted(files.items(), key=lambda item: -len(item[1])))
 
@@ -180,12 +180,12 @@ async def measure_profiles(
     return profiles
 
 
-def _point(rows: int, taken_ms: Sequence[float]) -> Point:
+def _point(rows: int, taken_ms: Sequence[float]) -> ProfilePoint:
     median_ms, p95_ms = (round(float(value), 4) for value in np.percentile(taken_ms, [50, 95]))
-    return Point(rows=rows, median_ms=median_ms, p95_ms=p95_ms, samples=len(taken_ms))
+    return ProfilePoint(rows=rows, median_ms=median_ms, p95_ms=p95_ms, samples=len(taken_ms))
 
 
-def fit_line(points: Sequence[Point]) -> tuple[float, float]:
+def fit_line(points: Sequence[ProfilePoint]) -> tuple[float, float]:
     """`l(b) = alpha*b + beta` through the medians, in ms, by least squares on the relative error; neither negative."""
     return _line([point.rows for point in points], [point.median_ms for point in points])
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from tidegate.documents import Hardware, ModelProfile
+from tidegate.schemas import Hardware, ModelProfile
 from tidegate_loadtest.connection import Connection, LoadTestError
 from tidegate_loadtest.hardware import runs_on_gpu
 from tidegate_loadtest.input_files import Tensors

@@ -8,8 +8,8 @@ from typing import BinaryIO
 import typer
 
 from tidegate.api import RequestArrived
-from tidegate.documents import read_shape
 from tidegate.observation import read_log
+from tidegate.schemas import read_shape
 from tidegate_loadtest.connection import LoadTestError
 
 Dimensions = Mapping[str, tuple[int, ...]]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import typer
 
-from tidegate.documents import read_shape
+from tidegate.schemas import read_shape
 from tidegate_loadtest.connection import LoadTestError
 
 Size = int | Sequence[int]

@@ -13,7 +13,7 @@ from tidegate_repo_generator.model import Flavour, GenerateError, Precision
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tidegate.documents import Layout
+    from tidegate.schemas import Layout
     from tidegate_repo_generator.deploying.deploy import Deployed
 
 
@@ -36,7 +36,7 @@ def generate_layout(
     from rich.console import Console  # noqa: PLC0415 - this, onnx and onnxruntime are slow to import
     from rich.progress import Progress  # noqa: PLC0415
 
-    from tidegate.documents import DocumentError, Layout, read_document  # noqa: PLC0415
+    from tidegate.schemas import DocumentError, Layout, read_document  # noqa: PLC0415
     from tidegate.terminal import console_for_tables  # noqa: PLC0415
     from tidegate_repo_generator.deploying.deploy import DEFAULT_POLICY, deploy  # noqa: PLC0415
     from tidegate_repo_generator.deploying.places import DEFAULT_PORT  # noqa: PLC0415

@@ -10,7 +10,7 @@ from tidegate_repo_generator.model import GenerateError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tidegate.documents import BlockProfile
+    from tidegate.schemas import BlockProfile
     from tidegate_repo_generator.splitting.manifest import Manifest
 
 
@@ -70,7 +70,7 @@ def profile_blocks(
     """
     from rich.console import Console  # noqa: PLC0415 - this and onnxruntime are slow to import
 
-    from tidegate.documents import DocumentError, write_document  # noqa: PLC0415
+    from tidegate.schemas import DocumentError, write_document  # noqa: PLC0415
     from tidegate.terminal import console_for_tables  # noqa: PLC0415
     from tidegate_repo_generator.splitting.block_times import merge_into  # noqa: PLC0415
     from tidegate_repo_generator.splitting.imports import Tool, import_profile  # noqa: PLC0415

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tidegate.api import Worker
-from tidegate.documents import Device, Mig, Mps, Slice, WholeDevice, compute_percent
+from tidegate.schemas import Device, Mig, Mps, Slice, WholeDevice, compute_percent
 
 A100 = Device("n", "GPU-8f6ab4d2-1c7e-4bd4-9c55-6e6b6d2e8a10", "A100", 40536)
 

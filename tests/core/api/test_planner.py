@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.api import Plan, VersionedDocument
-from tidegate.documents import DocumentError, read_document, write_document
+from tidegate.schemas import DocumentError, read_document, write_document
 
 
 class Tides(VersionedDocument):

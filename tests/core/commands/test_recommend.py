@@ -10,9 +10,9 @@ import yaml
 from typer.testing import CliRunner
 
 from tidegate.cli import build_app
-from tidegate.documents import read_profiles
 from tidegate.host import Plugins
 from tidegate.observation import Recorder
+from tidegate.schemas import read_profiles
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario, read_scenario
 

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from tidegate.api import RequestArrived
 from tidegate.cli import build_app
-from tidegate.documents import RequestSizes, read_document
 from tidegate.host import Plugins
 from tidegate.observation import read_log
+from tidegate.schemas import RequestSizes, read_document
 from tidegate.workload import draw_requests, read_scenario
 
 PLUGINS = Plugins.installed()

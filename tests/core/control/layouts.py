@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from tidegate.documents import (
+from tidegate.schemas import (
     Device,
     Layout,
     LayoutModel,

@@ -4,7 +4,7 @@ import pytest
 
 from tests.core.control.layouts import layout, workers_of
 from tidegate.control.capacity import capacities, gpus_of, load_of
-from tidegate.documents import Mig, Mps, Slice
+from tidegate.schemas import Mig, Mps, Slice
 
 
 def test_the_batch_is_the_largest_of_which_two_fit_into_the_slo() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.control.layouts import layout, workers_of
 from tidegate.control import ControllerChoice, Governor, LayoutRevision, ModelLoad, Observation
-from tidegate.documents import Layout, Mig
+from tidegate.schemas import Layout, Mig
 
 S = 1_000_000_000
 

@@ -3,8 +3,8 @@
 from tests.core.control.driving import followed
 from tests.core.control.layouts import layout, workers_of
 from tidegate.control import Action, LayoutChange, LayoutRevision, StartWorker, StopWorker, Switch
-from tidegate.documents import Layout
 from tidegate.observation import ChangeProgressed
+from tidegate.schemas import Layout
 
 S = 1_000_000_000
 

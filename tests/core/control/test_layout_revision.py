@@ -2,7 +2,7 @@
 
 from tests.core.control.layouts import layout, workers_of
 from tidegate.control import LayoutRevision
-from tidegate.documents import LayoutNetwork, Mps
+from tidegate.schemas import LayoutNetwork, Mps
 
 
 def test_a_worker_goes_on_where_it_is_under_whatever_name() -> None:

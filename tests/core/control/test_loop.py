@@ -25,8 +25,8 @@ from tidegate.control import (
     Switch,
 )
 from tidegate.control.capacity import capacities
-from tidegate.documents import Layout, Mps
 from tidegate.observation import ChangeProgressed
+from tidegate.schemas import Layout, Mps
 
 S = 1_000_000_000
 

@@ -7,7 +7,6 @@ from typing import cast
 import pytest
 
 from tidegate.api import PlanningError
-from tidegate.documents import Demand, DemandedModel
 from tidegate.host import Plugins
 from tidegate.recommend import simulation_runs as trials_module
 from tidegate.recommend.hardware import in_words, parse_gpus, parse_offer
@@ -15,6 +14,7 @@ from tidegate.recommend.min_hardware import first_enough, least_around, least_co
 from tidegate.recommend.simulation_run import Outcome, Trial
 from tidegate.recommend.simulation_runs import Trials
 from tidegate.recommend.successive_halving import FAR, race
+from tidegate.schemas import Demand, DemandedModel
 from tidegate.sim.interval import interval_of
 from tidegate.workload import PolicyChoice, Scenario
 

@@ -27,8 +27,8 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.documents import Interference, InterferenceModel, Line, Sensitivity, ShareTable, SharingModel
 from tidegate.engine import Engine
+from tidegate.schemas import Interference, InterferenceModel, NonDecreasingLine, Sensitivity, ShareTable, SharingModel
 from tidegate.sim.build import PATIENCE
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.links import Forwarding, Links
@@ -212,7 +212,7 @@ def test_each_is_slowed_as_a_fitted_model_says_of_its_neighbours() -> None:
     """One row of `m` uses 20 % of the cache alone; of three neighbours each is slowed by 1 % for each percent."""
     table = ShareTable(rows=(1,), percents=(50,), taken_ms=((1.0,),))
     sensitivity = Sensitivity(cache=0.01, neighbour=0.05)
-    model = SharingModel(gpu_ms=table, cache_percent=Line(slope=0.02), sensitivity=sensitivity)
+    model = SharingModel(gpu_ms=table, cache_percent=NonDecreasingLine(slope=0.02), sensitivity=sensitivity)
     fitted = InterferenceModel(gpu="V100", models={"m": model})
 
     def on_halves(worker_id: int) -> SimulatedWorker:

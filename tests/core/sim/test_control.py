@@ -8,9 +8,9 @@ import pytest
 
 from tidegate.api import PolicySpec, RequestArrived, StageFinished, WorkerJoined, WorkerLost, hookimpl
 from tidegate.control import Controller, ControllerOptions, ControllerSpec, Observation
-from tidegate.documents import Layout
 from tidegate.host import Plugins, make_policy
 from tidegate.observation import ChangeProgressed, Recorder, StartStage, TopologyChanged, read_log
+from tidegate.schemas import Layout
 from tidegate.sim.document import simulate_document
 from tidegate.sim.replay import replay
 from tidegate.sim.result import RunResult

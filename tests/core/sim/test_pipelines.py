@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.core.documents.test_layout import LAYOUT
+from tests.core.schemas.test_layout import LAYOUT
 from tidegate.api import Network, Pipeline
 from tidegate.host import PluginError
 from tidegate.sim.build import setup_of

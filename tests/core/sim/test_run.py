@@ -18,10 +18,10 @@ from tidegate.api import (
     Worker,
     hookimpl,
 )
-from tidegate.documents import Mig
 from tidegate.engine import AnyEffect, AnyStimulus
 from tidegate.host import PluginError, Plugins
 from tidegate.observation import EngineSettings, Observer, ObserverOptions
+from tidegate.schemas import Mig
 from tidegate.sim.result import ALL_MODELS, Row
 from tidegate.sim.run import Run, SimulationError, choose_policies, simulate
 from tidegate.toolkit import FirstComeFirstServed, RequestQueue

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from tidegate.api import PlanningError
 from tidegate.control import Controller, ControllerOptions, ControllerSpec, Observation
-from tidegate.documents import Layout
 from tidegate.host import Plugins
+from tidegate.schemas import Layout
 from tidegate.testing import ConformanceError, ControllerConformance
 
 

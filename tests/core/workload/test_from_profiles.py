@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tidegate.documents import ModelProfile, Point, write_profile
+from tidegate.schemas import ModelProfile, ProfilePoint, write_profile
 from tidegate.sim.build import with_shapes
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError, layout_of, read_scenario
@@ -26,7 +26,7 @@ def measure(folder: Path, kind: str, *medians_ms: float, model: str = "m", shape
     path = folder / "measured" / "profiles.json"
     path.parent.mkdir(exist_ok=True)
     points = [
-        Point(rows=2**power, median_ms=took_ms, p95_ms=2 * took_ms, samples=3)
+        ProfilePoint(rows=2**power, median_ms=took_ms, p95_ms=2 * took_ms, samples=3)
         for power, took_ms in enumerate(medians_ms)
     ]
     write_profile(path, ModelProfile(model=model, kind=kind, shape=shape, alpha_ms=1, beta_ms=1, points=points))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.documents import InterferenceModel, Mps
+from tidegate.schemas import InterferenceModel, Mps
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import ScenarioError, layout_of, read_scenario
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tests.core.documents.test_layout import LAYOUT
-from tidegate.documents import Device, Layout, Mps, Slice, WholeDevice
+from tests.core.schemas.test_layout import LAYOUT
+from tidegate.schemas import Device, Layout, Mps, Slice, WholeDevice
 from tidegate.workload import Scenario, layout_of, read_scenario
 from tidegate.workload.partitions import blocks_of
 

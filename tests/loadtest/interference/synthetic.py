@@ -3,7 +3,7 @@
 from itertools import product
 from random import Random
 
-from tidegate.documents import Tenant
+from tidegate.schemas import Tenant
 from tidegate_loadtest.interference.runs import CoRun, Solo
 
 NOISE = 0.01

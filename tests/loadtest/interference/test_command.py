@@ -10,8 +10,8 @@ from typer.testing import CliRunner, Result
 
 from tests.loadtest.interference.synthetic import co_runs, solo_runs
 from tidegate.cli import build_app
-from tidegate.documents import InterferenceModel, Tenant, read_document
 from tidegate.host import Plugins
+from tidegate.schemas import InterferenceModel, Tenant, read_document
 
 PLUGINS = Plugins.installed()
 MEASURED = "TIDEGATE_MPS_RUNS"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.loadtest.interference.synthetic import BATCHES, NOISE, SHARES, co_runs, solo_runs, truth_ms
-from tidegate.documents import Tenant
+from tidegate.schemas import Tenant
 from tidegate_loadtest.interference.fit import constant_factors, fit, fit_alone, transfers, unseen_models, with_compute
 from tidegate_loadtest.interference.held_out import (
     by_constant,

@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 
 from tests.loadtest.interference.synthetic import co_runs, solo_runs
 from tidegate.cli import build_app
-from tidegate.documents import InterferenceModel, Tenant, read_document
 from tidegate.host import Plugins
+from tidegate.schemas import InterferenceModel, Tenant, read_document
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.emulated import emulated_cluster

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.documents import Tenant
+from tidegate.schemas import Tenant
 from tidegate_loadtest.interference.runs import CoRun, RunsError, Solo, read_co_runs, read_compute, read_solo
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tidegate.documents import InterferenceModel, Line, Sensitivity, ShareTable, SharingModel
+from tidegate.schemas import InterferenceModel, NonDecreasingLine, Sensitivity, ShareTable, SharingModel
 from tidegate_inss.problem import GpuPool, ShareProblem, SharingTenant
 
 
@@ -20,16 +20,16 @@ INTERFERENCE = InterferenceModel(
         "quick": sharing(
             1,
             ms_per_row=0.1,
-            transfer_ms=Line(base=0.1, slope=0.05),
-            cache_percent=Line(base=1, slope=0.01),
-            dram_percent=Line(base=2, slope=0.02),
+            transfer_ms=NonDecreasingLine(base=0.1, slope=0.05),
+            cache_percent=NonDecreasingLine(base=1, slope=0.01),
+            dram_percent=NonDecreasingLine(base=2, slope=0.02),
             sensitivity=Sensitivity(cache=0.002, dram=0.001, neighbour=0.05),
         ),
         "slow": sharing(
             5,
             ms_per_row=2,
-            cache_percent=Line(base=3, slope=0.02),
-            dram_percent=Line(base=1, slope=0.05),
+            cache_percent=NonDecreasingLine(base=3, slope=0.02),
+            dram_percent=NonDecreasingLine(base=1, slope=0.05),
             sensitivity=Sensitivity(dram=0.004, neighbour=0.01),
         ),
         "calm": sharing(2, ms_per_row=0.5),

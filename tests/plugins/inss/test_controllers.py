@@ -6,8 +6,8 @@ import pytest
 
 from tests.plugins.inss.problems import INTERFERENCE, problem, tenant
 from tidegate.control import Controller, ControllerSpec, ModelLoad, Observation
-from tidegate.documents import Layout, Mps, WholeDevice
 from tidegate.host import PluginError, Plugins, make_controller
+from tidegate.schemas import Layout, Mps, WholeDevice
 from tidegate.testing import ControllerConformance
 from tidegate_inss.controllers import GsliceLoop, ShareReplanning
 from tidegate_inss.layout import layout_of

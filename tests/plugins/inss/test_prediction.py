@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from tests.plugins.inss.problems import INTERFERENCE, problem, tenant
-from tidegate.documents import Tenant
+from tidegate.schemas import Tenant
 from tidegate_inss.assignment import Share
 from tidegate_inss.prediction import Predictor
 

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from tests.plugins.inss.problems import INTERFERENCE, problem, tenant
 from tidegate.api import PlanningError
-from tidegate.documents import Mps, write_document
 from tidegate.host import Plugins
+from tidegate.schemas import Mps, write_document
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.problem import GpuPool, ShareProblem

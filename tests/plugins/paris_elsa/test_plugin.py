@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 
 from tests.plugins.paris_elsa.problems import problem
 from tidegate.cli import build_app
-from tidegate.documents import Layout, Mig, RequestSizes, read_document, write_document
 from tidegate.host import Plugins
+from tidegate.schemas import Layout, Mig, RequestSizes, read_document, write_document
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, read_scenario, sizes_of
 from tidegate_paris_elsa.change_plan import Reconfiguration

@@ -24,7 +24,7 @@ from tidegate.api import (
     WorkerReady,
     ms_to_ns,
 )
-from tidegate.documents import Device, Mig
+from tidegate.schemas import Device, Mig
 from tidegate.testing import Playbook, PolicyConformance
 from tidegate_paris_elsa.policy import Elsa, ElsaOptions
 

@@ -12,7 +12,7 @@ from tests.plugins.paris_elsa.problems import A100, unhurried
 from tidegate.api import PlanningError
 from tidegate.api.device import Device, Mig, Mps, Slice, WholeDevice
 from tidegate.api.mig import MIG_GEOMETRIES
-from tidegate.documents import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker
+from tidegate.schemas import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker
 from tidegate_paris_elsa.capacity import rates_borne
 from tidegate_paris_elsa.change_plan import Reconfiguration
 from tidegate_paris_elsa.change_problem import ReconfigurationProblem

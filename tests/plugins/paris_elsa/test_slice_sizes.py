@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.api import Profile, Worker
-from tidegate.documents import Device, Mig, Mps, Slice, WholeDevice
+from tidegate.schemas import Device, Mig, Mps, Slice, WholeDevice
 from tidegate_paris_elsa.slice_sizes import smallest_first
 
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidegate.documents import BlockLatencies, BlockProfile
+from tidegate.schemas import BlockLatencies, BlockProfile
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.plugins.ppipe.problems import Ticks, profile, two_classes
 from tidegate.api import PlanningError
-from tidegate.documents import Device, Layout, Mps, read_document, write_document
+from tidegate.schemas import Device, Layout, Mps, read_document, write_document
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, read_scenario
 from tidegate_ppipe.layout import layout_of

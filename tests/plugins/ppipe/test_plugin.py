@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from tests.plugins.ppipe.problems import two_classes
 from tidegate.cli import build_app
-from tidegate.documents import Layout, read_document, write_document
 from tidegate.host import Plugins
+from tidegate.schemas import Layout, read_document, write_document
 from tidegate_ppipe.plan import PpipePlan
 
 PLANNERS = ["ppipe", "np", "dart-r"]

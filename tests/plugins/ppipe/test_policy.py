@@ -30,8 +30,8 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.documents import Device
 from tidegate.engine import Engine, TopologyChanged
+from tidegate.schemas import Device
 from tidegate.sim import Simulation
 from tidegate.sim.run import Run, simulate
 from tidegate.testing import Playbook

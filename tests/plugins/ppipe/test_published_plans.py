@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugins.ppipe.test_planners import check
-from tidegate.documents import DocumentError
+from tidegate.schemas import DocumentError
 from tidegate_ppipe.planners import plan_dart, plan_np, plan_ppipe
 from tidegate_ppipe.published_plans import Published, read_profile, read_published
 

@@ -7,9 +7,9 @@ import pytest
 
 from tests.plugins.ppipe.problems import Ticks, profile
 from tidegate.control import ControllerSpec, ModelLoad, Observation
-from tidegate.documents import Layout, write_document
 from tidegate.host import PluginError, Plugins, make_controller, make_policy
 from tidegate.observation import Recorder, TopologyChanged, read_log
+from tidegate.schemas import Layout, write_document
 from tidegate.sim.replay import replay
 from tidegate.sim.run import Run, simulate
 from tidegate.testing import ControllerConformance

@@ -9,9 +9,9 @@ import pytest
 from tests.core.control.layouts import layout, workers_of
 from tidegate.api import Advise
 from tidegate.control import ControllerSpec, ModelLoad, Observation
-from tidegate.documents import Layout, write_document
 from tidegate.host import PluginError, Plugins, make_controller
 from tidegate.observation import Recorder, TopologyChanged, read_log
+from tidegate.schemas import Layout, write_document
 from tidegate.sim.run import Run, simulate
 from tidegate.testing import ControllerConformance
 from tidegate.workload import PolicyChoice, Scenario

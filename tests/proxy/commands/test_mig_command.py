@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py, the extra `nvml` of tidegate-proxy")
 
 from tests.proxy.tritons.mig.fake_nvml import FakeNvml, Gpu  # noqa: E402
-from tidegate.documents import DEPLOYMENT_FILE, LAYOUT_FILE, Layout, write_document  # noqa: E402
+from tidegate.schemas import DEPLOYMENT_FILE, LAYOUT_FILE, Layout, write_document  # noqa: E402
 from tidegate_proxy.commands.mig import mig  # noqa: E402
 
 UUIDS = [f"GPU-0000000{number}-2222-3333-4444-555555555555" for number in range(3)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.repo_generator.deploying.test_shares_on_gpu import QUARTER, THIRD, WHY_NOT, environment
-from tidegate.documents import LayoutWorker
+from tidegate.schemas import LayoutWorker
 from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_proxy.deployed.slice_environment import environment_of
 

@@ -10,12 +10,12 @@ from tritonclient.grpc import model_config_pb2
 
 from tests.proxy.app.actuation.deployment import layout, write_deployment
 from tests.proxy.app.actuation.split import of_blocks, write_blocks
-from tidegate.documents import (
+from tidegate.schemas import (
     Device,
     InterferenceModel,
     Layout,
     LayoutNetwork,
-    Line,
+    NonDecreasingLine,
     Sensitivity,
     ShareTable,
     SharingModel,
@@ -77,7 +77,7 @@ def emulated_deployment(folder: Path, names: tuple[str, ...]) -> Path:
     path = folder / "workers/gpu0/m/config.pbtxt"
     path.write_text(path.read_text() + EMULATED % EMULATED_TIMES)
     table = ShareTable(rows=(1, 4), percents=(20, 40), taken_ms=((20, 10), (40, 20)))
-    model = SharingModel(gpu_ms=table, cache_percent=Line(slope=0.1), sensitivity=Sensitivity(cache=0.5))
+    model = SharingModel(gpu_ms=table, cache_percent=NonDecreasingLine(slope=0.1), sensitivity=Sensitivity(cache=0.5))
     write_document(folder / "interference.json", InterferenceModel(gpu="any", models=dict.fromkeys(names, model)))
     return folder
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.proxy.app.actuation.deployment import layout
-from tidegate.documents import Device, Mig, Mps
+from tidegate.schemas import Device, Mig, Mps
 from tidegate_proxy.deployed import slice_environment
 from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_proxy.deployed.slice_environment import environment_of

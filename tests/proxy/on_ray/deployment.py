@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.proxy.fixtures.deployment import write_deployment_of
-from tidegate.documents import Device, Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker
+from tidegate.schemas import Device, Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker
 
 CONFIG = """
 name: "%s"

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.proxy.on_ray.deployment import layout
-from tidegate.documents import Device, Layout, LayoutWorker
+from tidegate.schemas import Device, Layout, LayoutWorker
 from tidegate_proxy.on_ray.parting import part
 
 FOUR = ("ant", "bee", "cat", "dog")

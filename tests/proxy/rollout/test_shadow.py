@@ -22,7 +22,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.here import ProxyHere
-from tidegate.documents import ProfileFile
+from tidegate.schemas import ProfileFile
 from tidegate_proxy.app.dashboard.trials import section_of
 from tidegate_proxy.configuration.config import PolicyChoice
 from tidegate_proxy.configuration.config_file import ConfigError, read_config

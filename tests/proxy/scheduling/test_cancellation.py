@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tidegate.api import BatchFailed, Dispatch, StageFinished
-from tidegate.documents import ModelProfile, Point, write_profile
 from tidegate.observation import read_log
+from tidegate.schemas import ModelProfile, ProfilePoint, write_profile
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -22,7 +22,7 @@ PLANNED_MS = 600.0
 @pytest.fixture
 def profiles(tmp_path: Path) -> Path:
     """One by which a batch of `watchful` takes PLANNED_MS, whatever its size."""
-    points = [Point(rows=rows, median_ms=PLANNED_MS, p95_ms=PLANNED_MS, samples=1) for rows in (1, 4)]
+    points = [ProfilePoint(rows=rows, median_ms=PLANNED_MS, p95_ms=PLANNED_MS, samples=1) for rows in (1, 4)]
     profile = ModelProfile(model="watchful", alpha_ms=0.0, beta_ms=PLANNED_MS, points=points)
     write_profile(tmp_path / "profiles.json", profile)
     return tmp_path / "profiles.json"

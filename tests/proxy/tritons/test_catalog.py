@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api import Model
-from tidegate.documents import ProfileFile
+from tidegate.schemas import ProfileFile
 from tidegate_baselines.triton import TritonOptions
 from tidegate_proxy.access.left_apis import LeftApis
 from tidegate_proxy.app.doctor.facts import facts_of

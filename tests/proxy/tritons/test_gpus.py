@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.documents import Device, Mig, WholeDevice
+from tidegate.schemas import Device, Mig, WholeDevice
 from tidegate_proxy.tritons import gpus
 from tidegate_proxy.tritons.gpus import Gpu, gpus_here
 

@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2
 
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.api import NS_PER_MS
-from tidegate.documents import Device, Mig, ModelProfile, Point, ProfileFile, WholeDevice
+from tidegate.schemas import Device, Mig, ModelProfile, ProfileFile, ProfilePoint, WholeDevice
 from tidegate_proxy.access.left_apis import LeftApis
 from tidegate_proxy.tritons import workers as kinds
 from tidegate_proxy.tritons.backend import Backend, LoadedModel
@@ -157,7 +157,7 @@ def test_a_worker_of_another_kind_is_another_worker() -> None:
 
 def test_every_kind_starts_from_its_own_profile_else_from_the_one_that_names_no_kind() -> None:
     def measured(kind: str, ms: float) -> ModelProfile:
-        point = Point(rows=1, median_ms=ms, p95_ms=ms, samples=9)
+        point = ProfilePoint(rows=1, median_ms=ms, p95_ms=ms, samples=9)
         return ModelProfile(model="m0", kind=kind, alpha_ms=0, beta_ms=ms, points=[point])
 
     catalog = found(FakeBackend("a:1", ON_CPU, kind="fast"), FakeBackend("b:1", ON_CPU, kind="slow"))

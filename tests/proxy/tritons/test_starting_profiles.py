@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.api import Model, Worker
-from tidegate.documents import Device, Layout, ModelProfile, Point, ProfileFile
+from tidegate.schemas import Device, Layout, ModelProfile, ProfileFile, ProfilePoint
 from tidegate_proxy.base.labels import label
 from tidegate_proxy.messages.model_signature import Signature, TensorSpec
 from tidegate_proxy.messages.padding import PaddedAxis
@@ -12,7 +12,7 @@ from tidegate_proxy.tritons.starting_profiles import misfits, said_of_others, st
 
 
 def _measured(model: str, ms: float, kind: str = "default", shape: str = "") -> ModelProfile:
-    points = [Point(rows=1, median_ms=ms, p95_ms=ms, samples=9)]
+    points = [ProfilePoint(rows=1, median_ms=ms, p95_ms=ms, samples=9)]
     return ModelProfile(model=model, alpha_ms=0, beta_ms=ms, points=points, kind=kind, shape=shape)
 
 

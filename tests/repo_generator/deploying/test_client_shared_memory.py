@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.documents import Device, LayoutWorker, WholeDevice
+from tidegate.schemas import Device, LayoutWorker, WholeDevice
 from tidegate_repo_generator.deploying.launch import launch_file
 from tidegate_repo_generator.deploying.places import places_of
 from tidegate_repo_generator.model import Flavour

@@ -16,7 +16,7 @@ from typer.testing import Result
 
 from tests.repo_generator.deploying.compose_schema import COMPOSE
 from tests.repo_generator.deploying.sliced_layout import LAYOUT
-from tidegate.documents import Layout, read_document
+from tidegate.schemas import Layout, read_document
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 from typer.testing import CliRunner, Result
 
-from tidegate.documents import (
+from tidegate.schemas import (
     Device,
     Layout,
     LayoutWorker,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.documents import Device, LayoutWorker, Mig, Mps, Slice, WholeDevice
+from tidegate.schemas import Device, LayoutWorker, Mig, Mps, Slice, WholeDevice
 from tidegate_repo_generator.deploying.launch import build_file, launch_file
 from tidegate_repo_generator.deploying.mps import daemon_file, domain_of
 from tidegate_repo_generator.deploying.places import places_of

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.documents import Device, LayoutWorker, Mps
+from tidegate.schemas import Device, LayoutWorker, Mps
 from tidegate_repo_generator.deploying.launch import launch_file
 from tidegate_repo_generator.deploying.mps import daemon_file, domain_of
 from tidegate_repo_generator.deploying.places import Place

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient.grpc import InferenceServerClient, InferInput
 from typer.testing import Result
 
-from tidegate.documents import Layout, read_document
+from tidegate.schemas import Layout, read_document
 from tidegate_repo_generator.splitting.split import split_model
 
 Run = Callable[..., Result]

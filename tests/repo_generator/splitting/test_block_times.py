@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import pytest
 
-from tidegate.documents import BlockLatencies, DocumentError, write_document
+from tidegate.schemas import BlockLatencies, DocumentError, write_document
 from tidegate_repo_generator.dataflow import SplitError
 from tidegate_repo_generator.splitting.block_times import measure_blocks, merge_into, new_profile
 from tidegate_repo_generator.splitting.imports import Tool, import_profile

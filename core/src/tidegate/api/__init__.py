@@ -1,4 +1,4 @@
-"""The contract: what a plugin has to know. Beside it: `tidegate.toolkit` to build policies from, `tidegate.documents`.
+"""The contract: what a plugin has to know. Beside it: `tidegate.toolkit` to build policies from, `tidegate.schemas`.
 
 Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; the batch runs along its *stages*, each
 one *partition* on one *worker*; a *profile* says how long that takes. Events come in, commands go out.

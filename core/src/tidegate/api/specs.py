@@ -42,12 +42,12 @@ class PlannerSpec:
     run: Planner
     """The planner: from a problem of the one type to a plan of the other."""
     layout: Callable[[Any, Any], VersionedDocument] | None = None
-    """What makes of a problem and a plan of it a `tidegate.documents.Layout`.
+    """What makes of a problem and a plan of it a `tidegate.schemas.Layout`.
 
     None: its plans say nothing of partitions and workers.
     """
     problem_of: Callable[[Any], VersionedDocument] | None = None
-    """What makes a problem of a `tidegate.documents.Demand`, so that `tidegate recommend` tries the planner.
+    """What makes a problem of a `tidegate.schemas.Demand`, so that `tidegate recommend` tries the planner.
 
     It raises PlanningError for a demand that lacks what the planner needs: what is lacking, and the remedy. None: it is
     not tried, as with planners that others are judged by.

@@ -46,8 +46,8 @@ def plan(
 
     from tidegate.api import PlanningError
     from tidegate.commands.common import console_for_tables, said_of
-    from tidegate.documents import DocumentError, read_document, write_document
     from tidegate.host import PluginError, Plugins
+    from tidegate.schemas import DocumentError, read_document, write_document
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tidegate.api import Plan, PlannerSpec, VersionedDocument
-    from tidegate.documents import BlockProfile
     from tidegate.recommend.recommendation import Recommendation
     from tidegate.recommend.recording import Recording
     from tidegate.recommend.simulation_run import Outcome
+    from tidegate.schemas import BlockProfile
     from tidegate.workload import Scenario
 
 
@@ -90,7 +90,6 @@ def recommend(
     console = console_for_tables()
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     with errors_explained():
-        from tidegate.documents import DocumentError
         from tidegate.recommend.document import recommend_document
         from tidegate.recommend.files import FolderError, check_folder, write_files
         from tidegate.recommend.hardware import Bundle, parse_gpus, parse_offer
@@ -100,6 +99,7 @@ def recommend(
         from tidegate.recommend.recording import RecordingError
         from tidegate.recommend.simulation_runs import Trials
         from tidegate.recommend.verdicts import verdicts
+        from tidegate.schemas import DocumentError
 
         try:
             if gpus is not None and any_of:
@@ -173,8 +173,8 @@ def _traffic(
 
 def _blocks(texts: "Iterable[str]", models: "list[str]") -> "dict[str, BlockProfile]":
     """Block profiles by model. Raises DocumentError, RecommendError."""
-    from tidegate.documents import BlockProfile, did_you_mean, read_document
     from tidegate.recommend.query import RecommendError
+    from tidegate.schemas import BlockProfile, did_you_mean, read_document
 
     found = {}
     for text in texts:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from tidegate.documents import RequestSizes
+    from tidegate.schemas import RequestSizes
 
 
 _NO_PAGE = "`curl` /models from the metrics port of a Tidegate: it is no answer of /models"
@@ -36,7 +36,7 @@ def sizes(
     from rich.table import Table
 
     from tidegate.commands.common import console_for_tables, errors_explained
-    from tidegate.documents import write_document
+    from tidegate.schemas import write_document
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     with errors_explained():
@@ -70,7 +70,7 @@ def _sizes_in(source: Path) -> "RequestSizes":
         return _of_models_page(page)
     if b'"setup"' in start:
         return _of_log(source)
-    from tidegate.documents import RequestSizes
+    from tidegate.schemas import RequestSizes
     from tidegate.workload import read_scenario, sizes_of
 
     return RequestSizes(models=sizes_of(read_scenario(source)))
@@ -80,7 +80,7 @@ def _of_models_page(page: object) -> "RequestSizes":
     """What /models says of those that are scheduled."""
     from pydantic import ValidationError
 
-    from tidegate.documents import RequestSizes, wrong_fields
+    from tidegate.schemas import RequestSizes, field_errors
 
     if not isinstance(page, list) or not all(
         isinstance(model, dict) and {"name", "rows"} <= model.keys() for model in page
@@ -92,7 +92,7 @@ def _of_models_page(page: object) -> "RequestSizes":
     try:
         return RequestSizes.model_validate({"models": models})
     except ValidationError as error:
-        raise ValueError(f"{_NO_PAGE}: {wrong_fields(error, RequestSizes)[0]}") from error
+        raise ValueError(f"{_NO_PAGE}: {field_errors(error, RequestSizes)[0]}") from error
 
 
 def _of_log(source: Path) -> "RequestSizes":
@@ -100,8 +100,8 @@ def _of_log(source: Path) -> "RequestSizes":
     from collections import Counter, defaultdict
 
     from tidegate.api import RequestArrived
-    from tidegate.documents import RequestSizes
     from tidegate.observation import read_log
+    from tidegate.schemas import RequestSizes
 
     counts: defaultdict[str, Counter[int]] = defaultdict(Counter)
     with source.open("rb") as lines:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from tidegate.control.layout_revision import LayoutRevision
 from tidegate.control.observation import Observation
-from tidegate.documents import Layout, LayoutWorker
 from tidegate.observation import ChangeProgressed
+from tidegate.schemas import Layout, LayoutWorker
 
 
 @dataclass(frozen=True)

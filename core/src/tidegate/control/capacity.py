@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tidegate.api.device import Device, Mps, WholeDevice
 from tidegate.api.mig import mig_geometries
-from tidegate.documents import Layout, LayoutModel, LayoutWorker, Mig, Slice, mig_instance
+from tidegate.schemas import Layout, LayoutModel, LayoutWorker, Mig, Slice, mig_instance
 
 COMPUTE_SLICES = 7
 """How many compute slices a GPU has that is cut and of which no more is known."""

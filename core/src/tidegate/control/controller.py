@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from tidegate.control.observation import Observation
-from tidegate.documents import Layout
+from tidegate.schemas import Layout
 
 
 class ControllerOptions(BaseModel):

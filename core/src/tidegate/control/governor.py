@@ -11,7 +11,7 @@ from tidegate.control.capacity import capacities, gpus_of, load_of
 from tidegate.control.layout_revision import LayoutRevision
 from tidegate.control.observation import Observation
 from tidegate.control.settings import ControllerChoice
-from tidegate.documents import Layout, wrong_fields
+from tidegate.schemas import Layout, field_errors
 
 MOST_DOUBLINGS = 6
 """How often the pause is doubled at most: 64 times as long."""
@@ -121,7 +121,7 @@ def _has_no_room(present: LayoutRevision, wanted: LayoutRevision) -> str:
     try:
         Layout.model_validate({**_ANY, "workers": devices})
     except ValidationError as error:
-        return f"its new workers cannot start beside those that serve: {wrong_fields(error, Layout)[0]}"
+        return f"its new workers cannot start beside those that serve: {field_errors(error, Layout)[0]}"
     return ""
 
 

@@ -8,7 +8,7 @@ from itertools import count
 import msgspec
 
 from tidegate.api import Model, Network, Profile, Worker
-from tidegate.documents import Layout, LayoutWorker
+from tidegate.schemas import Layout, LayoutWorker
 
 Loaded = tuple[tuple[str, str, tuple[int, int], int], ...]
 """What a worker has loaded: partition, model, blocks and the largest batch, for each."""

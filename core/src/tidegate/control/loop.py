@@ -17,7 +17,7 @@ from tidegate.control.layout_revision import LayoutRevision
 from tidegate.control.monitor import Monitor
 from tidegate.control.observation import Observation
 from tidegate.control.settings import ControllerChoice
-from tidegate.documents import Layout, wrong_fields
+from tidegate.schemas import Layout, field_errors
 
 Unanswered = Callable[[], Collection[Request]]
 """Gives the requests that have come and not ended: asked for only when it matters."""
@@ -205,4 +205,4 @@ def _checked(answer: object) -> Layout | None:
     try:
         return Layout.model_validate_json(answer.model_dump_json())
     except ValidationError as error:
-        raise ValueError(f"its layout does not add up: {wrong_fields(error, Layout)[0]}") from error
+        raise ValueError(f"its layout does not add up: {field_errors(error, Layout)[0]}") from error

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidegate.api import Advise
-from tidegate.documents import Layout
+from tidegate.schemas import Layout
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from math import sqrt
 
-from tidegate.documents import Layout
+from tidegate.schemas import Layout
 
 DEVIATIONS = 3
 """Chance explains a difference of so many standard deviations of a Poisson count."""

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ValidationError
 from tidegate.api import CommandSpec, PlannerSpec, Policy, PolicySpec, Setup
 from tidegate.api.specs import PROJECT
 from tidegate.control import Controller, ControllerChoice, ControllerSpec
-from tidegate.documents import Layout, did_you_mean, wrong_fields
 from tidegate.host.hookspecs import Hooks
 from tidegate.observation import Observer, ObserverSpec
+from tidegate.schemas import Layout, did_you_mean, field_errors
 
 Spec = PolicySpec | PlannerSpec | ControllerSpec | CommandSpec | ObserverSpec
 Options = TypeVar("Options", bound=BaseModel)
@@ -189,7 +189,7 @@ def _validated(
     try:
         return kind.model_validate(options, context={"folder": folder or Path(), "plugins": plugins})
     except ValidationError as error:
-        wrong = "; ".join(map(str, wrong_fields(error, kind, whole="options")))
+        wrong = "; ".join(map(str, field_errors(error, kind, whole="options")))
         raise PluginError(f"options of {of}: {wrong}") from error
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.api import NS_PER_MS
-from tidegate.documents import ModelProfile, Point, ProfileFile, section_text, write_document
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.recommendation import Recommendation
 from tidegate.recommend.triton_tuning import sections_of
 from tidegate.recommend.verdicts import settings_by_model
+from tidegate.schemas import ModelProfile, ProfileFile, ProfilePoint, section_text, write_document
 from tidegate.sim.build import with_shapes
 from tidegate.workload import Scenario, layout_of
 
@@ -107,7 +107,7 @@ def _profiles(scenario: Scenario) -> ProfileFile:
         rows = sorted({2**power for power in range(profile.max_rows.bit_length())} | {profile.max_rows})
         fixed_ns = profile.fixed_cost_ns
         points = [
-            Point(rows=each, median_ms=took_ms, p95_ms=took_ms, samples=1)
+            ProfilePoint(rows=each, median_ms=took_ms, p95_ms=took_ms, samples=1)
             for each in rows
             for took_ms in [profile.expected_ns(each) / NS_PER_MS]
         ]

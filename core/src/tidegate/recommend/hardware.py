@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tidegate.documents import did_you_mean, wrong_fields
+from tidegate.schemas import did_you_mean, field_errors
 from tidegate.workload import Scenario, ScenarioError
 from tidegate.workload.scenario import ModelSpec
 
@@ -112,7 +112,7 @@ def checked(given: dict[str, Any], scenario: Scenario, where: str) -> Scenario:
     try:
         return Scenario.model_validate(given, context={"folder": scenario.folder})
     except ValidationError as error:
-        wrong = wrong_fields(error, Scenario)[0]
+        wrong = field_errors(error, Scenario)[0]
         raise ScenarioError(f"{where}: {wrong}") from error
 
 

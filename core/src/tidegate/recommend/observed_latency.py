@@ -9,8 +9,8 @@ from statistics import linear_regression, median
 from typing import Any
 
 from tidegate.api import NS_PER_MS, Profile, Setup
-from tidegate.documents import read_shape
 from tidegate.observation import OutcomeListener, StartStage
+from tidegate.schemas import read_shape
 
 ENOUGH_STAGES = 20
 """Fewer stages of a kind tell less than what was known before."""

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidegate.api import NS_PER_MS, PlannerSpec, PlanningError, VersionedDocument
-from tidegate.documents import Demand, DemandedModel, DocumentError, InterferenceModel
 from tidegate.recommend.hardware import checked, in_words
 from tidegate.recommend.query import Question
+from tidegate.schemas import Demand, DemandedModel, DocumentError, InterferenceModel
 from tidegate.workload import Scenario, mean_rate_rps, sizes_of
 from tidegate.workload.scenario import ModelSpec
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.api import Plan, PlannerSpec, VersionedDocument
-from tidegate.documents import BlockProfile
 from tidegate.recommend.hardware import Bundle
 from tidegate.recommend.recording import Recording
+from tidegate.schemas import BlockProfile
 from tidegate.workload import Scenario
 
 GOAL = 0.99

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from tidegate.api import ms_to_ns
-from tidegate.documents import dynamic_batching_of, options_of_model
+from tidegate.schemas import dynamic_batching_of, options_of_model
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 
 TRITON = "triton"

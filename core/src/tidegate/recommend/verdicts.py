@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from tidegate.documents import options_of_model
 from tidegate.recommend.assess import Assessment, Changed
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.held_out import Measured
@@ -10,6 +9,7 @@ from tidegate.recommend.recommendation import Recommendation
 from tidegate.recommend.simulation_run import FEW
 from tidegate.recommend.triton_tuning import batched
 from tidegate.report.words import limit, listed, plural, share
+from tidegate.schemas import options_of_model
 from tidegate.sim.interval import Interval
 
 SETTINGS = {

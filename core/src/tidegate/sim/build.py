@@ -21,9 +21,9 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.control import Controller, ControlLoop, LayoutRevision
-from tidegate.documents import Interference, InterferenceModel, compute_percent, mig_instance
 from tidegate.engine import FIRST_LEAD_NS, Engine, TopologyChanged
 from tidegate.observation import Observer
+from tidegate.schemas import Interference, InterferenceModel, compute_percent, mig_instance
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.control import SimulatedControl
 from tidegate.sim.links import Forwarding, Links

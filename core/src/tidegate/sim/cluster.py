@@ -6,8 +6,8 @@ A stage that is sent to a worker that runs another one waits there for it.
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tidegate.documents import Interference, Tenant
 from tidegate.engine import CancelStage, StartStage
+from tidegate.schemas import Interference, Tenant
 from tidegate.sim.event_queue import Agenda
 from tidegate.sim.links import Links
 from tidegate.sim.true_latency import SimulatedWorker, Truth

@@ -11,8 +11,8 @@ from itertools import cycle
 from typing import Any, Final
 
 from tidegate.api import NS_PER_MS
-from tidegate.documents import tuned_settings
 from tidegate.host import Plugins
+from tidegate.schemas import tuned_settings
 from tidegate.sim.shadow_messages import Begin, Seen
 from tidegate.sim.shadow_replay import Replayed, replay_under_batcher
 from tidegate.sim.triton_batch_stats import Told

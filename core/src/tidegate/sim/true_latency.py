@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tidegate.api import NS_PER_MS, ProfileKey
-from tidegate.documents import Tenant
 from tidegate.engine import StartStage
+from tidegate.schemas import Tenant
 from tidegate.workload import stream
 from tidegate.workload.distributions import lognormal_parameters
 from tidegate.workload.simulated import FailureSpec, JitterSpec, NetworkSpec, StallSpec

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from tidegate.api import Advise, PlanningError
 from tidegate.control import Controller, ControllerSpec, ModelLoad, Observation
-from tidegate.documents import Device, Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, wrong_fields
 from tidegate.host import make_controller
+from tidegate.schemas import Device, Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, field_errors
 from tidegate.testing.conformance import ConformanceError
 
 NS_PER_S = 1_000_000_000
@@ -139,7 +139,7 @@ class ControllerConformance:
                     Layout.model_validate_json(answer.model_dump_json())
                 except ValidationError as error:
                     raise ConformanceError(
-                        f"{self._where(seed)}: its layout does not add up: {wrong_fields(error, Layout)[0]}"
+                        f"{self._where(seed)}: its layout does not add up: {field_errors(error, Layout)[0]}"
                     ) from error
 
     def test_it_serves_every_model(self) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from tidegate.documents import tuned_settings
 from tidegate.host import PluginError, Plugins
+from tidegate.schemas import tuned_settings
 from tidegate.sim.interval import Interval, interval_of
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.run import Run, SimulationError, simulate

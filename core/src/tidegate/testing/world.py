@@ -29,10 +29,10 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.api.model import LateWord
-from tidegate.documents import Device
 from tidegate.engine import AnyEffect, AnyStimulus, Engine, InvariantViolation, StartStage
 from tidegate.host import make_policy
 from tidegate.observation import Recorder
+from tidegate.schemas import Device
 from tidegate.sim import ExactWorkers, Listener, Simulation
 from tidegate.sim.workers import Outcome, failed, finished
 

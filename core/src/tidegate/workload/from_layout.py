@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tidegate.documents import DocumentError, Layout, did_you_mean, read_document, wrong_fields
+from tidegate.schemas import DocumentError, Layout, did_you_mean, field_errors, read_document
 
 
 def sections_of(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def _read(given: object, folder: Path) -> Layout:
     except DocumentError as error:
         raise ValueError(f"layout: {error}") from error
     except ValidationError as error:
-        raise ValueError(f"layout: {wrong_fields(error, Layout)[0]}") from error
+        raise ValueError(f"layout: {field_errors(error, Layout)[0]}") from error
 
 
 def _models(layout: Layout, said: Sequence[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from tidegate.api import NS_PER_MS
 from tidegate.api.device import DEFAULT_KIND
-from tidegate.documents import ProfileFile, ProfileFileError, did_you_mean, read_profiles
+from tidegate.schemas import ProfileFile, ProfileFileError, did_you_mean, read_profiles
 from tidegate.workload.workers import WorkerSpec
 
 

@@ -1,7 +1,7 @@
 """The layout of a scenario: the one that it names, or what its workers and models are short for."""
 
 from tidegate.api import NS_PER_MS, Profile
-from tidegate.documents import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker
+from tidegate.schemas import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker
 from tidegate.workload.partitions import PartitionSpec, blocks_of
 from tidegate.workload.scenario import ModelSpec, Scenario
 from tidegate.workload.workers import devices_of

@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_
 
 from tidegate.api.model import LateWord
 from tidegate.control import ControllerChoice
-from tidegate.documents import Layout, did_you_mean, wrong_fields
+from tidegate.schemas import Layout, did_you_mean, field_errors
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, Varying
 from tidegate.workload.arrivals import RateStep as Step
 from tidegate.workload.distributions import AnyDistribution, Constant
@@ -29,7 +29,7 @@ from tidegate.workload.workers import WorkerSpec, devices_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tidegate.documents import Device, Slice
+    from tidegate.schemas import Device, Slice
 
 VERSION: Literal[1] = 1
 ONE_PROFILE = "give profile (for every GPU) or profiles (by kind of GPU), or pipelines: one of them"
@@ -230,7 +230,7 @@ def _models_from(given: object) -> ModelsFrom:
     try:
         return ModelsFrom.model_validate(given)
     except ValidationError as error:
-        wrong = wrong_fields(error, ModelsFrom, whole="")[0]
+        wrong = field_errors(error, ModelsFrom, whole="")[0]
         raise ValueError(f"models_from{'.' * bool(wrong.where)}{wrong.where}: {wrong.what}") from error
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tidegate.documents import in_lines, no_yaml, wrong_fields
+from tidegate.schemas import field_errors, format_field_errors, format_yaml_error
 from tidegate.workload.scenario import Scenario
 
 MEMBERS = frozenset({"poisson", "gamma", "uniform", "trace", "constant", "lognormal", "table"})
@@ -29,7 +29,7 @@ def read_scenario(path: Path, changes: dict[str, Any] | None = None) -> Scenario
     try:
         return Scenario.model_validate(data, context={"folder": path.parent})
     except ValidationError as error:
-        raise ScenarioError(in_lines(str(path), wrong_fields(error, Scenario, members=MEMBERS))) from error
+        raise ScenarioError(format_field_errors(str(path), field_errors(error, Scenario, members=MEMBERS))) from error
 
 
 def changed_by(path: Path, data: Any, changes: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever YAML can say
@@ -46,7 +46,7 @@ def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever YAML can say
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ScenarioError(f"{text!r}: {no_yaml(error)}") from error
+        raise ScenarioError(f"{text!r}: {format_yaml_error(error)}") from error
 
 
 def _parse(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can say
@@ -58,7 +58,7 @@ def _parse(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can say
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ScenarioError(f"{path}: {why}; a scenario is a YAML file") from error
     except yaml.YAMLError as error:
-        raise ScenarioError(f"{path}: {no_yaml(error)}") from error
+        raise ScenarioError(f"{path}: {format_yaml_error(error)}") from error
 
 
 def _change(path: Path, data: Any, field: str, value: Any) -> None:  # noqa: ANN401

@@ -5,16 +5,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PlainValidator, ValidationError, ValidationInfo, model_validator
 
-from tidegate.documents import (
+from tidegate.schemas import (
     Device,
     DocumentError,
     InterferenceModel,
     Slice,
     WholeDevice,
     did_you_mean,
+    field_errors,
     mig_instance,
     read_document,
-    wrong_fields,
 )
 from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.partitions import of_kind
@@ -115,7 +115,7 @@ def _read_interference(given: object, info: ValidationInfo) -> float | Interfere
     except DocumentError as error:
         raise ValueError(str(error)) from error
     except ValidationError as error:
-        raise ValueError(str(wrong_fields(error, InterferenceModel)[0])) from error
+        raise ValueError(str(field_errors(error, InterferenceModel)[0])) from error
     raise ValueError("must be a factor, 1 to 1000, or the path of a file that `tidegate fit-interference` wrote")
 
 

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from tidegate.documents import Device, Mps, Slice, WholeDevice
+from tidegate.schemas import Device, Mps, Slice, WholeDevice
 from tidegate.workload.section import Name, Section
 from tidegate.workload.simulated import NetworkSpec
 

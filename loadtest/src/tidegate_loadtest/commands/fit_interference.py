@@ -71,7 +71,7 @@ def fit_interference(
     from rich.console import Console
 
     from tidegate.commands.common import console_for_tables, said_of
-    from tidegate.documents import write_document
+    from tidegate.schemas import write_document
     from tidegate_loadtest.interference.fit import constant_factors, fit, transfers, unseen_models, with_compute
     from tidegate_loadtest.interference.held_out import (
         by_constant,

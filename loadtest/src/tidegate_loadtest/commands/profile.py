@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
-from tidegate.documents import DEFAULT_KIND
+from tidegate.schemas import DEFAULT_KIND
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from tidegate.documents import ModelProfile
+    from tidegate.schemas import ModelProfile
     from tidegate_loadtest.profiling_run import Campaign, Job
     from tidegate_loadtest.requested_shapes import AskedShape
 
@@ -95,7 +95,7 @@ def profile(
 
     from rich.console import Console
 
-    from tidegate.documents import ProfileFileError, hardware_here, read_profiles
+    from tidegate.schemas import ProfileFileError, hardware_here, read_profiles
     from tidegate_loadtest.connection import Connection, LoadTestError
     from tidegate_loadtest.hardware import is_here
     from tidegate_loadtest.input_files import parse_inputs
@@ -161,7 +161,7 @@ def _shown(
     errors: "Console", campaign: "Campaign", samples: int, output: Path
 ) -> "Iterator[tuple[Callable[[Job, list[ModelProfile]], None], Callable[[Job, int, str], None]]]":
     """Gives what keeps the profiles of a model, and what shows how far the campaign is: a bar, or a line each."""
-    from tidegate.documents import write_profile
+    from tidegate.schemas import write_profile
 
     count = len(campaign.jobs)
     begins, total = {}, 0
@@ -193,7 +193,7 @@ def _print_measured(
     as_json: bool,
 ) -> None:
     """`recorded`: the shapes of recorded requests, by model."""
-    from tidegate.documents import ProfileFile
+    from tidegate.schemas import ProfileFile
     from tidegate_loadtest.profile_table import print_profiles
 
     if not campaign.measured:

@@ -56,7 +56,7 @@ def profile_shares(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from tidegate.commands.common import said_of
-    from tidegate.documents import Tenant
+    from tidegate.schemas import Tenant
     from tidegate_loadtest.connection import Connection, LoadTestError
     from tidegate_loadtest.interference.measure import SharedGpu, check_alone
     from tidegate_loadtest.interference.measure import groups as planned_groups

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import nnls
 
-from tidegate.documents import InterferenceModel, Line, Sensitivity, SharingModel
+from tidegate.schemas import InterferenceModel, NonDecreasingLine, Sensitivity, SharingModel
 from tidegate_loadtest.interference.locally_weighted import table_of
 from tidegate_loadtest.interference.missing_utilization import learn_uses
 from tidegate_loadtest.interference.runs import CoRun, RunsError, Solo
@@ -32,7 +32,7 @@ def with_compute(solo: Sequence[Solo], compute: Mapping[tuple[str, int, float], 
     return told
 
 
-def transfers(solo: Iterable[Solo]) -> dict[str, Line]:
+def transfers(solo: Iterable[Solo]) -> dict[str, NonDecreasingLine]:
     """What the bus takes, by model and rows, from the runs that tell it."""
     told: dict[str, list[tuple[float, float]]] = {}
     for run in solo:
@@ -46,7 +46,7 @@ def fit(
     co_runs: Sequence[CoRun],
     gpu: str,
     *,
-    buses: Mapping[str, Line] | None = None,
+    buses: Mapping[str, NonDecreasingLine] | None = None,
     company: bool = True,
 ) -> InterferenceModel:
     """The model of these runs. Raises RunsError naming the models of which there are not enough.
@@ -77,7 +77,7 @@ def unseen_models(solo: Iterable[Solo]) -> list[str]:
     return sorted({run.model for run in solo} - seen)
 
 
-def fit_alone(solo: Sequence[Solo], gpu: str, buses: Mapping[str, Line]) -> InterferenceModel:
+def fit_alone(solo: Sequence[Solo], gpu: str, buses: Mapping[str, NonDecreasingLine]) -> InterferenceModel:
     """What the models take and use alone, as if none minded any neighbour. Raises RunsError."""
     by_model: dict[str, list[Solo]] = {}
     for run in solo:
@@ -87,7 +87,7 @@ def fit_alone(solo: Sequence[Solo], gpu: str, buses: Mapping[str, Line]) -> Inte
             f"{few[0]!r} ran alone in fewer than {FEWEST_SOLO} ways: measure several batches on several shares, "
             "those that it is to have"
         )
-    models = {name: _alone(runs, buses.get(name, Line())) for name, runs in sorted(by_model.items())}
+    models = {name: _alone(runs, buses.get(name, NonDecreasingLine())) for name, runs in sorted(by_model.items())}
     return InterferenceModel(gpu=gpu, models=models)
 
 
@@ -100,7 +100,7 @@ def constant_factors(alone: InterferenceModel, co_runs: Sequence[CoRun]) -> dict
     return {name: max(1.0, sum(mine) / sum(each * each for each in mine)) for name, mine in shares.items()}
 
 
-def _alone(runs: Sequence[Solo], bus: Line) -> SharingModel:
+def _alone(runs: Sequence[Solo], bus: NonDecreasingLine) -> SharingModel:
     gpu_ms = [run.taken_ms - bus.at(run.rows) for run in runs]
     for run, taken_ms in zip(runs, gpu_ms, strict=True):
         if taken_ms <= 0:
@@ -116,19 +116,19 @@ def _alone(runs: Sequence[Solo], bus: Line) -> SharingModel:
         gpu_ms=table_of(runs, gpu_ms),
         transfer_ms=bus,
         # Where nobody looked, to begin with: how near it is to the most that it ever computes.
-        cache_percent=_line(cache) if cache or dram else Line(slope=100 / max(rows_per_s)),
-        dram_percent=_line(dram) if dram else Line(),
+        cache_percent=_line(cache) if cache or dram else NonDecreasingLine(slope=100 / max(rows_per_s)),
+        dram_percent=_line(dram) if dram else NonDecreasingLine(),
     )
 
 
-def _line(points: Sequence[tuple[float, float]]) -> Line:
+def _line(points: Sequence[tuple[float, float]]) -> NonDecreasingLine:
     """The line through points that lies nearest to them and is nowhere negative nor falling; 0 through none."""
     if not points:
-        return Line()
+        return NonDecreasingLine()
     where, heights = np.array(points, dtype=np.float64).T
     scale = where.max()
     (base, slope), _ = nnls(np.column_stack([np.ones_like(where), where / scale]), heights)
-    return Line(base=float(base), slope=float(slope / scale))
+    return NonDecreasingLine(base=float(base), slope=float(slope / scale))
 
 
 def _sensitivity(alone: InterferenceModel, name: str, co_runs: Sequence[CoRun], company: bool) -> Sensitivity:

@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 
-from tidegate.documents import HeldOut, InterferenceModel, Tenant
+from tidegate.schemas import HeldOut, InterferenceModel, Tenant
 from tidegate_loadtest.interference.runs import CoRun, Solo
 
 Predict = Callable[[Tenant, tuple[Tenant, ...]], float]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.documents import ShareTable
+from tidegate.schemas import ShareTable
 from tidegate_loadtest.interference.runs import Solo
 
 BANDWIDTH = 0.3

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, count
 from random import Random
 
-from tidegate.documents import Tenant
+from tidegate.schemas import Tenant
 from tidegate_loadtest.connection import Connection, LoadTestError
 from tidegate_loadtest.interference.runs import CoRun, Solo
 from tidegate_loadtest.model_inputs import RandomRequests

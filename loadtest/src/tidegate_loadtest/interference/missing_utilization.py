@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.optimize import nnls
 
-from tidegate.documents import InterferenceModel, Line
+from tidegate.schemas import InterferenceModel, NonDecreasingLine
 from tidegate_loadtest.interference.runs import CoRun
 
 TURNS = 40
@@ -17,7 +17,9 @@ PRIOR_RUNS = 2.0
 """So many runs' worth of belief, for each model, that all are felt alike: a few runs must not say the contrary."""
 
 
-def learn_uses(alone: InterferenceModel, co_runs: Sequence[CoRun], unseen: Sequence[str]) -> Mapping[str, Line]:
+def learn_uses(
+    alone: InterferenceModel, co_runs: Sequence[CoRun], unseen: Sequence[str]
+) -> Mapping[str, NonDecreasingLine]:
     """What these models use of what is called cache, by rows per second: 100 for the one that is felt the most.
 
     `alone` says what the others use. Empty where nobody minds anybody.
@@ -61,6 +63,6 @@ def learn_uses(alone: InterferenceModel, co_runs: Sequence[CoRun], unseen: Seque
         if len(unseen) == len(victims):  # then their unit is arbitrary
             used *= 100 / (used[: len(unseen)] + used[len(unseen) :]).max()
     return {
-        name: Line(base=float(used[at]), slope=float(used[len(unseen) + at] / most[name]))
+        name: NonDecreasingLine(base=float(used[at]), slope=float(used[len(unseen) + at] / most[name]))
         for name, at in columns.items()
     }

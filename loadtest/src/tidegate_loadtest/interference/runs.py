@@ -13,7 +13,7 @@ from itertools import count
 from math import isfinite
 from pathlib import Path
 
-from tidegate.documents import Tenant
+from tidegate.schemas import Tenant
 
 SOLO = ("model", "batch", "share_pct", "latency_ms")
 CO_RUNS = ("run", *SOLO)

@@ -12,7 +12,7 @@ from tidegate.api import PlanningError
 from tidegate.api.late_import import imported_late
 from tidegate.control import Controller, ControllerOptions, Observation
 from tidegate.control.rates import SteadyRates
-from tidegate.documents import FromFile, Layout
+from tidegate.schemas import Layout, PathField
 from tidegate_inss.current_state import check_first, problem_with
 from tidegate_inss.planner_registry import EXTRA, OFFERED
 from tidegate_inss.problem import ShareProblem
@@ -24,7 +24,7 @@ ALIKE = 0.03
 class ShareControllerOptions(ControllerOptions):
     """Options of both."""
 
-    problem: Annotated[ShareProblem, FromFile()] = Field(
+    problem: Annotated[ShareProblem, PathField()] = Field(
         description="The problem that the first plan was made from, or its path"
     )
     spare: float = Field(default=0.15, ge=0, description="Shares are to bear so much more than what comes")

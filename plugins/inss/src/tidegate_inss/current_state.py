@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from tidegate.control.rates import check_models
-from tidegate.documents import Layout, Mps
+from tidegate.schemas import Layout, Mps
 from tidegate_inss.assignment import Share
 from tidegate_inss.problem import ShareProblem
 

@@ -8,7 +8,7 @@ come first, each onto the GPU with most room. What the shares of a GPU sum to, g
 from collections.abc import Sequence
 from math import ceil
 
-from tidegate.documents import Layout
+from tidegate.schemas import Layout
 from tidegate_inss.assignment import Share, by_gpu
 from tidegate_inss.build_plan import plan_of
 from tidegate_inss.current_state import shares_of

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tidegate.api import PlanningError
-from tidegate.documents import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, Mps, Tenant
+from tidegate.schemas import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, Mps, Tenant
 from tidegate_inss.plan import PlannedShare, SharePlan
 from tidegate_inss.problem import ShareProblem
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidegate.api import PlanningError, VersionedDocument
-from tidegate.documents import Device, DocumentError, InterferenceModel, Tenant, read_document
+from tidegate.schemas import Device, DocumentError, InterferenceModel, Tenant, read_document
 
 Positive = Annotated[float, Field(gt=0, lt=1e9)]
 Memory = Annotated[float, Field(ge=0, lt=1e9)]

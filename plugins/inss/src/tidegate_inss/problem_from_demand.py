@@ -1,7 +1,7 @@
 """From a demand to a problem: what `tidegate recommend` has planned."""
 
 from tidegate.api import PlanningError
-from tidegate.documents import Demand
+from tidegate.schemas import Demand
 from tidegate_inss.problem import GpuPool, ShareProblem, SharingTenant
 
 

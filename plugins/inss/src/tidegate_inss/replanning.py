@@ -6,7 +6,7 @@ another share, MPS being as it is. Only if they will not do is it searched for w
 
 from collections.abc import Sequence
 
-from tidegate.documents import Layout
+from tidegate.schemas import Layout
 from tidegate_inss.assignment import Share, by_gpu, why_not
 from tidegate_inss.build_plan import borne_by, plan_of
 from tidegate_inss.current_state import shares_of, steady_batches

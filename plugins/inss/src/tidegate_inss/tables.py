@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.documents import SharingModel
+from tidegate.schemas import SharingModel
 from tidegate_inss.problem import ShareProblem
 
 Floats = NDArray[np.float64]

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from tidegate.api import PlanningError
-from tidegate.documents import Layout
+from tidegate.schemas import Layout
 from tidegate_paris_elsa.problem import MigModel, MigProblem
 from tidegate_paris_elsa.slices import Offers, Speed, offers_of
 

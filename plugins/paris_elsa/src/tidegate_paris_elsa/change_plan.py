@@ -6,8 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tidegate.api import Plan
 from tidegate.api.device import Mig, Slice
-from tidegate.documents import LayoutWorker
-from tidegate.documents.struct_field import DeviceField, SliceField
+from tidegate.schemas import LayoutWorker
+from tidegate.schemas.struct_field import DeviceField, SliceField
 
 Amount = Annotated[float, Field(ge=0)]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tidegate.api import VersionedDocument
-from tidegate.documents import Layout, read_document
+from tidegate.schemas import Layout, read_document
 from tidegate_paris_elsa.problem import MigProblem
 
 Seconds = Annotated[float, Field(ge=0, lt=1e9)]

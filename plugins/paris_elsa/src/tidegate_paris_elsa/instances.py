@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidegate.api.device import Device, Mig, Mps, Slice, WholeDevice, mig_instance
-from tidegate.documents import Layout, LayoutPartition, LayoutWorker
+from tidegate.schemas import Layout, LayoutPartition, LayoutWorker
 
 Instance = Mig | WholeDevice
 """A MIG instance, or a device that is not cut."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 
 from tidegate.api import PlanningError
-from tidegate.documents import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, Mig, wrong_fields
+from tidegate.schemas import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, Mig, field_errors
 from tidegate_paris_elsa.plan import MigPlan
 from tidegate_paris_elsa.problem import MigModel, MigProblem
 from tidegate_paris_elsa.slices import Speed, offers_of
@@ -50,7 +50,7 @@ def layout_of(problem: MigProblem, plan: MigPlan) -> Layout:
             workers=tuple(workers),
         )
     except ValidationError as error:
-        raise PlanningError(f"the plan cannot be laid out: {wrong_fields(error, Layout)[0]}") from error
+        raise PlanningError(f"the plan cannot be laid out: {field_errors(error, Layout)[0]}") from error
 
 
 def _partition(model: MigModel, speeds: Mapping[str, Speed], used: set[str]) -> LayoutPartition:

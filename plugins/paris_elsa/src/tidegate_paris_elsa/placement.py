@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 
-from tidegate.documents import Device
+from tidegate.schemas import Device
 from tidegate_paris_elsa.budget import gpus_cut
 from tidegate_paris_elsa.plan import PlannedGpu, PlannedSlice
 from tidegate_paris_elsa.problem import GpuPool, MigProblem

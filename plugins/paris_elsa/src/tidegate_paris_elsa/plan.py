@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tidegate.api import Plan
-from tidegate.documents.struct_field import DeviceField
+from tidegate.schemas.struct_field import DeviceField
 from tidegate_paris_elsa.knees import KneeSource
 
 Amount = Annotated[float, Field(ge=0)]

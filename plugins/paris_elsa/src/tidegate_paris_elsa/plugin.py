@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from tidegate.api import PlannerSpec, PolicySpec, hookimpl
 from tidegate.api.late_import import imported_late
-from tidegate.documents import Layout
+from tidegate.schemas import Layout
 from tidegate_paris_elsa.change_plan import Reconfiguration
 from tidegate_paris_elsa.change_problem import ReconfigurationProblem
 from tidegate_paris_elsa.layout import layout_of

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidegate.api import PlanningError, VersionedDocument
-from tidegate.documents import (
+from tidegate.schemas import (
     MIG_GEOMETRIES,
     MigGeometry,
     ModelProfile,

@@ -1,7 +1,7 @@
 """From a demand to a problem: what `tidegate recommend` has planned."""
 
 from tidegate.api import PlanningError
-from tidegate.documents import MIG_GEOMETRIES, Demand, DemandedModel, mig_geometries
+from tidegate.schemas import MIG_GEOMETRIES, Demand, DemandedModel, mig_geometries
 from tidegate_paris_elsa.problem import GpuPool, MigModel, MigProblem, SliceProfile
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tidegate.api import PlanningError, Progress
 from tidegate.api.device import Device
 from tidegate.api.mig import MigGeometry, mig_geometries
-from tidegate.documents import Layout, LayoutWorker, wrong_fields
+from tidegate.schemas import Layout, LayoutWorker, field_errors
 from tidegate_paris_elsa.capacity import rates_borne
 from tidegate_paris_elsa.change_plan import ChangeCost, PlannedStep, Reconfiguration
 from tidegate_paris_elsa.change_problem import ReconfigurationProblem
@@ -58,7 +58,7 @@ def new_layout(problem: ReconfigurationProblem, plan: Reconfiguration) -> Layout
     try:
         return Layout.model_validate(planned.model_copy(update={"workers": plan.workers}).model_dump())
     except ValidationError as error:
-        raise PlanningError(f"the plan is not of this problem: {wrong_fields(error, Layout)[0]}") from error
+        raise PlanningError(f"the plan is not of this problem: {field_errors(error, Layout)[0]}") from error
 
 
 @dataclass(frozen=True)

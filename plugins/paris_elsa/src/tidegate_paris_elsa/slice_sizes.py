@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import inf
 
 from tidegate.api import Profile, Worker
-from tidegate.documents import Mig, Mps, WholeDevice
+from tidegate.schemas import Mig, Mps, WholeDevice
 
 _COMPUTE_SLICES = re.compile(r"(\d+)[cg]\.")
 """The first number of `3g.40gb`; of `1c.3g.40gb` too, which is one of the three of such an instance."""

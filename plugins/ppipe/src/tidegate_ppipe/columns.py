@@ -13,7 +13,7 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.documents import BlockProfile
+from tidegate.schemas import BlockProfile
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 
 US_PER_S = 1e6

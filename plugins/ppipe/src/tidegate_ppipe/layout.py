@@ -3,7 +3,7 @@
 from collections import Counter
 
 from tidegate.api import PlanningError, Profile
-from tidegate.documents import (
+from tidegate.schemas import (
     Device,
     Layout,
     LayoutModel,

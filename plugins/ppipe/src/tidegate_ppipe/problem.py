@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidegate.api import VersionedDocument
-from tidegate.documents import BlockProfile, read_document
+from tidegate.schemas import BlockProfile, read_document
 
 Positive = Annotated[float, Field(gt=0, lt=1e12)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]

@@ -1,7 +1,7 @@
 """From a demand to a problem: what `tidegate recommend` has planned."""
 
 from tidegate.api import PlanningError
-from tidegate.documents import BlockProfile, Demand
+from tidegate.schemas import BlockProfile, Demand
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 
 MOST_CLASSES = 6

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from tidegate.documents import BlockLatencies, BlockProfile, DocumentError
+from tidegate.schemas import BlockLatencies, BlockProfile, DocumentError
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 
 PLANNERS = {"np": "NP", "dart-r": "DART-r", "ppipe": "PPipe"}

@@ -12,7 +12,7 @@ from pydantic import Field
 from tidegate.api.late_import import imported_late
 from tidegate.control import Controller, ControllerOptions, Observation
 from tidegate.control.rates import check_models, have_drifted
-from tidegate.documents import FromFile, Layout
+from tidegate.schemas import Layout, PathField
 from tidegate_ppipe.layout import layout_of
 from tidegate_ppipe.problem import PpipeProblem
 
@@ -26,7 +26,7 @@ LEAST_SHARE = 0.01
 class ReplanningOptions(ControllerOptions):
     """What it plans with."""
 
-    problem: Annotated[PpipeProblem, FromFile()] = Field(
+    problem: Annotated[PpipeProblem, PathField()] = Field(
         description="The problem that the first plan was made from, or its path: GPUs, models, profiles, objective"
     )
     drift: float = Field(

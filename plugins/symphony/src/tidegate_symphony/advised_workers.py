@@ -7,13 +7,13 @@ from typing import Annotated
 from pydantic import Field
 
 from tidegate.control import Controller, ControllerOptions, Observation
-from tidegate.documents import FromFile, Layout, LayoutWorker
+from tidegate.schemas import Layout, LayoutWorker, PathField
 
 
 class AdvisedWorkersOptions(ControllerOptions):
     """What it may do."""
 
-    layout: Annotated[Layout, FromFile()] | None = Field(
+    layout: Annotated[Layout, PathField()] | None = Field(
         default=None,
         description="All the workers that there may be, or the path of that layout; default: those at the start",
     )

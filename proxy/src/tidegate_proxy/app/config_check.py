@@ -7,16 +7,16 @@ from typing import Final
 from pydantic import BaseModel, ValidationError
 
 from tidegate.api import Setup
-from tidegate.documents import (
+from tidegate.host import PluginError, Plugins
+from tidegate.schemas import (
     DocumentError,
+    FieldError,
     Layout,
     ProfileFileError,
-    WrongField,
+    field_errors,
     read_document,
     read_profiles,
-    wrong_fields,
 )
-from tidegate.host import PluginError, Plugins
 from tidegate_proxy.access.gate import Authenticator, CredentialFileError, RestrictionError, Restrictions, headers_of
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.shard_config import assignment_of
@@ -37,16 +37,16 @@ TRITON_PING_INTERVAL_S: Final = 300
 """Triton ends connections that ping it more often (--grpc-http2-min-recv-ping-interval-without-data)."""
 
 
-def check_offline(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
+def check_offline(config: ServeConfig, plugins: Plugins) -> list[FieldError]:
     """Everything that serving would stumble over before it asks a Triton."""
     problems = plugin_problems(config, plugins)
     if config.record is not None and not config.record.parent.is_dir():
-        problems.append(WrongField("record", f"there is no folder {config.record.parent}"))
+        problems.append(FieldError("record", f"there is no folder {config.record.parent}"))
     if config.listen.http and "listen" in config.model_fields_set:
         named = [("", config.tritons)] if not config.shards else []
         named += [(f"shards.{number}.", shard.tritons) for number, shard in enumerate(config.shards)]
         problems += [
-            WrongField(
+            FieldError(
                 f"{where}tritons.{index}.http",
                 "is not known: give HOST:PORT of its HTTP service, or leave listen.http out",
             )
@@ -58,11 +58,11 @@ def check_offline(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
         try:
             use()
         except _UNUSABLE as error:
-            problems.append(WrongField(where, str(error)))
+            problems.append(FieldError(where, str(error)))
     return problems
 
 
-def unknown_policy(document: object, plugins: Plugins) -> list[WrongField]:
+def unknown_policy(document: object, plugins: Plugins) -> list[FieldError]:
     """Return the error of a policy that is not installed, from the document of a file that has other errors as well."""
     chosen = document.get("policy") if isinstance(document, dict) else None
     name = chosen.get("name") if isinstance(chosen, dict) else chosen
@@ -71,11 +71,11 @@ def unknown_policy(document: object, plugins: Plugins) -> list[WrongField]:
     try:
         plugins.policy(name)
     except PluginError as error:
-        return [WrongField("policy.name", str(error))]
+        return [FieldError("policy.name", str(error))]
     return []
 
 
-def plugin_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
+def plugin_problems(config: ServeConfig, plugins: Plugins) -> list[FieldError]:
     """Policies, observers and controllers that there are not, or not for this layout, and options that they refuse."""
     problems = [*_policy_problems(config, plugins), *_observer_problems(config, plugins)]
     if config.layout is None:
@@ -83,19 +83,19 @@ def plugin_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
     try:
         layout = read_document(config.layout, Layout)
     except DocumentError as error:
-        return [*problems, WrongField("layout", str(error))]
+        return [*problems, FieldError("layout", str(error))]
     if not problems:
         try:
             models, workers, profiles, network = layout.contract()
             setup = Setup(models, workers, profiles, config.seed, network=network)
             plugins.make_policy(config.policy.name, setup, dict(config.policy.options))
         except PluginError as error:
-            problems.append(WrongField("policy.name", f"this layout is not served: {error}"))
+            problems.append(FieldError("policy.name", f"this layout is not served: {error}"))
     if config.controller is not None:
         try:
             plugins.make_controller(config.controller, layout, seed=config.seed)
         except PluginError as error:
-            problems.append(WrongField("controller", str(error)))
+            problems.append(FieldError("controller", str(error)))
     return problems
 
 
@@ -120,12 +120,12 @@ def _uses(config: ServeConfig) -> Iterator[tuple[str, Callable[[], object]]]:
         yield "tracing", require_exporter
 
 
-def warnings(config: ServeConfig) -> list[WrongField]:
+def warnings(config: ServeConfig) -> list[FieldError]:
     """What works, and is likely not what was meant."""
     found = []
     if config.limits.keepalive_s < TRITON_PING_INTERVAL_S:
         found.append(
-            WrongField(
+            FieldError(
                 "limits.keepalive_s",
                 f"a Triton ends connections that are pinged more often than every {TRITON_PING_INTERVAL_S} s, unless "
                 "it runs with --grpc-http2-min-recv-ping-interval-without-data",
@@ -133,25 +133,25 @@ def warnings(config: ServeConfig) -> list[WrongField]:
         )
     keys = any(restriction.header is not None for restriction in config.restricted)
     if config.tls is None and (keys or config.authentication is not None):
-        found.append(WrongField("tls", "without it, credentials cross the network in the clear"))
+        found.append(FieldError("tls", "without it, credentials cross the network in the clear"))
     return found
 
 
-def _policy_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
+def _policy_problems(config: ServeConfig, plugins: Plugins) -> list[FieldError]:
     try:
         kind = plugins.policy(config.policy.name).policy.Options
     except PluginError as error:
-        return [WrongField("policy.name", str(error))]
+        return [FieldError("policy.name", str(error))]
     return _option_problems("policy.options", kind, config.policy.options, plugins)
 
 
-def _observer_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
+def _observer_problems(config: ServeConfig, plugins: Plugins) -> list[FieldError]:
     problems = []
     for index, choice in enumerate(config.observers):
         try:
             kind = plugins.observer(choice.name).observer.Options
         except PluginError as error:
-            problems.append(WrongField(f"observers.{index}.name", str(error)))
+            problems.append(FieldError(f"observers.{index}.name", str(error)))
         else:
             problems += _option_problems(f"observers.{index}.options", kind, choice.options, plugins)
     return problems
@@ -159,13 +159,13 @@ def _observer_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField
 
 def _option_problems(
     where: str, kind: type[BaseModel], options: Mapping[str, object], plugins: Plugins
-) -> list[WrongField]:
+) -> list[FieldError]:
     """What a plugin does not like of the options that it is given."""
     try:
         kind.model_validate(options, context={"plugins": plugins})
     except ValidationError as error:
         return [
-            WrongField(f"{where}.{field.where}" if field.where else where, field.what)
-            for field in wrong_fields(error, kind, whole="")
+            FieldError(f"{where}.{field.where}" if field.where else where, field.what)
+            for field in field_errors(error, kind, whole="")
         ]
     return []

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from tidegate.documents import Layout, read_document
 from tidegate.engine import Engine
+from tidegate.schemas import Layout, read_document
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.app.actuation.actuator import Actuator
 from tidegate_proxy.app.claims import Claims

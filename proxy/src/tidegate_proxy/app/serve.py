@@ -14,10 +14,10 @@ from typing import BinaryIO
 from tidegate.api import Setup
 from tidegate.control import Controller, ControlLoop
 from tidegate.control.capacity import gpus_of
-from tidegate.documents import Layout, ProfileFile, hardware_here, read_document, read_profiles
 from tidegate.engine import FIRST_LEAD_NS, Engine
 from tidegate.host import PluginError, Plugins
 from tidegate.observation import Observer, Recorder
+from tidegate.schemas import Layout, ProfileFile, hardware_here, read_document, read_profiles
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.app.actuation.actuator import Actuator
 from tidegate_proxy.app.claims import Claims, ServedModels, load_missing, planned_for

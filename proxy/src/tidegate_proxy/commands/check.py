@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tidegate.documents import WrongField
+    from tidegate.schemas import FieldError
     from tidegate_proxy.app.doctor.examination import TritonReport
     from tidegate_proxy.app.doctor.facts import Finding, Severity
 
@@ -55,7 +55,7 @@ def check(
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
 
     resolved: dict[str, Any] | None = None
-    notices: list[WrongField] = []
+    notices: list[FieldError] = []
     tritons: Sequence[TritonReport] = ()
     plugins = Plugins.installed()
     try:
@@ -91,18 +91,18 @@ def check(
         raise typer.Exit(1)
 
 
-def _said(findings: "Sequence[Finding]", severity: "Severity") -> "list[WrongField]":
+def _said(findings: "Sequence[Finding]", severity: "Severity") -> "list[FieldError]":
     """The findings of one severity as what is said of fields."""
-    from tidegate.documents import WrongField
+    from tidegate.schemas import FieldError
 
     return [
-        WrongField(finding.where, f"{finding.what}; {finding.remedy}" if finding.remedy else finding.what)
+        FieldError(finding.where, f"{finding.what}; {finding.remedy}" if finding.remedy else finding.what)
         for finding in findings
         if finding.severity == severity
     ]
 
 
-def _summary(config: Path, resolved: dict[str, Any], notices: "Sequence[WrongField]") -> str:
+def _summary(config: Path, resolved: dict[str, Any], notices: "Sequence[FieldError]") -> str:
     """One line: the file is valid, and what it configures."""
     found = len(resolved["tritons"])
     parts = [f"{found} Triton{'s' * (found != 1)}", f"policy {resolved['policy']['name']}"]
@@ -126,14 +126,14 @@ def _show(tritons: "Sequence[TritonReport]") -> None:
                 console.print(f"  {escape(line)}")
 
 
-def _complain(config: Path, notices: "Sequence[WrongField]", problems: "Sequence[WrongField]") -> None:
+def _complain(config: Path, notices: "Sequence[FieldError]", problems: "Sequence[FieldError]") -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    from tidegate.documents import in_lines
+    from tidegate.schemas import format_field_errors
 
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     for notice in notices:
         console.print(f"[yellow]warning:[/] {escape(str(notice))}")
     if problems:
-        console.print(f"[red]error:[/] {escape(in_lines(str(config), problems, most=len(problems)))}")
+        console.print(f"[red]error:[/] {escape(format_field_errors(str(config), problems, most=len(problems)))}")

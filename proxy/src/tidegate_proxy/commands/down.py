@@ -23,7 +23,7 @@ def down(
     from rich.console import Console
     from rich.markup import escape
 
-    from tidegate.documents import DocumentError, read_deployment
+    from tidegate.schemas import DocumentError, read_deployment
     from tidegate_proxy.deployed.background import stop_in_background
     from tidegate_proxy.deployed.folder import DeploymentError
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from tidegate.documents import Layout
+    from tidegate.schemas import Layout
     from tidegate_proxy.tritons.mig.changes import Change
     from tidegate_proxy.tritons.mig.interface import MigGpu
     from tidegate_proxy.tritons.mig.nvml import NvmlMig
@@ -77,7 +77,7 @@ def mig(
     """
     from rich.console import Console
 
-    from tidegate.documents import DocumentError
+    from tidegate.schemas import DocumentError
     from tidegate.terminal import console_for_tables
     from tidegate_proxy.tritons.mig.interface import MigError
 
@@ -234,7 +234,7 @@ def _tell(console: "Console", found: "Sequence[Change]", *, as_json: bool) -> No
 
 
 def _env(console: "Console", source: Path, layout: "Layout", node: str, gpus: "Sequence[MigGpu]") -> None:
-    from tidegate.documents import device_variable, read_deployment
+    from tidegate.schemas import device_variable, read_deployment
     from tidegate_proxy.tritons.mig.changes import check_names, gpu_of, workers_by_cut
     from tidegate_proxy.tritons.mig.finding import uuids
 

@@ -47,8 +47,8 @@ def allow_all_files() -> None:
 
 def serving_errors() -> tuple[type[Exception], ...]:
     """What keeps a proxy from serving, each with the remedy in its message."""
-    from tidegate.documents import DocumentError, ProfileFileError
     from tidegate.host import PluginError
+    from tidegate.schemas import DocumentError, ProfileFileError
     from tidegate_proxy.access.gate import CredentialFileError, RestrictionError
     from tidegate_proxy.configuration.config_file import ConfigError
     from tidegate_proxy.observability.tracing import TracingError

@@ -90,7 +90,7 @@ def up(
     from rich.console import Console
     from rich.markup import escape
 
-    from tidegate.documents import DocumentError
+    from tidegate.schemas import DocumentError
     from tidegate_proxy.configuration.config_file import ConfigError
     from tidegate_proxy.deployed.background import start_in_background
     from tidegate_proxy.deployed.folder import DeploymentError, read_plan
@@ -141,8 +141,8 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
 
     import uvloop
 
-    from tidegate.documents import PROXY_FILE, WrongField
     from tidegate.host import Plugins
+    from tidegate.schemas import PROXY_FILE, FieldError
     from tidegate_proxy.app.config_check import plugin_problems
     from tidegate_proxy.commands.running import run_proxy, serving_errors
     from tidegate_proxy.configuration.config_file import ConfigError
@@ -163,7 +163,7 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
     if problems := plugin_problems(plan.config, Plugins.installed()):  # which should not have to wait for Tritons
         raise ConfigError(str(plan.folder / PROXY_FILE), tuple(problems))
     if plan.config.frontends:
-        problem = WrongField("frontends", "`tidegate up` has its clients in one process: leave it out")
+        problem = FieldError("frontends", "`tidegate up` has its clients in one process: leave it out")
         raise ConfigError(str(plan.folder / PROXY_FILE), (problem,))
     with held(plan.folder):
         try:
@@ -190,8 +190,8 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
 
 def _stay_on_ray(plan: "RayPlan", address: str, tell: "Tell") -> None:
     """The same on the nodes of a cluster. Raises DeploymentError, ConfigError."""
-    from tidegate.documents import PROXY_FILE
     from tidegate.host import Plugins
+    from tidegate.schemas import PROXY_FILE
     from tidegate_proxy.app.config_check import plugin_problems
     from tidegate_proxy.configuration.config_file import ConfigError
     from tidegate_proxy.observability.logs import configure_logs

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from tidegate.documents import WHOLE, WrongField, in_lines, no_yaml, wrong_fields
+from tidegate.schemas import WHOLE_DOCUMENT, FieldError, field_errors, format_field_errors, format_yaml_error
 from tidegate_proxy.configuration.config import Listen, ServeConfig
 
 
@@ -18,8 +18,8 @@ class ConfigError(Exception):
     `document` is the file with the flags over it, as far as it could be read: what else is wrong in it may be checked.
     """
 
-    def __init__(self, source: str, problems: tuple[WrongField, ...], document: object = None) -> None:
-        super().__init__(in_lines(source, problems))
+    def __init__(self, source: str, problems: tuple[FieldError, ...], document: object = None) -> None:
+        super().__init__(format_field_errors(source, problems))
         self.problems = problems
         self.document = document
 
@@ -35,14 +35,14 @@ def read_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
     source = _source(path, given)
     document = _parse(path) if path else {}
     if not isinstance(document, dict):
-        raise ConfigError(source, (WrongField(WHOLE, "it is no mapping of fields to values"),))
+        raise ConfigError(source, (FieldError(WHOLE_DOCUMENT, "it is no mapping of fields to values"),))
     data = _with_all_tritons(_merged(_listening(_long(document), _long(given)), _long(given)), source)
     folder = path.parent.absolute() if path else Path.cwd()
     try:
         # As JSON: pydantic then takes strings for paths and lists for tuples, and is strict in all else.
         return ServeConfig.model_validate_json(json.dumps(data, default=str), context={"folder": folder})
     except ValidationError as error:
-        raise ConfigError(source, wrong_fields(error, ServeConfig), data) from error
+        raise ConfigError(source, field_errors(error, ServeConfig), data) from error
 
 
 def _source(path: Path | None, flags: Mapping[str, Any]) -> str:
@@ -58,7 +58,7 @@ def _with_all_tritons(document: dict[str, Any], source: str) -> dict[str, Any]:
         return document
     if document.get("tritons"):
         words = "each shard has Tritons of its own: name all of them in `shards`, and leave these out"
-        raise ConfigError(source, (WrongField("tritons", words),))
+        raise ConfigError(source, (FieldError("tritons", words),))
     lists = [shard.get("tritons") for shard in shards if isinstance(shard, dict)]
     return {**document, "tritons": [triton for each in lists if isinstance(each, list) for triton in each]}
 
@@ -82,9 +82,9 @@ def _parse(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can say
         return yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ConfigError(str(path), (WrongField(WHOLE, f"{why}; a configuration is a YAML file"),)) from error
+        raise ConfigError(str(path), (FieldError(WHOLE_DOCUMENT, f"{why}; a configuration is a YAML file"),)) from error
     except yaml.YAMLError as error:
-        raise ConfigError(str(path), (WrongField(WHOLE, no_yaml(error)),)) from error
+        raise ConfigError(str(path), (FieldError(WHOLE_DOCUMENT, format_yaml_error(error)),)) from error
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tidegate.documents import Assignment, DocumentError, WrongField, read_document
+from tidegate.schemas import Assignment, DocumentError, FieldError, read_document
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import ConfigError
 
@@ -14,7 +14,7 @@ def of_shard(config: ServeConfig, number: int, shards: int) -> ServeConfig:
     """
     if len(config.shards) != shards:
         words = f"there are {len(config.shards)}, and there were {shards} at the start: only a restart changes that"
-        raise ConfigError("configuration", (WrongField("shards", words),))
+        raise ConfigError("configuration", (FieldError("shards", words),))
     record = config.record and config.record.with_stem(f"{config.record.stem}.shard{number}")
     shard = config.shards[number]
     return config.model_copy(update={"tritons": shard.tritons, "layout": shard.layout, "record": record})

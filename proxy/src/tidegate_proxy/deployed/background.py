@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate.documents import RUN_FOLDER
+from tidegate.schemas import RUN_FOLDER
 from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_proxy.deployed.state import RunningState, held, holder, read_state, remove_state
 

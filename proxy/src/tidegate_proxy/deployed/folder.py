@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.documents import PROXY_FILE, RUN_FOLDER, DeployedWorker, read_deployment
+from tidegate.schemas import PROXY_FILE, RUN_FOLDER, DeployedWorker, read_deployment
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import Listen, ServeConfig
 from tidegate_proxy.configuration.config_file import read_config

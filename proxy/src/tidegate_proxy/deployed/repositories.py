@@ -11,7 +11,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.documents import (
+from tidegate.schemas import (
     INTERFERENCE_FILE,
     LAYOUT_FILE,
     NEIGHBOURS,

@@ -7,7 +7,7 @@ from pathlib import Path
 from shutil import which
 from typing import Final
 
-from tidegate.documents import DeployedWorker, LayoutWorker, Mps
+from tidegate.schemas import DeployedWorker, LayoutWorker, Mps
 from tidegate_proxy.deployed.folder import DeploymentError
 
 PIPES: Final = "TIDEGATE_MPS"

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from tidegate.api import VersionedDocument
-from tidegate.documents import RUN_FOLDER, STATE_FILE, DocumentError, read_document, write_document
+from tidegate.schemas import RUN_FOLDER, STATE_FILE, DocumentError, read_document, write_document
 from tidegate_proxy.deployed.folder import DeploymentError
 
 _LOCK = "lock"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidegate.documents import RUN_FOLDER, DocumentError, Layout, LayoutWorker
+from tidegate.schemas import RUN_FOLDER, DocumentError, Layout, LayoutWorker
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, WorkerNotStarted, WorkerPlan, port_remedy
 from tidegate_proxy.deployed.repositories import Repositories, plain

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from tidegate.api import NEVER_NS, Model, ms_to_ns
-from tidegate.documents import shape_text
+from tidegate.schemas import format_shape
 from tidegate_proxy.base.labels import FrequentLabels, digest, label, may_be_secret
 from tidegate_proxy.base.outcome import Outcome, RequestFailed
 from tidegate_proxy.base.reserved_names import REGION_PARAMETER, RESERVED
@@ -100,7 +100,7 @@ def _number(parameter: service_pb2.InferParameter) -> float | None:
 
 
 def shape_of(inputs: Iterable[tuple[str, Sequence[int]]], signature: Signature) -> str:
-    """The inputs whose sizes the model's config leaves open, with their sizes, as `shape_text` writes them.
+    """The inputs whose sizes the model's config leaves open, with their sizes, as `format_shape` writes them.
 
     Empty where it leaves none open. A long text is cut, and told apart by its digest.
 
@@ -108,7 +108,7 @@ def shape_of(inputs: Iterable[tuple[str, Sequence[int]]], signature: Signature) 
         inputs: names and full shapes (rows first) that fit the signature.
         signature: what the config says.
     """
-    return label(shape_text({name: shape[1:] for name, shape in inputs if -1 in signature.inputs[name].dims}))
+    return label(format_shape({name: shape[1:] for name, shape in inputs if -1 in signature.inputs[name].dims}))
 
 
 @dataclass(frozen=True, slots=True)

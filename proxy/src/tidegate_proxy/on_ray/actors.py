@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate.documents import RUN_FOLDER, DeployedWorker
+from tidegate.schemas import RUN_FOLDER, DeployedWorker
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, WorkerPlan
 from tidegate_proxy.deployed.state import RunningWorker

@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel
 
-from tidegate.documents import PROXY_FILE, Layout
+from tidegate.schemas import PROXY_FILE, Layout
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.on_ray.plan import RayPlan

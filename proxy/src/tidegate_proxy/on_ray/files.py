@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tidegate.documents import DeployedWorker
+from tidegate.schemas import DeployedWorker
 
 References = Mapping[str, Any]
 """The objects of files, by their paths in the deployment's folder."""

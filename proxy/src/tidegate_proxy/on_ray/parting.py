@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from tidegate.documents import Layout, LayoutWorker
+from tidegate.schemas import Layout, LayoutWorker
 
 
 def part(layout: Layout, shards: int, started: Collection[str]) -> tuple[Layout, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.documents import PROXY_FILE, DeployedWorker, DocumentError, Layout, WholeDevice, WrongField, read_document
+from tidegate.schemas import PROXY_FILE, DeployedWorker, DocumentError, FieldError, Layout, WholeDevice, read_document
 from tidegate_proxy.configuration.config_file import ConfigError
 from tidegate_proxy.deployed.folder import DeploymentError, DeploymentPlan
 from tidegate_proxy.on_ray.parting import part
@@ -42,7 +42,7 @@ def plan_for_ray(deployment: DeploymentPlan, shards: int, frontends: int, takes:
     config = deployment.config
     file = str(deployment.folder / PROXY_FILE)
     if problems := tuple(
-        WrongField(field, words)
+        FieldError(field, words)
         for field, words, is_given in (
             ("controller", "on Ray workers come and go as nodes do, not by it: leave it out", config.controller),
             ("record", "it would go with the node of its shard: leave it out", config.record),

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from tidegate.documents import ProfileFile
 from tidegate.engine import Engine
+from tidegate.schemas import ProfileFile
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.messages.request import Envelope

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.model_config_pb2 import ModelDynamicBatching
 
-from tidegate.documents import ProfileFile, options_of
+from tidegate.schemas import ProfileFile, options_of
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.base.labels import label
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from tidegate.control import LayoutRevision
-from tidegate.documents import Layout, ProfileFile
+from tidegate.schemas import Layout, ProfileFile
 from tidegate_proxy.access.gate import RestrictionError
 from tidegate_proxy.base.faults import faults
 from tidegate_proxy.configuration.config import ServeConfig

@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api import Model, Network, Worker, ms_to_ns
 from tidegate.api.model import LateWord
-from tidegate.documents import Layout, did_you_mean
+from tidegate.schemas import Layout, did_you_mean
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.messages.model_signature import Signature
 from tidegate_proxy.messages.padding import PaddedAxis

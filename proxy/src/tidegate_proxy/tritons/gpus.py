@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from tidegate.documents import Device, Mig, Slice, WholeDevice
+from tidegate.schemas import Device, Mig, Slice, WholeDevice
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import msgspec
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api import Model, Worker, ms_to_ns
-from tidegate.documents import Layout
+from tidegate.schemas import Layout
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.messages.model_signature import Signature, signature_of
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from tidegate.api import Profile
-from tidegate.documents import DEFAULT_KIND, ProfileFile, read_shape
+from tidegate.schemas import DEFAULT_KIND, ProfileFile, read_shape
 from tidegate_proxy.base.labels import label
 from tidegate_proxy.messages.padding import padded
 from tidegate_proxy.messages.request import shape_of

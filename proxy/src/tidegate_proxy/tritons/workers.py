@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.documents import Device, Slice, WholeDevice
+from tidegate.schemas import Device, Slice, WholeDevice
 from tidegate_proxy.messages.model_signature import instances_of
 from tidegate_proxy.tritons.backend import Backend, LoadedModel
 from tidegate_proxy.tritons.gpus import Gpu

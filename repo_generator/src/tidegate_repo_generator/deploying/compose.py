@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tidegate.documents import LayoutWorker, device_variable, mig_instance
+from tidegate.schemas import LayoutWorker, device_variable, mig_instance
 from tidegate_repo_generator.deploying.launch import ALLOW_CLIENT_SHM
 from tidegate_repo_generator.deploying.mps import PIPES, domain_of
 from tidegate_repo_generator.deploying.places import Place, folder_name

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tidegate.documents import (
+from tidegate.schemas import (
     DEPLOYMENT_FILE,
     LAYOUT_FILE,
     PROXY_FILE,

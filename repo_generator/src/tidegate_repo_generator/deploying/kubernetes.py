@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, Final
 
-from tidegate.documents import LAYOUT_FILE, PROXY_FILE, LayoutWorker, Mig, mig_instance
+from tidegate.schemas import LAYOUT_FILE, PROXY_FILE, LayoutWorker, Mig, mig_instance
 from tidegate_repo_generator.deploying.compose import MOUNT, TENSORRT_IMAGE, TRITON_IMAGE
 from tidegate_repo_generator.deploying.mps import MpsDomain, domain_of
 from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from tidegate.documents import LayoutWorker
+from tidegate.schemas import LayoutWorker
 from tidegate_repo_generator.deploying.places import DEFAULT_HOST, Place
 from tidegate_repo_generator.deploying.slices import exports, words
 from tidegate_repo_generator.model import Flavour

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tidegate.documents import Layout, LayoutModel, LayoutPartition
+from tidegate.schemas import Layout, LayoutModel, LayoutPartition
 from tidegate_repo_generator.deploying.sources import ModelSource
 from tidegate_repo_generator.generate import valid_name
 from tidegate_repo_generator.model import GenerateError

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
-from tidegate.documents import Device, LayoutWorker, Mig, mig_instance
+from tidegate.schemas import Device, LayoutWorker, Mig, mig_instance
 
 CONFIG_NAME: Final = "tidegate"
 """What is to be applied: `nvidia-mig-parted apply -f FILE -c tidegate`."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.documents import Device, LayoutWorker, Mig, Mps
+from tidegate.schemas import Device, LayoutWorker, Mig, Mps
 
 FOLDER: Final = "mps"
 PIPES: Final = "${TIDEGATE_MPS:-/tmp/tidegate-mps}"

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import yaml
 
-from tidegate.documents import Layout, LayoutWorker
+from tidegate.schemas import Layout, LayoutWorker
 from tidegate_repo_generator.deploying.compose import compose
 from tidegate_repo_generator.deploying.kubernetes import pods_of, proxy_objects, worker_objects
 from tidegate_repo_generator.deploying.mig_parted import CONFIG_NAME, cuts_of, mig_parted

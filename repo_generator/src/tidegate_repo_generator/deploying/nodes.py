@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tidegate.documents import Layout
+from tidegate.schemas import Layout
 from tidegate_repo_generator.model import GenerateError
 
 _PART: Final = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.documents import LayoutWorker, device_variable
+from tidegate.schemas import LayoutWorker, device_variable
 from tidegate_repo_generator.model import GenerateError
 
 DEFAULT_HOST: Final = "127.0.0.1"

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from tidegate.documents import LAYOUT_FILE
+from tidegate.schemas import LAYOUT_FILE
 from tidegate_repo_generator.deploying.places import Place
 
 

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from shutil import copyfile
 from typing import Final
 
-from tidegate.documents import DeployedPartition, DeployedWorker, Deployment, Layout, LayoutWorker
+from tidegate.schemas import DeployedPartition, DeployedWorker, Deployment, Layout, LayoutWorker
 from tidegate_repo_generator.config import config_text, model_config
 from tidegate_repo_generator.deploying.engines import Engines
 from tidegate_repo_generator.deploying.launch import build_file, launch_file

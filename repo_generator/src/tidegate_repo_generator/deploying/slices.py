@@ -3,7 +3,7 @@
 from shlex import quote
 from typing import assert_never
 
-from tidegate.documents import Device, LayoutWorker, Mig, Mps, Slice, WholeDevice
+from tidegate.schemas import Device, LayoutWorker, Mig, Mps, Slice, WholeDevice
 from tidegate_repo_generator.deploying.mps import ANSWERS, domain_of
 
 VISIBLE = "visible"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import onnxruntime as ort
 
-from tidegate.documents import BlockLatencies, BlockProfile, DocumentError, read_document
+from tidegate.schemas import BlockLatencies, BlockProfile, DocumentError, read_document
 from tidegate_repo_generator.dataflow import Dataflow, SplitError
 from tidegate_repo_generator.onnx_file import load_proto, read_onnx
 from tidegate_repo_generator.onnx_sessions import Arrays, first_line, open_session, run

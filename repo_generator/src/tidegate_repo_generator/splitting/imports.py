@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from tidegate.documents import BlockLatencies, BlockProfile
+from tidegate.schemas import BlockLatencies, BlockProfile
 from tidegate_repo_generator.dataflow import Dataflow, SplitError
 from tidegate_repo_generator.onnx_file import load_proto
 from tidegate_repo_generator.splitting.block_times import new_profile

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidegate.api import VersionedDocument
-from tidegate.documents import read_document
+from tidegate.schemas import read_document
 
 FILE_NAME = "blocks.json"
 WHOLE_NAME = "model.onnx"

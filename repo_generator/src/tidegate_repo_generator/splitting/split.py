@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from tidegate.documents import write_document
+from tidegate.schemas import write_document
 from tidegate_repo_generator.dataflow import SplitError, errors_of
 from tidegate_repo_generator.onnx_sessions import Arrays
 from tidegate_repo_generator.rows.judgement import judge_rows

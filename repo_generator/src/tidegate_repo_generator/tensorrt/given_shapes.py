@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from tidegate.documents import ProfileFileError, read_profiles, read_shape
+from tidegate.schemas import ProfileFileError, read_profiles, read_shape
 from tidegate_repo_generator.model import GenerateError
 from tidegate_repo_generator.splitting.inputs import parse_shapes
 

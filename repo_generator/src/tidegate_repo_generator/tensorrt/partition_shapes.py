@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import onnxruntime as ort
 
-from tidegate.documents import Layout, LayoutPipeline
+from tidegate.schemas import Layout, LayoutPipeline
 from tidegate_repo_generator.model import GenerateError
 from tidegate_repo_generator.onnx_file import OnnxFile
 from tidegate_repo_generator.onnx_sessions import RunError, open_session, run

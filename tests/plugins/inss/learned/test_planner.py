@@ -7,7 +7,7 @@ import pytest
 
 from tests.plugins.inss.learned.made_up import Randomly
 from tidegate.api import PlanningError
-from tidegate.documents import read_document
+from tidegate.schemas import read_document
 from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.networks import RECORD, SHIPPED, Networks
 from tidegate_inss.learned.planner import plan_by, plan_inss, plan_inss_ni

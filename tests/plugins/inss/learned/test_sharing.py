@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.plugins.inss.learned.made_up import Randomly, workload
-from tidegate.documents import InterferenceModel, Tenant
+from tidegate.schemas import InterferenceModel, Tenant
 from tidegate_inss.assignment import Share
 from tidegate_inss.capacity import ROUNDS
 from tidegate_inss.learned.catalog import catalog_of

@@ -10,8 +10,8 @@ import yaml
 from tests.proxy.app.actuation.deployment import TOLD, Plugin, Told, write_deployment
 from tests.proxy.app.actuation.live import Live, Load
 from tests.proxy.fixtures.here import ProxyHere
-from tidegate.documents import PROXY_FILE, Layout
 from tidegate.host import Plugins
+from tidegate.schemas import PROXY_FILE, Layout
 from tidegate_proxy.deployed.folder import placed, read_plan
 from tidegate_proxy.deployed.tritons import RunningTritons
 

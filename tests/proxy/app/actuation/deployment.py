@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from tests.proxy.fixtures.deployment import write_deployment_of
 from tidegate.api import hookimpl
 from tidegate.control import Controller, ControllerSpec, Observation
-from tidegate.documents import (
+from tidegate.schemas import (
     Device,
     Layout,
     LayoutModel,

@@ -6,7 +6,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from tests.proxy.app.actuation.deployment import layout
-from tidegate.documents import Device, Layout, LayoutPartition, LayoutPipeline, LayoutWorker
+from tidegate.schemas import Device, Layout, LayoutPartition, LayoutPipeline, LayoutWorker
 from tidegate_repo_generator.splitting.split import split_model
 
 

@@ -18,7 +18,7 @@ import yaml
 from tests.conftest import wait_until
 from tests.proxy.app.actuation.deployment import Told
 from tests.proxy.app.actuation.live import Live
-from tidegate.documents import PROXY_FILE, Layout, LayoutWorker, Mps
+from tidegate.schemas import PROXY_FILE, Layout, LayoutWorker, Mps
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate_loadtest.emulated_layout import write_emulated_deployment
 

@@ -11,7 +11,7 @@ from tests.conftest import wait_until
 from tests.proxy.app.actuation.deployment import Told, layout
 from tests.proxy.app.actuation.live import Live, Load
 from tests.proxy.app.actuation.split import of_blocks, write_blocks
-from tidegate.documents import write_document
+from tidegate.schemas import write_document
 from tidegate_proxy.deployed import slice_environment
 from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_repo_generator.deploying.deploy import deploy

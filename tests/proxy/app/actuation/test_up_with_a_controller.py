@@ -16,9 +16,9 @@ from tests.conftest import wait_until
 from tests.proxy.app.actuation.deployment import layout, write_deployment
 from tests.proxy.app.actuation.live import Load
 from tidegate.cli import build_app
-from tidegate.documents import PROXY_FILE, write_document
 from tidegate.host import Plugins
 from tidegate.observation import ChangeProgressed, TopologyChanged, read_log
+from tidegate.schemas import PROXY_FILE, write_document
 from tidegate_loadtest.processes import deployment_up
 
 ADVISED = {"name": "advised-workers", "every_s": 1.0, "pause_s": 0.2, "least_gain": 0}

@@ -9,8 +9,8 @@ import pytest
 from tests.conftest import wait_until
 from tests.proxy.app.actuation.deployment import TOLD, Plugin, Told, layout, write_deployment
 from tests.proxy.fixtures.here import ProxyHere
-from tidegate.documents import PROXY_FILE
 from tidegate.host import PluginError, Plugins
+from tidegate.schemas import PROXY_FILE
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.configuration.tritons import TritonAddress

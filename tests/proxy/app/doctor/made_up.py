@@ -6,7 +6,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import Model, ms_to_ns
-from tidegate.documents import ModelProfile, Point, ProfileFile
+from tidegate.schemas import ModelProfile, ProfileFile, ProfilePoint
 from tidegate_proxy.app.doctor.facts import Facts, Form, Service
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.tritons.batching_mode import consent_of
@@ -40,7 +40,7 @@ def facts_of(*configs: model_config_pb2.ModelConfig, slo_ms: float | None = None
 
 
 def profiles_of(model: str, *, median_ms: float, p95_ms: float, shape: str = "") -> ProfileFile:
-    points = [Point(rows=1, median_ms=median_ms, p95_ms=p95_ms, samples=9)]
+    points = [ProfilePoint(rows=1, median_ms=median_ms, p95_ms=p95_ms, samples=9)]
     return ProfileFile(profiles=[ModelProfile(model=model, shape=shape, alpha_ms=0, beta_ms=1, points=points)])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.proxy.app.doctor.made_up import config_of, facts_of, profiles_of, said
-from tidegate.documents import ProfileFile
+from tidegate.schemas import ProfileFile
 from tidegate_proxy.app.doctor.diagnosis import diagnose
 from tidegate_proxy.app.doctor.facts import (
     ENOUGH_EXECUTIONS,

@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tests.proxy.app.doctor.made_up import config_of, facts_of, profiles_of, said
-from tidegate.documents import Hardware, ProfileFile
+from tidegate.schemas import Hardware, ProfileFile
 from tidegate_proxy.app.doctor.facts import Facts, Form
 from tidegate_proxy.app.doctor.times import measured_elsewhere, measured_otherwise
 

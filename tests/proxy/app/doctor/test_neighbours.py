@@ -6,7 +6,7 @@ import pytest
 
 from tests.proxy.app.doctor.made_up import config_of, facts_of, profiles_of, said
 from tidegate.api import Model
-from tidegate.documents import ProfileFile
+from tidegate.schemas import ProfileFile
 from tidegate_proxy.app.doctor.facts import Facts
 from tidegate_proxy.app.doctor.times import in_turn_on_processors, waits_behind_longer_ones
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import pynvml
 
-from tidegate.documents import MIG_GEOMETRIES, MigGeometry, MigProfile
+from tidegate.schemas import MIG_GEOMETRIES, MigGeometry, MigProfile
 
 _COMPUTE_SLICES = {0: 1, 1: 2, 2: 3, 3: 4, 4: 7}
 """By the number of the compute instance's profile, which is its ID, too."""

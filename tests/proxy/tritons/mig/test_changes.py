@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py, the extra `nvml` of tidegate-proxy")
 
 from tests.proxy.tritons.mig.fake_nvml import FakeNvml, Gpu, refuse  # noqa: E402
-from tidegate.documents import MIG_GEOMETRIES, Device, Mig, MigGeometry  # noqa: E402
+from tidegate.schemas import MIG_GEOMETRIES, Device, Mig, MigGeometry  # noqa: E402
 from tidegate_proxy.tritons.mig.changes import apply_changes, changes  # noqa: E402
 from tidegate_proxy.tritons.mig.interface import MigError  # noqa: E402
 from tidegate_proxy.tritons.mig.nvml import NvmlMig  # noqa: E402

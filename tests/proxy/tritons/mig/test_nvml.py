@@ -9,7 +9,7 @@ import pytest
 pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py, the extra `nvml` of tidegate-proxy")
 
 from tests.proxy.tritons.mig.fake_nvml import FakeNvml, Gpu, refuse  # noqa: E402
-from tidegate.documents import MIG_GEOMETRIES, Mig  # noqa: E402
+from tidegate.schemas import MIG_GEOMETRIES, Mig  # noqa: E402
 from tidegate_proxy.tritons.mig.interface import MigError, MigMode  # noqa: E402
 from tidegate_proxy.tritons.mig.nvml import NvmlMig  # noqa: E402
 

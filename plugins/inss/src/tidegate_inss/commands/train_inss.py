@@ -29,7 +29,7 @@ def train_inss(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from tidegate.documents import write_document
+    from tidegate.schemas import write_document
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:

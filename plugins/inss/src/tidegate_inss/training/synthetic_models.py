@@ -7,8 +7,8 @@ how large their share is (MnasNet, EfficientNet).
 
 import numpy as np
 
-from tidegate.documents import InterferenceModel
-from tidegate.documents.interference import Line, Sensitivity, ShareTable, SharingModel
+from tidegate.schemas import InterferenceModel
+from tidegate.schemas.interference import NonDecreasingLine, Sensitivity, ShareTable, SharingModel
 from tidegate_inss.problem import GpuPool, ShareProblem, SharingTenant
 
 ROWS = (1, 2, 4, 8, 16, 32)
@@ -43,15 +43,15 @@ def drawn_model(rng: np.random.Generator) -> SharingModel:
     taken_ms = np.maximum.accumulate(np.minimum.accumulate(taken_ms, axis=1), axis=0)
     most_per_s = 1000 * ROWS[-1] / float(taken_ms[-1, -1])
     table = ShareTable(rows=ROWS, percents=PERCENTS, taken_ms=tuple(tuple(row) for row in taken_ms.tolist()))
-    transfer = Line(
+    transfer = NonDecreasingLine(
         base=rng.uniform(0, 0.06), slope=rng.uniform(0, 0.06) if rng.random() < 0.8 else rng.uniform(0, 0.3)
     )
     minds_cache, minds_dram = rng.uniform(0, 0.003, 2) * (rng.random(2) < 0.6)
     return SharingModel(
         gpu_ms=table,
         transfer_ms=transfer,
-        cache_percent=Line(base=rng.uniform(0, 7), slope=_log_uniform(rng, 3, 40) / most_per_s),
-        dram_percent=Line(base=rng.uniform(0, 20), slope=_log_uniform(rng, 3, 50) / most_per_s),
+        cache_percent=NonDecreasingLine(base=rng.uniform(0, 7), slope=_log_uniform(rng, 3, 40) / most_per_s),
+        dram_percent=NonDecreasingLine(base=rng.uniform(0, 20), slope=_log_uniform(rng, 3, 50) / most_per_s),
         sensitivity=Sensitivity(cache=minds_cache, dram=1.5 * minds_dram, neighbour=rng.uniform(0, 0.08)),
     )
 

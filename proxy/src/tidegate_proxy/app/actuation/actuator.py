@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tidegate.api import NEVER_NS
 from tidegate.control import Action, ControlLoop, LayoutRevision, QueryController, StartWorker, StopWorker, Switch
-from tidegate.documents import Layout
 from tidegate.observation import ChangeProgressed
+from tidegate.schemas import Layout
 from tidegate_proxy.app.actuation.warming import NotWarm, warm
 from tidegate_proxy.app.tritons import Tritons
 from tidegate_proxy.base.faults import faults

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from tidegate.documents import Layout, ProfileFile, hardware_here, read_document, read_profiles
 from tidegate.host import Plugins
+from tidegate.schemas import Layout, ProfileFile, hardware_here, read_document, read_profiles
 from tidegate_proxy.app.doctor.asking import (
     AsLoaded,
     executions,

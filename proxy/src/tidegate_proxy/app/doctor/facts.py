@@ -7,7 +7,7 @@ from typing import Final, Literal
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import Model, Profile, Worker
-from tidegate.documents import Hardware, ProfileFile
+from tidegate.schemas import Hardware, ProfileFile
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.tritons.batching_mode import Consent
 from tidegate_proxy.tritons.catalog import Catalog

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import Setup
-from tidegate.documents import Layout, ProfileFile, read_document
 from tidegate.host import PluginError, Plugins
 from tidegate.host.by_model import BY_MODEL, ByModelOptions
+from tidegate.schemas import Layout, ProfileFile, read_document
 from tidegate_proxy.app.doctor.facts import Facts, Finding, RowsVerdict, Service
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.configuration.shard_config import of_shard

@@ -6,8 +6,8 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.documents import Hardware, ModelProfile
 from tidegate.engine.estimates.timer_latency import LARGEST_SHARE
+from tidegate.schemas import Hardware, ModelProfile
 from tidegate_proxy.app.doctor.facts import Facts, Finding, OneRow, Service, one_row
 from tidegate_proxy.app.doctor.models import remedy_for
 from tidegate_proxy.tritons.catalog import LATE_PARAMETER, SLO_PARAMETER

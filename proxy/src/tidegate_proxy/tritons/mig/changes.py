@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.documents import (
+from tidegate.schemas import (
     LAYOUT_FILE,
     Device,
     Layout,

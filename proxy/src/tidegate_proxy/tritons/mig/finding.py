@@ -7,7 +7,7 @@ same order for everybody who asks.
 
 from collections.abc import Sequence
 
-from tidegate.documents import Layout, LayoutWorker, Mig, mig_instance
+from tidegate.schemas import Layout, LayoutWorker, Mig, mig_instance
 from tidegate_proxy.tritons.mig.changes import check_names, gpu_of, workers_by_cut
 from tidegate_proxy.tritons.mig.interface import MigError, MigGpu, MigInstance, MigMode
 

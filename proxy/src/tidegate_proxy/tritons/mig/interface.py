@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidegate.documents import Device, Mig, MigGeometry
+from tidegate.schemas import Device, Mig, MigGeometry
 
 
 class MigError(Exception):

@@ -9,7 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
 
-from tidegate.documents import Device, Mig, MigGeometry, MigProfile
+from tidegate.schemas import Device, Mig, MigGeometry, MigProfile
 from tidegate_proxy.tritons.gpus import MIB, as_text, product_of
 from tidegate_proxy.tritons.mig.interface import MigError, MigGpu, MigInstance, MigMode
 

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-LIKENESS: Final = 0.7
+MIN_SIMILARITY: Final = 0.7
 """How like each other two names are, at least, for one to be a slip of the other (difflib's ratio; 1: equal)."""
 
 
 def closest(given: str, known: Iterable[str]) -> str | None:
     """The known name that is most like the given one, but for capitals and units (`slo`, `slo_ms`); None if none is."""
     names = {name.lower(): name for name in known}
-    found = get_close_matches(given.lower(), names, n=1, cutoff=LIKENESS)
+    found = get_close_matches(given.lower(), names, n=1, cutoff=MIN_SIMILARITY)
     longer = [name for name in names if name.startswith(f"{given.lower()}_")]
     return names[found[0]] if found else names[longer[0]] if len(longer) == 1 else None
 

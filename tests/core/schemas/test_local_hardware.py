@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-from tidegate.documents import Hardware, hardware_here
+from tidegate.schemas import Hardware, hardware_here
 
 
 def test_the_hardware_of_this_machine(tmp_path: Path) -> None:

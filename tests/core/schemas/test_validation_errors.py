@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import InitErrorDetails
 from pydantic_core.core_schema import ErrorType
 
-from tidegate.documents import WrongField, in_lines, wrong_fields
+from tidegate.schemas import FieldError, field_errors, format_field_errors
 
 
 class Constant(BaseModel):
@@ -96,7 +96,7 @@ class Outer(BaseModel):
 def test_every_wrong_field_is_named_with_what_is_wrong(document: Any, said: list[str]) -> None:  # noqa: ANN401
     with pytest.raises(ValidationError) as raised:
         Outer.model_validate(document)
-    assert [str(field) for field in wrong_fields(raised.value, Outer, whole="options", members={"uniform"})] == said
+    assert [str(field) for field in field_errors(raised.value, Outer, whole="options", members={"uniform"})] == said
 
 
 class Tree(BaseModel):
@@ -115,15 +115,15 @@ class Tree(BaseModel):
 def test_a_check_of_the_whole_document_names_its_field() -> None:
     with pytest.raises(ValidationError) as raised:
         Tree.model_validate({"leaves": 0})
-    (wrong,) = wrong_fields(raised.value, Tree)
+    (wrong,) = field_errors(raised.value, Tree)
     assert (wrong.where, wrong.what) == ("leaves", "a tree without any is dead")
 
 
 def test_one_thing_that_is_wrong_is_one_line_and_more_are_counted() -> None:
-    wrong = tuple(WrongField(f"models.{number}", "is empty") for number in range(4))
-    assert in_lines("a.yaml", wrong[:1]) == "a.yaml: models.0: is empty"
-    assert in_lines("a.yaml", wrong[:2]) == "a.yaml:\n  models.0: is empty\n  models.1: is empty"
-    assert in_lines("a.yaml", wrong, most=2).splitlines()[2:] == ["  models.1: is empty", "  and 2 more"]
+    wrong = tuple(FieldError(f"models.{number}", "is empty") for number in range(4))
+    assert format_field_errors("a.yaml", wrong[:1]) == "a.yaml: models.0: is empty"
+    assert format_field_errors("a.yaml", wrong[:2]) == "a.yaml:\n  models.0: is empty\n  models.1: is empty"
+    assert format_field_errors("a.yaml", wrong, most=2).splitlines()[2:] == ["  models.1: is empty", "  and 2 more"]
 
 
 CONTEXT = {
@@ -142,7 +142,7 @@ RAISED = {"value_error", "assertion_error"}
 def test_nothing_is_said_in_pydantics_words(kind: ErrorType) -> None:
     context = CONTEXT | ({"error": ValueError("x")} if kind in RAISED else {})
     details = InitErrorDetails(type=kind, ctx=context, loc=("leaves",), input="x")
-    said = str(wrong_fields(ValidationError.from_exception_data("Tree", [details]), Tree)[0])
+    said = str(field_errors(ValidationError.from_exception_data("Tree", [details]), Tree)[0])
     assert said.startswith("leaves: "), said
     assert not re.search(r"[Ii]nput |[Ii]nputs |a valid |not permitted|Field required|Value error|Assertion", said), (
         said

@@ -6,11 +6,11 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from tidegate.documents.document import DocumentError, read_document
+from tidegate.schemas.document import DocumentError, read_document
 
 
-class FromFile:
-    """Has pydantic read a document where its path is given, `layout: Annotated[Layout, FromFile()]`.
+class PathField:
+    """Has pydantic read a document where its path is given, `layout: Annotated[Layout, PathField()]`.
 
     Paths are relative to the folder of the file that names them. So who has such options needs no file system itself.
     """

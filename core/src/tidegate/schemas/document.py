@@ -7,8 +7,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from tidegate.api import VersionedDocument
-from tidegate.documents.no_yaml import no_yaml
-from tidegate.documents.wrong_fields import in_lines, wrong_fields
+from tidegate.schemas.validation_errors import field_errors, format_field_errors, format_yaml_error
 
 
 class DocumentError(Exception):
@@ -23,7 +22,7 @@ def read_document(path: Path, kind: type[D]) -> D:
     try:
         return kind.model_validate(_parse(path))
     except ValidationError as error:
-        raise DocumentError(in_lines(str(path), wrong_fields(error, kind))) from error
+        raise DocumentError(format_field_errors(str(path), field_errors(error, kind))) from error
 
 
 def write_document(path: Path, document: VersionedDocument) -> None:
@@ -49,4 +48,4 @@ def _parse(path: Path) -> object:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise DocumentError(f"{path}: {no_yaml(error)}") from error
+        raise DocumentError(f"{path}: {format_yaml_error(error)}") from error

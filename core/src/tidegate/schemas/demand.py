@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidegate.documents.block_profile import BlockProfile
-from tidegate.documents.interference import InterferenceModel
+from tidegate.schemas.block_profile import BlockProfile
+from tidegate.schemas.interference import InterferenceModel
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is wrong with a document, field by field, in words: for all files and all options that people write."""
+"""Validation errors as text: which field of a document is wrong, why, and what was probably meant."""
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -7,11 +7,135 @@ from types import UnionType
 from typing import Annotated, Any, Final, TypeGuard, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from tidegate.documents.did_you_mean import closest
-from tidegate.documents.wrong_value import WrongValue, wrong_value
+from tidegate.schemas.did_you_mean import closest
 
-WHOLE: Final = "document"
+MAX_SHOWN_CHARACTERS: Final = 60
+"""So many characters of a text that is wrong are repeated."""
+
+
+@dataclass(frozen=True)
+class ValueProblem:
+    """What a value must be, and what it is."""
+
+    wanted: str
+    """A sentence without its subject, e.g. `must be a number`."""
+    given: str = ""
+    """What stands there instead; empty where the sentence has said it."""
+
+    def __str__(self) -> str:
+        return f"{self.wanted}, not {self.given}" if self.given else self.wanted
+
+
+def value_problem(error: ErrorDetails) -> ValueProblem:
+    """What pydantic refuses, in words. `error` comes with its context."""
+    kind, given, context = error["type"], error["input"], error.get("ctx", {})
+    if given is None and kind in _FIELDS:
+        return ValueProblem("is empty")
+    said = _said(given)
+    match kind:
+        case _ if kind in _TYPES_OF_VALUES:
+            wanted = f"must be {_TYPES_OF_VALUES[kind]}"
+        case _ if kind in _BOUNDS:
+            word, bound = _BOUNDS[kind]
+            wanted = f"must be {word} {_number(context[bound])}"
+        case "literal_error" | "enum":
+            wanted = f"must be {context['expected']}"
+        case "string_too_short" | "string_too_long":
+            wanted = _counted(kind, context, "character", "characters")
+        case "string_pattern_mismatch":
+            wanted = f"must match the pattern {context['pattern']}"
+        case "too_short" | "too_long":
+            wanted, said = _counted(kind, context, "entry", "entries"), str(context["actual_length"])
+        case "union_tag_invalid":
+            wanted, said = f"{_tag(context)} must be one of {context['expected_tags']}", repr(context["tag"])
+        case "missing" | "union_tag_not_found":
+            wanted, said = f"{_tag(context)} must be given".lstrip(), ""
+        case "value_error" | "assertion_error":
+            wanted, said = str(context["error"]), ""
+        case "json_invalid":
+            wanted, said = f"is no JSON: {context['error']}", ""
+        case _:
+            wanted = plain_message(error["msg"])
+    return ValueProblem(wanted, said)
+
+
+def plain_message(message: str) -> str:
+    """A message of pydantic's, which other libraries, such as typer, pass on: without inputs that should be valid."""
+    for pattern, words in _WORDS:
+        message = re.sub(pattern, words, message)
+    return message
+
+
+_WORDS: Final = (
+    (r"a valid integer(, .*)?$", "a whole number"),
+    (r"a valid number(, .*)?$", "a number"),
+    (r"greater than or equal to", "at least"),
+    (r"less than or equal to", "at most"),
+    (r"greater than", "more than"),
+    (r"\b(\w+ )?[Ii]nput should (not )?", r"must \2"),
+    (r"\b(\w+ )?[Ii]nput is ", "is "),
+    (r"\ba valid ", "a "),
+    (r"[Ii]nput (string|violated)", r"text \1"),
+    (r"(Value error|Assertion failed), ", ""),
+)
+_FIELDS: Final = frozenset({"model_type", "model_attributes_type", "dataclass_type", "dict_type", "mapping_type"})
+_TYPES_OF_VALUES: Final = {
+    **dict.fromkeys(_FIELDS, "fields with values"),
+    **dict.fromkeys(("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type"), "a list"),
+    **dict.fromkeys(("string_type", "invalid_key", "string_unicode"), "text"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    "finite_number": "a finite number",
+    "none_required": "left empty",
+    "path_type": "a path",
+}
+"""What types are called by people who write files."""
+
+_BOUNDS: Final = {
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+    "multiple_of": ("a multiple of", "multiple_of"),
+}
+
+
+def _number(bound: object) -> str:
+    """As people write it: pydantic makes 1.0 of 1."""
+    return f"{bound:.12g}" if isinstance(bound, float) else str(bound)
+
+
+def _tag(context: dict[str, Any]) -> str:
+    """The field that says which member of a union is meant."""
+    return str(context.get("discriminator", "")).strip("'")
+
+
+def _counted(kind: str, context: dict[str, Any], one: str, many: str) -> str:
+    word, bound = ("at least", "min_length") if kind.endswith("short") else ("at most", "max_length")
+    count = context[bound]
+    return f"must have {word} {count} {one if count == 1 else many}"
+
+
+def _said(given: object) -> str:
+    match given:
+        case None:
+            return "nothing"
+        case bool() | int() | float():
+            return str(given).lower()
+        case str():
+            return repr(given if len(given) <= MAX_SHOWN_CHARACTERS else f"{given[:MAX_SHOWN_CHARACTERS]}...")
+        case list() | tuple():
+            return "a list"
+        case dict():
+            return "fields with values"
+        case _:
+            return f"a {type(given).__name__}"
+
+
+WHOLE_DOCUMENT: Final = "document"
 """Where something is wrong of which no single field is to blame."""
 _TYPES = ("list[", "tuple[", "dict[", "constrained-", "function-", "[key]")
 """How steps of a path begin that are types, not fields."""
@@ -21,7 +145,7 @@ Location = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
-class WrongField:
+class FieldError:
     """A field, and what is wrong with it."""
 
     where: str
@@ -30,12 +154,12 @@ class WrongField:
     """What is wrong with it."""
 
     def __str__(self) -> str:
-        return self.what if self.where == WHOLE else f"{self.where}: {self.what}"
+        return self.what if self.where == WHOLE_DOCUMENT else f"{self.where}: {self.what}"
 
 
-def wrong_fields(
-    error: ValidationError, kind: type[BaseModel], *, whole: str = WHOLE, members: Container[str] = ()
-) -> tuple[WrongField, ...]:
+def field_errors(
+    error: ValidationError, kind: type[BaseModel], *, whole: str = WHOLE_DOCUMENT, members: Container[str] = ()
+) -> tuple[FieldError, ...]:
     """Every field that pydantic refuses of a document of this kind.
 
     `whole`: what the document itself is called where no field is to blame. `members`: names of members of unions, which
@@ -44,7 +168,7 @@ def wrong_fields(
     errors = error.errors(include_url=False)
     places = [e["loc"] for e in errors]
     misspelt = {(*e["loc"][:-1], _meant(e["loc"], kind)) for e in errors if e["type"] == "extra_forbidden"}
-    wrong: dict[str, list[WrongValue]] = {}
+    wrong: dict[str, list[ValueProblem]] = {}
     for e in errors:
         if e["type"] == "missing" and e["loc"] in misspelt:
             continue
@@ -54,18 +178,18 @@ def wrong_fields(
         if e["type"] == "too_short" and any(e["loc"] == place[: len(e["loc"])] != place for place in places):
             continue
         unknown = e["type"] == "extra_forbidden"
-        what = WrongValue(_no_such_field(e["loc"], kind)) if unknown else wrong_value(e)
+        what = ValueProblem(_no_such_field(e["loc"], kind)) if unknown else value_problem(e)
         steps = [str(step) for step in e["loc"] if step not in members]
         if _is_other_than_text(e["loc"], places):
             steps.pop()
         where = ".".join(step for step in steps if not step.startswith(_TYPES))
         if not where and (named := _NAMES_ITS_FIELD.match(what.wanted)):
-            where, what = named[1], WrongValue(named[2])
+            where, what = named[1], ValueProblem(named[2])
         wrong.setdefault(where or whole, []).append(what)
-    return tuple(WrongField(where, what) for where, said in wrong.items() for what in _as_one(said))
+    return tuple(FieldError(where, what) for where, said in wrong.items() for what in _as_one(said))
 
 
-def in_lines(source: str, wrong: Sequence[WrongField], *, most: int = 8) -> str:
+def format_field_errors(source: str, wrong: Sequence[FieldError], *, most: int = 8) -> str:
     """What is wrong with a file: one line that begins with its name, or, where more is wrong, a line for each.
 
     Beyond `most` lines the rest is only counted.
@@ -76,14 +200,14 @@ def in_lines(source: str, wrong: Sequence[WrongField], *, most: int = 8) -> str:
     return "\n  ".join([f"{source}:", *map(str, wrong[:most]), *more])
 
 
-def _as_one(said: Sequence[WrongValue]) -> Iterator[str]:
+def _as_one(said: Sequence[ValueProblem]) -> Iterator[str]:
     """What members of a union say of one value, as one sentence: a number or a list, not text."""
     alike = {what.given for what in said}
     if len(said) == 1 or len(alike) > 1 or not all(what.wanted.startswith("must be ") for what in said):
         yield from dict.fromkeys(map(str, said))
         return
     wanted = dict.fromkeys(what.wanted.removeprefix("must be ") for what in said)
-    yield str(WrongValue(f"must be {' or '.join(wanted)}", said[0].given))
+    yield str(ValueProblem(f"must be {' or '.join(wanted)}", said[0].given))
 
 
 def _is_other_than_text(location: Location, places: Sequence[Location], *, deeper: bool = False) -> bool:
@@ -172,3 +296,11 @@ def _alternatives(annotation: Any) -> list[Any]:  # noqa: ANN401 - whatever can 
     if origin in (Union, UnionType):
         return [inner for member in get_args(annotation) for inner in _alternatives(member)]
     return [annotation]
+
+
+def format_yaml_error(error: Exception) -> str:
+    """What the parser (yaml.YAMLError) says, and where: its own words take several lines, with the text in them."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return f"it is no YAML: {' '.join(str(error).split())}"
+    return f"it is no YAML: line {mark.line + 1}, column {mark.column + 1}: {' '.join(problem.split())}"

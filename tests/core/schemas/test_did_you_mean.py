@@ -2,8 +2,8 @@
 
 import pytest
 
-from tidegate.documents import did_you_mean
-from tidegate.documents.did_you_mean import closest
+from tidegate.schemas import did_you_mean
+from tidegate.schemas.did_you_mean import closest
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.documents import read_shape, shape_text
+from tidegate.schemas import format_shape, read_shape
 
 names = st.text(st.characters(exclude_characters=";", exclude_categories=["Cs"]), min_size=1, max_size=8)
 sizes = st.lists(st.integers(0, 10**17), min_size=1, max_size=4).map(tuple)
@@ -12,11 +12,11 @@ sizes = st.lists(st.integers(0, 10**17), min_size=1, max_size=4).map(tuple)
 
 @given(st.dictionaries(names, sizes, max_size=4))
 def test_what_is_written_is_read_again(dimensions: dict[str, tuple[int, ...]]) -> None:
-    assert read_shape(shape_text(dimensions)) == dimensions
+    assert read_shape(format_shape(dimensions)) == dimensions
 
 
 def test_inputs_are_sorted_and_names_may_have_colons() -> None:
-    assert shape_text({"y": (7,), "x:0": (3, 48, 320)}) == "x:0:3,48,320;y:7"
+    assert format_shape({"y": (7,), "x:0": (3, 48, 320)}) == "x:0:3,48,320;y:7"
     assert read_shape("y:7;x:0:3,48,320") == {"x:0": (3, 48, 320), "y": (7,)}
 
 

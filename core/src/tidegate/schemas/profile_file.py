@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from tidegate.api import Profile, ProfileKey
 from tidegate.api.device import DEFAULT_KIND
-from tidegate.documents.hardware import Hardware
-from tidegate.documents.shape_text import read_shape, shape_text
-from tidegate.documents.wrong_fields import wrong_fields
+from tidegate.schemas.hardware import Hardware
+from tidegate.schemas.shape_format import format_shape, read_shape
+from tidegate.schemas.validation_errors import field_errors
 
 
 class ProfileFileError(Exception):
@@ -22,7 +22,7 @@ Milliseconds = Annotated[float, Field(ge=1e-6, le=1e9)]
 """A latency: at least a nanosecond, the unit of the contract."""
 
 
-class Point(BaseModel):
+class ProfilePoint(BaseModel):
     """Latency of one batch size, in milliseconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -45,7 +45,7 @@ class ModelProfile(BaseModel):
     """The slope of the straight line through the medians: milliseconds per row."""
     beta_ms: float
     """The height of the same line at 0: milliseconds per batch."""
-    points: list[Point] = Field(min_length=1)
+    points: list[ProfilePoint] = Field(min_length=1)
     hardware: Hardware | None = None
     """What it was measured on, where that is known: a server elsewhere does not tell."""
 
@@ -53,13 +53,13 @@ class ModelProfile(BaseModel):
     @classmethod
     def _as_requests_have_it(cls, shape: str) -> str:
         """Refuse what no request's shape is equal to."""
-        if (canonical := shape_text(read_shape(shape))) != shape:
+        if (canonical := format_shape(read_shape(shape))) != shape:
             raise ValueError(f"write {canonical!r}, as requests have it, not {shape!r}")
         return shape
 
     @field_validator("points")
     @classmethod
-    def _each_size_once(cls, points: list[Point]) -> list[Point]:
+    def _each_size_once(cls, points: list[ProfilePoint]) -> list[ProfilePoint]:
         for rows, count in Counter(point.rows for point in points).items():
             if count > 1:
                 raise ValueError(f"a batch of {rows} rows stands there {count} times: keep one")
@@ -123,7 +123,7 @@ def read_profiles(path: Path) -> ProfileFile:
     except OSError as error:
         raise ProfileFileError(f"{path}: {error.strerror}; `tidegate profile` writes such a file") from error
     except ValidationError as error:
-        wrong = "; ".join(map(str, wrong_fields(error, ProfileFile)[:3]))
+        wrong = "; ".join(map(str, field_errors(error, ProfileFile)[:3]))
         raise ProfileFileError(f"{path}: {wrong}; `tidegate profile` writes such a file") from error
 
 

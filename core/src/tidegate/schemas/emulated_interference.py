@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from tidegate.api.device import Device, Slice, compute_percent, mig_instance
 from tidegate.api.interference import Tenant
-from tidegate.documents.interference import InterferenceModel
+from tidegate.schemas.interference import InterferenceModel
 
 INTERFERENCE_FILE: Final = "interference.json"
 """The interference file of a deployment on emulated GPUs, beside its layout."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidegate.api import Model, Network, Pipeline, Profile, Worker
-from tidegate.documents import Device, DocumentError, Layout, Mps, read_document, write_document
+from tidegate.schemas import Device, DocumentError, Layout, Mps, read_document, write_document
 
 LAYOUT: dict[str, Any] = {
     "models": [{"name": "m", "slo_ms": 20, "rate_rps": 50, "pipelines": [{"partitions": ["a", "b"], "batch": 2}]}],

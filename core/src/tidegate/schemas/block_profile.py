@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidegate.api import VersionedDocument
-from tidegate.documents.document import DocumentError
+from tidegate.schemas.document import DocumentError
 
 Microseconds = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 

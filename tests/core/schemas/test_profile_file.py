@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.documents import ModelProfile, Point, ProfileFile, ProfileFileError, read_profiles, write_profile
+from tidegate.schemas import ModelProfile, ProfileFile, ProfileFileError, ProfilePoint, read_profiles, write_profile
 
 latencies_ms = st.floats(1e-6, 1e9)
 points = st.builds(
-    Point, rows=st.integers(1, 64), median_ms=latencies_ms, p95_ms=latencies_ms, samples=st.integers(1, 99)
+    ProfilePoint, rows=st.integers(1, 64), median_ms=latencies_ms, p95_ms=latencies_ms, samples=st.integers(1, 99)
 )
 profiles = st.builds(
     ModelProfile,
@@ -60,7 +60,7 @@ def test_whatever_was_measured_there_is_a_profile_of_the_empty_shape_first(
 
 
 def _measured(ms: float, *, rows: int = 1, kind: str = "default", shape: str = "") -> ModelProfile:
-    points = [Point(rows=at, median_ms=ms * at, p95_ms=2 * ms * at, samples=9) for at in {1, rows}]
+    points = [ProfilePoint(rows=at, median_ms=ms * at, p95_ms=2 * ms * at, samples=9) for at in {1, rows}]
     return ModelProfile(model="m", alpha_ms=ms, beta_ms=0, points=points, kind=kind, shape=shape)
 
 
@@ -93,7 +93,10 @@ def _with_shapes(*shapes: str) -> str:
 
 
 def test_the_median_is_expected_and_the_high_estimate_planned() -> None:
-    measured = [Point(rows=1, median_ms=5, p95_ms=6, samples=9), Point(rows=3, median_ms=7, p95_ms=10, samples=9)]
+    measured = [
+        ProfilePoint(rows=1, median_ms=5, p95_ms=6, samples=9),
+        ProfilePoint(rows=3, median_ms=7, p95_ms=10, samples=9),
+    ]
     profile = ModelProfile(model="m", alpha_ms=1, beta_ms=4, points=measured).to_profile(max_rows=4)
     assert [profile.expected_ns(rows) / 1e6 for rows in (1, 2, 3, 4)] == [5, 6, 7, 8]
     assert [profile.planned_ns(rows) / 1e6 for rows in (1, 2, 3, 4)] == [6, 8, 10, 12]

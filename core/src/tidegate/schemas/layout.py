@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from tidegate.api import Model, Network, Pipeline, Profile, VersionedDocument, Worker, ms_to_ns
 from tidegate.api.device import Device, Mig, WholeDevice, mig_instance
 from tidegate.api.mig import mig_geometries
-from tidegate.documents.struct_field import DeviceField, SliceField
+from tidegate.schemas.struct_field import DeviceField, SliceField
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Positive = Annotated[float, Field(gt=0, lt=1e12)]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from tidegate.api.shape import read_sizes
 
 
-def shape_text(dimensions: Mapping[str, Sequence[int]]) -> str:
+def format_shape(dimensions: Mapping[str, Sequence[int]]) -> str:
     """The shape of requests whose inputs have these dimensions, rows left out; empty for no inputs."""
     return ";".join(f"{name}:{','.join(map(str, sizes))}" for name, sizes in sorted(dimensions.items()))
 

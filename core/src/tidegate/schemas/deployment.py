@@ -10,9 +10,9 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from tidegate.api import VersionedDocument
-from tidegate.documents.document import DocumentError, read_document
-from tidegate.documents.layout import Name
-from tidegate.documents.struct_field import DeviceField, SliceField
+from tidegate.schemas.document import DocumentError, read_document
+from tidegate.schemas.layout import Name
+from tidegate.schemas.struct_field import DeviceField, SliceField
 
 
 def _inside(path: str) -> str:

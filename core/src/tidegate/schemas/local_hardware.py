@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tidegate.documents.hardware import Hardware
+from tidegate.schemas.hardware import Hardware
 
 _CPU_NAME = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 

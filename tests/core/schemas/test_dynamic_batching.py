@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from tidegate.documents import dynamic_batching_of, options_of, options_of_model, section_text, tuned_settings
+from tidegate.schemas import dynamic_batching_of, options_of, options_of_model, section_text, tuned_settings
 
 OPTIONS = st.fixed_dictionaries(
     {},

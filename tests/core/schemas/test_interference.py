@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.documents import (
+from tidegate.schemas import (
     DocumentError,
     InterferenceModel,
-    Line,
+    NonDecreasingLine,
     Sensitivity,
     ShareTable,
     SharingModel,
@@ -21,7 +21,7 @@ from tidegate.documents import (
 )
 
 heights = st.floats(0, 10)
-lines = st.builds(Line, base=heights, slope=heights)
+lines = st.builds(NonDecreasingLine, base=heights, slope=heights)
 
 
 @st.composite
@@ -99,9 +99,9 @@ PLAIN = InterferenceModel(
     models={
         "m": SharingModel(
             gpu_ms=TABLE,
-            transfer_ms=Line(base=0.5, slope=0.25),
-            cache_percent=Line(base=1, slope=0.01),
-            dram_percent=Line(slope=0.001),
+            transfer_ms=NonDecreasingLine(base=0.5, slope=0.25),
+            cache_percent=NonDecreasingLine(base=1, slope=0.01),
+            dram_percent=NonDecreasingLine(slope=0.001),
             sensitivity=Sensitivity(cache=0.01, dram=0.02, neighbour=0.1),
         )
     },

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tidegate.documents import BlockLatencies, BlockProfile, DocumentError, read_document, write_document
+from tidegate.schemas import BlockLatencies, BlockProfile, DocumentError, read_document, write_document
 
 TABLE = {"kind": "l4", "share": 1, "rows": [1, 4], "latency_us": [[10, 40], [20, 20]]}
 

@@ -71,7 +71,7 @@ class ShareTable(_Part):
         return beyond * exp((1 - by_rows) * few + by_rows * more)
 
 
-class Line(_Part):
+class NonDecreasingLine(_Part):
     """A straight line, nowhere falling."""
 
     base: NonNegative = 0.0
@@ -97,11 +97,11 @@ class SharingModel(_Part):
     """One model on shares of the GPU."""
 
     gpu_ms: ShareTable
-    transfer_ms: Line = Line()
+    transfer_ms: NonDecreasingLine = NonDecreasingLine()
     """What the bus takes besides, to the GPU and back, by rows: neighbours do not slow it down."""
-    cache_percent: Line = Line()
+    cache_percent: NonDecreasingLine = NonDecreasingLine()
     """The share of the L2 cache's bandwidth that it uses alone, by rows per second of computing."""
-    dram_percent: Line = Line()
+    dram_percent: NonDecreasingLine = NonDecreasingLine()
     """The share of the DRAM's bandwidth that it uses alone, by rows per second of computing."""
     sensitivity: Sensitivity = Sensitivity()
 
@@ -114,7 +114,7 @@ class HeldOut(_Part):
     p95: NonNegative
 
 
-class Alone(NamedTuple):
+class StandaloneTenant(NamedTuple):
     """What a tenant is by itself."""
 
     transfer_ms: float
@@ -139,11 +139,11 @@ class InterferenceModel(VersionedDocument):
     """How good it is, as far as that was measured."""
 
     @cached_property
-    def _known(self) -> dict[Tenant, Alone]:
+    def _known(self) -> dict[Tenant, StandaloneTenant]:
         """What was asked for already. (A private attribute of pydantic takes seven times as long to look up.)"""
         return {}
 
-    def alone(self, tenant: Tenant) -> Alone:
+    def alone(self, tenant: Tenant) -> StandaloneTenant:
         """What a batch takes and uses alone on its share. Raises KeyError for a model that is not listed."""
         known = self._known.get(tenant)
         if known is None:
@@ -151,7 +151,7 @@ class InterferenceModel(VersionedDocument):
             gpu_ms = model.gpu_ms.at(tenant.rows, tenant.percent)
             rows_per_s = 1000 * tenant.rows / gpu_ms
             cache, dram = model.cache_percent.at(rows_per_s), model.dram_percent.at(rows_per_s)
-            known = self._known[tenant] = Alone(model.transfer_ms.at(tenant.rows), gpu_ms, cache, dram)
+            known = self._known[tenant] = StandaloneTenant(model.transfer_ms.at(tenant.rows), gpu_ms, cache, dram)
         return known
 
     def expected_ms(self, tenant: Tenant, neighbours: Iterable[Tenant]) -> float:

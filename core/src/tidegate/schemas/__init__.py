@@ -1,0 +1,154 @@
+"""Schemas of the files that distributions exchange: versioned documents that people can read and diff.
+
+document       reads JSON or YAML, writes JSON
+layout         what is loaded where: written by planners, read by the generator, the simulator and the proxy
+demand         the request rates of models, and the GPUs: planners derive their problems from it
+assignment     which server schedules which model: the part of a sub-cluster plan that a server reads
+deployment     what the generator wrote: model repositories and the processes that serve them
+profile_file   measured latency of models; hardware: the GPU; local_hardware: the hardware of this machine
+interference   latency of models on shares of one GPU, and how models there slow each other down
+emulated_interference  the same for the emulated GPUs of a deployment
+struct_field   types of `tidegate.api` as fields of a document
+path_field     documents as fields of options, given inline or by path
+dynamic_batching   Triton's `dynamic_batching` of a model, as in config.pbtxt and as options of the policy `triton`
+request_sizes  the observed distribution of rows per request
+shape_format   shapes of requests as text, the key of profiles
+validation_errors  validation errors as text: the field, the problem, the value
+did_you_mean   the known name that is closest to an unknown one
+block_profile  measured latency of the blocks of a model, for planners of partitions
+"""
+
+from tidegate.api.device import DEFAULT_KIND, Device, Mig, Mps, Slice, WholeDevice, compute_percent, mig_instance
+from tidegate.api.interference import Interference, Tenant
+from tidegate.api.mig import MIG_GEOMETRIES, MigGeometry, MigProfile, mig_geometries
+from tidegate.schemas.assignment import Assignment
+from tidegate.schemas.block_profile import BlockLatencies, BlockProfile
+from tidegate.schemas.demand import Demand, DemandedModel
+from tidegate.schemas.deployment import (
+    DEPLOYMENT_FILE,
+    LAYOUT_FILE,
+    PROXY_FILE,
+    RUN_FOLDER,
+    STATE_FILE,
+    DeployedPartition,
+    DeployedWorker,
+    Deployment,
+    device_variable,
+    read_deployment,
+)
+from tidegate.schemas.did_you_mean import did_you_mean
+from tidegate.schemas.document import DocumentError, read_document, write_document
+from tidegate.schemas.dynamic_batching import (
+    dynamic_batching_of,
+    options_of,
+    options_of_model,
+    section_text,
+    tuned_settings,
+)
+from tidegate.schemas.emulated_interference import INTERFERENCE_FILE, NEIGHBOURS, neighbours_parameter
+from tidegate.schemas.hardware import Hardware
+from tidegate.schemas.interference import (
+    HeldOut,
+    InterferenceModel,
+    NonDecreasingLine,
+    Sensitivity,
+    ShareTable,
+    SharingModel,
+    StandaloneTenant,
+)
+from tidegate.schemas.layout import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker
+from tidegate.schemas.local_hardware import hardware_here
+from tidegate.schemas.path_field import PathField
+from tidegate.schemas.profile_file import (
+    ModelProfile,
+    ProfileFile,
+    ProfileFileError,
+    ProfilePoint,
+    read_profiles,
+    write_profile,
+)
+from tidegate.schemas.request_sizes import RequestSizes
+from tidegate.schemas.shape_format import format_shape, read_shape
+from tidegate.schemas.validation_errors import (
+    WHOLE_DOCUMENT,
+    FieldError,
+    field_errors,
+    format_field_errors,
+    format_yaml_error,
+    plain_message,
+)
+
+__all__ = [
+    "DEFAULT_KIND",
+    "DEPLOYMENT_FILE",
+    "INTERFERENCE_FILE",
+    "LAYOUT_FILE",
+    "MIG_GEOMETRIES",
+    "NEIGHBOURS",
+    "PROXY_FILE",
+    "RUN_FOLDER",
+    "STATE_FILE",
+    "WHOLE_DOCUMENT",
+    "Assignment",
+    "BlockLatencies",
+    "BlockProfile",
+    "Demand",
+    "DemandedModel",
+    "DeployedPartition",
+    "DeployedWorker",
+    "Deployment",
+    "Device",
+    "DocumentError",
+    "FieldError",
+    "Hardware",
+    "HeldOut",
+    "Interference",
+    "InterferenceModel",
+    "Layout",
+    "LayoutModel",
+    "LayoutNetwork",
+    "LayoutPartition",
+    "LayoutPipeline",
+    "LayoutWorker",
+    "Mig",
+    "MigGeometry",
+    "MigProfile",
+    "ModelProfile",
+    "Mps",
+    "NonDecreasingLine",
+    "PathField",
+    "ProfileFile",
+    "ProfileFileError",
+    "ProfilePoint",
+    "RequestSizes",
+    "Sensitivity",
+    "ShareTable",
+    "SharingModel",
+    "Slice",
+    "StandaloneTenant",
+    "Tenant",
+    "WholeDevice",
+    "compute_percent",
+    "device_variable",
+    "did_you_mean",
+    "dynamic_batching_of",
+    "field_errors",
+    "format_field_errors",
+    "format_shape",
+    "format_yaml_error",
+    "hardware_here",
+    "mig_geometries",
+    "mig_instance",
+    "neighbours_parameter",
+    "options_of",
+    "options_of_model",
+    "plain_message",
+    "read_deployment",
+    "read_document",
+    "read_profiles",
+    "read_shape",
+    "section_text",
+    "tuned_settings",
+    "write_document",
+    "write_profile",
+]
