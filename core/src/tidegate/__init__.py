@@ -1,22 +1,21 @@
 """Tidegate, a scheduling proxy for NVIDIA Triton: pip-installed policies decide what runs together, when and where.
 
-The map of the house (arrows of import point down):
+Packages and modules; each imports only those below it:
 
-    start        what runs first: `tidegate --version`, and else the
+    start        the entry point: `tidegate --version`, and otherwise the
     cli          `tidegate` command; other distributions add subcommands
-    terminal     where commands print to: a terminal, or what nobody looks at; parallel_backend: where runs go to
-    recommend    what to run for given traffic, and on which hardware: all that applies, simulated
-    testing      for authors of policies: Playbook, check_policy, PolicyConformance, pytest fixtures
-    sim          drives the engine under virtual time with simulated workers
-    engine       the books, turns among clients, learning; checks every command of a policy
-    host         finds plugins, selects by name
-    control      the loop that a controller, a plugin, closes: what was observed, which layout, how it comes about
-    workload     arrivals, shared by simulator and load test
-    observation  what one who watches an engine sees; the fold of it that all figures are read from
-    toolkit      what policies are built from: queues, idle workers, gathering
-    documents    the files that distributions hand each other: layout, deployment, profiles
-    report       the parts that pages are made of: charts, tables, the frame
-    api          the contract: what a plugin has to know
+    recommend    which policy and hardware to use for given traffic: simulates all that apply
+    testing      test kit for authors of policies: Playbook, check_policy, PolicyConformance, pytest fixtures
+    sim          the simulator: the engine under virtual time with simulated workers
+    engine       state of requests and workers, fair queueing, learned latency; checks every command of a policy
+    host         finds plugins and selects them by name
+    workload     scenarios and arrivals, shared by simulator and load test
+    control      controllers: plugins that change the layout at run time
+    toolkit      building blocks of policies: queues, idle workers, batch formation
+    schemas      files that distributions exchange: layout, deployment, profiles
+    observation  observers of an engine, and the reducer that computes every metric
+    report       building blocks of HTML reports: charts, tables, the frame
+    api          the contract with plugins; terminal: terminal output; parallel_backend: parallel runs
 
 Beside this distribution: `tidegate-proxy` (drives the same engine live, in front of Triton), `tidegate-baselines`,
 `tidegate-symphony`, `tidegate-ppipe` and `tidegate-orloj` (policies), `tidegate-repo-generator`,
