@@ -31,7 +31,7 @@ max_batch_size: 8
 input {{ name: "INPUT" data_type: {0} dims: [ 16 ] }}
 output {{ name: "OUTPUT" data_type: {0} dims: [ 16 ] }}
 """
-MERGED = 'parameters { key: "tidegate_batch" value: { string_value: "merge" } }\n'
+MERGED = 'parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }\n'
 SEQUENCE = BATCHED.format("TYPE_FP32") + "sequence_batching { direct { } }\n"
 ENSEMBLE = """
 platform: "ensemble"

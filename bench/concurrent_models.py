@@ -6,10 +6,10 @@
 A Triton without a rate limiter executes its models concurrently. What that costs is the slowdown: by how much of its
 own time a batch takes longer for each other one that runs meanwhile. 0: nothing, as on processors with cores to spare,
 or a GPU that is mostly idle; 1: all of it, as on a GPU whose time is sliced. Each workload is sent once in each way,
-the same requests at the same instants, to an emulated GPU behind the real tritonserver: passed through (`batch: pass`),
-as Triton with its own batcher does by itself; scheduled with `in_turn: true`, `in_turn: false` and `in_turn: learned`,
-which learns which of them is right. Policies plan with a profile measured through that Triton, one model at a time.
-Nothing else should run meanwhile.
+the same requests at the same instants, to an emulated GPU behind the real tritonserver: passed through (`scheduling:
+bypass`), as Triton with its own batcher does by itself; scheduled with `in_turn: true`, `in_turn: false` and `in_turn:
+learned`, which learns which of them is right. Policies plan with a profile measured through that Triton, one model at a
+time. Nothing else should run meanwhile.
 """
 
 import argparse
@@ -125,13 +125,14 @@ def measure(
             profiles = work / "measured.json"
             asyncio.run(_measure(address, scenario, profiles))
             for arm, in_turn in arms.items():
-                batch = "pass" if arm == "passed" else "merge"
+                scheduling = "bypass" if arm == "passed" else "batched"
                 told = {
                     "tritons": [{"grpc": address, "in_turn": in_turn}],
                     "listen": "127.0.0.1:0",
                     "profiles": str(profiles),
                     "models": {
-                        model.name: {"batch": batch} | ({} if batch == "pass" else {"slo_ms": model.slo_ms})
+                        model.name: {"scheduling": scheduling}
+                        | ({} if scheduling == "bypass" else {"slo_ms": model.slo_ms})
                         for model in scenario.models
                     },
                 }

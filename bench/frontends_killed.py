@@ -44,7 +44,7 @@ output { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] }
 instance_group { count: 1 kind: KIND_CPU }
 parameters { key: "alpha_ms" value: { string_value: "0" } }
 parameters { key: "beta_ms" value: { string_value: "5" } }
-parameters { key: "tidegate_batch" value: { string_value: "merge" } }
+parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }
 """
 
 

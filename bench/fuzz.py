@@ -59,7 +59,7 @@ backend: "python"
 max_batch_size: 8
 input {{ name: "X" data_type: TYPE_{0} dims: [ {1} ] }}
 output {{ name: "Y" data_type: TYPE_{0} dims: [ {1} ] }}
-parameters {{ key: "tidegate_batch" value: {{ string_value: "merge" }} }}
+parameters {{ key: "tidegate_scheduling" value: {{ string_value: "batched" }} }}
 """
 ECHO = """
 import triton_python_backend_utils as pb

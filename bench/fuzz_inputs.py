@@ -42,7 +42,7 @@ IMITATIONS = [
     "timeout ",
     "Timeout",
     "triton_x",
-    "tidegate_batch",
+    "tidegate_scheduling",
     "ü" * 99,
 ]
 """Names of parameters that might be taken for others, or for several."""

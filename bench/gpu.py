@@ -129,7 +129,9 @@ def _run(console: Console, options: Options) -> None:
             triton = stack.enter_context(EmbeddedTriton([folder / "models"], log=folder / "triton.log"))
             address = triton.grpc_address
             if not batcher:
-                (folder / "tidegate.yaml").write_text(f"models: {{{MODEL}: {{slo_ms: {SLO_MS:g}, batch: merge}}}}\n")
+                (folder / "tidegate.yaml").write_text(
+                    f"models: {{{MODEL}: {{slo_ms: {SLO_MS:g}, scheduling: batched}}}}\n"
+                )
                 command = ["serve", "--triton", address, "--listen", "127.0.0.1:0"]
                 command += ["--config", str(folder / "tidegate.yaml")]
                 address = stack.enter_context(serving_command(*command, log=folder / "tidegate.log"))

@@ -8,7 +8,7 @@ max_batch_size: 32
 input { name: "INPUT" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "OUTPUT" data_type: TYPE_FP32 dims: [ -1 ] }
 instance_group { count: 2 kind: KIND_CPU }
-parameters { key: "tidegate_batch" value: { string_value: "merge" } }
+parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }
 """
 MODEL = """
 import triton_python_backend_utils as pb

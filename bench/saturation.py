@@ -102,7 +102,10 @@ def _write_model(folder: Path, parameters: dict[str, float], *, merges: bool) ->
         *(f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in parameters.items()),
     ]
     if merges:
-        lines += ["dynamic_batching { }", 'parameters { key: "tidegate_batch" value: { string_value: "merge" } }']
+        lines += [
+            "dynamic_batching { }",
+            'parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }',
+        ]
     (folder / "config.pbtxt").write_text("\n".join(lines) + "\n")
 
 

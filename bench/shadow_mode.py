@@ -3,9 +3,9 @@
     python -m bench.shadow_mode [--workload N ...] [--seconds S] [--json FILE]
 
 Each workload, or each that is named by its number, is sent three times, the same requests at the same instants: passed
-through (`batch: pass`), passed through in shadow mode, and scheduled. What shadow mode said the policy would gain is
-compared with what was gained: scheduled less passed through, by the clients' clock. What shadowing costs is the CPU of
-the proxy's own process and the median latency, against passing through without it. Policies plan with a profile
+through (`scheduling: bypass`), passed through in shadow mode, and scheduled. What shadow mode said the policy would
+gain is compared with what was gained: scheduled less passed through, by the clients' clock. What shadowing costs is the
+CPU of the proxy's own process and the median latency, against passing through without it. Policies plan with a profile
 measured through that Triton.
 Nothing else should run meanwhile.
 """
@@ -106,8 +106,8 @@ def compare(workload: str, seconds: float, work: Path) -> Compared:
         flags = ["--triton", cluster.address, "--listen", "127.0.0.1:0", "--listen-metrics", "127.0.0.1:0"]
         flags += ["--profiles", str(profiles)]
         slos = [word for model in scenario.models for word in ("--slo", f"{model.name}={model.slo_ms}")]
-        passing = [word for model in scenario.models for word in ("--batch", f"{model.name}=pass")]
-        merging = [word for model in scenario.models for word in ("--batch", f"{model.name}=merge")]
+        passing = [word for model in scenario.models for word in ("--scheduling", f"{model.name}=bypass")]
+        merging = [word for model in scenario.models for word in ("--scheduling", f"{model.name}=batched")]
         plain, plain_cpu, _, _, _ = _sent(scenario, work, *flags, *passing)
         shadow, shadow_cpu, simulator_cpu, said, _ = _sent(scenario, work, *flags, *slos, *merging, "--shadow")
         scheduled, _, _, _, seen = _sent(scenario, work, *flags, *slos, *merging)

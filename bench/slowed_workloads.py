@@ -61,7 +61,7 @@ def _alone(question: Question, rate_rps: float) -> Question:
     """A question about a model of which each request runs by itself: what MIG slices are for."""
     given = question.scenario.model_dump(mode="json", exclude_defaults=True)
     for model in given["models"]:
-        model["batch"] = "alone"
+        model["scheduling"] = "unbatched"
     given["arrivals"]["rate_rps"] = rate_rps
     return replace(question, scenario=Scenario.model_validate(given))
 

@@ -34,7 +34,7 @@ def write_emulated(repository: Path, name: str, fleet: Fleet, *, queue_delay_ms:
     config.output.add(name="OUTPUT0", data_type=model_config_pb2.TYPE_FP32, dims=[8])
     config.instance_group.add(count=fleet.gpus, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
     times = {"alpha_ms": fleet.alpha_ms, "beta_ms": fleet.beta_ms, "slo_ms": fleet.slo_ms}
-    parameters = {**times, "tidegate_batch": "merge"}  # to the Python backend each request is a unit of its own
+    parameters = {**times, "tidegate_scheduling": "batched"}  # to the Python backend each request is a unit of its own
     for key, value in parameters.items():
         config.parameters[key].string_value = str(value)
     if queue_delay_ms is not None:

@@ -14,7 +14,7 @@ CALLERS = 16
 
 def run(rig: Rig) -> Result:
     """Many callers at a time, each with rows of its own."""
-    proxy = rig.tidegate(rig.triton(Model(MODEL, NORMALISED, batch="")))
+    proxy = rig.tidegate(rig.triton(Model(MODEL, NORMALISED, scheduling="")))
     clients = [rig.client(proxy.grpc) for _ in range(4)]
     draw = np.random.default_rng(1)
     requests = 1000 if rig.quick else 10_000

@@ -16,7 +16,7 @@ SPARE_S = 1.5
 
 def run(rig: Rig) -> Result:
     """Calls of a minute are under way, of a model that is scheduled and one that passes through."""
-    triton = rig.triton(Model("scheduled"), Model("passed", batch="pass"))
+    triton = rig.triton(Model("scheduled"), Model("passed", scheduling="bypass"))
     proxy = rig.tidegate(triton, drain_s=DRAIN_S)
     client = rig.client(proxy.grpc)
     http_ends: Counter[str] = Counter()

@@ -16,7 +16,7 @@ CHUNKS = 1_500_000
 
 def run(rig: Rig) -> Result:
     """Streams that want failures as a status, shapes that wrap around, nested JSON, bodies in chunks of a byte."""
-    triton = rig.triton(Model("told"), Model("passed", batch="pass"))
+    triton = rig.triton(Model("told"), Model("passed", scheduling="bypass"))
     proxy = rig.tidegate(triton)
     ended_by = []
 

@@ -16,7 +16,7 @@ ROWS = [[0.0, 0.0]]
 
 def run(rig: Rig) -> Result:
     """Over gRPC and HTTP, of a model that is scheduled and of one that passes through."""
-    triton = rig.triton(Model("scheduled"), Model("passed", batch="pass"))
+    triton = rig.triton(Model("scheduled"), Model("passed", scheduling="bypass"))
     proxy = rig.tidegate(triton)
     client = rig.client(proxy.grpc)
 

@@ -66,15 +66,15 @@ class Model:
     source: str = TOLD
     rows: int = 8
     """`max_batch_size`."""
-    batch: str = "merge"
-    """Its `tidegate_batch`; none where it is empty."""
+    scheduling: str = "batched"
+    """Its `tidegate_scheduling`; none where it is empty."""
     slo_ms: float | None = None
 
     def write(self, repository: Path) -> None:
         """Write it there."""
         config = CONFIG.format(rows=self.rows)
-        if self.batch:
-            config += PARAMETER.format("tidegate_batch", self.batch)
+        if self.scheduling:
+            config += PARAMETER.format("tidegate_scheduling", self.scheduling)
         if self.slo_ms:
             config += PARAMETER.format("slo_ms", self.slo_ms)
         version = repository / self.name / "1"

@@ -42,15 +42,18 @@ def test_a_model_takes_the_true_time_and_has_an_instance_for_each_worker(tmp_pat
     config = config_of(tmp_path, scenario(simulation=simulation), None)
     parameters = {key: value.string_value for key, value in config.parameters.items()}
     assert json.loads(parameters.pop("table_ms")) == {str(rows): 2 * rows + 4 for rows in range(1, 9)}
-    assert parameters.pop("tidegate_batch") == "merge"
+    assert parameters.pop("tidegate_scheduling") == "batched"
     assert parameters == {"slo_ms": "30.0", "jitter": "0.1", "jitter_kind": "gamma", "seed": "1"}
     assert (config.max_batch_size, config.instance_group[0].count) == (8, 3)
     assert not config.HasField("dynamic_batching")
 
 
 def test_a_model_of_which_nothing_merges_says_so_to_either(tmp_path: Path) -> None:
-    model = {"name": "m", "slo_ms": 30, "profile": POINTS, "batch": "alone"}
-    assert config_of(tmp_path, scenario(models=[model]), None).parameters["tidegate_batch"].string_value == "alone"
+    model = {"name": "m", "slo_ms": 30, "profile": POINTS, "scheduling": "unbatched"}
+    assert (
+        config_of(tmp_path, scenario(models=[model]), None).parameters["tidegate_scheduling"].string_value
+        == "unbatched"
+    )
     assert not config_of(tmp_path / "own", scenario(models=[model]), {}).HasField("dynamic_batching")
 
 

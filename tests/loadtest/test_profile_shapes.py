@@ -40,7 +40,7 @@ input { name: "MASK:0" data_type: TYPE_UINT8 dims: [ -1 ] }
 input { name: "FIXED" data_type: TYPE_FP32 dims: [ 3 ] }
 output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }
 instance_group { count: 1 kind: KIND_CPU }
-parameters { key: "tidegate_batch" value: { string_value: "merge" } }
+parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }
 """
 NARROW, WIDE = "MASK:0:10;PIXELS:2,10", "MASK:0:60;PIXELS:2,60"
 

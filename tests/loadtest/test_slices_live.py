@@ -51,7 +51,7 @@ SCENARIO = Scenario.model_validate(
         "models": [
             {
                 "name": "m",
-                "batch": "alone",
+                "scheduling": "unbatched",
                 "rows": {"distribution": "table", "values": [1, 2, 3, 8], "weights": [4, 3, 2, 3]},
             }
         ],

@@ -67,7 +67,7 @@ def test_the_embedded_flavour(doubler: Path, repository: Path) -> None:
         output { name: "y" data_type: TYPE_FP32 dims: 4 }
         instance_group { count: 3 kind: KIND_CPU }
         parameters { key: "slo_ms" value { string_value: "70" } }
-        parameters { key: "tidegate_batch" value { string_value: "merge" } }
+        parameters { key: "tidegate_scheduling" value { string_value: "batched" } }
         """,
         model_config_pb2.ModelConfig(),
     )
@@ -84,7 +84,7 @@ def test_the_triton_flavour(doubler: Path, repository: Path) -> None:
     generate_model(doubler, repository, flavour=Flavour.TRITON)
     config = read_config(repository / "model")
     assert (config.platform, config.backend) == ("onnxruntime_onnx", "")
-    assert config.parameters["tidegate_batch"].string_value == "merge"
+    assert config.parameters["tidegate_scheduling"].string_value == "batched"
     assert [(group.count, group.kind) for group in config.instance_group] == [(1, 0)]
     assert everything_in(repository / "model").keys() == {"config.pbtxt", "1/model.onnx"}
 
@@ -98,7 +98,7 @@ def test_the_file_says_why_it_has_no_dynamic_batching(doubler: Path, repository:
 
 def test_without_an_slo_there_is_no_parameter(doubler: Path, repository: Path) -> None:
     generate_model(doubler, repository)
-    assert set(read_config(repository / "model").parameters) == {"tidegate_batch"}
+    assert set(read_config(repository / "model").parameters) == {"tidegate_scheduling"}
 
 
 def test_a_model_that_is_not_batched_consents_to_nothing(doubler: Path, repository: Path) -> None:

@@ -102,7 +102,7 @@ def scenario_of(
             "warmup_s": 0.1 * duration_s,
             "duration_s": duration_s,
             "layout": layout,
-            "models": [{"name": MODEL, "batch": "merge" if merging else "alone", "rows": rows}],
+            "models": [{"name": MODEL, "scheduling": "batched" if merging else "unbatched", "rows": rows}],
             "arrivals": {"rate_rps": rate_rps},
             "simulation": {"learn": False},
         }

@@ -189,7 +189,7 @@ def write_emulated_model(
         warmup.inputs[name].data_type = model_config_pb2.TYPE_FP32
         warmup.inputs[name].dims.extend(size)
         warmup.inputs[name].zero_data = True
-    if batching is not None and model.batch == "merge":
+    if batching is not None and model.scheduling == "batched":
         config.dynamic_batching.SetInParent()
         own = options_of_model(batching, model.name)
         ParseDict(dynamic_batching_of(own, model.max_rows), config.dynamic_batching)
@@ -221,7 +221,7 @@ def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
 def _parameters(scenario: Scenario, model: ModelSpec, pools: Sequence[WorkerSpec], seed: int) -> dict[str, str]:
     true = true_times(scenario)
     times = true[model.name, pools[0].kind]
-    parameters: dict[str, str] = {"tidegate_batch": model.batch}
+    parameters: dict[str, str] = {"tidegate_scheduling": model.scheduling}
     if len(pools) > 1:
         parameters["groups_ms"] = json.dumps({pool.kind: table_ms(true[model.name, pool.kind]) for pool in pools})
     elif model.shapes:

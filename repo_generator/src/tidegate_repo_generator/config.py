@@ -13,8 +13,8 @@ from tidegate_repo_generator.tensorrt.accelerator import accelerate
 
 _HEADER: Final = "# Written by `tidegate generate` from {source!r}.\n"
 _MERGED: Final = """\
-# There is no dynamic_batching on purpose: Tidegate forms the batches (tidegate_batch says that it may), and Triton runs
-# each as it comes.
+# There is no dynamic_batching on purpose: Tidegate forms the batches (tidegate_scheduling says that it may), and Triton
+# runs each as it comes.
 """
 
 
@@ -62,7 +62,7 @@ def model_config(
         group.kind = model_config_pb2.ModelInstanceGroup.KIND_GPU
         group.gpus.extend(gpus)
     if max_batch_size > 0:
-        config.parameters["tidegate_batch"].string_value = "merge"
+        config.parameters["tidegate_scheduling"].string_value = "batched"
     if limits:
         config.parameters["tidegate_input_limits"].string_value = json.dumps(dict(limits))
     if slo_ms is not None:

@@ -24,7 +24,7 @@ SCENARIO = Scenario.model_validate(
         "models": [
             {"name": "quick", "slo_ms": 20, "profile": PROFILE},
             {"name": "slow", "slo_ms": 100, "profile": PROFILE, "share": 3},
-            {"name": "alone", "slo_ms": 50, "profile": PROFILE, "batch": "alone"},
+            {"name": "alone", "slo_ms": 50, "profile": PROFILE, "scheduling": "unbatched"},
             {"name": "small", "profile": PROFILE | {"max_batch": 4}},
         ],
         "arrivals": {"rate_rps": 10},

@@ -85,12 +85,12 @@ def check(row: Row) -> None:
 def test_a_model_of_which_nothing_merges(make_scenario: MakeScenario, policy: str) -> None:
     model = {"name": "m", "slo_ms": 500, "profile": {"alpha_ms": 2, "beta_ms": 4, "max_batch": 8}, "rows": 2}
     runs = {}
-    for batch in ("merge", "alone"):
-        scenario = make_scenario(models=[{**model, "batch": batch}], arrivals={"rate_rps": 100})
-        runs[batch] = simulate(Run(scenario, PolicyChoice(name=policy), 1)).rows[0]
-    assert set(runs["alone"].batch_rows) == {"2"}
-    assert max(map(int, runs["merge"].batch_rows)) > 2
-    assert runs["alone"].accepted == runs["merge"].accepted
+    for scheduling in ("batched", "unbatched"):
+        scenario = make_scenario(models=[{**model, "scheduling": scheduling}], arrivals={"rate_rps": 100})
+        runs[scheduling] = simulate(Run(scenario, PolicyChoice(name=policy), 1)).rows[0]
+    assert set(runs["unbatched"].batch_rows) == {"2"}
+    assert max(map(int, runs["batched"].batch_rows)) > 2
+    assert runs["unbatched"].accepted == runs["batched"].accepted
 
 
 def test_only_the_window_counts_but_all_of_it(make_scenario: MakeScenario) -> None:

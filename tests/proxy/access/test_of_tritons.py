@@ -242,7 +242,7 @@ def test_inferences_of_a_triton_without_its_key_are_not_scheduled(
     assert over_http(proxy, "POST", "/v2/models/echo/infer", BODIES["echo"]) == 200
     assert scheduled(proxy) == 0
     (consent,) = proxy.in_loop(lambda: [proxy.serving.catalog.consents["echo"]])
-    assert consent.batch == "pass"
+    assert consent.scheduling == "bypass"
     assert "restricts inference over gRPC; a header in tritons.N.headers has it scheduled" in consent.why
 
 

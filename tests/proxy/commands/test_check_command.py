@@ -191,21 +191,23 @@ def test_online_a_profile_that_fits_no_request_is_a_warning(tmp_path: Path, trit
 def test_online_the_tritons_say_what_they_serve(tmp_path: Path, triton: EmbeddedTriton) -> None:
     addresses = {"grpc": triton.grpc_address, "http": triton.http_address, "metrics": triton.metrics_address}
     path = _write(
-        tmp_path, tritons=[addresses], models={"echo": {"slo_ms": 5, "batch": "alone"}, "repeater": {"batch": "merge"}}
+        tmp_path,
+        tritons=[addresses],
+        models={"echo": {"slo_ms": 5, "scheduling": "unbatched"}, "repeater": {"scheduling": "batched"}},
     )
     document = _json(path, "--online")
     assert document["ok"], document["errors"]
     (report,) = document["tritons"]
-    said = {name: model["batch"] for name, model in report["models"].items()}
-    assert said.items() >= {"echo": "alone", "mixer": "merge", "flat": "pass", "counter": "pass"}.items()
+    said = {name: model["scheduling"] for name, model in report["models"].items()}
+    assert said.items() >= {"echo": "unbatched", "mixer": "batched", "flat": "bypass", "counter": "bypass"}.items()
     assert report["models"]["echo"]["why"] == "the configuration says so"
     warned = {warning["where"]: warning["what"] for warning in document["warnings"]}
-    assert "cannot be scheduled (batch: merge): decoupled" in warned["models.repeater"]
+    assert "cannot be scheduled (scheduling: batched): decoupled" in warned["models.repeater"]
     status, out, _ = _run(path, "--online")
     assert status == 0
-    assert "alone: echo (the configuration says so)" in out
-    assert "merged: gated, mixer, patient, picky, watchful (tidegate_batch of its config says so)" in out
-    assert "passed through: flat (max_batch_size is 0: the model has no batch dimension)" in out
+    assert "unbatched: echo (the configuration says so)" in out
+    assert "batched: gated, mixer, patient, picky, watchful (tidegate_scheduling of its config says so)" in out
+    assert "bypassed: flat (max_batch_size is 0: the model has no batch dimension)" in out
 
 
 def test_online_all_that_cannot_be_reached_is_named(tmp_path: Path, triton: EmbeddedTriton) -> None:

@@ -49,9 +49,9 @@ def test_every_model_has_a_line_however_long(triton: EmbeddedTriton, tmp_path: P
     status, out = _run(_write(tmp_path, triton, models={"echo": {"slo_ms": 500, "late": "serve"}}))
     lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     assert status == 0
-    assert lines["echo"].split()[1:6] == ["merged", "4", "500", "ms", "answered"]
-    assert lines["echo"].endswith("tidegate_batch of its config says so")
-    assert lines["flat"].split()[1:3] == ["passed", "on"]
+    assert lines["echo"].split()[1:6] == ["batched", "4", "500", "ms", "answered"]
+    assert lines["echo"].endswith("tidegate_scheduling of its config says so")
+    assert lines["flat"].split()[1] == "bypassed"
     assert lines["chain"].endswith("ensemble: its steps are scheduled by Triton")
     assert "sequence_batching: requests of one sequence belong to one instance, in order" in lines["counter"]
     assert all(line == line.rstrip() for line in out.splitlines())

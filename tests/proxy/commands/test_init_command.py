@@ -46,9 +46,9 @@ def test_what_it_writes_is_right_and_says_something_of_every_model(triton: Embed
     assert set(yaml.safe_load(text)) == {"version", "tritons"}, "all else is the default, as comments"
     lines = {line.split()[1]: line for line in text.splitlines() if line.startswith("#   ")}
     assert lines["echo:"].split("#")[1].split() == ["echo:", "{slo_ms:", "100}"]
-    assert lines["echo:"].endswith("merged up to 4 rows: tidegate_batch of its config says so")
+    assert lines["echo:"].endswith("batched up to 4 rows: tidegate_scheduling of its config says so")
     assert lines["patient:"].endswith("; SLO of 600000 ms in its config.pbtxt")
-    assert lines["chain:"].endswith("passed straight to a Triton: ensemble: its steps are scheduled by Triton")
+    assert lines["chain:"].endswith("bypassed to a Triton: ensemble: its steps are scheduled by Triton")
     status, out = _run("check", path, "--online")
     assert status == 0, out
 
@@ -214,22 +214,24 @@ def test_models_of_a_repository_that_mix_rows_run_alone(
         onnx.save(model, tmp_path / "whole.onnx")
         generate_model(tmp_path / "whole.onnx", tmp_path / "models", name=name, max_batch=0)
         config = (tmp_path / "models" / name / "config.pbtxt").read_text().replace("dims: [-1, 4]", "dims: [4]")
-        consent = 'max_batch_size: 4\nparameters { key: "tidegate_batch" value { string_value: "merge" } }\n'
+        consent = 'max_batch_size: 4\nparameters { key: "tidegate_scheduling" value { string_value: "batched" } }\n'
         (tmp_path / "models" / name / "config.pbtxt").write_text(config + consent)
     triton = start_triton([tmp_path / "models"])
     asked = ["--triton", _flag(triton), "--repository", tmp_path / "models"]
     path = tmp_path / "new.yaml"
     status, out = _run("init", *asked, "-o", path)
     assert status == 0, out
-    alone = {name: each.batch for name, each in read_config(path).models.items()}
-    assert alone == {"blind": "alone", "steps": "alone"}
+    alone = {name: each.scheduling for name, each in read_config(path).models.items()}
+    assert alone == {"blind": "unbatched", "steps": "unbatched"}
     assert "merged, its requests change each other's answers: node 'y' (Softmax) mixes rows" in path.read_text()
     assert "merged, its requests may change each other's answers: output 'y' was the same for all" in path.read_text()
     status, out = _run("doctor", *asked)
     assert status == 1
-    assert "models.steps.batch: its requests are merged, and change each other's answers: node 'y' (Softmax)" in out
-    assert "models.blind.batch: its requests are merged, and it is not shown that its rows are independent" in out
-    assert "models.rows.batch" not in out
+    assert (
+        "models.steps.scheduling: its requests are merged, and change each other's answers: node 'y' (Softmax)" in out
+    )
+    assert "models.blind.scheduling: its requests are merged, and it is not shown that its rows are independent" in out
+    assert "models.rows.scheduling" not in out
     status, out = _run("doctor", path, "--repository", tmp_path / "models")
     assert status == 0, out
     assert _run("doctor", *asked[:2], "--repository", tmp_path / "absent")[0] == 2

@@ -67,7 +67,7 @@ def test_the_configuration_may_name_a_model_that_is_broken(
     serve_here: Make,
     infers: Callable[[Any], bool],
 ) -> None:
-    assert infers(serve_here([broken], wait_s=0.1, models={"bad": {"slo_ms": 30, "batch": "merge"}}))
+    assert infers(serve_here([broken], wait_s=0.1, models={"bad": {"slo_ms": 30, "scheduling": "batched"}}))
 
 
 def test_a_model_that_is_being_loaded_is_waited_for_no_longer_than_wait_s(

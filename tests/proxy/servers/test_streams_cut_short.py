@@ -19,7 +19,10 @@ Make = Callable[..., Any]
 Asked = Iterator[Any]
 OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
 STRICT = (("triton_grpc_error", "true"),)
-PASSES: dict[str, dict[str, Any]] = {"shadow": {"shadow": True}, "consent": {"models": {"echo": {"batch": "pass"}}}}
+PASSES: dict[str, dict[str, Any]] = {
+    "shadow": {"shadow": True},
+    "consent": {"models": {"echo": {"scheduling": "bypass"}}},
+}
 """What lets the model's requests pass, whose answers leave in the order of the requests or as they come."""
 
 

@@ -21,7 +21,7 @@ max_batch_size: 8
 input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }
 instance_group { count: 1 kind: KIND_CPU }
-parameters { key: "tidegate_batch" value: { string_value: "merge" } }
+parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }
 parameters { key: "does" value: { string_value: "%s" } }
 """
 MODEL = """
@@ -77,7 +77,7 @@ def _verified(proxy: ProxyHere, model: str) -> dict[str, int]:
 
 
 def _mode(proxy: ProxyHere, model: str) -> str:
-    return proxy.serving.catalog.consents[model].batch
+    return proxy.serving.catalog.consents[model].scheduling
 
 
 def _ask(connect: Make, infer_all: Make, tensors: Make, proxy: ProxyHere, model: str) -> None:
@@ -95,9 +95,9 @@ def test_a_model_that_mixes_rows_is_batched_no_more(
     eventually: Make,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert _mode(proxy, "centre") == "merge"
+    assert _mode(proxy, "centre") == "batched"
     _ask(connect, infer_all, tensors, proxy, "centre")
-    eventually(lambda: _mode(proxy, "centre") == "alone", "batching of the model to end")
+    eventually(lambda: _mode(proxy, "centre") == "unbatched", "batching of the model to end")
     assert "output 'Y': 32 of 32 elements" in proxy.serving.catalog.consents["centre"].why
     assert "batching of centre ended" in caplog.text
     assert _verified(proxy, "centre") == {"different": 1}
@@ -105,19 +105,19 @@ def test_a_model_that_mixes_rows_is_batched_no_more(
         connect(proxy), "centre", [{"inputs": tensors({"X": np.full((1, 2), n, np.float32)})} for n in range(9)]
     )
     assert [answer.as_numpy("Y").tolist() for answer in answers] == [[[0.0, 0.0]]] * 9
-    assert _mode(proxy, "double") == "merge"
+    assert _mode(proxy, "double") == "batched"
 
 
 def test_it_is_batched_again_when_another_configuration_is_loaded(
     proxy: ProxyHere, models: EmbeddedTriton, connect: Make, infer_all: Make, tensors: Make, eventually: Make
 ) -> None:
     _ask(connect, infer_all, tensors, proxy, "centre")
-    eventually(lambda: _mode(proxy, "centre") == "alone", "batching of the model to end")
+    eventually(lambda: _mode(proxy, "centre") == "unbatched", "batching of the model to end")
     client = connect(proxy)
     config = client.get_model_config("centre", as_json=True)["config"]
     config["parameters"]["does"] = {"string_value": "double"}
     client.load_model("centre", config=json.dumps(config))
-    eventually(lambda: _mode(proxy, "centre") == "merge", "batching of the mended model")
+    eventually(lambda: _mode(proxy, "centre") == "batched", "batching of the mended model")
     connect(models).load_model("centre")
 
 
@@ -126,7 +126,7 @@ def test_a_model_with_independent_rows_goes_on_being_batched(
 ) -> None:
     _ask(connect, infer_all, tensors, proxy, "double")
     eventually(lambda: _verified(proxy, "double").get("same"), "a verification")
-    assert _mode(proxy, "double") == "merge"
+    assert _mode(proxy, "double") == "batched"
 
 
 def test_a_model_that_is_not_deterministic_is_no_evidence(
@@ -136,7 +136,7 @@ def test_a_model_that_is_not_deterministic_is_no_evidence(
     eventually(lambda: _verified(proxy, "count"), "a verification")
     _ask(connect, infer_all, tensors, proxy, "count")
     assert _verified(proxy, "count") == {"nondeterministic": 1}
-    assert _mode(proxy, "count") == "merge"
+    assert _mode(proxy, "count") == "batched"
 
 
 def _answer(datatype: str, array: "np.ndarray[Any, Any]") -> bytes:

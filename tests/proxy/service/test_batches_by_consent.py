@@ -121,11 +121,11 @@ def serve_policy(serve_here: Make, triton: EmbeddedTriton, policy: str, **option
 @pytest.mark.parametrize(
     ("model", "said", "batch"),
     [
-        ("unbatched", {}, "alone"),
-        ("unbatched", {"slo_ms": 60_000}, "alone"),
-        ("batched", {}, "pass"),
-        ("batched", {"slo_ms": 60_000}, "alone"),
-        ("batched", {"batch": "alone"}, "alone"),
+        ("unbatched", {}, "unbatched"),
+        ("unbatched", {"slo_ms": 60_000}, "unbatched"),
+        ("batched", {}, "bypass"),
+        ("batched", {"slo_ms": 60_000}, "unbatched"),
+        ("batched", {"scheduling": "unbatched"}, "unbatched"),
     ],
     ids=["unbatched", "unbatched-slo", "batched", "batched-slo", "batched-alone"],
 )
@@ -139,16 +139,16 @@ def test_no_answer_is_wrong(
     eventually: Make,
 ) -> None:
     proxy = serve_policy(serve_here, normalising, policy, models={model: said})
-    assert proxy.catalog.consents[model].batch == batch
+    assert proxy.catalog.consents[model].scheduling == batch
     assert judge(proxy, model) == {"right": CLIENTS * EACH}
-    scheduled = 0 if batch == "pass" else CLIENTS * EACH
+    scheduled = 0 if batch == "bypass" else CLIENTS * EACH
     eventually(lambda: proxy.engine.tally.answered >= scheduled, "all answers to be counted")
     assert proxy.engine.tally.answered == scheduled
 
 
 @pytest.mark.parametrize("model", ["unbatched", "batched"])
 def test_what_the_operator_has_merged_is_merged(model: str, normalising: EmbeddedTriton, serve_here: Make) -> None:
-    proxy = serve_policy(serve_here, normalising, "fifs", models={model: {"batch": "merge"}})
+    proxy = serve_policy(serve_here, normalising, "fifs", models={model: {"scheduling": "batched"}})
     assert judge(proxy, model)["wrong"] > CLIENTS  # which is why it takes a word
 
 
@@ -160,7 +160,7 @@ def test_what_happens_to_every_model_is_told(
         [],
         tritons=[normalising.grpc_address],
         listen={"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"},
-        models={"batched": {"batch": "merge", "slo_ms": 50}},
+        models={"batched": {"scheduling": "batched", "slo_ms": 50}},
     )
     proxy = here.serving
 
@@ -169,30 +169,30 @@ def test_what_happens_to_every_model_is_told(
             return {model["name"]: model for model in json.load(answer)}
 
     models = page()
-    assert {name: model["batch"] for name, model in models.items()} == {
-        "batched": "merge",
-        "delayed": "pass",
-        "unbatched": "alone",
+    assert {name: model["scheduling"] for name, model in models.items()} == {
+        "batched": "batched",
+        "delayed": "bypass",
+        "unbatched": "unbatched",
     }
     assert (models["batched"]["max_rows"], models["batched"]["merged_rows"], models["batched"]["slo_ms"]) == (8, 8, 50)
     assert (models["unbatched"]["max_rows"], models["unbatched"]["merged_rows"]) == (8, 1)
     assert "max_queue_delay_microseconds: 200000" in models["delayed"]["why"]
-    assert "merged: batched (the configuration says so)" in caplog.messages
-    assert any(line.startswith("alone: unbatched (no dynamic_batching") for line in caplog.messages)
-    assert any(line.startswith("passed through: delayed (max_queue_delay") for line in caplog.messages)
+    assert "batched: batched (the configuration says so)" in caplog.messages
+    assert any(line.startswith("unbatched: unbatched (no dynamic_batching") for line in caplog.messages)
+    assert any(line.startswith("bypassed: delayed (max_queue_delay") for line in caplog.messages)
     caplog.clear()
-    changed = proxy.config.model_copy(update={"models": {"batched": ModelConfig(batch="alone")}})
+    changed = proxy.config.model_copy(update={"models": {"batched": ModelConfig(scheduling="unbatched")}})
     asyncio.run_coroutine_threadsafe(proxy.reconfigure(changed), here.loop).result(60)
-    assert page()["batched"]["batch"] == "alone"
-    assert [line for line in caplog.messages if line.startswith(("alone", "merged", "passed"))] == [
-        "alone: batched (the configuration says so)"
+    assert page()["batched"]["scheduling"] == "unbatched"
+    assert [line for line in caplog.messages if line.startswith(("unbatched", "batched", "bypassed"))] == [
+        "unbatched: batched (the configuration says so)"
     ]
 
 
 def test_a_model_is_loaded_without_its_delay_where_that_is_wanted(
     normalising: EmbeddedTriton, serve_here: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    merged = {"batch": "merge"}
+    merged = {"scheduling": "batched"}
     proxy = serve_policy(serve_here, normalising, "fifs", models={"delayed": merged})
     assert "drop `max_queue_delay_microseconds: 200000` from" in proxy.catalog.consents["delayed"].warning
     assert "delayed/config.pbtxt" in caplog.text
@@ -213,7 +213,7 @@ def test_a_triton_that_loads_nothing_keeps_the_delay_and_is_told_of(
     add_model: Make, start_triton: Make, serve_here: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_model(tmp_path, "delayed", "max_batch_size: 4 " + DELAYED)
-    said = {"delayed": {"batch": "merge", "load_without_delay": True}}
+    said = {"delayed": {"scheduling": "batched", "load_without_delay": True}}
     proxy = serve_here([start_triton([tmp_path])], models=said).serving
     assert proxy.catalog.consents["delayed"].warning
     assert "does not load 'delayed': explicit model load / unload is not allowed" in caplog.text

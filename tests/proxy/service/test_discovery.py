@@ -18,7 +18,7 @@ def _instances(config: model_config_pb2.ModelConfig) -> None:
 
 
 def _consent(config: model_config_pb2.ModelConfig) -> None:
-    config.parameters["tidegate_batch"].string_value = "alone"
+    config.parameters["tidegate_scheduling"].string_value = "unbatched"
 
 
 def _decoupled(config: model_config_pb2.ModelConfig) -> None:
@@ -39,8 +39,8 @@ def _tensor(config: model_config_pb2.ModelConfig) -> None:
 
 CHANGES: dict[Change, Callable[[Any], object]] = {
     _instances: lambda catalog: len(catalog.workers) == 4,
-    _consent: lambda catalog: catalog.consents["echo"].batch == "alone",
-    _decoupled: lambda catalog: catalog.consents["echo"].batch == "pass" and "echo" not in catalog.models,
+    _consent: lambda catalog: catalog.consents["echo"].scheduling == "unbatched",
+    _decoupled: lambda catalog: catalog.consents["echo"].batch == "bypass" and "echo" not in catalog.models,
     _rows: lambda catalog: catalog.models["echo"].max_rows == 2,
     _slo: lambda catalog: catalog.models["echo"].slo_ns == 30_000_000,
     _tensor: lambda catalog: "Z" in catalog.signatures["echo"].inputs,

@@ -51,7 +51,7 @@ def message(model: str, *names: str) -> service_pb2.ModelInferRequest:
 def triton(start_triton: Make, tmp_path: Path) -> EmbeddedTriton:
     for model, parameter in {
         "alone": "",
-        "merged": 'parameters { key: "tidegate_batch" value: { string_value: "merge" } }',
+        "merged": 'parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }',
     }.items():
         (tmp_path / model / "1").mkdir(parents=True)
         (tmp_path / model / "1" / "model.py").write_text(SUM)

@@ -34,7 +34,7 @@ output { name: "HALF" data_type: TYPE_FP32 dims: [ -1, 2 ] }
 output { name: "SEEN" data_type: TYPE_INT32 dims: [ 2 ] }
 output { name: "WORD" data_type: TYPE_STRING dims: [ 1 ] }
 instance_group { count: 1 kind: KIND_CPU }
-parameters { key: "tidegate_batch" value: { string_value: "merge" } }
+parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }
 """
 # Every second column, times two; how many rows it ran with, and how wide; a word about the first column.
 SOURCE = """
@@ -348,7 +348,7 @@ def test_what_is_said_wrongly_of_an_output_is_told_and_harms_nobody_else(
 def test_where_nothing_is_merged_it_is_refused(
     triton: EmbeddedTriton, serve_here: Make, model: str, words: str
 ) -> None:
-    said = {model: {"batch": "merge", "merge": {"pad": [8]}}}
+    said = {model: {"scheduling": "batched", "merge": {"pad": [8]}}}
     with pytest.raises(
         BackendError, match=rf"models.{model}.merge.pad: its requests share no batches \({words}.*leave it"
     ):

@@ -101,7 +101,7 @@ def test_what_passes_straight_through(config: str, reason: str) -> None:
     catalog = _discover(triton)
     assert not catalog.models
     assert not catalog.workers
-    assert (catalog.consents["m"].batch, catalog.consents["m"].warning) == ("pass", "")
+    assert (catalog.consents["m"].scheduling, catalog.consents["m"].warning) == ("bypass", "")
     assert reason in catalog.consents["m"].why
     assert catalog.hosts["m"] == [cast("Backend", triton)]
 
@@ -110,7 +110,7 @@ def test_a_word_for_a_model_that_no_triton_has() -> None:
     with pytest.raises(
         BackendError, match="batch or merge is given for nope, which no Triton has; these models are: m"
     ):
-        _told(_Triton("a:1", m="max_batch_size: 4"), nope=ModelConfig(batch="pass"))
+        _told(_Triton("a:1", m="max_batch_size: 4"), nope=ModelConfig(scheduling="bypass"))
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -120,7 +120,7 @@ def test_what_every_triton_consents_to_is_done(first: int) -> None:
     assert _discover(tritons[0]).models["m"].merges
     catalog = _discover(tritons[first], tritons[1 - first])
     assert not catalog.models["m"].merges
-    assert catalog.consents["m"].batch == "alone"
+    assert catalog.consents["m"].scheduling == "unbatched"
 
 
 def test_a_worker_is_a_lane_of_a_triton() -> None:
@@ -190,7 +190,7 @@ def test_of_two_tritons_the_newer_form_leads_and_goes_on_to() -> None:
     old.change_to(new)
     for _ in range(2):
         before = _again(before, old, other)
-        assert before.consents["m"].batch == "pass"
+        assert before.consents["m"].scheduling == "bypass"
         assert not before.workers
     other.change_to(new)
     assert not _again(before, old, other).disagreements
@@ -252,7 +252,7 @@ def test_shadow_mode_compares_with_each_model_as_most_tritons_batch_it() -> None
     wide = f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 2500 {queue} }}"
     plain = "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 4 ] }"
     tritons = _Triton("a", a=wide, b=plain), _Triton("b", a=plain, b=plain), _Triton("c", a=wide)
-    catalog = _told(*tritons, a=ModelConfig(batch="merge"), b=ModelConfig(batch="merge"))
+    catalog = _told(*tritons, a=ModelConfig(scheduling="batched"), b=ModelConfig(scheduling="batched"))
     options = TritonOptions.model_validate(own_batching(catalog))
     a, b = options.of("a"), options.of("b")
     assert (a.preferred_batch_size, a.max_queue_delay_ms, a.default_timeout_ms) == ((), 2.5, 9)

@@ -118,19 +118,23 @@ def test_what_does_not_fit_the_model(text: str, said: Any, words: str) -> None: 
     [
         (
             "max_batch_size: 8 sequence_batching { }",
-            "merge",
+            "batched",
             "sequence_batching: requests of one sequence.*: leave it out",
         ),
-        (BATCHED + "model_transaction_policy { decoupled: true }", "merge", "decoupled: .*: leave it out"),
+        (BATCHED + "model_transaction_policy { decoupled: true }", "batched", "decoupled: .*: leave it out"),
         (
             'platform: "ensemble" max_batch_size: 8 ensemble_scheduling { }',
-            "merge",
+            "batched",
             "ensemble: its steps.*: leave it out",
         ),
         ("max_batch_size: 0", None, "max_batch_size is 0: .*: leave it out"),
-        ('backend: "python" max_batch_size: 8', None, "no dynamic_batching.*: say `batch: merge` if its rows may meet"),
-        (BATCHED, "alone", "the configuration says so.*: say `batch: merge`"),
-        (BATCHED, "pass", "the configuration says so.*: say `batch: merge`"),
+        (
+            'backend: "python" max_batch_size: 8',
+            None,
+            "no dynamic_batching.*: say `scheduling: batched` if its rows may meet",
+        ),
+        (BATCHED, "unbatched", "the configuration says so.*: say `scheduling: batched`"),
+        (BATCHED, "bypass", "the configuration says so.*: say `scheduling: batched`"),
     ],
 )
 def test_what_is_not_merged_is_not_padded(text: str, batch: str | None, words: str) -> None:

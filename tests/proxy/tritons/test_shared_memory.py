@@ -24,7 +24,7 @@ input { name: "A" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "MORE" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] }
 output { name: "LONG" data_type: TYPE_FP32 dims: [ -1 ] }
-parameters { key: "tidegate_batch" value: { string_value: "merge" } }
+parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }
 """
 SOURCE = """
 import numpy as np

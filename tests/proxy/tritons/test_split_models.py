@@ -31,7 +31,7 @@ max_batch_size: 4
 input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "HALF" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "SIGN" data_type: TYPE_STRING dims: [ 1 ] }
-parameters { key: "tidegate_batch" value: { string_value: "merge" } }
+parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }
 """
 TAIL = """
 backend: "python"
@@ -40,7 +40,7 @@ input { name: "HALF" data_type: TYPE_FP32 dims: [ -1 ] }
 input { name: "SIGN" data_type: TYPE_STRING dims: [ 1 ] }
 output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "SAID" data_type: TYPE_STRING dims: [ 1 ] }
-parameters { key: "tidegate_batch" value: { string_value: "merge" } }
+parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }
 """
 HEAD_MODEL = """
 import numpy as np
@@ -180,7 +180,12 @@ def test_the_doctor_sees_one_model_and_holds_its_slo_against_the_layout(
         path = write_config(tmp_path, tritons, LAYOUT, models={"m": {"slo_ms": slo_ms}})
         said[slo_ms] = json.loads(CliRunner().invoke(app, [str(path), "--json"]).stdout)
     (model,) = said[500]["models"]
-    assert (model["name"], model["batch"], model["workers"], model["kinds"]) == ("m", "merge", 3, ["fast", "slow"])
+    assert (model["name"], model["scheduling"], model["workers"], model["kinds"]) == (
+        "m",
+        "batched",
+        3,
+        ["fast", "slow"],
+    )
     assert [row["expected_ms"] for row in model["one_row"]] == [3.0]
     assert said[500]["findings"] == []
     (finding,) = said[2.5]["findings"]

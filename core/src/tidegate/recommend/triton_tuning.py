@@ -103,7 +103,7 @@ def sections_of(scenario: Scenario, choice: PolicyChoice) -> dict[str, dict[str,
 
 def batched(scenario: Scenario) -> list[str]:
     """The models that Triton has a batcher for."""
-    return [model.name for model in scenario.models if model.batch == "merge"]
+    return [model.name for model in scenario.models if model.scheduling == "batched"]
 
 
 def _sizes_of(scenario: Scenario, name: str, slo_ms: float) -> list[int]:

@@ -64,7 +64,7 @@ def setup_of(scenario: Scenario, seed: int) -> Setup:
 
 def models_as_asked(scenario: Scenario, models: Iterable[Model]) -> tuple[Model, ...]:
     """Models of a layout with what the scenario says of them and the layout does not."""
-    alone = {model.name for model in scenario.models if model.batch == "alone"}
+    alone = {model.name for model in scenario.models if model.scheduling == "unbatched"}
     late = {model.name: model.late for model in scenario.models}
     return tuple(
         replace(model, late=late[model.name], merge_limit=1 if model.name in alone else model.merge_limit)

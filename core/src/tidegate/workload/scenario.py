@@ -61,8 +61,8 @@ class ModelSpec(Section):
     profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every kind of worker")
     profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by kind of worker")
     max_batch: int | None = Field(default=None, ge=1, description="Largest batch in rows; may stand in the profile")
-    batch: Literal["merge", "alone"] = Field(
-        default="merge", description="alone: each of its requests runs by itself, with its own rows"
+    scheduling: Literal["batched", "unbatched"] = Field(
+        default="batched", description="unbatched: each of its requests runs by itself, with its own rows"
     )
     pipelines: list[PipelineSpec] = Field(
         default_factory=list, description="Of a split model, in place of profile(s) and max_batch"

@@ -169,7 +169,7 @@ class MetricsPage:
         models = [
             {
                 "name": name,
-                "batch": consent.batch,
+                "scheduling": consent.scheduling,
                 "why": consent.why,
                 "max_rows": model.max_rows if model else None,
                 "merged_rows": model.merged_rows if model else None,

@@ -13,7 +13,7 @@ from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
 EXAMPLE_SLO_MS: Final = 100
 _PLAIN: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _WORDS_OF_YAML: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
-_WORDS: Final = {"merge": "merged", "alone": "run alone", "pass": "passed straight to a Triton"}
+_WORDS: Final = {"batched": "batched", "unbatched": "run one by one", "bypass": "bypassed to a Triton"}
 
 
 def initial_configuration(
@@ -64,14 +64,14 @@ def _model_lines(facts: Facts) -> Iterator[str]:
     doubts = {
         name: verdict.reason
         for name, verdict in facts.rows.items()
-        if not verdict.batches and facts.services[name].consent.batch == "merge"
+        if not verdict.batches and facts.services[name].consent.scheduling == "batched"
     }
     if doubts:
         yield "models:"
         for name, reason in doubts.items():
             doubt = "" if facts.rows[name].batches is False else "may "
             why = f"merged, its requests {doubt}change each other's answers: {' '.join(reason.split())}"
-            yield f"  {_scalar(name)}: {{batch: alone}}  # {why}"
+            yield f"  {_scalar(name)}: {{scheduling: unbatched}}  # {why}"
     else:
         yield "# models:"
     entries = {name: _entry(service) for name, service in facts.services.items() if name not in doubts}
@@ -88,7 +88,7 @@ def _entry(service: Service) -> str:
 def _fate(service: Service) -> str:
     """What happens to the requests of a model, in a line."""
     model = service.model
-    words = _WORDS[service.consent.batch]
+    words = _WORDS[service.consent.scheduling]
     if model is not None and model.merges:
         words += f" up to {model.merged_rows} rows"
     slo = "" if service.slo_ms is None else f"; SLO of {service.slo_ms:g} ms in its config.pbtxt"

@@ -37,11 +37,12 @@ def serve(
         list[str] | None,
         typer.Option(metavar="MODEL=MS", help="SLO of a model in ms; replaces the one in its config.pbtxt."),
     ] = None,
-    batch: Annotated[
+    scheduling: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="MODEL=WORD",
-            help="A model's requests: merge, alone or pass; replaces `tidegate_batch` of its config.pbtxt.",
+            metavar="MODEL=MODE",
+            help="Scheduling of a model's requests: batched, unbatched or bypass. "
+            "Replaces `tidegate_scheduling` of its config.pbtxt.",
         ),
     ] = None,
     profiles: Annotated[Path | None, typer.Option(help="Profile file written by `tidegate profile`.")] = None,
@@ -134,7 +135,7 @@ def serve(
     flags = {
         "tritons": tritons_of(triton),
         "policy": {"name": policy, "options": pairs(option, "--option") or None},
-        "models": _models(pairs(slo, "--slo"), pairs(batch, "--batch")),
+        "models": _models(pairs(slo, "--slo"), pairs(scheduling, "--scheduling")),
         "profiles": profiles,
         "listen": {"grpc": listen, "http": listen_http, "metrics": listen_metrics},
         "record": record,
@@ -180,7 +181,7 @@ def _observer(text: str) -> dict[str, Any]:
 def _models(slos: dict[str, str], words: dict[str, str]) -> dict[str, dict[str, Any]]:
     models: dict[str, dict[str, Any]] = {name: {"slo_ms": _milliseconds(name, text)} for name, text in slos.items()}
     for name, word in words.items():
-        models.setdefault(name, {})["batch"] = word
+        models.setdefault(name, {})["scheduling"] = word
     return models
 
 

@@ -20,7 +20,7 @@ from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
 from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.configuration.links import LinksConfig
 from tidegate_proxy.configuration.padding import Merging
-from tidegate_proxy.configuration.section import BatchWord, InputFile, Name, OutputFile, Seconds, Section
+from tidegate_proxy.configuration.section import InputFile, Name, OutputFile, SchedulingMode, Seconds, Section
 from tidegate_proxy.configuration.tritons import TritonAddress, check_workers
 
 VERSION: Literal[1] = 1
@@ -98,10 +98,10 @@ class ModelConfig(Section):
     """What Tidegate knows of a model beside its config.pbtxt."""
 
     slo_ms: float | None = Field(default=None, gt=0, lt=1e12, description="Replaces `slo_ms` of its config.pbtxt")
-    batch: BatchWord | None = Field(
+    scheduling: SchedulingMode | None = Field(
         default=None,
-        description="Its requests share batches (merge), run one by one (alone), or are not scheduled at all (pass). "
-        "Replaces `tidegate_batch` of its config.pbtxt; default: merge only what Triton would merge",
+        description="Its requests share batches (batched), run one by one (unbatched), or are not scheduled (bypass). "
+        "Replaces `tidegate_scheduling` of its config.pbtxt; default: batched only where Triton would batch",
     )
     late: LateWord | None = Field(
         default=None,

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-BatchWord = Literal["merge", "alone", "pass"]
+SchedulingMode = Literal["batched", "unbatched", "bypass"]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=100), AfterValidator(str.lower)]
 
 

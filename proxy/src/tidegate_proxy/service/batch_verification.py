@@ -161,7 +161,7 @@ class BatchVerifier:
             await self._end_batching(model, found, discovery)
 
     async def _end_batching(self, model: str, found: "Difference", discovery: Discovery) -> None:
-        why = f"its answers in a batch differ from those alone ({found}); batch: merge must not be given for it"
+        why = f"its answers in a batch differ from those alone ({found}); scheduling: batched must not be given for it"
         log.error("batching of %s ended: %s", model, why)
         loaded = [
             each for models in self._directory.catalog.loaded.values() for each in models if each.config.name == model

@@ -1,4 +1,4 @@
-"""What happens to a model's requests, and why: merged into batches, run alone, or passed straight to its Triton.
+"""Scheduling mode of a model, and why: its requests are batched, run one by one, or bypass the scheduler.
 
 Nothing is merged that Triton would not merge. `dynamic_batching` in config.pbtxt is the consent of a model whose
 backend runs what Triton merges as one batch; the operator may say otherwise in a word (docs/reference/config.md).
@@ -16,15 +16,15 @@ from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import NEVER_NS
 from tidegate_proxy.configuration.config import ModelConfig
-from tidegate_proxy.configuration.section import BatchWord
+from tidegate_proxy.configuration.section import SchedulingMode
 from tidegate_proxy.tritons.backend import Backend, BackendError
 
 log = logging.getLogger(__name__)
 
 
-BATCH_PARAMETER: Final = "tidegate_batch"
+SCHEDULING_PARAMETER: Final = "tidegate_scheduling"
 """The parameter of a config.pbtxt that holds the operator's word. A model may well have a `batch` of its own."""
-WORDS: Final[dict[str, BatchWord]] = {"merge": "merge", "alone": "alone", "pass": "pass"}
+WORDS: Final[dict[str, SchedulingMode]] = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypass"}
 RUN_BATCHES: Final = frozenset({"fil", "onnxruntime", "openvino", "pytorch", "tensorflow", "tensorrt"})
 """Backends that concatenate what Triton's batcher gives them: to them a batch is its rows, whoever asked for them.
 
@@ -39,8 +39,8 @@ CUSTOM_BATCHING: Final = "TRITON_BATCH_STRATEGY_PATH"
 class Consent:
     """The answer for one model."""
 
-    batch: BatchWord
-    """`merge` and `alone` are scheduled by the policy; `pass` goes to a Triton as it comes."""
+    scheduling: SchedulingMode
+    """`batched` and `unbatched` are scheduled by the policy; `bypass` goes to a Triton as it comes."""
     why: str
     merge_limit: int | None = None
     """The most rows of a batch of several requests; None: `max_batch_size`. 1 where they run alone."""
@@ -49,29 +49,29 @@ class Consent:
 
 
 def consent_of(
-    config: model_config_pb2.ModelConfig, told: BatchWord | None = None, *, has_slo: bool = False
+    config: model_config_pb2.ModelConfig, told: SchedulingMode | None = None, *, has_slo: bool = False
 ) -> Consent:
     """What to do with the requests of a model.
 
-    `told`: the operator's word in the proxy's configuration; it goes before the parameter `tidegate_batch` of the
+    `told`: the operator's word in the proxy's configuration; it goes before the parameter `tidegate_scheduling` of the
     model's config, that before what else the config says. `has_slo`: what the model asks of Triton's batcher is
     Triton's to keep, unless an SLO says that it is Tidegate's to serve.
     Raises BackendError for a parameter that is none of the words.
     """
     word, source = told, "the configuration says so"
-    if word is None and BATCH_PARAMETER in config.parameters:
-        text = config.parameters[BATCH_PARAMETER].string_value
+    if word is None and SCHEDULING_PARAMETER in config.parameters:
+        text = config.parameters[SCHEDULING_PARAMETER].string_value
         if text not in WORDS:
-            where = f"model {config.name!r}: its config's parameter {BATCH_PARAMETER!r}"
-            raise BackendError(f"{where} is {text!r}: say merge, alone or pass")
-        word, source = WORDS[text], f"{BATCH_PARAMETER} of its config says so"
+            where = f"model {config.name!r}: its config's parameter {SCHEDULING_PARAMETER!r}"
+            raise BackendError(f"{where} is {text!r}: say batched, unbatched or bypass")
+        word, source = WORDS[text], f"{SCHEDULING_PARAMETER} of its config says so"
     if obstacle := next(_obstacles(config), None):
-        warning = f"cannot be scheduled (batch: {word}): {obstacle}" if word not in (None, "pass") else ""
-        return Consent("pass", obstacle, warning=warning)
-    if word == "pass":
-        return Consent("pass", source)
+        warning = f"cannot be scheduled (scheduling: {word}): {obstacle}" if word not in (None, "bypass") else ""
+        return Consent("bypass", obstacle, warning=warning)
+    if word == "bypass":
+        return Consent("bypass", source)
     if word is not None:
-        return Consent(word, source, None if word == "merge" else 1, _delay_warning(config))
+        return Consent(word, source, None if word == "batched" else 1, _delay_warning(config))
     return _by_config(config, has_slo=has_slo)
 
 
@@ -82,12 +82,12 @@ def most_careful(consents: Iterable[Consent]) -> Consent:
 
 def lines_of(consents: Mapping[str, Consent]) -> list[str]:
     """What happens to which models, and why: a line for each reason."""
-    words = {"merge": "merged", "alone": "alone", "pass": "passed through"}
+    words = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypassed"}
     by_reason: dict[tuple[str, str], list[str]] = {}
     for name, consent in consents.items():
-        limit = consent.merge_limit if consent.batch == "merge" else None
+        limit = consent.merge_limit if consent.scheduling == "batched" else None
         why = consent.why if limit is None else f"{consent.why}; up to {limit} rows, its largest preferred size"
-        by_reason.setdefault((words[consent.batch], why), []).append(name)
+        by_reason.setdefault((words[consent.scheduling], why), []).append(name)
     return [f"{word}: {', '.join(names)} ({why})" for (word, why), names in sorted(by_reason.items())]
 
 
@@ -129,40 +129,43 @@ def _obstacles(config: model_config_pb2.ModelConfig) -> Iterator[str]:
 def _by_config(config: model_config_pb2.ModelConfig, *, has_slo: bool) -> Consent:
     """What the config alone says. Where Triton does more for a model than Tidegate may, it is left to Triton."""
     if config.response_cache.enable and not has_slo:
-        return Consent("pass", "response_cache: Triton answers what it knows before anything is scheduled")
+        return Consent("bypass", "response_cache: Triton answers what it knows before anything is scheduled")
     if not config.HasField("dynamic_batching"):
         return Consent(
-            "alone", "no dynamic_batching: Triton merges nothing either; batch: merge says that it may be", 1
+            "unbatched", "no dynamic_batching: Triton merges nothing either; scheduling: batched says that it may be", 1
         )
     if delay := delay_us(config):
-        remedy = "drop it from dynamic_batching in its config.pbtxt, or say batch: merge"
+        remedy = "drop it from dynamic_batching in its config.pbtxt, or say scheduling: batched"
         if reason := next(_by_request(config), None):
-            remedy = f"drop it from dynamic_batching in its config.pbtxt, and say batch: merge or alone ({reason})"
+            remedy = "drop it from dynamic_batching in its config.pbtxt, and say scheduling: batched or unbatched"
+            remedy += f" ({reason})"
         paid = f"max_queue_delay_microseconds: {delay}, which every batch would pay again that is sent to its Triton"
-        return Consent("pass", f"{paid}; {remedy}")
+        return Consent("bypass", f"{paid}; {remedy}")
     if has_slo:
         return _scheduled(config)
     return _left_to_triton(config) or Consent(
-        "merge", "dynamic_batching", max(config.dynamic_batching.preferred_batch_size, default=None)
+        "batched", "dynamic_batching", max(config.dynamic_batching.preferred_batch_size, default=None)
     )
 
 
 def _scheduled(config: model_config_pb2.ModelConfig) -> Consent:
     """With dynamic_batching, and an SLO, which says that a policy is to decide."""
     if reason := next(_by_request(config), None):
-        return Consent("alone", f"{reason}; batch: merge says that they may be merged", 1)
-    return Consent("merge", "dynamic_batching, and an SLO")
+        return Consent("unbatched", f"{reason}; scheduling: batched says that they may be merged", 1)
+    return Consent("batched", "dynamic_batching, and an SLO")
 
 
 def _left_to_triton(config: model_config_pb2.ModelConfig) -> Consent | None:
     """With dynamic_batching of a sort that only Triton's batcher does; None: of no such sort."""
     if reason := next(_by_request(config), None):
-        return Consent("pass", f"{reason}: its Triton batches them; batch: merge or alone has them scheduled")
+        return Consent(
+            "bypass", f"{reason}: its Triton batches them; scheduling: batched or unbatched has them scheduled"
+        )
     if asked := asked_of_tritons_batcher(config):
         return Consent(
-            "pass",
+            "bypass",
             f"dynamic_batching asks for {', '.join(asked)}, which Triton's batcher keeps: an SLO for this model, or "
-            "batch: merge, has Tidegate schedule it in its own way",
+            "scheduling: batched, has Tidegate schedule it in its own way",
         )
     return None
 

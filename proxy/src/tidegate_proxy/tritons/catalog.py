@@ -269,7 +269,7 @@ def _keep_signatures(catalog: Catalog, before: Catalog) -> None:
 
 
 def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
-    batched = {name for name, model in told.items() if model.batch or model.merge.pad}
+    batched = {name for name, model in told.items() if model.scheduling or model.merge.pad}
     if unknown := sorted(batched.difference(catalog.consents)):
         served = did_you_mean(unknown[0], catalog.consents, "these models are")
         raise BackendError(f"batch or merge is given for {', '.join(unknown)}, which no Triton has{served}")
@@ -353,12 +353,12 @@ def _forms(
             said = told.get(config.name, ModelConfig())
             has_slo = said.slo_ms is not None or SLO_PARAMETER in config.parameters
             if backend.apis.schedules:
-                consent = consent_of(config, said.batch, has_slo=has_slo)
+                consent = consent_of(config, said.scheduling, has_slo=has_slo)
             else:
-                consent = Consent("pass", _why_unscheduled(backend))
+                consent = Consent("bypass", _why_unscheduled(backend))
             known = unbatched.get(config.name)
-            if known and consent.batch == "merge" and model in known.loaded:
-                consent = Consent("alone", known.why, 1)
+            if known and consent.scheduling == "batched" and model in known.loaded:
+                consent = Consent("unbatched", known.why, 1)
             forms.setdefault(config.name, []).append(Form.of(backend, config, consent))
     return forms
 

@@ -25,10 +25,12 @@ def padding_of(
     """
     if not said:
         return ()
-    if consent.batch != "merge":
-        can_be = consent_of(config, "merge").batch == "merge"
+    if consent.scheduling != "batched":
+        can_be = consent_of(config, "batched").scheduling == "batched"
         remedy = (
-            "say `batch: merge` if its rows may meet those of others, or leave it out" if can_be else "leave it out"
+            "say `scheduling: batched` if its rows may meet those of others, or leave it out"
+            if can_be
+            else "leave it out"
         )
         raise PaddingError(f"models.{config.name}.merge.pad: its requests share no batches ({consent.why}): {remedy}")
     axes = [

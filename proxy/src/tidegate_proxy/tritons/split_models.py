@@ -134,8 +134,8 @@ def _config_of(
 
 def _consent_of(config: model_config_pb2.ModelConfig, backend: Backend, said: ModelConfig) -> Consent:
     """Whether batches may run through a partition: its layout is a plan of what is scheduled, as an SLO is."""
-    consent = consent_of(config, said.batch, has_slo=True)
-    if consent.batch == "pass":
+    consent = consent_of(config, said.scheduling, has_slo=True)
+    if consent.scheduling == "bypass":
         raise BackendError(f"partition {config.name!r} at {backend.address} cannot be batched: {consent.why}")
     return consent
 

@@ -35,7 +35,7 @@ class Form:
     @property
     def passes(self) -> bool:
         """Whether its requests pass straight through."""
-        return self.consent.batch == "pass"
+        return self.consent.scheduling == "bypass"
 
     def agrees_with(self, other: "Form") -> bool:
         """Whether requests for the one are requests for the other, but for their number of rows."""

@@ -75,7 +75,7 @@ def _free(model: Any, flow: Dataflow, seen: Observation) -> None:  # noqa: ANN40
     for number, node in enumerate(graph.node):
         first = _first_size(node, seen)
         if first is not None:
-            nodes += _free_shape(model, node, f"tidegate_batch/{number}", first, flow, seen)
+            nodes += _free_shape(model, node, f"tidegate_scheduling/{number}", first, flow, seen)
         nodes.append(node)
     copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]

@@ -24,7 +24,7 @@ max_batch_size: 4
 input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }
 output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }
 instance_group { count: 1 kind: KIND_CPU }
-parameters { key: "tidegate_batch" value: { string_value: "merge" } }
+parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }
 parameters { key: "folder" value: { string_value: "%s" } }
 parameters { key: "sleep_s" value: { string_value: "%g" } }
 """

@@ -28,9 +28,9 @@ def facts_of(*configs: model_config_pb2.ModelConfig, slo_ms: float | None = None
     services = {}
     for each in configs:
         said = config.models.get(each.name)
-        consent = consent_of(each, said.batch if said else None)
+        consent = consent_of(each, said.scheduling if said else None)
         model = None
-        if consent.batch != "pass":
+        if consent.scheduling != "bypass":
             slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
             late = (said.late if said else None) or "drop"
             model = Model(each.name, each.max_batch_size, slo_ns, merge_limit=consent.merge_limit, late=late)

@@ -124,7 +124,9 @@ def test_slos_of_models_that_are_not_scheduled() -> None:
 
 
 def test_names_that_no_triton_has() -> None:
-    told = {"models": {"resnte": {"slo_ms": 5}, "zzz": {"load_without_delay": True}, "broken": {"batch": "merge"}}}
+    told = {
+        "models": {"resnte": {"slo_ms": 5}, "zzz": {"load_without_delay": True}, "broken": {"scheduling": "batched"}}
+    }
     broken = NotReady("t:1", "broken", "1", "Internal: no torch\n\nAt: somewhere")
     facts = facts_of(config_of("resnet"), config=told, not_ready=[broken])
     findings = {finding.where: finding for finding in models_that_nobody_has(facts)}
@@ -179,7 +181,7 @@ def test_triton_queues_behind_tidegate() -> None:
         "default_queue_policy { max_queue_size: 2 } }",
     )
     assert said(waiting_twice(facts_of(delayed))) == [], "it passes through, and waits once"
-    told = {"models": {"delayed": {"batch": "merge"}, "short": {"batch": "merge"}}}
+    told = {"models": {"delayed": {"scheduling": "batched"}, "short": {"scheduling": "batched"}}}
     (waits,) = waiting_twice(facts_of(delayed, short, config=told))
     assert waits.where == "models.delayed"
     assert "up to 5 ms" in waits.what
@@ -190,11 +192,11 @@ def test_triton_queues_behind_tidegate() -> None:
 
 
 def test_words_that_cannot_be_followed() -> None:
-    told = {"models": {"flat": {"batch": "merge"}, "fine": {"batch": "pass"}}}
+    told = {"models": {"flat": {"scheduling": "batched"}, "fine": {"scheduling": "bypass"}}}
     facts = facts_of(config_of("flat", "max_batch_size: 0"), config_of("fine"), config=told, unpadded={"fine": "why"})
     findings = list(words_in_vain(facts))
     assert said(findings) == [("warning", "word-in-vain"), ("error", "not-padded")]
-    assert "(batch: merge): max_batch_size is 0" in findings[0].what
+    assert "(scheduling: batched): max_batch_size is 0" in findings[0].what
 
 
 @pytest.mark.parametrize(
@@ -216,15 +218,15 @@ def test_batches_of_one_row(text: str, found: bool) -> None:
 
 def test_a_remedy_for_a_batch_of_one_fits_its_backend() -> None:
     config = config_of("m", "max_batch_size: 1")
-    assert "--batch-dim" in next(batches_of_one(facts_of(config))).remedy
+    assert "--scheduling-dim" in next(batches_of_one(facts_of(config))).remedy
     config.backend = "tensorrt"
-    assert "--batch-dim" not in next(batches_of_one(facts_of(config))).remedy
+    assert "--scheduling-dim" not in next(batches_of_one(facts_of(config))).remedy
 
 
 def test_models_that_nobody_has_said_anything_of() -> None:
     bare = config_of("m", "max_batch_size: 8")
     assert said(merged_by_nobody(facts_of(bare))) == [("advice", "never-merged")]
-    assert said(merged_by_nobody(facts_of(bare, config={"models": {"m": {"batch": "alone"}}}))) == []
+    assert said(merged_by_nobody(facts_of(bare, config={"models": {"m": {"scheduling": "unbatched"}}}))) == []
     assert said(merged_by_nobody(facts_of(config_of("m")))) == []
 
 
@@ -234,7 +236,10 @@ def test_models_that_nobody_has_said_anything_of() -> None:
 def test_merged_models_must_have_independent_rows(batches: bool | None, found: list[tuple[str, str]]) -> None:
     rows = {"m": RowsVerdict(batches, "node 'a' (LSTM) mixes rows")}
     assert said(merged_rows(facts_of(config_of("m"), rows=rows))) == found
-    assert said(merged_rows(facts_of(config_of("m"), rows=rows, config={"models": {"m": {"batch": "alone"}}}))) == []
+    assert (
+        said(merged_rows(facts_of(config_of("m"), rows=rows, config={"models": {"m": {"scheduling": "unbatched"}}})))
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -270,11 +275,11 @@ def test_tritons_that_disagree() -> None:
     others = [same_tensors[0], Form(config_of("m", other), ("u:1", "u:2"))]
     facts = facts_of()
     for forms, severity in ((same_tensors, "warning"), (others, "error"), (same_tensors[:1], None)):
-        service = Service("m", Consent("merge", "why"), tuple(forms))
+        service = Service("m", Consent("batched", "why"), tuple(forms))
         findings = list(disagreements(replace(facts, services={"m": service})))
         assert [finding.severity for finding in findings] == [severity] * (severity is not None)
     assert "max_batch_size 8, Z FP32 [3] at u:1, u:2" in str(
-        *disagreements(replace(facts, services={"m": Service("m", Consent("merge", "why"), tuple(others))}))
+        *disagreements(replace(facts, services={"m": Service("m", Consent("batched", "why"), tuple(others))}))
     )
 
 

@@ -151,7 +151,7 @@ def signatures(triton: EmbeddedTriton) -> dict[str, Signature]:
             ).config
             for model in index.models
         ]
-    return {config.name: signature_of(config) for config in configs if consent_of(config).batch != "pass"}
+    return {config.name: signature_of(config) for config in configs if consent_of(config).scheduling != "bypass"}
 
 
 @dataclass

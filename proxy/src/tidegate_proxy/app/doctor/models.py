@@ -20,7 +20,7 @@ from tidegate_proxy.app.doctor.facts import Facts, Finding, RowsVerdict, Service
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.configuration.shard_config import of_shard
 from tidegate_proxy.tritons.backend import Backend
-from tidegate_proxy.tritons.batching_mode import BATCH_PARAMETER, asked_of_tritons_batcher, delay_us
+from tidegate_proxy.tritons.batching_mode import SCHEDULING_PARAMETER, asked_of_tritons_batcher, delay_us
 from tidegate_proxy.tritons.catalog import Catalog, discover
 from tidegate_proxy.tritons.gpus import Gpu
 from tidegate_proxy.tritons.starting_profiles import starting_profiles
@@ -121,7 +121,7 @@ def _alike_but_for_case(name: str, known: Collection[str]) -> list[str]:
 
 
 def _must_be_followed(said: ModelConfig) -> bool:
-    return bool(said.slo_ms or said.batch or said.late or said.merge.pad)
+    return bool(said.slo_ms or said.scheduling or said.late or said.merge.pad)
 
 
 def why_refused(config: ServeConfig, plugins: Plugins, catalog: Catalog, measured: ProfileFile) -> str:
@@ -206,16 +206,16 @@ _HARMFUL: Final = frozenset({"preserve_ordering", "max_queue_size", "default_tim
 def words_in_vain(facts: Facts) -> Iterator[Finding]:
     """Words of the operator, `batch` and `merge.pad`, that a model's config does not allow to be followed."""
     for service in facts.services.values():
-        word = facts.told(service.name).batch
-        if word is None and BATCH_PARAMETER in service.config.parameters:
-            word = service.config.parameters[BATCH_PARAMETER].string_value
-        if service.consent.batch == "pass" and word not in (None, "pass"):
+        word = facts.told(service.name).scheduling
+        if word is None and SCHEDULING_PARAMETER in service.config.parameters:
+            word = service.config.parameters[SCHEDULING_PARAMETER].string_value
+        if service.consent.scheduling == "bypass" and word not in (None, "bypass"):
             yield Finding(
                 "warning",
                 "word-in-vain",
                 f"models.{service.name}",
-                f"its requests cannot be scheduled (batch: {word}): {service.consent.why}",
-                "take the word out: they pass straight to a Triton",
+                f"its requests cannot be scheduled (scheduling: {word}): {service.consent.why}",
+                "remove the setting: they bypass the scheduler",
             )
         if service.name in facts.unpadded:
             yield Finding(
@@ -254,7 +254,7 @@ def judged_twice(facts: Facts) -> Iterator[Finding]:
                 f"models.{service.name}",
                 f"its Triton applies to whole batches what was meant for requests: {', '.join(asked)} of "
                 "dynamic_batching",
-                f"drop that from {service.name}/config.pbtxt, or say models.{service.name}.batch: pass",
+                f"drop that from {service.name}/config.pbtxt, or say models.{service.name}.scheduling: bypass",
             )
 
 
@@ -262,7 +262,11 @@ def merged_by_nobody(facts: Facts) -> Iterator[Finding]:
     """Models with a batch dimension whose requests run one by one because nobody has said that they may be merged."""
     for service in facts.services.values():
         config = service.config
-        if service.consent.batch != "alone" or facts.told(service.name).batch or BATCH_PARAMETER in config.parameters:
+        if (
+            service.consent.scheduling != "unbatched"
+            or facts.told(service.name).scheduling
+            or SCHEDULING_PARAMETER in config.parameters
+        ):
             continue
         if config.max_batch_size > 1 and not config.HasField("dynamic_batching"):
             verdict = facts.rows.get(service.name)
@@ -276,7 +280,7 @@ def merged_by_nobody(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "advice",
                 "never-merged",
-                f"models.{service.name}.batch",
+                f"models.{service.name}.scheduling",
                 "its requests run one by one, as in its Triton: it has no dynamic_batching",
                 remedy,
             )
@@ -288,7 +292,9 @@ def batches_of_one(facts: Facts) -> Iterator[Finding]:
         if not _is_of_one_row(service):
             continue
         if service.config.backend in ("", "onnxruntime", "python"):
-            remedy = "`tidegate generate MODEL.onnx --batch-dim` frees that of an ONNX file, where its graph allows"
+            remedy = (
+                "`tidegate generate MODEL.onnx --scheduling-dim` frees that of an ONNX file, where its graph allows"
+            )
         else:
             remedy = "export it with a dynamic batch, and set max_batch_size"
         yield Finding(
@@ -334,7 +340,7 @@ def judge_rows(repositories: Sequence[Path], services: Mapping[str, Service]) ->
     found = {}
     for name, service in services.items():
         path = _model_file(repositories, service.config)
-        if path is None or service.consent.batch == "pass" or service.config.max_batch_size < 1:
+        if path is None or service.consent.scheduling == "bypass" or service.config.max_batch_size < 1:
             continue
         try:
             verdict = judge_batching(read_onnx(path))
@@ -349,16 +355,17 @@ def merged_rows(facts: Facts) -> Iterator[Finding]:
     """Models whose requests are merged though their rows are not independent, or without evidence that they are."""
     for name, verdict in facts.rows.items():
         service = facts.services[name]
-        if service.consent.batch != "merge" or verdict.batches:
+        if service.consent.scheduling != "batched" or verdict.batches:
             continue
-        remedy = f"say models.{name}.batch: alone, or drop dynamic_batching and tidegate_batch from its config.pbtxt"
+        remedy = f"say models.{name}.scheduling: unbatched, or drop dynamic_batching and "
+        remedy += "tidegate_scheduling from its config.pbtxt"
         if verdict.batches is False:
             what = f"its requests are merged, and change each other's answers: {verdict.reason}"
-            yield Finding("error", "rows-mixed", f"models.{name}.batch", what, remedy)
+            yield Finding("error", "rows-mixed", f"models.{name}.scheduling", what, remedy)
         else:
             what = f"its requests are merged, and it is not shown that its rows are independent: {verdict.reason}"
             yield Finding(
-                "warning", "rows-in-doubt", f"models.{name}.batch", what, f"{remedy}; or say merge, if you know"
+                "warning", "rows-in-doubt", f"models.{name}.scheduling", what, f"{remedy}; or say batched, if you know"
             )
 
 

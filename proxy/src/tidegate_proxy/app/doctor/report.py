@@ -12,7 +12,7 @@ from rich.table import Table
 from tidegate_proxy.app.doctor.facts import Facts, Finding, Service, Severity, one_row
 from tidegate_proxy.tritons.batching_mode import lines_of
 
-WORDS = {"merge": "merged", "alone": "alone", "pass": "passed on"}
+WORDS = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypassed"}
 _COLOURS: dict[Severity, str] = {"error": "red", "warning": "yellow", "advice": "cyan"}
 AS_WIDE_AS_NEEDED = 100_000
 """Columns of a table that goes to no terminal: a line for each model, however long."""
@@ -48,7 +48,7 @@ def _table(facts: Facts, *more: str) -> Table:
 
 
 def _cells(facts: Facts, service: Service) -> tuple[str, ...]:
-    what, model = WORDS[service.consent.batch], service.model
+    what, model = WORDS[service.consent.scheduling], service.model
     if model is None:
         return service.name, what, "-", "-", "-", "Triton's", "-", "-"
     late = "answered" if model.late == "serve" else "dropped"
@@ -101,7 +101,7 @@ def _model(facts: Facts, service: Service) -> dict[str, Any]:
     model = service.model
     return {
         "name": service.name,
-        "batch": service.consent.batch,
+        "scheduling": service.consent.scheduling,
         "why": service.consent.why,
         "max_rows": model.max_rows if model else None,
         "merged_rows": (model.merged_rows if model.merges else 1) if model else None,
