@@ -51,7 +51,7 @@ COMMANDS_OF: Final = {
     "loadtest": ("compare", "fit-interference", "loadtest", "profile", "profile-shares"),
     "generate": ("generate", "profile-blocks", "split"),
 }
-"""What comes with which extra of this distribution, for whoever has not installed it."""
+"""Commands of each extra of this distribution, to name the extra where it is not installed."""
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """Its base: typer has a copy of click's, and does not show it."""
 
