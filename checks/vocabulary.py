@@ -1,7 +1,7 @@
 """Check pages, command help and public docstrings against docs/reference/vocabulary.yaml.
 
 `python -m checks.vocabulary` prints `FILE:LINE: banned word; remedy` for each finding. Files and folders that the
-vocabulary lists as pending are left out. Identifiers of sources are checked for their spelling alone.
+vocabulary lists as pending are left out. Identifiers, and keys of scenarios and charts, are checked for their spelling.
 """
 
 import ast
@@ -17,6 +17,7 @@ ROOT: Final = Path(__file__).parents[1]
 VOCABULARY: Final = ROOT / "docs/reference/vocabulary.yaml"
 PAGES: Final = ("*.md", "docs/**/*.md", "*/README.md", "plugins/*/README.md")
 SOURCES: Final = ("*/src/**/*.py", "plugins/*/src/**/*.py")
+KEYS: Final = ("*/src/**/*.js", "*/src/**/*.json", "scenarios/**/*.yaml", "deploy/**/*.yaml", "deploy/**/*.json")
 LINK: Final = re.compile(r"\]\([^)\s]*\)|https?://\S+")
 HELP: Final = {"help", "short_help", "epilog", "description"}
 """Arguments whose text is command help, or the description of an option."""
@@ -72,13 +73,11 @@ def check(root: Path, vocabulary: Vocabulary) -> dict[str, list[str]]:
     banned = rules(vocabulary["banned"])
     spelling = rules([each for each in vocabulary["banned"] if each["word"].startswith("-")])
     found: dict[str, list[str]] = {}
-    for file in sorted({path for pattern in (*PAGES, *SOURCES) for path in root.glob(pattern)}):
+    for file in sorted({path for pattern in (*PAGES, *SOURCES, *KEYS) for path in root.glob(pattern)}):
         text, name = file.read_text(encoding="utf-8"), str(file.relative_to(root))
+        of_file = set(findings(text, 1, banned if file.suffix == ".md" else spelling))
         if file.suffix == ".py":
-            of_file = {each for line, part in texts_of(text) for each in findings(part, line, banned)}
-            of_file |= set(findings(text, 1, spelling))
-        else:
-            of_file = set(findings(text, 1, banned))
+            of_file |= {each for line, part in texts_of(text) for each in findings(part, line, banned)}
         found[name] = [f"{name}:{line}: {word!r}; {remedy}" for line, word, remedy in sorted(of_file)]
     return {name: lines for name, lines in found.items() if lines}
 

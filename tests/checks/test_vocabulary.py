@@ -64,6 +64,12 @@ def test_sources(tmp_path: Path) -> None:
     assert "'colour'" in found[1]
 
 
+def test_keys(tmp_path: Path) -> None:
+    assert _check(tmp_path, "scenarios/a.yaml", "leg: 1\nbar_colour: red\n") == [
+        "scenarios/a.yaml:2: 'colour'; write `color`"
+    ]
+
+
 def test_the_glossary_is_the_terms_of_the_vocabulary() -> None:
     page = (VOCABULARY.parent / "glossary.md").read_text(encoding="utf-8").partition("## Triton's terms")[0]
     header, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if "|" in line]
