@@ -5,7 +5,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 DOCS: Final = "docs/"
-API: Final = ("api", "toolkit", "documents", "control", "observation", "testing")
+API: Final = ("api", "toolkit", "schemas", "control", "observation", "testing")
 """Packages of `tidegate` that plugins may import: each has a page of the API."""
 SOURCE: Final = "source/"
 """Where files are shown as they are: such as pages link to, and no page is made of."""
