@@ -7,6 +7,8 @@ import yaml
 
 from checks.vocabulary import VOCABULARY, check
 
+MAX_PENDING = 67
+"""Files and folders with banned words. Lower it as they are rewritten."""
 BANNED = [
     {"word": "had better", "use": "write `should`"},
     {"word": "as it is", "use": "write `unmodified`", "not_after": "long, soon"},
@@ -82,6 +84,7 @@ def test_the_glossary_is_the_terms_of_the_vocabulary() -> None:
 
 def test_the_vocabulary_reads_as_the_check_does() -> None:
     vocabulary = yaml.safe_load(VOCABULARY.read_text(encoding="utf-8"))
+    assert len(vocabulary["pending"]) <= MAX_PENDING, "rewrite the page or file instead of adding it"
     words = [each["word"] for each in vocabulary["banned"]]
     assert len(words) == len(set(words))
     assert all(set(each) <= {"word", "use", "not_after"} and each["use"] for each in vocabulary["banned"])
