@@ -7,9 +7,11 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import quickjs
 
 from docsite.links import for_the_site, linked_files
 from docsite.listing import list_versions
@@ -98,8 +100,8 @@ class _Links(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, _Links]:
-    """The pages of the site, by their place in it; a link that leads nowhere fails the build."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the built site's version; a link that leads nowhere fails the build."""
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "docsite", "--site-dir", str(folder)],
@@ -108,7 +110,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, _Links]:
     assert done.returncode == 0, done.stdout + done.stderr
     (version,) = (entry["version"] for entry in json.loads((folder / "versions.json").read_text(encoding="utf-8")))
     assert f"{version}/index.html" in (folder / "index.html").read_text(encoding="utf-8")
-    folder /= version
+    return folder / str(version)
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> dict[str, _Links]:
+    """The pages of the site, by their place in it."""
     assert (folder / "search.js").exists(), "the search works from file://"
     sheets = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.css"))
     assert not re.search(r"url\(['\"]?(https?:)?//", sheets)
@@ -146,3 +153,75 @@ def test_the_reference_is_written_from_what_is_installed(site: dict[str, _Links]
     assert {"tidegate-serve", "tidegate-new-policy"} <= site["reference/cli.html"].anchors
     assert "tidegate.api.policy.Policy" in site["reference/api/api.html"].anchors
     assert "tidegate.testing.playbook.Playbook" in site["reference/api/testing.html"].anchors
+
+
+QUESTIONS = {
+    "rate limit a tenant": "how-to/overload",
+    "noisy neighbor": "how-to/concurrent-models",
+    "load shedding": "how-to/overload",
+    "circuit breaker": "how-to/overload",
+    "p99 went up after adding a model": "how-to/latency",
+    "why was my request rejected": "reference/refusals",
+    "UNAVAILABLE request timeout expired": "reference/troubleshooting",
+    "why is my model not batched": "faq",
+    "drain for a rolling update": "how-to/upgrade",
+    "zero downtime upgrade": "how-to/upgrade",
+    "how many GPUs do I need": "how-to/capacity-planning",
+    "prometheus alerts": "how-to/alerts",
+    "grafana dashboard": "how-to/monitor",
+    "health check endpoint": "how-to/monitor",
+    "opentelemetry tracing": "reference/tracing",
+    "enable TLS": "how-to/harden",
+    "api key authentication": "how-to/harden",
+    "shared memory disabled allow-client-shm": "how-to/harden",
+    "horizontal scaling": "how-to/scale-out",
+    "high availability": "how-to/scale-out",
+    "kubernetes autoscaling": "how-to/kubernetes",
+    "helm chart values": "how-to/kubernetes",
+    "which triton versions are supported": "reference/compatibility",
+    "set SLO for a model": "reference/config",
+    "retry budget": "reference/config",
+    "split model across GPUs": "how-to/split-models",
+    "MIG partition": "how-to/mig-mps",
+    "different policy per model": "how-to/combine-policies",
+    "batch requests of different shapes": "how-to/pad",
+    "compare with triton dynamic batcher": "how-to/compare",
+}
+"""Questions as operators type them, each with the page that answers it."""
+MIN_ANSWERED = 27
+SHOWN_PAGES = 3
+
+
+class _Search:
+    """The site's own search: its worker script and its index, run by QuickJS."""
+
+    def __init__(self, folder: Path) -> None:
+        index = (folder / "search.json").read_text(encoding="utf-8")
+        self._items = json.loads(index)["items"]
+        self._context = quickjs.Context()
+        self._context.eval("var self = globalThis, answers = []; self.postMessage = message => answers.push(message)")
+        (worker,) = folder.glob("assets/javascripts/workers/search.*.min.js")
+        self._context.eval(worker.read_text(encoding="utf-8"))
+        self._ask(0, json.loads(index))
+
+    def pages(self, question: str) -> list[str]:
+        """The pages of the hits, best first, without their suffix."""
+        hits = self._ask(2, {"input": question})["items"]
+        return list(dict.fromkeys(self._items[hit["id"]]["location"].partition(".html")[0] for hit in hits))
+
+    def _ask(self, kind: int, data: object) -> Any:  # noqa: ANN401
+        message = json.dumps({"data": {"type": kind, "data": data}})
+        self._context.eval(f"answers = []; self.onmessage({message})")
+        while self._context.execute_pending_job():
+            pass
+        (answer,) = json.loads(self._context.eval("JSON.stringify(answers)"))
+        assert answer["type"] == kind + 1
+        return answer.get("data")
+
+
+@pytest.mark.slow
+def test_operators_find_their_answers_by_searching(folder: Path) -> None:
+    search = _Search(folder)
+    missed = [question for question, page in QUESTIONS.items() if page not in search.pages(question)[:SHOWN_PAGES]]
+    assert len(QUESTIONS) >= MIN_ANSWERED + len(missed), missed
+    assert search.pages("tidegate zzzqqqxxx") == [], "a search that finds everything would answer all of them"
