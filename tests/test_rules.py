@@ -193,7 +193,16 @@ def test_what_is_attached_from_outside_is_seen() -> None:
     assert _data(ast.parse(record)) == {"count"}
 
 
-SHARED = {"Asked", "Call", "HttpListener", "LinkEnd", "Relayed", "Server", "Shown", "_Connection"}
+SHARED = {
+    "DashboardSource",
+    "HttpListener",
+    "LinkEnd",
+    "QueriedTriton",
+    "RpcCall",
+    "RpcServer",
+    "ShardRelay",
+    "_Connection",
+}
 """Protocols that two classes of ours or more have."""
 
 

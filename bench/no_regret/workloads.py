@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from tidegate.workload import Scenario, stream
-from tidegate_proxy.tritons.starting_profiles import GUESS
+from tidegate_proxy.tritons.initial_profiles import GUESS
 
 REQUESTS = 6000
 """In the measured window."""

@@ -25,7 +25,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.proxy.on_ray.deployment import layout, write_deployment
-from tidegate_proxy.tritons.embedded.guardian import Task, remove_traces
+from tidegate_proxy.tritons.embedded.guardian import GuardianTask, remove_traces
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 TIDEGATE = str(Path(sys.executable).with_name("tidegate"))
@@ -88,7 +88,7 @@ def descendants(pid: int) -> list[int]:
     return [pid, *(each for child in children for each in descendants(child))]
 
 
-def tasks_of(pid: int) -> list[Task]:
+def tasks_of(pid: int) -> list[GuardianTask]:
     """What a guardian of a Triton would remove in the end, were it not killed; nothing for other processes."""
     words = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
     return [json.loads(words[-1])] if len(words) > 1 and words[-2].endswith("guardian.py") else []
@@ -219,7 +219,7 @@ def test_a_node_that_is_killed_under_load_costs_its_models_alone_until_they_are_
     """The last test, as it costs the cluster a node."""
     command = [TIDEGATE, "up", str(folder), "--ray", cluster.address, "--shards", "2", *ON_DEVICES]
     up = subprocess.Popen([*command, "--foreground", "--json"], stdout=subprocess.PIPE, text=True)
-    tasks: list[Task] = []
+    tasks: list[GuardianTask] = []
     too_late = threading.Timer(120, up.kill)
     too_late.start()
     try:

@@ -12,7 +12,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.access.gate import RestrictionError, Restrictions
-from tidegate_proxy.configuration.access import Restriction
+from tidegate_proxy.configuration.access import ApiRestriction
 from tidegate_proxy.configuration.apis import APIS, METHOD_API, Api
 from tidegate_proxy.servers.http.routes import match
 from tidegate_proxy.tritons.backend import SERVICE
@@ -70,7 +70,7 @@ def _key(api: str) -> dict[str, str]:
 
 
 def _restrictions(*apis: str) -> Restrictions:
-    return Restrictions([Restriction.model_validate_json(_json(apis=[api], header=_key(api))) for api in apis])
+    return Restrictions([ApiRestriction.model_validate_json(_json(apis=[api], header=_key(api))) for api in apis])
 
 
 def _json(**fields: object) -> str:
@@ -165,7 +165,7 @@ def test_health_over_http_is_refused_as_by_triton(tmp_path: Path) -> None:
 
 
 def test_what_is_closed_is_closed_to_everybody() -> None:
-    closed = Restrictions([Restriction.model_validate_json(_json(apis=["model-repository"], closed=True))])
+    closed = Restrictions([ApiRestriction.model_validate_json(_json(apis=["model-repository"], closed=True))])
     refusal = closed.refusal(SERVICE + "RepositoryModelLoad", [("x", "y")])
     assert refusal == (grpc.StatusCode.PERMISSION_DENIED, "This protocol is closed")
     over_http = closed.http_refusal("model-repository", {})
@@ -182,7 +182,7 @@ def test_without_restrictions_nothing_is_refused() -> None:
 
 def test_a_value_out_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "value"
-    restriction = Restriction.model_validate_json(
+    restriction = ApiRestriction.model_validate_json(
         _json(apis=["trace"], header={"name": "Admin", "value_file": str(path)})
     )
     with pytest.raises(RestrictionError, match="value: No such file or directory; a value_file holds"):

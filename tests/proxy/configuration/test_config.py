@@ -16,7 +16,7 @@ from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.configuration.reload import LIVE, RESTART, diff
-from tidegate_proxy.configuration.section import Section
+from tidegate_proxy.configuration.section import ConfigSection
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = (ROOT / "docs/reference/config.md").read_text(encoding="utf-8")
@@ -265,11 +265,13 @@ def test_a_configuration_does_not_change(field: str) -> None:
 
 # The document and its reference
 
-SECTIONS = [part for part in Section.__subclasses__() if part.__module__.startswith("tidegate_proxy.configuration.")]
+SECTIONS = [
+    part for part in ConfigSection.__subclasses__() if part.__module__.startswith("tidegate_proxy.configuration.")
+]
 SECTIONS.append(ControllerChoice)  # type: ignore[arg-type]  # it is that of scenarios, too
 
 
-def _table(section: type[Section]) -> str:
+def _table(section: type[ConfigSection]) -> str:
     """A section's fields as the reference shows them."""
     lines = ["| field | default | |", "|---|---|---|"]
     for name, field in section.model_fields.items():
@@ -279,7 +281,7 @@ def _table(section: type[Section]) -> str:
 
 
 def _shown(default: object) -> str:
-    if isinstance(default, Section):
+    if isinstance(default, ConfigSection):
         return "below"
     if default is None or default in ((), {}):
         return ""
@@ -289,7 +291,7 @@ def _shown(default: object) -> str:
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: str(section.__name__))
-def test_every_field_stands_in_the_reference_with_its_default(section: type[Section]) -> None:
+def test_every_field_stands_in_the_reference_with_its_default(section: type[ConfigSection]) -> None:
     assert all(field.description for field in section.model_fields.values())
     assert _table(section) in REFERENCE, f"docs/reference/config.md needs this table:\n{_table(section)}"
 
@@ -317,7 +319,7 @@ def test_the_schema_refuses_what_is_unknown() -> None:
 
 def _leaves() -> set[str]:
     """Fields, those of `limits` and `log` one by one."""
-    split: dict[str, type[Section]] = {"limits": LimitsConfig, "log": config_module.Log}
+    split: dict[str, type[ConfigSection]] = {"limits": LimitsConfig, "log": config_module.LogConfig}
     whole = set(ServeConfig.model_fields) - set(split)
     return (
         {"controller.enabled"}

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate_proxy.frontends import frames
-from tidegate_proxy.frontends.frames import HEAD, Kind
+from tidegate_proxy.frontends.frames import HEAD, FrameType
 from tidegate_proxy.frontends.link import Link
 
-_KINDS = st.sampled_from(Kind)
+_KINDS = st.sampled_from(FrameType)
 _FRAMES = st.lists(st.tuples(_KINDS, st.integers(0, 2**32 - 1), st.binary(max_size=200)))
 _TEXT = st.text(max_size=30)
 _METADATA = st.lists(st.tuples(_TEXT, st.one_of(_TEXT, st.binary(max_size=30))), max_size=5)
@@ -50,7 +50,7 @@ def _link() -> tuple[Link, _End, _Transport]:
     return link, end, transport
 
 
-def _sent(*given: tuple[Kind, int, bytes]) -> bytes:
+def _sent(*given: tuple[FrameType, int, bytes]) -> bytes:
     link, _, transport = _link()
     for frame in given:
         link.send(*frame)
@@ -58,7 +58,7 @@ def _sent(*given: tuple[Kind, int, bytes]) -> bytes:
 
 
 @given(given_frames=_FRAMES, cuts=st.lists(st.integers(1, 50), max_size=200))
-def test_frames_come_out_as_they_went_in(given_frames: list[tuple[Kind, int, bytes]], cuts: list[int]) -> None:
+def test_frames_come_out_as_they_went_in(given_frames: list[tuple[FrameType, int, bytes]], cuts: list[int]) -> None:
     data = _sent(*given_frames)
     link, end, _ = _link()
     for cut in cuts:
@@ -70,7 +70,7 @@ def test_frames_come_out_as_they_went_in(given_frames: list[tuple[Kind, int, byt
 
 @given(sizes=st.lists(st.integers(0, 300_000), min_size=1, max_size=4), piece=st.integers(1_000, 200_000))
 def test_large_frames_come_out_whole(sizes: list[int], piece: int) -> None:
-    given_frames = [(Kind.MESSAGE, number, bytes([number]) * size) for number, size in enumerate(sizes)]
+    given_frames = [(FrameType.MESSAGE, number, bytes([number]) * size) for number, size in enumerate(sizes)]
     data = _sent(*given_frames)
     link, end, _ = _link()
     for at in range(0, len(data), piece):
@@ -79,7 +79,7 @@ def test_large_frames_come_out_whole(sizes: list[int], piece: int) -> None:
 
 
 def test_a_frame_is_nine_bytes_and_what_it_carries() -> None:
-    assert len(_sent((Kind.ANSWER, 7, b"abc"))) == HEAD.size + 3 == 12
+    assert len(_sent((FrameType.ANSWER, 7, b"abc"))) == HEAD.size + 3 == 12
 
 
 @given(
@@ -97,7 +97,7 @@ def test_calls_come_out_as_they_went_in(
     message: bytes | None,
 ) -> None:
     payload = frames.call(method, peer, metadata, remaining_s, message)
-    openings = frames.Openings()
+    openings = frames.CallOpenings()
     for _ in range(2):  # the second time it is known
         opening, time_left_s, first = openings.read(payload)
         assert (opening.method, opening.peer, list(opening.metadata)) == (method, peer, metadata)
@@ -111,7 +111,7 @@ def test_statuses_come_out_as_they_went_in(code: grpc.StatusCode, details: str) 
 
 
 def test_openings_that_are_all_different_are_not_kept_for_ever() -> None:
-    openings = frames.Openings()
+    openings = frames.CallOpenings()
     for number in range(5_000):
         openings.read(frames.call("m", f"peer{number}", (), None, b""))
     assert len(openings) < 2_000

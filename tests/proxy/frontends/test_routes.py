@@ -3,19 +3,21 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.frontends.frames import Serves
-from tidegate_proxy.frontends.routes import Routes
+from tidegate_proxy.frontends.frames import ShardModels
+from tidegate_proxy.frontends.routes import ShardRoutes
 
 _NAMES = st.frozensets(st.sampled_from("abc"))
-_SAID = st.tuples(st.integers(0, 1), _NAMES, _NAMES).map(lambda said: (said[0], Serves(said[1], said[2] - said[1])))
+_SAID = st.tuples(st.integers(0, 1), _NAMES, _NAMES).map(
+    lambda said: (said[0], ShardModels(said[1], said[2] - said[1]))
+)
 
 
-def _serves(models: str, leaving: str = "") -> Serves:
-    return Serves(frozenset(models), frozenset(leaving))
+def _serves(models: str, leaving: str = "") -> ShardModels:
+    return ShardModels(frozenset(models), frozenset(leaving))
 
 
 def test_a_model_moves_once_the_other_shard_has_it() -> None:
-    routes = Routes(2)
+    routes = ShardRoutes(2)
     routes.said(0, _serves("ab"))
     routes.said(1, _serves("c"))
     assert [routes.shard_of(name) for name in "abcd"] == [0, 0, 1, None]
@@ -29,7 +31,7 @@ def test_a_model_moves_once_the_other_shard_has_it() -> None:
 
 
 def test_it_moves_as_well_where_the_new_shard_hears_of_it_first() -> None:
-    routes = Routes(2)
+    routes = ShardRoutes(2)
     routes.said(0, _serves("c"))
     routes.said(1, _serves("ab"))
     routes.said(0, _serves("bc"))
@@ -40,7 +42,7 @@ def test_it_moves_as_well_where_the_new_shard_hears_of_it_first() -> None:
 
 
 def test_a_shard_that_is_lost_keeps_what_no_other_has() -> None:
-    routes = Routes(2)
+    routes = ShardRoutes(2)
     routes.said(0, _serves("ab"))
     assert not routes.knows_all
     routes.said(1, _serves("b", "a"))
@@ -54,9 +56,9 @@ def test_a_shard_that_is_lost_keeps_what_no_other_has() -> None:
 
 
 @given(st.lists(_SAID, max_size=12))
-def test_what_some_shard_has_is_asked_there(said: list[tuple[int, Serves]]) -> None:
-    routes = Routes(2)
-    last: dict[int, Serves] = {}
+def test_what_some_shard_has_is_asked_there(said: list[tuple[int, ShardModels]]) -> None:
+    routes = ShardRoutes(2)
+    last: dict[int, ShardModels] = {}
     left: set[tuple[int, str]] = set()
     for shard, serves in said:
         routes.said(shard, serves)

@@ -5,7 +5,7 @@ from tritonclient.grpc import service_pb2
 
 from tidegate.api import NEVER_NS, Model
 from tidegate.api.model import LateWord
-from tidegate_proxy.messages.request import Due, due, times_in
+from tidegate_proxy.messages.request import ResponseDeadline, due, times_in
 
 NOW = 10_000_000_000
 MS = 1_000_000
@@ -19,7 +19,7 @@ def _due(slo_ns: int | None, grpc_s: float | None = None, **parameters: tuple[st
 
 def _wanted(
     slo_ns: int | None, grpc_s: float | None = None, late: LateWord = "drop", **parameters: tuple[str, object]
-) -> Due:
+) -> ResponseDeadline:
     header = service_pb2.ModelInferRequest()
     for name, (form, value) in parameters.items():
         setattr(header.parameters[name], form, value)
@@ -38,11 +38,11 @@ def test_a_timeout_counts_where_triton_or_an_slo_has_it_count() -> None:
     """Clients give it in seconds, by mistake: Triton ignores that unless the model allows it."""
     header = service_pb2.ModelInferRequest()
     header.parameters["timeout"].int64_param = 5
-    assert due(NOW, Model("m", 1), times_in(header), None) == Due(NEVER_NS, 0)
-    assert due(NOW, Model("m", 1), times_in(header), None, heeds_timeout=True) == Due(NOW + 5_000, 0)
-    assert due(NOW, Model("m", 1, STRICT), times_in(header), None) == Due(NOW + 5_000, 0)
+    assert due(NOW, Model("m", 1), times_in(header), None) == ResponseDeadline(NEVER_NS, 0)
+    assert due(NOW, Model("m", 1), times_in(header), None, heeds_timeout=True) == ResponseDeadline(NOW + 5_000, 0)
+    assert due(NOW, Model("m", 1, STRICT), times_in(header), None) == ResponseDeadline(NOW + 5_000, 0)
     header.parameters["slo_ms"].int64_param = 50
-    assert due(NOW, Model("m", 1), times_in(header), None) == Due(NOW + 5_000, 0)
+    assert due(NOW, Model("m", 1), times_in(header), None) == ResponseDeadline(NOW + 5_000, 0)
 
 
 def test_timeout_and_grpc_deadline_only_bring_it_forward() -> None:
@@ -76,19 +76,19 @@ def test_an_slo_that_is_no_time_is_none(value: tuple[str, object]) -> None:
 
 
 def test_late_answers_are_wanted_up_to_the_clients_own_limit() -> None:
-    assert _wanted(STRICT) == Due(NOW + 20 * MS, 0)
-    assert _wanted(STRICT, late="serve") == Due(NOW + 20 * MS, NEVER_NS)
-    assert _wanted(STRICT, 5.0, late="serve") == Due(NOW + 20 * MS, NOW + 5000 * MS)
+    assert _wanted(STRICT) == ResponseDeadline(NOW + 20 * MS, 0)
+    assert _wanted(STRICT, late="serve") == ResponseDeadline(NOW + 20 * MS, NEVER_NS)
+    assert _wanted(STRICT, 5.0, late="serve") == ResponseDeadline(NOW + 20 * MS, NOW + 5000 * MS)
     timeout = ("int64_param", 70_000)
-    assert _wanted(STRICT, 5.0, late="serve", timeout=timeout) == Due(NOW + 20 * MS, NOW + 70 * MS)
-    assert _wanted(LAX, late="serve", slo_ms=("int64_param", 0)) == Due(NOW, NEVER_NS)
+    assert _wanted(STRICT, 5.0, late="serve", timeout=timeout) == ResponseDeadline(NOW + 20 * MS, NOW + 70 * MS)
+    assert _wanted(LAX, late="serve", slo_ms=("int64_param", 0)) == ResponseDeadline(NOW, NEVER_NS)
 
 
 def test_what_is_not_late_is_not_wanted_late() -> None:
-    assert _wanted(LAX, late="serve") == Due(NEVER_NS, 0)
-    assert _wanted(LAX, 0.005, late="serve") == Due(NOW + 5 * MS, 0)
-    assert _wanted(STRICT, 0.005, late="serve") == Due(NOW + 5 * MS, 0)
-    assert _wanted(STRICT, late="serve", slo_ms=("double_param", 1e14)) == Due(NEVER_NS, 0)
+    assert _wanted(LAX, late="serve") == ResponseDeadline(NEVER_NS, 0)
+    assert _wanted(LAX, 0.005, late="serve") == ResponseDeadline(NOW + 5 * MS, 0)
+    assert _wanted(STRICT, 0.005, late="serve") == ResponseDeadline(NOW + 5 * MS, 0)
+    assert _wanted(STRICT, late="serve", slo_ms=("double_param", 1e14)) == ResponseDeadline(NEVER_NS, 0)
 
 
 def test_no_instant_lies_beyond_never() -> None:

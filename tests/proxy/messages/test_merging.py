@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.messages.merging import ScatterError
-from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, Signature, TensorSpec
-from tidegate_proxy.messages.request import Envelope, open_envelope
-from tidegate_proxy.scheduling.payload import OutputSizes, Payload, StageTarget
+from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, ModelSignature, TensorSpec
+from tidegate_proxy.messages.request import InferenceRequest, open_envelope
+from tidegate_proxy.scheduling.payload import BatchPayload, OutputSizes, StageTarget
 
 if TYPE_CHECKING:
     from tidegate_proxy.tritons.backend import Backend
@@ -29,12 +29,12 @@ def _rows(data: st.DrawFn, datatype: str, rows: int, elements: int) -> bytes:
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[Signature, list[Envelope]]:
+def batches(draw: st.DrawFn) -> tuple[ModelSignature, list[InferenceRequest]]:
     """A model whose outputs are its inputs, and requests of it that can share a batch."""
     names = ["N", "B", "IMAGE"][: draw(st.integers(1, 3))]
     datatypes = {name: draw(st.sampled_from(["BYTES", *ELEMENT_BYTES])) for name in names}
     shapes = {name: draw(st.lists(st.integers(0, 3), max_size=2)) for name in names}
-    signature = Signature(
+    signature = ModelSignature(
         "m",
         {name: TensorSpec(datatypes[name], tuple(shapes[name])) for name in names},
         frozenset(names),
@@ -56,7 +56,7 @@ def batches(draw: st.DrawFn) -> tuple[Signature, list[Envelope]]:
     return signature, envelopes
 
 
-def _identity(request: bytes, signature: Signature) -> bytes:
+def _identity(request: bytes, signature: ModelSignature) -> bytes:
     """What a Triton whose model gives its inputs back would answer; refuses what a Triton would refuse."""
     message = service_pb2.ModelInferRequest.FromString(request)
     envelope = open_envelope(request, signature)
@@ -74,13 +74,13 @@ NOWHERE = cast("Backend", object())
 """No shared memory is wanted: it is not asked."""
 
 
-def gather(envelopes: Sequence[Envelope]) -> bytes:
+def gather(envelopes: Sequence[InferenceRequest]) -> bytes:
     target = StageTarget("m", ONE, [NOWHERE], alone=True)
-    return Payload(envelopes, OutputSizes(), None).request(target)
+    return BatchPayload(envelopes, OutputSizes(), None).request(target)
 
 
-def scatter(answer: bytes, envelopes: Sequence[Envelope]) -> list[bytes]:
-    return Payload(envelopes, OutputSizes(), None).outcomes(answer)
+def scatter(answer: bytes, envelopes: Sequence[InferenceRequest]) -> list[bytes]:
+    return BatchPayload(envelopes, OutputSizes(), None).outcomes(answer)
 
 
 def _contents(answer: service_pb2.ModelInferResponse) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
@@ -91,7 +91,7 @@ def _contents(answer: service_pb2.ModelInferResponse) -> dict[str, tuple[str, tu
 
 
 @given(batches())
-def test_everybody_gets_their_own_rows_back(batch: tuple[Signature, list[Envelope]]) -> None:
+def test_everybody_gets_their_own_rows_back(batch: tuple[ModelSignature, list[InferenceRequest]]) -> None:
     signature, envelopes = batch
     answers = scatter(_identity(gather(envelopes), signature), envelopes)
     for envelope, answer_bytes in zip(envelopes, answers, strict=True):
@@ -103,7 +103,7 @@ def test_everybody_gets_their_own_rows_back(batch: tuple[Signature, list[Envelop
 
 
 @given(batches())
-def test_a_batch_asks_for_no_more_than_its_requests(batch: tuple[Signature, list[Envelope]]) -> None:
+def test_a_batch_asks_for_no_more_than_its_requests(batch: tuple[ModelSignature, list[InferenceRequest]]) -> None:
     signature, envelopes = batch
     merged = open_envelope(gather(envelopes), signature)
     assert merged.rows == sum(envelope.rows for envelope in envelopes)
@@ -117,10 +117,10 @@ def test_a_batch_asks_for_no_more_than_its_requests(batch: tuple[Signature, list
         assert gather(envelopes) == envelopes[0].message
 
 
-ONE = Signature("m", {"X": TensorSpec("UINT8", (2,))}, frozenset({"Y"}), 8)
+ONE = ModelSignature("m", {"X": TensorSpec("UINT8", (2,))}, frozenset({"Y"}), 8)
 
 
-def _two() -> list[Envelope]:
+def _two() -> list[InferenceRequest]:
     message = service_pb2.ModelInferRequest(model_name="m")
     message.inputs.add(name="X", datatype="UINT8", shape=[1, 2])
     message.raw_input_contents.append(b"ab")

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from tidegate_proxy.configuration.padding import Following, Padding
+from tidegate_proxy.configuration.padding import FollowingSize, PaddingConfig
 from tidegate_proxy.messages.merging import ScatterError, read_answer
-from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, Signature, signature_of
-from tidegate_proxy.messages.padding import Resize, Resized, join, write
-from tidegate_proxy.messages.request import Envelope, open_envelope
-from tidegate_proxy.scheduling.payload import OutputSizes, Payload, StageTarget
+from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, ModelSignature, signature_of
+from tidegate_proxy.messages.padding import ResizedTensor, TensorResize, join, write
+from tidegate_proxy.messages.request import InferenceRequest, open_envelope
+from tidegate_proxy.scheduling.payload import BatchPayload, OutputSizes, StageTarget
 from tidegate_proxy.tritons.batching_mode import consent_of
 from tidegate_proxy.tritons.declared_padding import padding_of
-from tidegate_proxy.tritons.shared_memory import Region
+from tidegate_proxy.tritons.shared_memory import SharedRegion
 
 if TYPE_CHECKING:
     from tidegate_proxy.tritons.backend import Backend
@@ -32,7 +32,7 @@ NUMPY = {
 }
 
 
-def model(*said: Padding, dims: Sequence[int] = (-1,), outputs: str = "-1", kind: str = "FP32") -> Signature:
+def model(*said: PaddingConfig, dims: Sequence[int] = (-1,), outputs: str = "-1", kind: str = "FP32") -> ModelSignature:
     """A model from X to Y, of the same datatype."""
     text = f"""
     name: "m" backend: "onnxruntime" max_batch_size: 8 dynamic_batching {{ }}
@@ -42,7 +42,7 @@ def model(*said: Padding, dims: Sequence[int] = (-1,), outputs: str = "-1", kind
     config = text_format.Parse(text, model_config_pb2.ModelConfig())
     signature = signature_of(config)
     padding = padding_of(config, consent_of(config), said)
-    return Signature(signature.model, signature.inputs, signature.outputs, signature.max_rows, padding)
+    return ModelSignature(signature.model, signature.inputs, signature.outputs, signature.max_rows, padding)
 
 
 def request_of(x: Any, kind: str = "FP32", wanted: Sequence[str] = (), id_: str = "") -> bytes:  # noqa: ANN401
@@ -54,12 +54,12 @@ def request_of(x: Any, kind: str = "FP32", wanted: Sequence[str] = (), id_: str 
     return bytes(message.SerializeToString())
 
 
-def gather(envelopes: Sequence[Envelope]) -> bytes:
-    return Payload(envelopes, OutputSizes(), None).request(StageTarget("m", None, [NOWHERE], alone=True))
+def gather(envelopes: Sequence[InferenceRequest]) -> bytes:
+    return BatchPayload(envelopes, OutputSizes(), None).request(StageTarget("m", None, [NOWHERE], alone=True))
 
 
-def scatter(answer: bytes, envelopes: Sequence[Envelope]) -> list[bytes]:
-    return Payload(envelopes, OutputSizes(), None).outcomes(answer)
+def scatter(answer: bytes, envelopes: Sequence[InferenceRequest]) -> list[bytes]:
+    return BatchPayload(envelopes, OutputSizes(), None).outcomes(answer)
 
 
 def answer_of(y: Any, kind: str = "FP32", id_: str = "") -> bytes:  # noqa: ANN401
@@ -84,7 +84,7 @@ def output_of(message: bytes) -> Any:  # noqa: ANN401
 
 
 @st.composite
-def padded_batches(draw: st.DrawFn) -> tuple[Signature, str, list[Envelope], dict[str, Any]]:
+def padded_batches(draw: st.DrawFn) -> tuple[ModelSignature, str, list[InferenceRequest], dict[str, Any]]:
     """A model that is padded along one or two axes, and requests of it that share a bucket; with what it does."""
     kind = draw(st.sampled_from(sorted(NUMPY)))
     axes = draw(st.sampled_from([(1,), (2,), (3,), (1, 3), (2, 3)]))
@@ -94,12 +94,12 @@ def padded_batches(draw: st.DrawFn) -> tuple[Signature, str, list[Envelope], dic
     buckets = {axis: sorted(draw(st.sets(st.integers(1, 12), min_size=1, max_size=3))) for axis in axes}
     value = draw(st.sampled_from([0, 1]))
     said = [
-        Padding(
+        PaddingConfig(
             input="X",
             axis=axis - 4 if draw(st.booleans()) else axis,
             to=tuple(buckets[axis]),
             value=value,
-            outputs={"Y": Following(axis=axis, times=does[axis][0], plus=does[axis][1], per=does[axis][2])},
+            outputs={"Y": FollowingSize(axis=axis, times=does[axis][0], plus=does[axis][1], per=does[axis][2])},
         )
         for axis in axes
     ]
@@ -131,7 +131,7 @@ def run(x: Any, does: dict[int, tuple[int, int, int]]) -> Any:  # noqa: ANN401
 
 @given(padded_batches())
 def test_padded_and_cut_is_what_an_elementwise_model_answers(
-    batch: tuple[Signature, str, list[Envelope], dict[str, Any]],
+    batch: tuple[ModelSignature, str, list[InferenceRequest], dict[str, Any]],
 ) -> None:
     _, kind, envelopes, said = batch
     assert len({envelope.merge_key for envelope in envelopes}) == 1
@@ -157,16 +157,18 @@ def test_padded_and_cut_is_what_an_elementwise_model_answers(
 
 
 @st.composite
-def resizes(draw: st.DrawFn) -> tuple[Resize, Any]:
+def resizes(draw: st.DrawFn) -> tuple[TensorResize, Any]:
     axes = draw(st.integers(1, 4))
     had, has = (draw(st.lists(st.integers(1, 4), min_size=axes, max_size=axes)) for _ in range(2))
     size = draw(st.sampled_from([1, 2, 4, 8]))
     raw = draw(st.binary(min_size=int(np.prod(had)) * size, max_size=int(np.prod(had)) * size))
-    return Resize(size, tuple(had), tuple(has), draw(st.integers(0, 255))), np.frombuffer(raw, f"u{size}").reshape(had)
+    return TensorResize(size, tuple(had), tuple(has), draw(st.integers(0, 255))), np.frombuffer(
+        raw, f"u{size}"
+    ).reshape(had)
 
 
 @given(resizes(), st.integers(0, 3))
-def test_a_tensor_in_another_shape(case: tuple[Resize, Any], before: int) -> None:
+def test_a_tensor_in_another_shape(case: tuple[TensorResize, Any], before: int) -> None:
     """As numpy would do it, wherever it is written to, odd addresses included."""
     resize, array = case
     expected = np.full(resize.to, resize.fill, array.dtype)
@@ -183,17 +185,17 @@ def test_a_tensor_in_another_shape(case: tuple[Resize, Any], before: int) -> Non
 
 def test_what_is_cut_from_the_end_of_one_row_is_not_copied_before_it_is_sent() -> None:
     tensor = memoryview(bytes(range(24)))
-    assert isinstance(Resize(1, (1, 6, 4), (1, 5, 4)).of(tensor), memoryview)
-    assert isinstance(Resize(1, (1, 6, 4), (1, 6, 4)).of(tensor), memoryview)
-    assert isinstance(Resize(1, (1, 6, 4), (1, 6, 3)).of(tensor), Resized)
-    assert isinstance(Resize(1, (2, 3, 4), (2, 2, 4)).of(tensor), Resized)
-    assert isinstance(Resize(1, (1, 6, 4), (1, 7, 4)).of(tensor), Resized)
+    assert isinstance(TensorResize(1, (1, 6, 4), (1, 5, 4)).of(tensor), memoryview)
+    assert isinstance(TensorResize(1, (1, 6, 4), (1, 6, 4)).of(tensor), memoryview)
+    assert isinstance(TensorResize(1, (1, 6, 4), (1, 6, 3)).of(tensor), ResizedTensor)
+    assert isinstance(TensorResize(1, (2, 3, 4), (2, 2, 4)).of(tensor), ResizedTensor)
+    assert isinstance(TensorResize(1, (1, 6, 4), (1, 7, 4)).of(tensor), ResizedTensor)
 
 
-HALVED = Padding(to=(4, 8), outputs={"Y": Following(per=2)})
+HALVED = PaddingConfig(to=(4, 8), outputs={"Y": FollowingSize(per=2)})
 
 
-def envelope_of(columns: int, rows: int = 1, signature: Signature | None = None) -> Envelope:
+def envelope_of(columns: int, rows: int = 1, signature: ModelSignature | None = None) -> InferenceRequest:
     x = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
     return open_envelope(request_of(x), signature or model(HALVED))
 
@@ -243,7 +245,7 @@ def test_an_output_that_is_not_as_the_operator_says(answered: tuple[int, ...]) -
 
 
 def test_an_output_that_does_not_follow_is_left_as_it_is() -> None:
-    signature = model(Padding(to=(4,), outputs={"Y": None}))
+    signature = model(PaddingConfig(to=(4,), outputs={"Y": None}))
     envelopes = [envelope_of(3, 2, signature), envelope_of(2, 1, signature)]
     first, second = scatter(answer_of(np.arange(21, dtype=np.float32).reshape(3, 7)), envelopes)
     np.testing.assert_array_equal(output_of(first), np.arange(14).reshape(2, 7))
@@ -251,7 +253,7 @@ def test_an_output_that_does_not_follow_is_left_as_it_is() -> None:
 
 
 def test_so_small_that_nothing_would_be_left_of_the_answer_goes_as_it_came() -> None:
-    signature = model(Padding(to=(8,), outputs={"Y": Following(plus=-2)}))
+    signature = model(PaddingConfig(to=(8,), outputs={"Y": FollowingSize(plus=-2)}))
     assert envelope_of(2, signature=signature).heading.padded is None
     assert envelope_of(3, signature=signature).heading.padded is not None
 
@@ -265,15 +267,15 @@ class SharedMemory:
     def take(self, _size: int, _backends: object) -> "SharedMemory":
         return self
 
-    write = Region.write
+    write = SharedRegion.write
 
 
 def test_large_tensors_are_padded_straight_into_shared_memory() -> None:
     """What is sent says where they are, and in which shape."""
-    signature = model(Padding(to=(20_000,), value=7, outputs={"Y": Following()}))
+    signature = model(PaddingConfig(to=(20_000,), value=7, outputs={"Y": FollowingSize()}))
     envelopes = [envelope_of(19_000, signature=signature), envelope_of(18_000, signature=signature)]
     shared = SharedMemory()
-    payload = Payload(envelopes, OutputSizes(), cast("Any", shared))
+    payload = BatchPayload(envelopes, OutputSizes(), cast("Any", shared))
     sent = service_pb2.ModelInferRequest.FromString(payload.request(StageTarget("m", signature, [NOWHERE], alone=True)))
     assert payload.is_shared
     assert (list(sent.inputs[0].shape), list(sent.raw_input_contents)) == ([2, 20_000], [])

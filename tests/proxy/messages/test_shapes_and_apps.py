@@ -20,11 +20,11 @@ from tidegate.observation import read_log
 from tidegate_proxy.base.labels import LONGEST, OTHER, FrequentLabels, digest, label
 from tidegate_proxy.configuration.clients import AppConfig
 from tidegate_proxy.messages.merging import merged_header
-from tidegate_proxy.messages.model_signature import Signature, TensorSpec
-from tidegate_proxy.messages.request import MOST, Applications, Headings, open_known, shape_of
+from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
+from tidegate_proxy.messages.request import MOST, ApplicationTags, HeaderCache, open_known, shape_of
 
 Make = Callable[..., Any]
-SIGNATURE = Signature(
+SIGNATURE = ModelSignature(
     "m",
     {
         "image": TensorSpec("FP32", (3, -1, -1)),
@@ -53,7 +53,7 @@ def test_a_shape_says_what_the_config_leaves_open(inputs: dict[str, tuple[int, .
 @given(st.lists(st.lists(st.integers(0, 2**63 - 1), min_size=2, max_size=2), min_size=2, max_size=2, unique_by=tuple))
 def test_shapes_are_short_and_differ_where_the_sizes_do(sizes: list[list[int]]) -> None:
     name = "n" * 80
-    signature = Signature("m", {name: TensorSpec("FP32", (-1, -1))}, frozenset(), 1)
+    signature = ModelSignature("m", {name: TensorSpec("FP32", (-1, -1))}, frozenset(), 1)
     first, second = (shape_of([(name, (1, *size))], signature) for size in sizes)
     assert first != second
     assert max(len(first), len(second)) <= LONGEST
@@ -96,22 +96,22 @@ def test_labels_that_fade_make_room_but_not_many_an_hour() -> None:
 def test_a_header_that_may_be_secret_is_a_digest() -> None:
     heading: Any = None
     for header in ("authorization", "x-api-key", "Session-Token"):
-        applications = Applications(AppConfig(header=header.lower()))
+        applications = ApplicationTags(AppConfig(header=header.lower()))
         assert applications.of(heading, ((header.lower(), "Bearer hush"),)) == digest("Bearer hush")
 
 
 def test_applications_are_bounded_however_many_clients_name() -> None:
-    applications = Applications(AppConfig(header="x-app"))
+    applications = ApplicationTags(AppConfig(header="x-app"))
     heading: Any = None  # of no meaning where a header tells
     named = {applications.of(heading, (("other", "-"), ("x-app", f"app {number}"))) for number in range(MOST + 50)}
     assert len(named) == MOST + 1
     assert applications.of(heading, (("x-app", "app 0"),)) == "app 0"
     assert applications.of(heading, ()) == ""
     assert len(applications.of(heading, (("x-app", "a" * 1000),))) <= LONGEST
-    assert Applications(AppConfig()).of(open_known(_message(), Headings(_XS)).heading, (("x-app", "a"),)) == ""
+    assert ApplicationTags(AppConfig()).of(open_known(_message(), HeaderCache(_XS)).heading, (("x-app", "a"),)) == ""
 
 
-_XS = Signature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 4)
+_XS = ModelSignature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 4)
 
 
 def _message(columns: int = 3, **parameters: Any) -> bytes:  # noqa: ANN401 - as protobuf has them
@@ -125,18 +125,18 @@ def _message(columns: int = 3, **parameters: Any) -> bytes:  # noqa: ANN401 - as
 
 
 def test_the_parameter_that_tells_the_application_hinders_no_merge_and_is_not_of_the_batch() -> None:
-    headings = Headings(_XS, "app")
+    headings = HeaderCache(_XS, "app")
     one, other, none = (open_known(_message(**said), headings) for said in ({"app": "ocr"}, {"app": 7}, {}))
     assert [each.heading.app for each in (one, other, none)] == ["ocr", "7", ""]
     assert one.merge_key == other.merge_key == none.merge_key
     assert dict(merged_header([one, other]).parameters) == {}
     assert merged_header([one]).parameters["app"].string_param == "ocr", "alone it goes as it came"
-    apart = [open_known(_message(app=app), Headings(_XS)) for app in ("ocr", "asr")]
+    apart = [open_known(_message(app=app), HeaderCache(_XS)) for app in ("ocr", "asr")]
     assert len({each.merge_key for each in apart}) == 2, "unless the configuration names it"
 
 
 def test_requests_that_are_written_alike_have_their_shape_from_the_first() -> None:
-    headings = Headings(_XS)
+    headings = HeaderCache(_XS)
     for columns in (3, 5):
         read = [open_known(_message(columns), headings).heading for _ in range(4)]
         assert read[0] is read[-1]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.messages.model_signature import Signature, TensorSpec
+from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
 from tidegate_proxy.messages.request import MOST_BYTES, NotSchedulable, open_envelope
 
 VALUES: dict[str, tuple[str, list[Any], type]] = {
@@ -25,9 +25,9 @@ VALUES: dict[str, tuple[str, list[Any], type]] = {
 }
 
 
-def signature(datatype: str) -> Signature:
+def signature(datatype: str) -> ModelSignature:
     inputs = {"X": TensorSpec(datatype, (-1,))}
-    return Signature(model="m", inputs=inputs, outputs=frozenset({"Y"}), max_rows=4)
+    return ModelSignature(model="m", inputs=inputs, outputs=frozenset({"Y"}), max_rows=4)
 
 
 def typed(

@@ -20,13 +20,13 @@ from tests.proxy.observability.followed import Followed
 from tidegate.api import Batch, Model, Request, RequestArrived, Setup, Stage, StageFinished, Worker
 from tidegate.engine import StartStage
 from tidegate.observation import ChangeProgressed
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.observability.metrics_registry import registry_of
-from tidegate_proxy.observability.observability import Statistics
+from tidegate_proxy.observability.observability import ModelStatistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
 from tidegate_proxy.rollout import canary, comparison, shadow
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.transport.liveness import Liveness
 
 ROOT = Path(__file__).parents[3]
@@ -41,7 +41,7 @@ def _exported() -> dict[str, set[str]]:
     """Every series' name on a page of Tidegate, with its labels."""
     setup = Setup((Model("m", 4, slo_ns=20_000_000),), (Worker(0, "w", ("m",)),), ())
     faults.report("a test", ValueError("of no meaning"))
-    bounds = Bounds()
+    bounds = ClientBounds()
     bounds.count("http", "max_connections")
     bounds.connections["http"] = 1
     ejections = {"h:1": (1, True)}
@@ -54,7 +54,7 @@ def _exported() -> dict[str, set[str]]:
     metrics.verified["m", "same"] = 1
     registry = registry_of(metrics.snapshot(), "fifs", 0, ejections, bounds, {"w": 1}, [("h:1", "grpc", "trace")])
     own = generate_latest(registry).decode() + _liveness() + _trial()
-    statistics = Statistics()
+    statistics = ModelStatistics()
     statistics.declare("m", ["1"])
     page = merge(own, request_metrics(statistics.snapshot(), {}), {"h:1": None}, ["m"])
     found: dict[str, set[str]] = {}
@@ -78,9 +78,9 @@ class _Said(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         estimate = {"model": "m", "measured": 0.8, "batcher": 0.8, "tuned": 0.8, "policy": 0.9, "gain": [0.05, 0.15]}
-        side = comparison.Side(300, 300, 0.9, 10.0, 20.0)
+        side = comparison.TrafficGroup(300, 300, 0.9, 10.0, 20.0)
         yield from shadow.gauges([estimate])
-        yield from canary.gauges([comparison.Compared("m", side, side, (-0.01, 0.01), "")])
+        yield from canary.gauges([comparison.ModelComparison("m", side, side, (-0.01, 0.01), "")])
 
 
 def _trial() -> str:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidegate_proxy.observability.exposition import Family, Sample, escaped, families_of, merged, sample
+from tidegate_proxy.observability.exposition import MetricFamily, MetricSample, escaped, families_of, merged, sample
 
 PAGE = """\
 # HELP nv_inference_count Number of inferences
@@ -28,7 +28,7 @@ def _series(page: str) -> list[tuple[str, str, dict[str, str], str]]:
     ]
 
 
-def _text(families: list[Family]) -> str:
+def _text(families: list[MetricFamily]) -> str:
     return "".join(map(str, families))
 
 
@@ -48,13 +48,13 @@ def test_what_is_no_sample_is_left_out() -> None:
 
 
 def test_a_label_that_is_there_already_gives_way() -> None:
-    labelled = Sample("a", (("triton", "x"),), "1").labelled("triton", "h:1")
+    labelled = MetricSample("a", (("triton", "x"),), "1").labelled("triton", "h:1")
     assert str(labelled) == 'a{exported_triton="x",triton="h:1"} 1'
 
 
 def test_one_family_per_name_and_no_series_twice() -> None:
-    first = Family("a", "gauge", "First", [sample("a", {"x": "1", "y": "2"}, 1)])
-    other = Family("a", "gauge", "Other", [sample("a", {"y": "2", "x": "1"}, 9), sample("a", {"x": "2"}, 3)])
+    first = MetricFamily("a", "gauge", "First", [sample("a", {"x": "1", "y": "2"}, 1)])
+    other = MetricFamily("a", "gauge", "Other", [sample("a", {"y": "2", "x": "1"}, 9), sample("a", {"x": "2"}, 3)])
     [whole] = merged([first, other])
     assert str(whole) == '# HELP a First\n# TYPE a gauge\na{x="1",y="2"} 1\na{x="2"} 3\n'
 
@@ -69,11 +69,13 @@ _LABELS = st.dictionaries(st.sampled_from(["model", "version", "x"]), st.text(ma
 )
 def test_pages_of_several_servers_become_one(contents: dict[str, list[dict[str, str]]], servers: list[str]) -> None:
     page = _text(
-        [Family(name, "gauge", "H", [sample(name, each, 1) for each in many]) for name, many in contents.items()]
+        [MetricFamily(name, "gauge", "H", [sample(name, each, 1) for each in many]) for name, many in contents.items()]
     )
     taken_apart = families_of(page)
     whole = merged(
-        Family(family.name, family.type, family.help, [each.labelled("triton", server) for each in family.samples])
+        MetricFamily(
+            family.name, family.type, family.help, [each.labelled("triton", server) for each in family.samples]
+        )
         for server in servers
         for family in taken_apart
     )

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.observability.merged_statistics import merge_statistics, statistics_json
-from tidegate_proxy.observability.observability import Counts, Statistics
+from tidegate_proxy.observability.observability import ModelStatistics, RequestCounts
 
 
-def _declared() -> Statistics:
-    statistics = Statistics()
+def _declared() -> ModelStatistics:
+    statistics = ModelStatistics()
     statistics.declare("m", ["2", "10"])
     return statistics
 
@@ -97,7 +97,7 @@ def test_other_models_are_summed(parts: list[tuple[str, int, int, int]]) -> None
 
 def test_the_parts_stay_as_they_are() -> None:
     parts = [_response(_model("a")), _response(_model("a"))]
-    merge_statistics(parts, {("a", "1"): Counts(rows=9)})
+    merge_statistics(parts, {("a", "1"): RequestCounts(rows=9)})
     assert parts == [_response(_model("a")), _response(_model("a"))]
 
 

@@ -9,14 +9,14 @@ from tidegate.engine import ClockAdvanced, EngineRestarted, StartStage
 from tidegate.observation import ChangeProgressed
 from tidegate_proxy.observability.metrics_registry import ADVICE_HOLDS_S, CHANGE_STATES, registry_of
 from tidegate_proxy.observability.observability import Metrics
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport.client_bounds import ClientBounds
 
 MS, S = 1_000_000, 1_000_000_000
 SETUP = Setup((Model("m", 4), Model('odd "name"\\', 4)), (Worker(0, "a:1/0", ("m",)),), ())
 
 
 def _page(metrics: Metrics, now_ns: int = 0) -> str:
-    return generate_latest(registry_of(metrics.snapshot(), "fifs", now_ns, {}, Bounds())).decode()
+    return generate_latest(registry_of(metrics.snapshot(), "fifs", now_ns, {}, ClientBounds())).decode()
 
 
 def _samples(page: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -73,7 +73,7 @@ def test_names_are_escaped() -> None:
 
 def test_what_is_written_out_is_what_was_when_it_was_copied() -> None:
     metrics = Followed(SETUP)
-    registry = registry_of(metrics.snapshot(), "fifs", 0, {}, Bounds())
+    registry = registry_of(metrics.snapshot(), "fifs", 0, {}, ClientBounds())
     metrics.handled(ClockAdvanced(0), [EngineRestarted("fifs", "a test")], 0)
     assert _value(generate_latest(registry).decode(), "tidegate_engine_restarts_total") == 0
 

@@ -1,10 +1,10 @@
 """The counts that clients see."""
 
-from tidegate_proxy.observability.observability import FAILURE_REASONS, Counts, Statistics
+from tidegate_proxy.observability.observability import FAILURE_REASONS, ModelStatistics, RequestCounts
 
 
-def _declared() -> Statistics:
-    statistics = Statistics()
+def _declared() -> ModelStatistics:
+    statistics = ModelStatistics()
     statistics.declare("m", ["2", "10"])
     return statistics
 
@@ -19,8 +19,8 @@ def test_requests_are_counted_one_by_one() -> None:
     statistics.failed("m", "10", "REJECTED", 7)
     assert statistics.latest("m") == "10"
     assert statistics.snapshot() == {
-        ("m", "2"): Counts(),
-        ("m", "10"): Counts(
+        ("m", "2"): RequestCounts(),
+        ("m", "10"): RequestCounts(
             rows=4,
             executions=1,
             last_ms=1003,
@@ -60,7 +60,7 @@ def test_what_was_not_declared_is_not_counted() -> None:
         statistics.failed(model, version, "OTHER", 1)
     assert statistics.latest("other") is None
     assert set(statistics.snapshot()) == {("m", "2"), ("m", "10")}
-    assert all(counts == Counts() for counts in statistics.snapshot().values())
+    assert all(counts == RequestCounts() for counts in statistics.snapshot().values())
 
 
 def test_what_ensembles_run_is_counted_without_its_time() -> None:
@@ -69,7 +69,7 @@ def test_what_ensembles_run_is_counted_without_its_time() -> None:
     statistics.declare_ensemble("outer", [("inner", ""), ("m", "2")])
     statistics.passed_through("outer", "", ok=True, at_ms=5, total_ns=40, rows=3)
     statistics.passed_through("outer", "", ok=False, at_ms=6, total_ns=40, rows=3)
-    expected = Counts(rows=3, executions=1, successes=1, last_ms=5)
+    expected = RequestCounts(rows=3, executions=1, successes=1, last_ms=5)
     assert statistics.snapshot() == {("m", "2"): expected, ("m", "10"): expected}
 
 

@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from opentelemetry.trace import Span, StatusCode
 
-from tidegate_proxy.observability.tracing import Tracing, TracingError, context_of, otlp_tracing
+from tidegate_proxy.observability.tracing import RequestTracer, TracingError, context_of, otlp_tracing
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -37,14 +37,14 @@ def exported() -> InMemorySpanExporter:
 
 
 @pytest.fixture
-def tracing(exported: InMemorySpanExporter) -> Tracing:
+def tracing(exported: InMemorySpanExporter) -> RequestTracer:
     """Samples nothing of its own accord; a client's wish is honoured."""
     provider = TracerProvider(sampler=ParentBasedTraceIdRatio(0.0))
     provider.add_span_processor(SimpleSpanProcessor(exported))
-    return Tracing(provider.get_tracer("test"), provider.shutdown)
+    return RequestTracer(provider.get_tracer("test"), provider.shutdown)
 
 
-def _arrive(tracing: Tracing, traceparent: str | bytes = SAMPLED, at_ns: int | None = None) -> Span:
+def _arrive(tracing: RequestTracer, traceparent: str | bytes = SAMPLED, at_ns: int | None = None) -> Span:
     at_ns = time.monotonic_ns() if at_ns is None else at_ns
     return tracing.request_arrived([("Traceparent", traceparent)], model="m", version="1", rows=2, at_ns=at_ns)
 
@@ -55,7 +55,7 @@ def _by_name(exported: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
 
 @pytest.mark.parametrize("traceparent", [SAMPLED, SAMPLED.encode()])
 def test_a_request_alone_passes_its_own_context_on(
-    tracing: Tracing, exported: InMemorySpanExporter, traceparent: str | bytes
+    tracing: RequestTracer, exported: InMemorySpanExporter, traceparent: str | bytes
 ) -> None:
     arrival_ns = time.monotonic_ns()
     span = _arrive(tracing, traceparent, arrival_ns)
@@ -84,7 +84,7 @@ def test_a_request_alone_passes_its_own_context_on(
     assert request.end_time - request.start_time == pytest.approx(10_000_000, abs=1_000_000)
 
 
-def test_a_merged_batch_links_to_its_requests(tracing: Tracing, exported: InMemorySpanExporter) -> None:
+def test_a_merged_batch_links_to_its_requests(tracing: RequestTracer, exported: InMemorySpanExporter) -> None:
     spans = [_arrive(tracing), _arrive(tracing, UNSAMPLED), _arrive(tracing)]
     now_ns = time.monotonic_ns()
     execution = tracing.execution_started(spans, model="m", rows=6, worker="w/0", at_ns=now_ns)
@@ -105,7 +105,9 @@ def test_a_merged_batch_links_to_its_requests(tracing: Tracing, exported: InMemo
     assert dict(execution.metadata)["traceparent"] == f"00-{TRACE}-{batch.context.span_id:016x}-01"
 
 
-def test_nothing_is_made_of_requests_that_nobody_samples(tracing: Tracing, exported: InMemorySpanExporter) -> None:
+def test_nothing_is_made_of_requests_that_nobody_samples(
+    tracing: RequestTracer, exported: InMemorySpanExporter
+) -> None:
     spans = [_arrive(tracing, UNSAMPLED), tracing.request_arrived([], model="m", version="", rows=1, at_ns=0)]
     execution = tracing.execution_started(spans, model="m", rows=3, worker="w/0", at_ns=1)
     assert execution.span is None
@@ -116,7 +118,7 @@ def test_nothing_is_made_of_requests_that_nobody_samples(tracing: Tracing, expor
     assert exported.get_finished_spans() == ()
 
 
-def test_failures_are_errors(tracing: Tracing, exported: InMemorySpanExporter) -> None:
+def test_failures_are_errors(tracing: RequestTracer, exported: InMemorySpanExporter) -> None:
     dropped = _arrive(tracing)
     tracing.request_ended(dropped, "dropped: deadline", at_ns=time.monotonic_ns())
     pair = [_arrive(tracing), _arrive(tracing)]
@@ -128,13 +130,13 @@ def test_failures_are_errors(tracing: Tracing, exported: InMemorySpanExporter) -
     assert statuses["tidegate.batch"].description == "UNAVAILABLE"
 
 
-def test_a_traceparent_that_is_none_begins_a_trace(tracing: Tracing) -> None:
+def test_a_traceparent_that_is_none_begins_a_trace(tracing: RequestTracer) -> None:
     span = _arrive(tracing, b"\xff nonsense")
     assert span.get_span_context().is_valid
     assert f"{span.get_span_context().trace_id:032x}" != TRACE
 
 
-def test_a_batch_that_every_client_left_has_no_context(tracing: Tracing) -> None:
+def test_a_batch_that_every_client_left_has_no_context(tracing: RequestTracer) -> None:
     assert tracing.execution_started([], model="m", rows=1, worker="w/0", at_ns=0).metadata == ()
 
 
@@ -201,7 +203,7 @@ def collected() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def test_spans_of_triton_join_the_trace(
-    tracing: Tracing,
+    tracing: RequestTracer,
     collected: tuple[str, list[dict[str, Any]]],
     start_triton: Callable[..., EmbeddedTriton],
     add_model: Callable[..., Path],

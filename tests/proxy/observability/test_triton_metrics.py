@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.observability.merged_statistics import merge_statistics, statistics_json
-from tidegate_proxy.observability.observability import FAILURE_REASONS, Statistics
+from tidegate_proxy.observability.observability import FAILURE_REASONS, ModelStatistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.metrics_scrape import scrape
@@ -90,7 +90,7 @@ def _asked(server: EmbeddedTriton) -> service_pb2.ModelStatisticsResponse:
 
 
 def test_both_pages_become_one(pair: list[EmbeddedTriton]) -> None:
-    statistics = Statistics()
+    statistics = ModelStatistics()
     statistics.declare("scheduled", ["1"])
     statistics.answered("scheduled", "", 5, at_ms=1, total_ns=9000, queue_ns=2000, infer_ns=6000)
     statistics.failed("scheduled", "", "CANCELED", 500)
@@ -118,7 +118,7 @@ def test_both_pages_become_one(pair: list[EmbeddedTriton]) -> None:
 
 
 def test_names_and_help_are_those_of_triton(pair: list[EmbeddedTriton]) -> None:
-    statistics = Statistics()
+    statistics = ModelStatistics()
     statistics.declare("other", ["1"])
     ours = {family.name: family for family in request_metrics(statistics.snapshot(), {})}
     [page] = filter(None, _pages(pair[:1]).values())
@@ -186,7 +186,7 @@ def test_http_statistics_are_printed_as_triton_prints_them(pair: list[EmbeddedTr
 
 
 def test_statistics_of_both_are_one(pair: list[EmbeddedTriton]) -> None:
-    statistics = Statistics()
+    statistics = ModelStatistics()
     statistics.declare("scheduled", ["1"])
     statistics.answered("scheduled", "", 3, at_ms=12345, total_ns=50, queue_ns=5, infer_ns=8)
     whole = merge_statistics(map(_asked, pair), statistics.snapshot())

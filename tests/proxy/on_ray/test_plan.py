@@ -14,9 +14,9 @@ from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.configuration.shard_config import of_shard
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, read_plan
-from tidegate_proxy.on_ray.documents import SECRET_FILE, Document, Documents, files_of_shard, named_files
-from tidegate_proxy.on_ray.own_folder import own_folder
+from tidegate_proxy.on_ray.node_folder import own_folder
 from tidegate_proxy.on_ray.plan import RayPlan, plan_for_ray
+from tidegate_proxy.on_ray.role_configs import SECRET_FILE, Document, RoleConfigs, files_of_shard, named_files
 from tidegate_proxy.on_ray.session import serve_on_ray
 
 
@@ -74,7 +74,7 @@ def test_each_shard_and_frontend_gets_a_configuration_that_can_be_read(tmp_path:
     (tmp_path / "from").mkdir()
     (tmp_path / "from" / "tokens.json").write_text("{}")
     found = plan(tmp_path / "from", frontends=3, links={"hold_s": 4}, listen="0.0.0.0:8101", drain_s=5)
-    documents = Documents(found)
+    documents = RoleConfigs(found)
     there = tmp_path / "there"
     there.mkdir()
     (there / SECRET_FILE).write_text("0123456789abcdef")

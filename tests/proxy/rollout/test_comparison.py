@@ -5,7 +5,14 @@ import tracemalloc
 
 import pytest
 
-from tidegate_proxy.rollout.comparison import BLOCK_NS, BURN_IN_NS, MOST_BLOCKS, SETTLING_BLOCKS, Compared, Comparison
+from tidegate_proxy.rollout.comparison import (
+    BLOCK_NS,
+    BURN_IN_NS,
+    MOST_BLOCKS,
+    SETTLING_BLOCKS,
+    Comparison,
+    ModelComparison,
+)
 
 SLO_NS = 10_000_000
 LATE_NS, SOON_NS = 2 * SLO_NS, SLO_NS // 2
@@ -30,7 +37,7 @@ def compare(
     return comparison
 
 
-def report(comparison: Comparison, now_ns: int, *, has_slo: bool = True) -> list[Compared]:
+def report(comparison: Comparison, now_ns: int, *, has_slo: bool = True) -> list[ModelComparison]:
     """What is said of all models."""
     comparison.settle(now_ns)
     return [comparison.of(model, has_slo=has_slo) for model in comparison.models]

@@ -14,13 +14,13 @@ from prometheus_client import generate_latest
 from tests.proxy.fixtures.calls import CHANNEL_OPTIONS
 from tidegate.api import Dispatch, RequestArrived
 from tidegate.observation import read_log
-from tidegate_proxy.access.gate import Gate, Owners
+from tidegate_proxy.access.gate import AccessControl, ClientIdentity
 from tidegate_proxy.base.labels import digest
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import QueueLimits
 from tidegate_proxy.observability.metrics_registry import registry_of
-from tidegate_proxy.scheduling.in_flight import Load, queue_refusal
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.scheduling.in_flight import QueueLoad, queue_refusal
+from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.tritons.backend import INFER
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -108,13 +108,13 @@ def _served_before_the_last(log: Path) -> int:
 
 def _metrics(proxy: Any) -> str:  # noqa: ANN401
     driver = proxy.serving.driver
-    registry = registry_of(proxy.in_loop(driver.observability.metrics.snapshot), "fifs", 0, {}, Bounds())
+    registry = registry_of(proxy.in_loop(driver.observability.metrics.snapshot), "fifs", 0, {}, ClientBounds())
     return generate_latest(registry).decode()
 
 
 def _owner(clients: dict[str, str], metadata: dict[str, str | bytes], **more: Any) -> str:  # noqa: ANN401
     config = ServeConfig.model_validate({"tritons": ({"grpc": "localhost:8001"},), "clients": clients, **more})
-    return Owners(config).of(metadata.get, lambda: "ipv4:10.0.0.1:5000")
+    return ClientIdentity(config).of(metadata.get, lambda: "ipv4:10.0.0.1:5000")
 
 
 def test_owners_are_told_apart_without_telling_their_secrets() -> None:
@@ -136,7 +136,7 @@ def test_one_credential_is_one_owner_however_it_is_written(tmp_path: Path) -> No
         (tmp_path / name).write_text(f"{name}-1\n{name}-2\n")
     files = {"tokens_file": tmp_path / "tokens", "api_keys_file": tmp_path / "keys"}
     config = {"tritons": ({"grpc": "localhost:8001"},), "clients": {"by": "token"}, "authentication": files}
-    gate = Gate(ServeConfig.model_validate(config))
+    gate = AccessControl(ServeConfig.model_validate(config))
 
     def owner(*metadata: tuple[str, str]) -> str:
         headers = dict(reversed(metadata))
@@ -160,11 +160,14 @@ def test_one_credential_is_one_owner_however_it_is_written(tmp_path: Path) -> No
 def test_a_key_that_may_be_secret_is_recorded_as_a_digest() -> None:
     for key in ("authorization", "x-api-key", "session-token"):
         config = {"tritons": ["h:1"], "clients": {"by": "metadata", "key": key}}
-        gate = Gate(ServeConfig.model_validate_json(json.dumps(config)))
+        gate = AccessControl(ServeConfig.model_validate_json(json.dumps(config)))
         owner = gate.owner([(key, "Bearer hush")], lambda: "peer")
         assert (owner, "hush" in owner) == (digest("Bearer hush"), False)
     config = {"tritons": ["h:1"], "clients": {"by": "metadata", "key": "tenant-id"}}
-    assert Gate(ServeConfig.model_validate_json(json.dumps(config))).owner([("tenant-id", "a")], lambda: "peer") == "a"
+    assert (
+        AccessControl(ServeConfig.model_validate_json(json.dumps(config))).owner([("tenant-id", "a")], lambda: "peer")
+        == "a"
+    )
 
 
 @pytest.mark.parametrize("clients", [{"by": "metadata"}, {"by": "token", "key": "x"}])
@@ -175,15 +178,15 @@ def test_a_key_belongs_to_metadata(clients: dict[str, str]) -> None:
 
 def test_full_queues_refuse_those_who_filled_them_first() -> None:
     limits = QueueLimits(requests=1000, bytes=10_000, client_share=0.01, model_share=0.1)
-    full, little, much = Load(1000, 0), Load(9, 0), Load(500, 0)
-    assert queue_refusal(limits, Load(999, 9_999), much, much) == ""
+    full, little, much = QueueLoad(1000, 0), QueueLoad(9, 0), QueueLoad(500, 0)
+    assert queue_refusal(limits, QueueLoad(999, 9_999), much, much) == ""
     assert queue_refusal(limits, full, much, much) == "requests"
     assert queue_refusal(limits, full, little, much) == ""
     assert queue_refusal(limits, full, much, little) == ""
-    assert queue_refusal(limits, Load(1100, 0), little, little) == "requests"
-    assert queue_refusal(limits, Load(10, 10_000), Load(10, 5_000), Load(10, 5_000)) == "bytes"
-    assert queue_refusal(limits, Load(10, 10_000), Load(5, 99), Load(10, 5_000)) == ""
-    assert queue_refusal(limits, Load(10, 11_000), Load(5, 99), Load(10, 5_000)) == "bytes"
+    assert queue_refusal(limits, QueueLoad(1100, 0), little, little) == "requests"
+    assert queue_refusal(limits, QueueLoad(10, 10_000), QueueLoad(10, 5_000), QueueLoad(10, 5_000)) == "bytes"
+    assert queue_refusal(limits, QueueLoad(10, 10_000), QueueLoad(5, 99), QueueLoad(10, 5_000)) == ""
+    assert queue_refusal(limits, QueueLoad(10, 11_000), QueueLoad(5, 99), QueueLoad(10, 5_000)) == "bytes"
 
 
 def test_a_newcomer_is_admitted_to_full_queues_and_the_crowd_is_counted_as_refused(

@@ -13,19 +13,19 @@ from tests.proxy.scheduling.test_stages import HEAD, MS, Counted, Split, Triton,
 from tidegate.api import Model, PolicyOptions, Profile, Setup, Worker
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
-from tidegate_proxy.configuration.settings import InForce, Settings
-from tidegate_proxy.messages.model_signature import Signature
+from tidegate_proxy.configuration.settings import CurrentSettings, InForce
+from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling import stages as spacing
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.tritons.backend import LoadedModel
-from tidegate_proxy.tritons.catalog import Catalog, Directory
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
 if TYPE_CHECKING:
     from tidegate_proxy.tritons.backend import Backend
-    from tidegate_proxy.tritons.shared_memory import Regions
+    from tidegate_proxy.tritons.shared_memory import SharedRegions
 
-WHOLE = Signature("m", HEAD.inputs, frozenset({"Z"}), 4)
+WHOLE = ModelSignature("m", HEAD.inputs, frozenset({"Z"}), 4)
 MERGES = "name: 'm' max_batch_size: 4 dynamic_batching {}"
 STEEP = Profile("m", "default", (1000 * MS, 2000 * MS, 3000 * MS, 4000 * MS))
 FLAT = Profile("m", "default", (10 * MS, 11 * MS, 12 * MS, 13 * MS))
@@ -62,8 +62,8 @@ class Instances(Split):
         policy = FirstComeFirstServed(setup, PolicyOptions())
         engine = Engine(policy, name="fifs", strict=True, learn=False, first_lead_ns=1000 * MS)
         self.regions = Counted()
-        in_force, regions = InForce(Settings()), cast("Regions", self.regions)
-        self.driver = Driver(engine, Directory(catalog), in_force, Observability(setup, engine.reducer), regions)
+        in_force, regions = InForce(CurrentSettings()), cast("SharedRegions", self.regions)
+        self.driver = Driver(engine, CurrentCatalog(catalog), in_force, Observability(setup, engine.reducer), regions)
 
     @property
     def there(self) -> int:

@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2
 
 from tests.conftest import SHARDS
 from tests.proxy.fixtures.fake_answers import ROW, Gated, echo, noise
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.servers import grpc as frontend
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 

@@ -10,8 +10,8 @@ from tritonclient.grpc import service_pb2
 
 from tidegate.api import Worker
 from tidegate_proxy.configuration.config import Ejection
-from tidegate_proxy.configuration.settings import InForce, Settings
-from tidegate_proxy.scheduling.membership import Outliers, is_failure
+from tidegate_proxy.configuration.settings import CurrentSettings, InForce
+from tidegate_proxy.scheduling.membership import OutlierDetector, is_failure
 from tidegate_proxy.tritons.catalog import Catalog
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Cluster:
         self.catalog = Catalog(
             workers=workers, backend_of=dict(enumerate(self.tritons)), hosts={"m": list(self.tritons)}
         )
-        self.outliers = Outliers(InForce(Settings(ejection=Ejection(**limits))))
+        self.outliers = OutlierDetector(InForce(CurrentSettings(ejection=Ejection(**limits))))
 
     def did_well(self, number: int, owner: str = "") -> None:
         self.outliers.did_well(self.tritons[number], owner)

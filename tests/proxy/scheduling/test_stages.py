@@ -27,22 +27,22 @@ from tidegate.api import (
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.base.outcome import Outcome
-from tidegate_proxy.configuration.settings import InForce, Settings
-from tidegate_proxy.messages.model_signature import Signature, TensorSpec
-from tidegate_proxy.messages.request import Client, Due, open_envelope
+from tidegate_proxy.configuration.settings import CurrentSettings, InForce
+from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
+from tidegate_proxy.messages.request import Client, ResponseDeadline, open_envelope
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
-from tidegate_proxy.tritons.catalog import Catalog, Directory
-from tidegate_proxy.tritons.shared_memory import Region, Regions
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
+from tidegate_proxy.tritons.shared_memory import SharedRegion, SharedRegions
 
 if TYPE_CHECKING:
     from tidegate_proxy.tritons.backend import Backend
 
 MS = 1_000_000
 WIDTH = 40_000
-HEAD = Signature("a", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 1)
-TAIL = Signature("b", {"Y": TensorSpec("FP32", (-1,))}, frozenset({"Z"}), 1)
-WHOLE = Signature("m", HEAD.inputs, frozenset({"Z"}), 1)
+HEAD = ModelSignature("a", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 1)
+TAIL = ModelSignature("b", {"Y": TensorSpec("FP32", (-1,))}, frozenset({"Z"}), 1)
+WHOLE = ModelSignature("m", HEAD.inputs, frozenset({"Z"}), 1)
 MODEL = Model("m", 1, None, (Pipeline(("a", "b"), 1),))
 WORKERS = (Worker(0, "w0", ("a",)), Worker(1, "w1", ("b",)), Worker(2, "w2", ("b",)))
 
@@ -107,14 +107,14 @@ class Counted:
     """Regions that are always there, and how many of them are in use."""
 
     def __init__(self) -> None:
-        self.in_use: list[Region] = []
+        self.in_use: list[SharedRegion] = []
 
-    def take(self, size: int, _backends: object) -> Region:
-        region = cast("Region", _Memory(size))
+    def take(self, size: int, _backends: object) -> SharedRegion:
+        region = cast("SharedRegion", _Memory(size))
         self.in_use.append(region)
         return region
 
-    def give_back(self, region: Region) -> None:
+    def give_back(self, region: SharedRegion) -> None:
         self.in_use.remove(region)
 
     discard = give_back
@@ -127,7 +127,7 @@ class _Memory:
     def __init__(self, size: int) -> None:
         self.name, self.memory = "region", memoryview(bytearray(size))
 
-    write = Region.write
+    write = SharedRegion.write
 
 
 class Waiting(Client):
@@ -154,8 +154,8 @@ class Split:
         setup = Setup((MODEL,), WORKERS, tuple(Profile(part, "default", (MS,)) for part in "ab"))
         engine = Engine(policy(setup, PolicyOptions()), name="fifs")
         self.regions = Counted()
-        in_force, regions = InForce(Settings(stage_s=0.05)), cast("Regions", self.regions)
-        self.driver = Driver(engine, Directory(catalog), in_force, Observability(setup, engine.reducer), regions)
+        in_force, regions = InForce(CurrentSettings(stage_s=0.05)), cast("SharedRegions", self.regions)
+        self.driver = Driver(engine, CurrentCatalog(catalog), in_force, Observability(setup, engine.reducer), regions)
 
     def send(self) -> Client:
         """One more request."""
@@ -164,7 +164,7 @@ class Split:
         message.raw_input_contents.append(np.ones(WIDTH, np.float32).tobytes())
         client = Waiting(open_envelope(message.SerializeToString(), WHOLE))
         now_ns = time.monotonic_ns()
-        request = self.driver.admit(client, now_ns, Due(now_ns + 60_000_000_000, 0))
+        request = self.driver.admit(client, now_ns, ResponseDeadline(now_ns + 60_000_000_000, 0))
         assert request is not None
         self.driver.schedule(request)
         return client

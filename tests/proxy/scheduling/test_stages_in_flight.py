@@ -7,14 +7,14 @@ from tests.proxy.scheduling.test_stages import MS, WHOLE, Counted, Split, Triton
 from tidegate.api import Model, PolicyOptions, Profile, Setup, Worker
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
-from tidegate_proxy.configuration.settings import InForce, Settings
+from tidegate_proxy.configuration.settings import CurrentSettings, InForce
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
-from tidegate_proxy.tritons.catalog import Catalog, Directory
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
 if TYPE_CHECKING:
     from tidegate_proxy.tritons.backend import Backend
-    from tidegate_proxy.tritons.shared_memory import Regions
+    from tidegate_proxy.tritons.shared_memory import SharedRegions
 
 MODEL = Model("m", 1)
 WORKERS = (Worker(0, "w0", ("m",)), Worker(1, "w1", ("m",)))
@@ -40,8 +40,8 @@ class Whole(Split):
         policy = FirstComeFirstServed(setup, PolicyOptions())
         engine = Engine(policy, name="fifs", strict=True, learn=False, first_lead_ns=1000 * MS)
         self.regions = Counted()
-        in_force, regions = InForce(Settings(stage_s=HUNG_S)), cast("Regions", self.regions)
-        self.driver = Driver(engine, Directory(catalog), in_force, Observability(setup, engine.reducer), regions)
+        in_force, regions = InForce(CurrentSettings(stage_s=HUNG_S)), cast("SharedRegions", self.regions)
+        self.driver = Driver(engine, CurrentCatalog(catalog), in_force, Observability(setup, engine.reducer), regions)
 
     async def sent_behind(self) -> list[Waiting]:
         """Three clients: the first one's stage runs on the first Triton, the second one's on the other, the third one's

@@ -16,7 +16,7 @@ import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.utils import InferenceServerException, shared_memory
 
-from tidegate_proxy.servers.http.screening import Screen
+from tidegate_proxy.servers.http.screening import RequestScreen
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.shared_memory import PREFIX
 
@@ -199,11 +199,11 @@ def test_what_only_looks_like_a_name_is_answered(
 @pytest.mark.parametrize("cut", [1, 7, 64, 1000])
 def test_pieces_may_end_anywhere(cut: int) -> None:
     body = escaped(json_on(PREFIX + "x", padding=300), "shared")
-    screen = Screen(is_inference=True, refuses=False, json_bytes=None, encodings=[], limit=None)
+    screen = RequestScreen(is_inference=True, refuses=False, json_bytes=None, encodings=[], limit=None)
     with pytest.raises(Exception, match="reserved prefix 'tidegate-'"):
         for at in range(0, len(body), cut):
             screen.look(body[at : at + cut])
-    behind = Screen(is_inference=True, refuses=True, json_bytes=10, encodings=[], limit=None)
+    behind = RequestScreen(is_inference=True, refuses=True, json_bytes=10, encodings=[], limit=None)
     for at in range(0, len(body), cut):
         behind.look(body[at : at + cut])  # those are tensors
 

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy.messages.request import PassedThrough
 from tidegate_proxy.servers import streams
 from tidegate_proxy.service import stream_passthrough as relays
-from tidegate_proxy.service.stream_passthrough import Relay
+from tidegate_proxy.service.stream_passthrough import StreamRelay
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -365,7 +365,7 @@ def test_what_a_decoupled_model_never_answers_is_not_remembered_for_ever() -> No
     """Of a request no more than the statistics ask for, and not its message."""
 
     async def run() -> int:
-        relay = Relay(lambda _size: None, Mock(), "decoupled")
+        relay = StreamRelay(lambda _size: None, Mock(), "decoupled")
         message = bytearray(1000)
         for _ in range(2 * relays.MOST_UNANSWERED):
             relay.put((cast("bytes", message), PassedThrough("decoupled"), None))

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.fake_answers import ROW, echo
 from tidegate_proxy.messages.request import PassedThrough
-from tidegate_proxy.service.stream_passthrough import Passing, Relay
+from tidegate_proxy.service.stream_passthrough import BypassedStreamRequest, StreamRelay
 
 Make = Callable[..., Any]
 Asked = Iterator[Any]
@@ -112,9 +112,9 @@ def test_what_has_no_answer_at_the_end_of_its_requests_is_not_made_one(
 
 def test_what_had_not_left_for_the_triton_is_unanswered_whatever_its_model() -> None:
     """What is on its way to a model that may answer any number of times is not, but cuts the stream short."""
-    relay = Relay(lambda _size: None, Mock(), "several")
+    relay = StreamRelay(lambda _size: None, Mock(), "several")
     one, several = PassedThrough("one"), PassedThrough("several")
-    passing = Passing(one, lambda: None)
+    passing = BypassedStreamRequest(one, lambda: None)
 
     async def run() -> None:
         relay.put((b"a", several, None))

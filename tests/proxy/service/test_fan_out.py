@@ -13,16 +13,16 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.base.outcome import Outcome, RequestFailed
 from tidegate_proxy.servers.http.forward import HttpCodec, index_json
-from tidegate_proxy.servers.http.interface import Answer, Call
+from tidegate_proxy.servers.http.interface import HttpAnswer, HttpCall
 from tidegate_proxy.servers.http.routes import NONE
 from tidegate_proxy.service.fan_out import (
     VERBS,
+    AnswerRule,
     ControlCall,
+    ControlVerb,
     FanOut,
     GrpcCodec,
     IndexRow,
-    Rule,
-    Verb,
     index_of,
     whole_index,
 )
@@ -56,23 +56,23 @@ class OverBoth:
             return bytes(response.SerializeToString())
         return bytes(service_pb2.ModelReadyResponse(ready=triton.says).SerializeToString())
 
-    async def whole(self, triton: Triton, call: Call) -> Answer:
+    async def whole(self, triton: Triton, call: HttpCall) -> HttpAnswer:
         """Of `Forwarder`."""
         if triton.fails:
-            return Answer(500, [], triton.name.encode())
+            return HttpAnswer(500, [], triton.name.encode())
         if call.path.endswith(b"/index"):
-            return Answer(200, [(b"from", triton.name.encode())], index_json(triton.rows))
-        return Answer(200 if triton.says or call.method == "POST" else 400, [], b"")
+            return HttpAnswer(200, [(b"from", triton.name.encode())], index_json(triton.rows))
+        return HttpAnswer(200 if triton.says or call.method == "POST" else 400, [], b"")
 
 
-def _over_grpc(verb: Verb, tritons: list[Triton]) -> Outcome:
+def _over_grpc(verb: ControlVerb, tritons: list[Triton]) -> Outcome:
     fan_out: FanOut[Any, ControlCall, Outcome] = FanOut(tritons, GrpcCodec(cast("Any", OverBoth())))
     return asyncio.run(fan_out.answer(verb, ControlCall(verb.method)))
 
 
-def _over_http(verb: Verb, tritons: list[Triton]) -> Answer:
-    fan_out: FanOut[Any, Call, Answer] = FanOut(tritons, HttpCodec(cast("Any", OverBoth())))
-    call = Call(verb.routes[0][0], verb.routes[0][1].encode(), b"", [], b"", NONE)
+def _over_http(verb: ControlVerb, tritons: list[Triton]) -> HttpAnswer:
+    fan_out: FanOut[Any, HttpCall, HttpAnswer] = FanOut(tritons, HttpCodec(cast("Any", OverBoth())))
+    call = HttpCall(verb.routes[0][0], verb.routes[0][1].encode(), b"", [], b"", NONE)
     return asyncio.run(fan_out.answer(verb, call))
 
 
@@ -91,13 +91,13 @@ _TRITONS = st.lists(
 
 
 @given(st.sampled_from(VERBS), _TRITONS)
-def test_both_protocols_are_told_the_same(verb: Verb, tritons: list[Triton]) -> None:
+def test_both_protocols_are_told_the_same(verb: ControlVerb, tritons: list[Triton]) -> None:
     over_grpc, over_http = _over_grpc(verb, tritons), _over_http(verb, tritons)
     if isinstance(over_grpc, RequestFailed):
         assert (over_http.status, over_http.body.decode()) == (500, over_grpc.details)
-    elif verb.rule is Rule.INDEX:
+    elif verb.rule is AnswerRule.INDEX:
         assert json.loads(over_http.body) == json.loads(index_json(index_of(over_grpc)))
-    elif verb.rule is Rule.ANY:
+    elif verb.rule is AnswerRule.ANY:
         assert (over_http.status == 200) == service_pb2.ModelReadyResponse.FromString(over_grpc).ready
     else:
         assert over_http.status == 200
@@ -140,7 +140,7 @@ def test_an_index_hides_partitions_and_shows_the_models_that_are_split() -> None
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.method)
-def test_models_change_at_one_triton_after_the_other(verb: Verb) -> None:
+def test_models_change_at_one_triton_after_the_other(verb: ControlVerb) -> None:
     under_way, most = 0, 0
 
     async def ask(_triton: Triton, _question: ControlCall) -> Outcome:

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from tidegate_proxy.access.left_apis import LeftApis
+from tidegate_proxy.access.passthrough_apis import PassthroughApis
 from tidegate_proxy.service.passthrough import Routing
-from tidegate_proxy.tritons.catalog import Catalog, Directory
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
 
 @dataclass(eq=False)
@@ -19,7 +19,7 @@ class Triton:
     alive: bool = True
     in_flight_by_model: Counter[str] = field(default_factory=Counter)
     in_flight: int = 0
-    apis: LeftApis = field(default_factory=LeftApis)
+    apis: PassthroughApis = field(default_factory=PassthroughApis)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def pair() -> list[Triton]:
 def routing(pair: list[Triton]) -> Routing:
     unused = cast("Any", None)
     catalog = Catalog(hosts=cast("Any", {"a": pair, "b": pair}))
-    return Routing(cast("Any", pair), Directory(catalog), unused, unused, unused, unused)
+    return Routing(cast("Any", pair), CurrentCatalog(catalog), unused, unused, unused, unused)
 
 
 def _triton(routing: Routing, model: str, sequence: str = "") -> Triton:
@@ -66,7 +66,7 @@ def test_a_sequence_stays_whatever_is_in_flight(routing: Routing, pair: list[Tri
 
 
 def test_of_several_tritons_that_decides_last_which_restricts_inference(routing: Routing, pair: list[Triton]) -> None:
-    pair[0].apis = LeftApis(frozenset({("http", "inference"), ("http", "model-config")}))
+    pair[0].apis = PassthroughApis(frozenset({("http", "inference"), ("http", "model-config")}))
     assert [_triton(routing, "a").address for _ in range(4)] == ["two"] * 4
     assert cast("Triton", routing.route("a", "http", "model-config")).address == "two"
     assert cast("Triton", routing.route("a", "grpc", "model-config")).address == "one"
@@ -77,7 +77,7 @@ def test_of_several_tritons_that_decides_last_which_restricts_inference(routing:
 def test_a_model_that_none_is_known_to_have_goes_to_a_triton_that_does_not_list_its_models(
     routing: Routing, pair: list[Triton]
 ) -> None:
-    pair[1].apis = LeftApis(closed=frozenset({"model-repository", "statistics"}))
+    pair[1].apis = PassthroughApis(closed=frozenset({"model-repository", "statistics"}))
     assert [_triton(routing, "unheard-of").address for _ in range(3)] == ["two"] * 3
     assert cast("Triton", routing.route("unheard-of")).address == "two"
     assert {_triton(routing, "a").address for _ in range(4)} == {"one", "two"}

@@ -15,9 +15,9 @@ from ngh2.events import ConnectionClosed, DataReceived, Event, ResponseReceived,
 from tests.proxy.fixtures.behind_frontend import BehindFrontend
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import InForce, settings_of
-from tidegate_proxy.frontends.shard import GrpcOfFrontends, Services
-from tidegate_proxy.transport import Call, Http2Server, Server
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.frontends.shard import GrpcOfFrontends, ShardServices
+from tidegate_proxy.transport import Http2Server, RpcCall, RpcServer
+from tidegate_proxy.transport.client_bounds import ClientBounds
 
 T = TypeVar("T")
 ECHO = "/test.Service/Echo"
@@ -62,9 +62,9 @@ def loop() -> Iterator[LoopThread]:
 class Served:
     """A server that listens."""
 
-    server: Server
+    server: RpcServer
     port: int
-    bounds: Bounds
+    bounds: ClientBounds
     in_force: InForce
     """What its bounds are."""
 
@@ -77,7 +77,7 @@ class Served:
 class Serve(Protocol):
     """Starts servers."""
 
-    def __call__(self, accept: Callable[[Call], None], **limits: float) -> Served:
+    def __call__(self, accept: Callable[[RpcCall], None], **limits: float) -> Served:
         """One that gives its calls to `accept`; `limits` are the configuration's."""
         ...
 
@@ -88,7 +88,7 @@ def has_frontend() -> bool:
     return False
 
 
-def new_server(config: ServeConfig, accept: Callable[[Call], None], bounds: Bounds) -> Http2Server:
+def new_server(config: ServeConfig, accept: Callable[[RpcCall], None], bounds: ClientBounds) -> Http2Server:
     """Make a server, in the event loop."""
     return Http2Server(accept, config.limits, bounds, reuse_port=config.listen.reuse_port)
 
@@ -102,25 +102,25 @@ def config_of(**limits: float) -> ServeConfig:
 @pytest.fixture
 def serve(loop: LoopThread, has_frontend: bool) -> Iterator[Serve]:
     """`serve(accept, limits)`: a server, stopped in the end."""
-    servers: list[Server] = []
+    servers: list[RpcServer] = []
     frontends: list[BehindFrontend] = []
 
-    async def behind_a_frontend(config: ServeConfig, accept: Callable[[Call], None]) -> Served:
+    async def behind_a_frontend(config: ServeConfig, accept: Callable[[RpcCall], None]) -> Served:
         behind_frontend = BehindFrontend(config)
         frontends.append(behind_frontend)
         server = GrpcOfFrontends(behind_frontend.shard)
         servers.append(server)
-        await behind_frontend.shard.open(Services(accept, bounds=Bounds(InForce(settings_of(config)))))
+        await behind_frontend.shard.open(ShardServices(accept, bounds=ClientBounds(InForce(settings_of(config)))))
         return Served(
             server, behind_frontend.shard.grpc_port, behind_frontend.frontend.bounds, behind_frontend.frontend.in_force
         )
 
-    def start(accept: Callable[[Call], None], **limits: float) -> Served:
+    def start(accept: Callable[[RpcCall], None], **limits: float) -> Served:
         config = config_of(**limits)
         if has_frontend:
             return loop.run(behind_a_frontend(config, accept))
         in_force = InForce(settings_of(config))
-        bounds = Bounds(in_force)
+        bounds = ClientBounds(in_force)
         server = loop.call(lambda: new_server(config, accept, bounds))
         servers.append(server)
         return Served(server, loop.run(server.listen("127.0.0.1:0")), bounds, in_force)
@@ -132,7 +132,7 @@ def serve(loop: LoopThread, has_frontend: bool) -> Iterator[Serve]:
         loop.run(behind_frontend.close())
 
 
-def echo(call: Call) -> None:
+def echo(call: RpcCall) -> None:
     """Answer with what was sent."""
     call.receive(lambda message: call.answer(message or b""))
 

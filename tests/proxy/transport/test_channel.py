@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from tests.proxy.transport.conftest import ECHO, LoopThread, Serve, echo
-from tidegate_proxy.base.faults import faults
-from tidegate_proxy.transport import Call, Channel, PendingCall
+from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.transport import Channel, PendingCall, RpcCall
 from tidegate_proxy.transport.http2 import client
 from tidegate_proxy.transport.http2.client import PendingUnary
-from tidegate_proxy.transport.http2.server import Call as Http2Call
+from tidegate_proxy.transport.http2.server import Http2Call
 
 Outcome = tuple[bytes | None, grpc.StatusCode, str]
 
@@ -187,9 +187,9 @@ def test_nobody_there_is_unavailable_and_found_when_there(
 def test_a_connection_that_breaks_ends_its_calls_and_is_made_again(
     serve: Serve, caller: Callable[[int], Caller], loop: LoopThread
 ) -> None:
-    calls: Future[Call] = Future()
+    calls: Future[RpcCall] = Future()
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         call.receive(lambda message: calls.set_result(call) if message == b"hold" else call.answer(message or b""))
 
     one = caller(serve(accept).port)
@@ -205,9 +205,9 @@ def test_a_connection_that_breaks_ends_its_calls_and_is_made_again(
 def test_goaway_loses_no_call(
     serve: Serve, caller: Callable[[int], Caller], loop: LoopThread, eventually: Callable[..., None]
 ) -> None:
-    held: list[Call] = []
+    held: list[RpcCall] = []
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         call.receive(lambda message: held.append(call) if message == b"hold" else call.answer(message or b""))
 
     one = caller(serve(accept).port)
@@ -229,7 +229,7 @@ def test_a_connection_whose_streams_come_to_an_end_is_replaced(
     monkeypatch.setattr(client, "STREAMS_PER_CONNECTION", 10)
     peers: list[str] = []
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         peers.append(call.peer())
         echo(call)
 

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from tests.proxy.transport.conftest import LoopThread
-from tidegate_proxy.transport import CallFailed, Channel, Stream
+from tidegate_proxy.transport import AsyncStream, CallFailed, Channel
 
 METHOD = "/test.Service/Stream"
 Handler = Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]
@@ -25,7 +25,7 @@ def served(loop: LoopThread) -> Iterator[Callable[[Handler], Channel]]:
 
     def made(handler: Handler) -> Channel:
         server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.max_receive_message_length", -1)])
-        handlers = {"Stream": grpc.stream_stream_rpc_method_handler(handler)}
+        handlers = {"AsyncStream": grpc.stream_stream_rpc_method_handler(handler)}
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Service", handlers)])
         servers.append(server)
         port = server.add_insecure_port("127.0.0.1:0")
@@ -40,7 +40,7 @@ def served(loop: LoopThread) -> Iterator[Callable[[Handler], Channel]]:
         server.stop(None).wait()
 
 
-async def _all(stream: Stream) -> list[bytes]:
+async def _all(stream: AsyncStream) -> list[bytes]:
     messages = []
     while (message := await stream.read()) is not None:
         messages.append(message)
@@ -52,7 +52,7 @@ def test_messages_come_back_in_order(loop: LoopThread, served: Callable[[Handler
     sent = [str(number).encode() * number for number in range(300)] + [bytes(3 << 20), b""]
 
     async def talk() -> list[bytes]:
-        stream = Stream(channel, METHOD)
+        stream = AsyncStream(channel, METHOD)
         reading = asyncio.ensure_future(_all(stream))
         for message in sent:
             await stream.write(message)
@@ -66,7 +66,7 @@ def test_a_stream_may_end_without_a_message(loop: LoopThread, served: Callable[[
     channel = served(lambda messages, _context: iter(list(messages)))
 
     async def talk() -> list[bytes]:
-        stream = Stream(channel, METHOD)
+        stream = AsyncStream(channel, METHOD)
         stream.half_close()
         return await _all(stream)
 
@@ -90,7 +90,7 @@ def test_metadata_goes_along_and_a_status_comes_after_what_was_sent_before_it(
     got: list[bytes | None] = []
 
     async def talk() -> None:
-        stream = Stream(channel, METHOD, [("token", "abc"), ("trace-bin", b"\0\xff")])
+        stream = AsyncStream(channel, METHOD, [("token", "abc"), ("trace-bin", b"\0\xff")])
         await asyncio.to_thread(ended.wait, 30)  # all of it is on its way by now, and none is lost
         got.extend([await stream.read(), await stream.read()])
         await stream.read()
@@ -144,7 +144,7 @@ def test_giving_up_reaches_the_server(loop: LoopThread, served: Callable[[Handle
     channel = served(handler)
 
     async def talk() -> None:
-        stream = Stream(channel, METHOD)
+        stream = AsyncStream(channel, METHOD)
         await asyncio.to_thread(arrived.wait, 30)
         asyncio.get_running_loop().call_soon(stream.cancel)
         await stream.read()
@@ -167,7 +167,7 @@ def test_time_limits_are_kept(loop: LoopThread, served: Callable[[Handler], Chan
     channel = served(handler)
 
     async def talk() -> list[bytes]:
-        stream = Stream(channel, METHOD, timeout_s=1.0)
+        stream = AsyncStream(channel, METHOD, timeout_s=1.0)
         await stream.write(b"x")
         return await _all(stream)
 
@@ -192,7 +192,7 @@ def test_a_server_that_reads_nothing_holds_the_writer_back(
 
     async def talk() -> None:
         nonlocal sent
-        stream = Stream(channel, METHOD)
+        stream = AsyncStream(channel, METHOD)
         for _ in range(100):
             await stream.write(bytes(1 << 20))
             sent += 1
@@ -217,8 +217,8 @@ def test_a_reader_that_reads_nothing_holds_the_server_back(
 
     channel = served(handler)
 
-    async def begin() -> Stream:
-        return Stream(channel, METHOD)
+    async def begin() -> AsyncStream:
+        return AsyncStream(channel, METHOD)
 
     stream = loop.run(begin())
     eventually(lambda: sent > 1 and _stands_still(lambda: sent), "a server that is held back")
@@ -231,14 +231,14 @@ def test_a_server_that_stops_ends_its_streams(loop: LoopThread) -> None:
         yield from messages
 
     server = grpc.server(ThreadPoolExecutor(4))
-    handlers = {"Stream": grpc.stream_stream_rpc_method_handler(handler)}
+    handlers = {"AsyncStream": grpc.stream_stream_rpc_method_handler(handler)}
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Service", handlers)])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     channel = loop.call(lambda: Channel(f"127.0.0.1:{port}"))
 
     async def talk() -> None:
-        stream = Stream(channel, METHOD)
+        stream = AsyncStream(channel, METHOD)
         await stream.write(b"x")
         assert await stream.read() == b"x"
         server.stop(None)

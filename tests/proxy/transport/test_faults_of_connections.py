@@ -6,8 +6,8 @@ import grpc
 import pytest
 
 from tests.proxy.transport.conftest import ECHO, Serve, echo
-from tidegate_proxy.transport import Call
-from tidegate_proxy.transport.http2.server import Server, ServerConnection
+from tidegate_proxy.transport import RpcCall
+from tidegate_proxy.transport.http2.server import Http2Server, ServerConnection
 
 LONG_S = 60.0
 
@@ -27,7 +27,7 @@ def _raises_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None
 
 @pytest.mark.parametrize("name", ["answer", "end"])
 def test_a_call_whose_end_meets_a_fault_is_broken_off(name: str, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         call.receive(lambda message: call.answer(message or b"") if name == "answer" else call.end())
 
     served = serve(accept)
@@ -40,7 +40,7 @@ def test_a_call_whose_end_meets_a_fault_is_broken_off(name: str, serve: Serve, m
 def test_a_stream_whose_first_message_meets_a_fault_can_still_be_ended(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         def received(_message: bytes | None) -> None:
             try:
                 call.send(b"first", lambda _: None)
@@ -58,7 +58,7 @@ def test_a_stream_whose_first_message_meets_a_fault_can_still_be_ended(
 
 def test_a_connection_that_meets_a_fault_as_it_is_made_is_ended(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     served = serve(echo)
-    _raises_once(monkeypatch, Server, "admits")
+    _raises_once(monkeypatch, Http2Server, "admits")
     with grpc.insecure_channel(served.address) as channel:
         answer = channel.unary_unary(ECHO)(b"x", timeout=LONG_S, wait_for_ready=True)
     assert answer == b"x", "over the next connection"

@@ -13,10 +13,10 @@ import pytest
 
 from tests.proxy.transport.conftest import LoopThread
 from tidegate_proxy.configuration.limits import LimitsConfig
-from tidegate_proxy.configuration.settings import InForce, Settings
-from tidegate_proxy.transport import Call
+from tidegate_proxy.configuration.settings import CurrentSettings, InForce
 from tidegate_proxy.transport import Http2Server as Server
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport import RpcCall
+from tidegate_proxy.transport.client_bounds import ClientBounds
 
 METHOD = "/test.Service/Method"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -59,10 +59,10 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 @pytest.fixture
 def serve(loop: LoopThread) -> Iterator[Callable[..., str]]:
-    """`serve(accept, Bounds(...), send_timeout_s=..., ...)`: a server, as HOST:PORT."""
+    """`serve(accept, ClientBounds(...), send_timeout_s=..., ...)`: a server, as HOST:PORT."""
     servers: list[Server] = []
 
-    def start(accept: Callable[[Call], None], bounds: Bounds, **limits: float) -> str:
+    def start(accept: Callable[[RpcCall], None], bounds: ClientBounds, **limits: float) -> str:
         servers.append(loop.call(lambda: Server(accept, LimitsConfig.model_validate(limits), bounds)))
         return f"127.0.0.1:{loop.run(servers[-1].listen('127.0.0.1:0'))}"
 
@@ -86,10 +86,10 @@ def wire() -> Iterator[Callable[[str], Wire]]:
 
 
 def test_a_stream_that_sends_too_much_ends(serve: Callable[..., str], eventually: Eventually) -> None:
-    bounds = Bounds(InForce(Settings(max_in_flight_bytes=MIB)))
+    bounds = ClientBounds(InForce(CurrentSettings(max_in_flight_bytes=MIB)))
     gone = threading.Event()
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         def received(message: bytes | None) -> None:
             if message:
                 call.receive(received)
@@ -106,7 +106,7 @@ def test_a_stream_that_sends_too_much_ends(serve: Callable[..., str], eventually
 
 
 def test_a_message_that_never_comes_ends_its_call(serve: Callable[..., str]) -> None:
-    bounds = Bounds()
+    bounds = ClientBounds()
     address = serve(lambda call: call.receive(lambda message: call.answer(message or b""), 0.3), bounds)
     never = threading.Event()
     with grpc.insecure_channel(address) as channel:

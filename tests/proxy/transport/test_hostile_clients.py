@@ -16,10 +16,10 @@ from ngh2.enums import ErrorCode
 from ngh2.events import GoAwayReceived
 
 from tests.proxy.transport.conftest import ECHO, LoopThread, RawClient, Serve, Served, echo
-from tidegate_proxy.transport import Call
+from tidegate_proxy.transport import RpcCall
 from tidegate_proxy.transport.http2 import server
-from tidegate_proxy.transport.http2.connection import CALLS_PER_TURN, Connection
-from tidegate_proxy.transport.http2.message import Inflation, prefix
+from tidegate_proxy.transport.http2.connection import CALLS_PER_TURN, Http2Connection
+from tidegate_proxy.transport.http2.message import MessageDecompression, prefix
 from tidegate_proxy.transport.http2.server import INFLATED_HERE, ServerConnection
 
 Connect = Callable[[Served], RawClient]
@@ -31,7 +31,7 @@ def has_frontend(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-def _hold(call: Call) -> None:
+def _hold(call: RpcCall) -> None:
     call.receive(lambda _message: None)
 
 
@@ -112,14 +112,14 @@ def test_what_messages_are_inflated_to_is_bounded_in_all(
     serve: Serve, connect: Connect, loop: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_threads: set[threading.Thread] = set()
-    step = Inflation.step
+    step = MessageDecompression.step
 
-    def watched(self: Inflation, most_bytes: int) -> bytes:
+    def watched(self: MessageDecompression, most_bytes: int) -> bytes:
         if most_bytes > INFLATED_HERE:
             in_threads.add(threading.current_thread())
         return step(self, most_bytes)
 
-    monkeypatch.setattr(Inflation, "step", watched)
+    monkeypatch.setattr(MessageDecompression, "step", watched)
     client = connect(served := serve(echo, max_bytes_in_flight=16 << 20))
     for size, status in ((8 << 20, b"0"), (50 << 20, b"8")):
         stream_id = client.begin([(b"grpc-encoding", b"gzip")])
@@ -176,7 +176,7 @@ def test_an_idle_connection_is_ended_where_that_is_asked_for(serve: Serve, conne
 def test_what_was_not_read_of_calls_that_were_given_up_leaves_its_connection_usable(
     serve: Serve, connect: Connect, padding: int
 ) -> None:
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         if call.method == ECHO:
             echo(call)  # the others are not read
 
@@ -328,20 +328,20 @@ def test_calls_that_come_in_one_piece_are_begun_over_several_turns_of_the_loop(
 ) -> None:
     """What other connections sent has its turn in between."""
     begun, of_turn = 0, []
-    requested, handle_some = ServerConnection._requested, Connection._handle_some
+    requested, handle_some = ServerConnection._requested, Http2Connection._handle_some
 
     def count_call(connection: ServerConnection, event: Any) -> None:  # noqa: ANN401
         nonlocal begun
         begun += 1
         requested(connection, event)
 
-    def count_turn(connection: Connection) -> None:
+    def count_turn(connection: Http2Connection) -> None:
         before = begun
         handle_some(connection)
         of_turn.append(begun - before)
 
     monkeypatch.setattr(ServerConnection, "_requested", count_call)
-    monkeypatch.setattr(Connection, "_handle_some", count_turn)
+    monkeypatch.setattr(Http2Connection, "_handle_some", count_turn)
     client = connect(serve(_hold))
     client.until(lambda client: bool(client.seen))
     client.socket.sendall(b"".join(_frame(1, 5, 2 * number + 1, _BEGIN) for number in range(200)))

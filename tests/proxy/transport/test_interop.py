@@ -14,8 +14,8 @@ import grpc
 import pytest
 
 from tests.proxy.transport.conftest import LoopThread, config_of, new_server
-from tidegate_proxy.transport import Call, Channel, Metadata, PendingStream
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport import Channel, Metadata, PendingStream, RpcCall
+from tidegate_proxy.transport.client_bounds import ClientBounds
 
 UNARY, STREAM = "/test.Service/Unary", "/test.Service/Stream"
 SPECIAL = "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n"
@@ -55,7 +55,7 @@ class Service:
 class Relay:
     """A stream on its way: each message is asked for when the one before is gone."""
 
-    def __init__(self, call: Call, channel: Channel) -> None:
+    def __init__(self, call: RpcCall, channel: Channel) -> None:
         self._call = call
         self._onward: PendingStream = channel.stream(call.method, call.end, _passed_on(call), call.remaining_s())
         call.when_gone(self._onward.cancel)
@@ -72,7 +72,7 @@ class Relay:
         self._call.send(message, lambda _: self._onward.receive(self._answered))
 
 
-def _passed_on(call: Call) -> Metadata:
+def _passed_on(call: RpcCall) -> Metadata:
     return [(key, value) for key, value in call.metadata if key != "user-agent"]
 
 
@@ -95,7 +95,7 @@ def client(request: pytest.FixtureRequest, loop: LoopThread, service: Service) -
     behind.start()
     onward = loop.call(lambda: Channel(address))
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         if call.method == STREAM:
             Relay(call, onward)
             return
@@ -112,7 +112,7 @@ def client(request: pytest.FixtureRequest, loop: LoopThread, service: Service) -
 
         call.receive(received)
 
-    server = loop.call(lambda: new_server(config_of(), accept, Bounds()))
+    server = loop.call(lambda: new_server(config_of(), accept, ClientBounds()))
     port = loop.run(server.listen("127.0.0.1:0"))
     options = [("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(address if request.param == "direct" else f"127.0.0.1:{port}", options) as channel:

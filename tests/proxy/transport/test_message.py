@@ -8,7 +8,7 @@ from grpc import StatusCode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.transport.http2.message import Assembler, MessageError, prefix, whole
+from tidegate_proxy.transport.http2.message import MessageAssembler, MessageError, prefix, whole
 
 
 def _framed(message: bytes, flag: int = 0) -> bytes:
@@ -19,7 +19,7 @@ def _framed(message: bytes, flag: int = 0) -> bytes:
 def test_messages_survive_any_cutting(messages: list[bytes], data: st.DataObject) -> None:
     wire = b"".join(prefix(len(message)) + message for message in messages)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=20)))
-    assembler, taken = Assembler("identity", 9000), []
+    assembler, taken = MessageAssembler("identity", 9000), []
     for start, end in zip([0, *cuts], [*cuts, len(wire)], strict=True):
         piece = wire[start:end]
         if not assembler.held_bytes and data.draw(st.booleans()) and (message := whole(piece, 9000)) is not None:
@@ -37,13 +37,13 @@ def test_messages_survive_any_cutting(messages: list[bytes], data: st.DataObject
 
 @pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
 def test_compressed_messages_are_read(encoding: str, compress: object) -> None:
-    assembler = Assembler(encoding, 1000)
+    assembler = MessageAssembler(encoding, 1000)
     assembler.add(_framed(compress(b"x" * 900), 1))  # type: ignore[operator]
     assert assembler.take_inflated() == b"x" * 900
 
 
 def test_the_prefix_of_a_large_message_is_enough_to_refuse_it() -> None:
-    assembler = Assembler("identity", 1000)
+    assembler = MessageAssembler("identity", 1000)
     with pytest.raises(MessageError, match=r"1001 vs\. 1000") as refused:
         assembler.add(_framed(bytes(1001))[:5])
     assert refused.value.code is StatusCode.RESOURCE_EXHAUSTED
@@ -51,7 +51,7 @@ def test_the_prefix_of_a_large_message_is_enough_to_refuse_it() -> None:
 
 def test_a_bomb_is_not_inflated() -> None:
     bomb = gzip.compress(bytes(50 << 20))
-    assembler = Assembler("gzip", 1 << 20)
+    assembler = MessageAssembler("gzip", 1 << 20)
     assembler.add(_framed(bomb, 1))
     with pytest.raises(MessageError, match="when decompressed") as refused:
         assembler.take_inflated()
@@ -69,7 +69,7 @@ def test_a_bomb_is_not_inflated() -> None:
     ids=["unsaid", "another", "cut off", "no flag"],
 )
 def test_what_cannot_be_read_is_said(encoding: str, wire: bytes, words: str) -> None:
-    assembler = Assembler(encoding, 1000)
+    assembler = MessageAssembler(encoding, 1000)
     with pytest.raises(MessageError, match=words):
         assembler.add(wire)
         assembler.take_inflated()

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from tests.proxy.transport.conftest import Serve
-from tidegate_proxy.transport import Call
+from tidegate_proxy.transport import RpcCall
 
 ECHO = "/test.Service/Echo"
 LIMIT = 1 << 20
@@ -34,7 +34,7 @@ def server(serve: Serve) -> tuple[str, list[int | None]]:
     """A server with a limit, as HOST:PORT, and the sizes of the messages that it was handed."""
     seen: list[int | None] = []
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         def received(message: bytes | None) -> None:
             seen.append(None if message is None else len(message))
             call.end(grpc.StatusCode.INTERNAL if message is None else grpc.StatusCode.OK)

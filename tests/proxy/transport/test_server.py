@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from tests.proxy.transport.conftest import ECHO, LoopThread, RawClient, Serve, Served, config_of, echo, new_server
-from tidegate_proxy.transport import Call
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport import RpcCall
+from tidegate_proxy.transport.client_bounds import ClientBounds
 
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
@@ -34,7 +34,7 @@ def test_a_message_comes_back_whole(serve: Serve, size: int, compression: grpc.C
 def test_a_call_knows_its_client(serve: Serve) -> None:
     seen: dict[str, object] = {}
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         seen.update(dict(call.metadata), method=call.method, remaining_s=call.remaining_s(), peer=call.peer())
         echo(call)
 
@@ -48,7 +48,7 @@ def test_a_call_knows_its_client(serve: Serve) -> None:
 
 
 def test_blanks_at_the_ends_of_metadata_and_details_are_kept(serve: Serve) -> None:
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         value = dict(call.metadata)["padded"]
         call.receive(lambda _message: call.end(grpc.StatusCode.NOT_FOUND, f"  {value!r}  "))
 
@@ -59,7 +59,7 @@ def test_blanks_at_the_ends_of_metadata_and_details_are_kept(serve: Serve) -> No
 
 
 def test_statuses_reach_the_client(serve: Serve) -> None:
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         def received(_message: bytes | None) -> None:
             call.end(grpc.StatusCode.NOT_FOUND, "größer\n100 %")
             call.end(grpc.StatusCode.INTERNAL, "later")
@@ -83,7 +83,7 @@ def test_details_that_no_client_takes_are_cut_off(serve: Serve, size: int) -> No
 
 
 def test_a_stream_keeps_its_order(serve: Serve) -> None:
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         def received(message: bytes | None) -> None:
             if message is None:
                 call.end()
@@ -98,10 +98,10 @@ def test_a_stream_keeps_its_order(serve: Serve) -> None:
 
 
 def test_very_many_small_messages_that_came_before_they_were_asked_for(serve: Serve, loop: LoopThread) -> None:
-    begun: Future[Call] = Future()
+    begun: Future[RpcCall] = Future()
     sent = threading.Event()
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         call.receive(lambda _message: begun.set_result(call))
 
     def messages() -> Iterator[bytes]:
@@ -133,7 +133,7 @@ def test_a_stream_to_a_slow_reader_is_held_back(
 ) -> None:
     sent = 0
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         def go_on(_: object) -> None:
             nonlocal sent
             sent += 1
@@ -159,7 +159,7 @@ def test_servers_in_several_event_loops_do_not_mix_what_they_read() -> None:
     with contextlib.ExitStack() as stack:
         addresses = []
         for thread in threads:
-            server = thread.call(lambda: new_server(config_of(), echo, Bounds()))
+            server = thread.call(lambda: new_server(config_of(), echo, ClientBounds()))
             addresses.append(f"127.0.0.1:{thread.run(server.listen('127.0.0.1:0'))}")
             stack.callback(thread.close)
             stack.callback(thread.run, server.stop(0))
@@ -179,7 +179,7 @@ def test_many_messages_that_have_come_at_once_are_received_one_by_one(
 ) -> None:
     received: list[bytes] = []
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         def more(message: bytes | None) -> None:
             if message is None:
                 call.answer(b"all")
@@ -206,9 +206,9 @@ def test_many_messages_that_have_come_at_once_are_received_one_by_one(
 
 
 def test_a_stream_that_nobody_reads_is_held_back(serve: Serve, eventually: Callable[..., None]) -> None:
-    calls: list[Call] = []
+    calls: list[RpcCall] = []
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         calls.append(call)
         call.receive(lambda _message: None)  # and no more
 
@@ -237,7 +237,7 @@ def _stands_still(count: Callable[[], int]) -> bool:
 def test_a_client_that_leaves_is_noticed(serve: Serve) -> None:
     left, arrived = threading.Event(), threading.Event()
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         call.when_gone(left.set)
         call.receive(lambda _: arrived.set())
 
@@ -252,7 +252,7 @@ def test_a_client_that_leaves_is_noticed(serve: Serve) -> None:
 def test_a_deadline_is_kept_by_the_server_too(serve: Serve) -> None:
     left: Future[bool] = Future()
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         call.when_gone(lambda: left.set_result(call.gone))
         call.receive(lambda _: None)
 
@@ -276,9 +276,9 @@ def test_large_messages_are_refused(serve: Serve, compression: grpc.Compression)
 def test_retiring_sends_clients_elsewhere_and_serves_those_who_stay(
     serve: Serve, loop: LoopThread, eventually: Callable[..., None]
 ) -> None:
-    held: list[Call] = []
+    held: list[RpcCall] = []
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         call.receive(lambda message: held.append(call) if message == b"hold" else call.answer(message or b""))
 
     served = serve(accept)
@@ -297,7 +297,7 @@ def test_retiring_sends_clients_elsewhere_and_serves_those_who_stay(
 
 
 def test_stopping_lets_calls_end(serve: Serve, loop: LoopThread) -> None:
-    held: Future[Call] = Future()
+    held: Future[RpcCall] = Future()
     served = serve(lambda call: call.receive(lambda _: held.set_result(call)))
     server = served.server
     with grpc.insecure_channel(served.address) as channel, ThreadPoolExecutor(1) as pool:
@@ -325,7 +325,7 @@ def test_a_callback_that_fails_fails_its_call_alone(serve: Serve, caplog: pytest
     class BrokenError(Exception):
         """Of another type each time: the same one is not logged twice in a row."""
 
-    def accept(call: Call) -> None:
+    def accept(call: RpcCall) -> None:
         def received(message: bytes | None) -> None:
             if message == b"bad":
                 raise BrokenError
@@ -343,6 +343,6 @@ def test_a_callback_that_fails_fails_its_call_alone(serve: Serve, caplog: pytest
 
 def test_a_taken_port_is_an_error(serve: Serve, loop: LoopThread) -> None:
     taken = serve(echo).address
-    other = loop.call(lambda: new_server(config_of(), echo, Bounds()))
+    other = loop.call(lambda: new_server(config_of(), echo, ClientBounds()))
     with pytest.raises(OSError, match=r"in use|is the port taken"):
         loop.run(other.listen(taken))

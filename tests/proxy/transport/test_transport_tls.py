@@ -17,8 +17,8 @@ from ngh2.enums import ErrorCode
 from tests.proxy.transport.conftest import ECHO, LoopThread, config_of, echo, new_server
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.configuration.tritons import TritonTls
-from tidegate_proxy.transport import CallFailed, Channel, Http2Server, Server, ask
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport import CallFailed, Channel, Http2Server, RpcServer, ask
+from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.transport.http2 import client
 from tidegate_proxy.transport.http2.client import ClientConnection
 from tidegate_proxy.transport.http2.server import ServerConnection
@@ -66,10 +66,10 @@ def strangers(tmp_path: Path) -> Files:
 @pytest.fixture
 def serve_tls(loop: LoopThread) -> Iterator[Callable[[ServerTls], int]]:
     """`serve_tls(tls)`: a server that echoes; its port."""
-    servers: list[Server] = []
+    servers: list[RpcServer] = []
 
     def start(tls: ServerTls) -> int:
-        server = loop.call(lambda: new_server(config_of(), echo, Bounds()))
+        server = loop.call(lambda: new_server(config_of(), echo, ClientBounds()))
         servers.append(server)
         return loop.run(server.listen("127.0.0.1:0", tls))
 
@@ -224,7 +224,7 @@ def test_a_connection_is_cut_off_though_its_client_does_not_answer_its_close(fil
         return MutePeer(context.wrap_socket(plain, server_hostname=NAME), ngh2.Role.CLIENT)
 
     async def run() -> None:
-        server = Watched(echo, config_of().limits, Bounds())
+        server = Watched(echo, config_of().limits, ClientBounds())
         peer = await asyncio.to_thread(connect, await server.listen("127.0.0.1:0", ServerTls(cert=cert, key=key)))
         (connection,) = connections
         if leaving == "shut down":

@@ -10,7 +10,7 @@ from tritonclient.grpc import model_config_pb2
 
 from tidegate_proxy.configuration.section import SchedulingMode
 from tidegate_proxy.tritons.backend import BackendError
-from tidegate_proxy.tritons.batching_mode import Consent, consent_of, lines_of, most_careful
+from tidegate_proxy.tritons.batching_mode import BatchingDecision, consent_of, lines_of, most_careful
 
 ONNX = 'backend: "onnxruntime" max_batch_size: 8 '
 PYTHON = 'backend: "python" max_batch_size: 8 '
@@ -22,7 +22,7 @@ def config_of(text: str) -> model_config_pb2.ModelConfig:
     return text_format.Parse('name: "m" ' + text, model_config_pb2.ModelConfig())
 
 
-def consents(text: str, told: SchedulingMode | None = None, *, has_slo: bool = False) -> Consent:
+def consents(text: str, told: SchedulingMode | None = None, *, has_slo: bool = False) -> BatchingDecision:
     return consent_of(config_of(text), told, has_slo=has_slo)
 
 
@@ -31,7 +31,7 @@ def says(word: str) -> str:
 
 
 def test_dynamic_batching_is_consent() -> None:
-    assert consents(ONNX + BATCHING) == Consent("batched", "dynamic_batching")
+    assert consents(ONNX + BATCHING) == BatchingDecision("batched", "dynamic_batching")
 
 
 @pytest.mark.parametrize("text", [ONNX, PYTHON], ids=["onnx", "python"])
@@ -59,7 +59,7 @@ def test_where_the_request_is_the_unit_triton_batches_unless_somebody_says_so(te
     assert why in consents(text).why
     with_slo = consents(text, has_slo=True)
     assert (with_slo.scheduling, with_slo.merge_limit) == ("unbatched", 1)
-    assert consents(text, "batched") == Consent("batched", "the configuration says so")
+    assert consents(text, "batched") == BatchingDecision("batched", "the configuration says so")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_only_tritons_batcher_does_is_left_to_it_unless_there_is_an_slo(ask
 
 def test_batches_are_no_larger_than_the_largest_that_triton_prefers() -> None:
     text = ONNX + "dynamic_batching { preferred_batch_size: [ 2, 4 ] }"
-    assert consents(text) == Consent("batched", "dynamic_batching", 4)
+    assert consents(text) == BatchingDecision("batched", "dynamic_batching", 4)
     assert lines_of({"m": consents(text)}) == [
         "batched: m (dynamic_batching; up to 4 rows, its largest preferred size)"
     ]
@@ -132,7 +132,11 @@ def test_a_word_that_is_none() -> None:
 
 
 def test_several_agree_on_the_most_careful() -> None:
-    free, limited, alone = Consent("batched", ""), Consent("batched", "", 4), Consent("unbatched", "", 1)
+    free, limited, alone = (
+        BatchingDecision("batched", ""),
+        BatchingDecision("batched", "", 4),
+        BatchingDecision("unbatched", "", 1),
+    )
     assert most_careful([free, limited]) is limited
     assert most_careful([limited, alone, free]) is alone
 

@@ -10,13 +10,13 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from tidegate.api import Model
 from tidegate.schemas import ProfileFile
 from tidegate_baselines.triton import TritonOptions
-from tidegate_proxy.access.left_apis import LeftApis
+from tidegate_proxy.access.passthrough_apis import PassthroughApis
 from tidegate_proxy.app.doctor.facts import facts_of
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.rollout.shadow import own_batching
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.catalog import Catalog, discover
-from tidegate_proxy.tritons.serialization import TurnTaking
+from tidegate_proxy.tritons.serialization import SerializationController
 
 TENSORS = """
 input { name: "X" data_type: TYPE_STRING dims: [ -1, 3 ] }
@@ -30,11 +30,11 @@ class _Triton:
 
     def __init__(self, address: str, **configs: str) -> None:
         self.address = address
-        self.apis = LeftApis()
+        self.apis = PassthroughApis()
         self.alive = True
         self.kind = ""
         self.in_turn: bool | None = None
-        self.turns = TurnTaking()
+        self.turns = SerializationController()
         self.is_local = True
         self.grpc_forward_pattern = None
         self.metrics = None

@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.messages.padding import Follower, PaddedAxis
+from tidegate_proxy.messages.padding import FollowingOutputSize, PaddedAxis
 from tidegate_proxy.tritons.batching_mode import consent_of
 from tidegate_proxy.tritons.declared_padding import PaddingError, padding_of
 
@@ -34,7 +34,7 @@ def padding(text: str, said: Any, batch: Any = None) -> tuple[PaddedAxis, ...]: 
 
 
 def test_what_goes_without_saying_is_found_in_the_models_config() -> None:
-    eighth = Follower("y", 1, times=1, plus=0, per=8)
+    eighth = FollowingOutputSize("y", 1, times=1, plus=0, per=8)
     expected = PaddedAxis("x", 3, (320, 640), 0, (eighth,))
     assert padding(BATCHED + X + Y + FIXED, {"to": [320, 640], "outputs": {"y": {"per": 8}}}) == (expected,)
     in_full = {"input": "x", "axis": -1, "to": [320, 640], "value": 0, "outputs": {"y": {"axis": -2, "per": 8}}}
@@ -50,20 +50,20 @@ def test_two_axes_of_one_input() -> None:
         {"axis": 3, "to": [96], "value": 255, "outputs": {"map": {"axis": 2, "times": 2, "plus": 1, "per": 3}}},
     ]
     assert padding(BATCHED + PICTURE + MAP, said) == (
-        PaddedAxis("x", 2, (64,), 0, (Follower("map", 1, 1, 0, 1),)),
-        PaddedAxis("x", 3, (96,), 255, (Follower("map", 2, 2, 1, 3),)),
+        PaddedAxis("x", 2, (64,), 0, (FollowingOutputSize("map", 1, 1, 0, 1),)),
+        PaddedAxis("x", 3, (96,), 255, (FollowingOutputSize("map", 2, 2, 1, 3),)),
     )
 
 
 @pytest.mark.parametrize(("width", "steps"), [(320, 40), (313, 40), (312, 39), (8, 1), (1, 1)])
 def test_a_size_that_follows_is_rounded_up(width: int, steps: int) -> None:
-    assert Follower("y", 1, times=1, plus=0, per=8).size(width) == steps
+    assert FollowingOutputSize("y", 1, times=1, plus=0, per=8).size(width) == steps
 
 
 def test_a_convolution_without_padding_can_be_said() -> None:
     """Its output has floor((size - kernel) / stride) + 1 steps."""
     kernel, stride = 5, 3
-    follower = Follower("y", 1, times=1, plus=1 - kernel, per=stride)
+    follower = FollowingOutputSize("y", 1, times=1, plus=1 - kernel, per=stride)
     assert all(follower.size(size) == (size - kernel) // stride + 1 for size in range(kernel, 50))
 
 

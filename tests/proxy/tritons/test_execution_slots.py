@@ -3,7 +3,7 @@
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate_proxy.tritons.workers import Lane, lanes_of
+from tidegate_proxy.tritons.workers import ExecutionSlot, lanes_of
 
 
 def _config(count: int = 1, *resources: str, gpus: str = "") -> model_config_pb2.ModelConfig:
@@ -14,15 +14,15 @@ def _config(count: int = 1, *resources: str, gpus: str = "") -> model_config_pb2
     )
 
 
-def _lanes(*turns: str, in_turn: bool | None = None, **configs: model_config_pb2.ModelConfig) -> list[Lane]:
+def _lanes(*turns: str, in_turn: bool | None = None, **configs: model_config_pb2.ModelConfig) -> list[ExecutionSlot]:
     return list(lanes_of(configs, in_turn=in_turn, turns=frozenset(turns)))
 
 
 def test_models_run_side_by_side_each_on_its_instances() -> None:
     assert _lanes(b=_config(2), a=_config()) == [
-        Lane("a/0", ("a",), takes_turns=False),
-        Lane("b/0", ("b",), takes_turns=False),
-        Lane("b/1", ("b",), takes_turns=False),
+        ExecutionSlot("a/0", ("a",), takes_turns=False),
+        ExecutionSlot("b/0", ("b",), takes_turns=False),
+        ExecutionSlot("b/1", ("b",), takes_turns=False),
     ]
 
 
@@ -57,4 +57,7 @@ def test_what_the_configuration_says_goes_before_resources_and_what_was_learned(
 
 def test_those_that_take_turns_are_in_one_lane_of_another_kind() -> None:
     lanes = _lanes("a", "c", "gone", a=_config(), b=_config(), c=_config())
-    assert lanes == [Lane("a+1/0", ("a", "c"), takes_turns=True), Lane("b/0", ("b",), takes_turns=False)]
+    assert lanes == [
+        ExecutionSlot("a+1/0", ("a", "c"), takes_turns=True),
+        ExecutionSlot("b/0", ("b",), takes_turns=False),
+    ]

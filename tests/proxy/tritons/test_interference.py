@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.tritons.serialization import KNOWN, Slowdown
+from tidegate_proxy.tritons.serialization import KNOWN, InterferenceEstimator
 
 MS = 1_000_000
 
 
-def emulate(seen: Slowdown, slowdown: float, times_ms: dict[str, float], *, seconds: float, busy: float) -> None:
+def emulate(
+    seen: InterferenceEstimator, slowdown: float, times_ms: dict[str, float], *, seconds: float, busy: float
+) -> None:
     """Stages of these models, each on a worker of its own, as an emulated GPU runs them.
 
     `busy`: the share of the time in which each would be busy if it were alone.
@@ -34,7 +36,7 @@ def emulate(seen: Slowdown, slowdown: float, times_ms: dict[str, float], *, seco
 @pytest.mark.parametrize("slowdown", [0.0, 0.3, 0.6, 1.0])
 @pytest.mark.parametrize("models", [2, 4])
 def test_it_is_learned_from_stages_beside_others(slowdown: float, models: int) -> None:
-    seen = Slowdown()
+    seen = InterferenceEstimator()
     emulate(seen, slowdown, {f"m{number}": 8.0 + 3 * number for number in range(models)}, seconds=6, busy=0.3)
     assert seen.value == pytest.approx(slowdown, abs=0.1)
     took = seen.took_ns("m0")
@@ -43,7 +45,7 @@ def test_it_is_learned_from_stages_beside_others(slowdown: float, models: int) -
 
 
 def test_nothing_is_known_without_stages_beside_others() -> None:
-    seen = Slowdown()
+    seen = InterferenceEstimator()
     emulate(seen, 1.0, {"m": 8.0}, seconds=4, busy=0.5)
     assert seen.value is None
     assert seen.took_ns("m") is not None
@@ -51,7 +53,7 @@ def test_nothing_is_known_without_stages_beside_others() -> None:
 
 
 def test_what_failed_teaches_nothing() -> None:
-    seen = Slowdown()
+    seen = InterferenceEstimator()
     for number in range(2 * KNOWN):
         seen.sent(number * MS, 0, number, ("m", 1, ""))
         seen.over(number * MS + MS // 2, 0, number, teaches=False)
@@ -60,7 +62,7 @@ def test_what_failed_teaches_nothing() -> None:
 
 
 def test_a_stage_that_was_sent_early_runs_from_the_end_of_the_one_before_it() -> None:
-    seen = Slowdown()
+    seen = InterferenceEstimator()
     for number in range(10):
         seen.sent(10 * MS * number, 0, number, ("m", 1, ""))
         if number:
@@ -72,7 +74,7 @@ def test_a_stage_that_was_sent_early_runs_from_the_end_of_the_one_before_it() ->
 
 
 def test_it_is_learned_anew_once_it_is_forgotten_and_what_stages_take_alone_is_known_still() -> None:
-    seen = Slowdown()
+    seen = InterferenceEstimator()
     emulate(seen, 1.0, {"a": 8.0, "b": 9.0}, seconds=4, busy=0.4)
     alone = seen.took_ns("a")
     seen.forget()
@@ -84,7 +86,7 @@ def test_it_is_learned_anew_once_it_is_forgotten_and_what_stages_take_alone_is_k
 def test_whatever_comes_it_stays_within_its_bounds_and_keeps_no_stage_that_is_over(
     steps: list[tuple[int, int, bool, bool]],
 ) -> None:
-    seen, now_ns, running = Slowdown(), 0, list[tuple[int, int]]()
+    seen, now_ns, running = InterferenceEstimator(), 0, list[tuple[int, int]]()
     for number, (worker_id, wait_ms, ends, teaches) in enumerate(steps):
         now_ns += wait_ms * MS
         if ends and running:

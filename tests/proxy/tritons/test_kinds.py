@@ -13,14 +13,14 @@ from tritonclient.grpc import model_config_pb2
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.api import NS_PER_MS
 from tidegate.schemas import Device, Mig, ModelProfile, ProfileFile, ProfilePoint, WholeDevice
-from tidegate_proxy.access.left_apis import LeftApis
+from tidegate_proxy.access.passthrough_apis import PassthroughApis
 from tidegate_proxy.tritons import workers as kinds
 from tidegate_proxy.tritons.backend import Backend, LoadedModel
 from tidegate_proxy.tritons.catalog import Catalog, discover
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.gpus import Gpu
-from tidegate_proxy.tritons.starting_profiles import starting_profiles
-from tidegate_proxy.tritons.workers import Place, place_of
+from tidegate_proxy.tritons.initial_profiles import starting_profiles
+from tidegate_proxy.tritons.workers import WorkerHardware, place_of
 from tidegate_triton_models import model_source
 
 
@@ -53,16 +53,16 @@ def loaded(*groups: str) -> list[LoadedModel]:
 @pytest.mark.parametrize(
     ("told", "groups", "gpus", "place"),
     [
-        ("mine", [ON_GPU], [A100], Place("mine")),
-        ("", [ON_GPU], [], Place()),
-        ("", [ON_CPU], [A100], Place()),
-        ("", [], [A100], Place()),
-        ("", [ON_CPU, ON_GPU], [A100], Place("A100", A100.device, WholeDevice())),
-        ("", [ON_GPU], [PART], Place("A100/1g.5gb", CUT, Mig("1g.5gb", 2))),
-        ("", [ON_GPU], [HIDDEN], Place("A100/1g.5gb")),
-        ("", [ON_TWO], [A100, OTHER_A100], Place("A100")),
-        ("", [ON_GPU], [A100, T4], Place()),
-        ("", [ON_TWO], [A100], Place()),
+        ("mine", [ON_GPU], [A100], WorkerHardware("mine")),
+        ("", [ON_GPU], [], WorkerHardware()),
+        ("", [ON_CPU], [A100], WorkerHardware()),
+        ("", [], [A100], WorkerHardware()),
+        ("", [ON_CPU, ON_GPU], [A100], WorkerHardware("A100", A100.device, WholeDevice())),
+        ("", [ON_GPU], [PART], WorkerHardware("A100/1g.5gb", CUT, Mig("1g.5gb", 2))),
+        ("", [ON_GPU], [HIDDEN], WorkerHardware("A100/1g.5gb")),
+        ("", [ON_TWO], [A100, OTHER_A100], WorkerHardware("A100")),
+        ("", [ON_GPU], [A100, T4], WorkerHardware()),
+        ("", [ON_TWO], [A100], WorkerHardware()),
     ],
     ids=[
         "the configuration says it",
@@ -77,7 +77,9 @@ def loaded(*groups: str) -> list[LoadedModel]:
         "it has more GPUs than this machine",
     ],
 )
-def test_a_kind_is_known_where_there_is_no_doubt(told: str, groups: list[str], gpus: list[Gpu], place: Place) -> None:
+def test_a_kind_is_known_where_there_is_no_doubt(
+    told: str, groups: list[str], gpus: list[Gpu], place: WorkerHardware
+) -> None:
     assert place_of(told, loaded(*groups), gpus) == place
 
 
@@ -86,7 +88,7 @@ class FakeBackend:
 
     def __init__(self, address: str, *groups: str, kind: str = "", is_local: bool = True) -> None:
         self.address = address
-        self.apis = LeftApis()
+        self.apis = PassthroughApis()
         self.groups = groups
         self.kind = kind
         self.is_local = is_local

@@ -4,7 +4,7 @@ import pytest
 
 from tests.proxy.tritons.test_interference import MS, emulate
 from tidegate.api import Model
-from tidegate_proxy.tritons.serialization import HOLD_NS, LOSS, REST_NS, Ended, TurnTaking
+from tidegate_proxy.tritons.serialization import HOLD_NS, LOSS, REST_NS, ModelOutcomes, SerializationController
 
 ALIKE = {"a": 8.0, "b": 10.0}
 
@@ -13,8 +13,8 @@ def _models(**slos_ms: float | None) -> dict[str, Model]:
     return {name: Model(name, 8, slo_ns=None if slo is None else round(slo * MS)) for name, slo in slos_ms.items()}
 
 
-def _told(slowdown: float = 1.0, times_ms: dict[str, float] | None = None) -> TurnTaking:
-    turns = TurnTaking()
+def _told(slowdown: float = 1.0, times_ms: dict[str, float] | None = None) -> SerializationController:
+    turns = SerializationController()
     emulate(turns.slowdown, slowdown, times_ms or ALIKE, seconds=5 if times_ms is None else 20, busy=0.4)
     return turns
 
@@ -51,12 +51,12 @@ def test_a_model_of_which_nothing_is_known_yet_hinders_nobody_and_joins_later() 
 
 
 def test_turns_end_when_somebody_is_worse_off_and_not_again_for_longer_and_longer() -> None:
-    turns, models, now_ns, ended = _told(), _models(a=40, b=50), 0, dict.fromkeys("ab", Ended(0, 0))
+    turns, models, now_ns, ended = _told(), _models(a=40, b=50), 0, dict.fromkeys("ab", ModelOutcomes(0, 0))
 
-    def go_on(share_of_b: float) -> dict[str, Ended]:
+    def go_on(share_of_b: float) -> dict[str, ModelOutcomes]:
         before = dict(ended)
-        ended["a"] = Ended(before["a"].in_time + 1000, before["a"].all + 1000)
-        ended["b"] = Ended(before["b"].in_time + round(1000 * share_of_b), before["b"].all + 1000)
+        ended["a"] = ModelOutcomes(before["a"].in_time + 1000, before["a"].all + 1000)
+        ended["b"] = ModelOutcomes(before["b"].in_time + round(1000 * share_of_b), before["b"].all + 1000)
         return ended
 
     for rest_ns in (REST_NS, 2 * REST_NS):
@@ -71,10 +71,10 @@ def test_turns_end_when_somebody_is_worse_off_and_not_again_for_longer_and_longe
 
 def test_turns_do_not_end_by_what_may_be_chance() -> None:
     turns, models = _told(), _models(a=40, b=50)
-    ended = dict.fromkeys("ab", Ended(950, 1000))
+    ended = dict.fromkeys("ab", ModelOutcomes(950, 1000))
     assert turns.decide(0, models, ended)
-    assert not turns.decide(MS, models, dict.fromkeys("ab", Ended(950 + 90, 1000 + 100)))
-    assert turns.decide(MS, models, dict.fromkeys("ab", Ended(950 + 900, 1000 + 1000)))
+    assert not turns.decide(MS, models, dict.fromkeys("ab", ModelOutcomes(950 + 90, 1000 + 100)))
+    assert turns.decide(MS, models, dict.fromkeys("ab", ModelOutcomes(950 + 900, 1000 + 1000)))
     assert not turns.group
 
 

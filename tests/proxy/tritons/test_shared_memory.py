@@ -15,7 +15,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
-from tidegate_proxy.tritons.shared_memory import PREFIX, Lifeline
+from tidegate_proxy.tritons.shared_memory import PREFIX, ProcessLock
 
 CONFIG = """
 backend: "python"
@@ -226,7 +226,7 @@ def test_a_region_that_was_being_made_as_its_process_was_killed_is_removed_by_th
             region.write_bytes(bytes(64))
         processes[0].kill()
         processes[0].wait()
-        Lifeline(tmp_path).close()
+        ProcessLock(tmp_path).close()
         assert [region.exists() for region in regions] == [False, True]
     finally:
         for process in processes:

@@ -9,7 +9,7 @@ from tidegate.commands.clusters import AddressOption, BackendOption
 from tidegate.parallel_backend import Backend
 
 if TYPE_CHECKING:
-    from tidegate.sim.result import LayoutChange
+    from tidegate.sim.result import SimulatedLayoutChange
 
 
 def simulate(
@@ -96,7 +96,7 @@ def simulate(
         )
 
 
-def _in_words(change: "LayoutChange") -> str:
+def _in_words(change: "SimulatedLayoutChange") -> str:
     """A state that a change of the layout reached; of a dry run, what it would do."""
     starts = f"start {', '.join(change.starts)}" if change.starts else ""
     stops = f"stop {', '.join(change.stops)}" if change.stops else ""

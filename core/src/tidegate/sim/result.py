@@ -105,7 +105,7 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class LayoutChange:
+class SimulatedLayoutChange:
     """A state that a change of the layout reached (`ChangeProgressed`)."""
 
     at_s: float
@@ -128,7 +128,7 @@ class RunResult:
     """The first moments of the window."""
     advice: list[Advice] = field(default_factory=list)
     """What the policies advised in the window, in order."""
-    changes: list[LayoutChange] = field(default_factory=list)
+    changes: list[SimulatedLayoutChange] = field(default_factory=list)
     """What became of the changes of the layout, from the warm-up on, in order."""
     detail: Detail | None = None
     """What charts need beyond the figures, where it was asked for."""
@@ -279,10 +279,10 @@ class _Books:
             if self._start_ns <= at_ns < self._end_ns
         ]
 
-    def changes(self) -> list[LayoutChange]:
+    def changes(self) -> list[SimulatedLayoutChange]:
         """What became of the changes of the layout."""
         return [
-            LayoutChange(
+            SimulatedLayoutChange(
                 (its.now_ns - self._start_ns) / NS_PER_S,
                 its.change,
                 its.state,

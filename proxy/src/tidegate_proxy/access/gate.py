@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 import grpc
 
-from tidegate_proxy.access.left_apis import GRPC_PREFIX, same
+from tidegate_proxy.access.passthrough_apis import GRPC_PREFIX, same
 from tidegate_proxy.base.labels import LONGEST, digest, may_be_secret
-from tidegate_proxy.configuration.access import AuthenticationConfig, HeaderKey, Restriction
+from tidegate_proxy.configuration.access import ApiRestriction, AuthenticationConfig, HeaderKey
 from tidegate_proxy.configuration.addresses import is_local, names_this_machine
 from tidegate_proxy.configuration.apis import METHOD_API, Api, Protocol
 from tidegate_proxy.configuration.config import ServeConfig
@@ -182,7 +182,7 @@ class _Key:
 class Restrictions:
     """The rules, ready to be asked. Immutable: make a new one to change them."""
 
-    def __init__(self, restrictions: Sequence[Restriction]) -> None:
+    def __init__(self, restrictions: Sequence[ApiRestriction]) -> None:
         """Raises RestrictionError for a `value_file` that cannot be used."""
         over_grpc = _keys(restrictions, "grpc")
         self._of_method = {method: over_grpc[api] for method, api in METHOD_API.items() if api in over_grpc}
@@ -222,7 +222,7 @@ def headers_of(triton: TritonAddress) -> tuple[tuple[str, str], ...]:
     return tuple((name, _header_value(path)) for name, path in triton.headers.items())
 
 
-def _keys(restrictions: Sequence[Restriction], protocol: Protocol) -> dict[Api, _Key | None]:
+def _keys(restrictions: Sequence[ApiRestriction], protocol: Protocol) -> dict[Api, _Key | None]:
     return {
         api: key
         for restriction in restrictions
@@ -256,7 +256,7 @@ _DIGITS: Final = 16
 """How many digits of a credential's digest are used."""
 
 
-class Owners:
+class ClientIdentity:
     """Tells owners apart as the configuration says. Immutable."""
 
     def __init__(self, config: ServeConfig, authenticator: Authenticator | None = None) -> None:
@@ -296,7 +296,7 @@ _REMEDY: Final = (
 _BY_NAME: Final = "ask for it as localhost or 127.0.0.1, or set page.token_file"
 
 
-class Onlookers:
+class DashboardAuth:
     """The rules, ready to be asked. Immutable: make a new one to change them."""
 
     def __init__(self, config: ServeConfig) -> None:
@@ -327,7 +327,7 @@ class Onlookers:
         return None if names_this_machine(headers.get("host", "")) else http_refusal(FORBIDDEN, _BY_NAME)
 
 
-class Gate:
+class AccessControl:
     """Asked before anything is done for a call."""
 
     def __init__(self, config: ServeConfig) -> None:
@@ -337,12 +337,12 @@ class Gate:
     def replace(self, config: ServeConfig) -> None:
         """Take up other rules, or the same from changed files. Raises as at the start, and changes nothing."""
         authenticator = Authenticator(config.authentication) if config.authentication else None
-        onlookers = Onlookers(config)
+        onlookers = DashboardAuth(config)
         self._rules = (authenticator, Restrictions(config.restricted))
         self._onlookers = onlookers
-        self._owners = Owners(config, authenticator)
+        self._owners = ClientIdentity(config, authenticator)
 
-    def follow(self, other: "Gate") -> None:
+    def follow(self, other: "AccessControl") -> None:
         """Take up the rules of another gate, which has read its files already."""
         self._rules, self._owners, self._onlookers = other._rules, other._owners, other._onlookers
 

@@ -1,12 +1,12 @@
-"""Puts Tidegate together, and looks after the whole.
+"""Assembles Tidegate and watches over the whole.
 
-serve         the parts, in the order in which they need each other: BEGIN HERE
-proxy         what they are together: it listens, takes up a changed configuration, ends
-tritons       which Tritons take part, and who looks after them
-claims        which models this process has where several shards share them
-config_check  what `tidegate check` looks at
-metrics_page  the metrics page, and the documents beside it
-dashboard     the live page
-doctor        what is wrong, or could be better
-actuation     brings about the layouts that a controller wants
+serve            creates the parts in the order of their dependencies: BEGIN HERE
+proxy            the assembled proxy: it listens, applies a changed configuration, shuts down
+tritons          which Tritons take part, and what watches them
+model_ownership  the models of this process, where several shards divide them
+config_check     `tidegate check`
+metrics_page     the metrics page, and the documents served beside it
+dashboard        the dashboard
+doctor           `tidegate doctor`: finds misconfiguration and possible improvements
+actuation        carries out the layouts that a controller wants
 """

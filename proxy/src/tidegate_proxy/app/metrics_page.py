@@ -13,28 +13,28 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from tidegate.api import NS_PER_MS
-from tidegate_proxy.access.gate import Gate, HttpRefusal
+from tidegate_proxy.access.gate import AccessControl, HttpRefusal
 from tidegate_proxy.app.actuation.actuator import Actuator
-from tidegate_proxy.app.dashboard.live import Live
+from tidegate_proxy.app.dashboard.live import LiveView
 from tidegate_proxy.app.dashboard.routes import LivePage
 from tidegate_proxy.app.dashboard.viewers import Viewers
 from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.observability.metrics_registry import registry_of
-from tidegate_proxy.observability.observability import Counts, Observability, Snapshot
+from tidegate_proxy.observability.observability import MetricsSnapshot, Observability, RequestCounts
 from tidegate_proxy.observability.shared_page import SharedPage
 from tidegate_proxy.observability.triton_metrics import merge, request_metrics
-from tidegate_proxy.rollout.mode import Trial
+from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.scheduling.driver import Driver
-from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.infer_response import error
-from tidegate_proxy.servers.http.interface import Answer, HttpLimits, Receive, Scope, Send
+from tidegate_proxy.servers.http.interface import HttpAnswer, HttpLimits, Receive, Scope, Send
 from tidegate_proxy.servers.http.server import HttpServer, start_server
 from tidegate_proxy.service.discovery import Discovery
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.transport.liveness import Liveness
 from tidegate_proxy.transport.ports import bind
-from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.tritons.catalog import CurrentCatalog
 from tidegate_proxy.tritons.metrics_scrape import scrape
 
 STUCK_S: Final = 30.0
@@ -42,10 +42,10 @@ STUCK_S: Final = 30.0
 before the live page."""
 
 
-class Page(NamedTuple):
+class ServedDocument(NamedTuple):
     """One document of the metrics page."""
 
-    answer: "Callable[[MetricsPage], Awaitable[Answer]]"
+    answer: "Callable[[MetricsPage], Awaitable[HttpAnswer]]"
     api: Api
     """What restricts this API restricts the document."""
     needs_credential: bool
@@ -63,12 +63,12 @@ class MetricsPage:
         liveness: Liveness,
         observability: Observability,
         driver: Driver,
-        directory: Directory,
+        directory: CurrentCatalog,
         discovery: Discovery,
-        gate: Gate,
-        bounds: Bounds,
+        gate: AccessControl,
+        bounds: ClientBounds,
         limits: HttpLimits,
-        trial: Trial,
+        trial: RolloutMode,
         actuator: Actuator | None = None,
         processes: RunningTritons | None = None,
     ) -> None:
@@ -84,7 +84,7 @@ class MetricsPage:
         self._trial = trial
         self._actuator = actuator
         self._processes = processes
-        live = Live(driver, directory, discovery, trial)
+        live = LiveView(driver, directory, discovery, trial)
         self._live_page = LivePage(live, Viewers(live), self._looks_refused)
         self._shared = SharedPage(self._rendered)
         self._server: HttpServer | None = None
@@ -110,8 +110,8 @@ class MetricsPage:
             await self._server.stop()
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request: an application of ASGI."""
-        exchange = Exchange(scope, receive, send)
+        """HttpAnswer one request: an application of ASGI."""
+        exchange = HttpExchange(scope, receive, send)
         if LivePage.has(exchange.path):
             await self._look(exchange, scope["query_string"])
             return
@@ -127,28 +127,28 @@ class MetricsPage:
         else:
             await exchange.reply(await page.answer(self))
 
-    def _refusal(self, page: "Page | None", headers: Mapping[str, str]) -> HttpRefusal | None:
+    def _refusal(self, page: "ServedDocument | None", headers: Mapping[str, str]) -> HttpRefusal | None:
         if page is None or page.needs_credential:
             refusal = self._gate.http_refusal(None, headers)
             if refusal or page is None:
                 return refusal
         return self._gate.http_refusal(page.api, headers)
 
-    async def _look(self, exchange: Exchange, query: bytes) -> None:
+    async def _look(self, exchange: HttpExchange, query: bytes) -> None:
         """The live page has rules of its own: its frame is for whoever may see that there is one, the data are not."""
         if refusal := self._gate.page_refusal():
             await exchange.reply(_answer_of(refusal))
         else:
             await self._live_page.answer(exchange, query)
 
-    def _looks_refused(self, headers: Mapping[str, str]) -> Answer | None:
+    def _looks_refused(self, headers: Mapping[str, str]) -> HttpAnswer | None:
         refusal = self._gate.look_refusal(headers)
         return refusal and _answer_of(refusal)
 
-    async def _metrics(self) -> Answer:
+    async def _metrics(self) -> HttpAnswer:
         return await self._shared.read()
 
-    async def _rendered(self) -> Answer:
+    async def _rendered(self) -> HttpAnswer:
         addresses = {backend.address: backend.metrics for backend in self._discovery.backends if backend.metrics}
         pages = await scrape(addresses)
         # The numbers are copied here, where they change, and written out in a thread, as that takes a while.
@@ -156,15 +156,15 @@ class MetricsPage:
         ejections = self._driver.outliers.ejections(self._discovery.backends)
         left_apis = [(each.address, *left) for each in self._discovery.backends for left in each.apis.left]
         body = await asyncio.to_thread(self._render, snapshot, counts, ejections, left_apis, pages)
-        return Answer(200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], body)
+        return HttpAnswer(200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], body)
 
-    async def _shadow(self) -> Answer:
+    async def _shadow(self) -> HttpAnswer:
         return _json_answer(self._trial.shadow.document())
 
-    async def _canary(self) -> Answer:
+    async def _canary(self) -> HttpAnswer:
         return _json_answer(self._trial.canary.document())
 
-    async def _models(self) -> Answer:
+    async def _models(self) -> HttpAnswer:
         catalog, counts = self._directory.catalog, self._observability.metrics.snapshot().models
         models = [
             {
@@ -187,7 +187,7 @@ class MetricsPage:
         ]
         return _json_answer(models)
 
-    async def _layout(self) -> Answer:
+    async def _layout(self) -> HttpAnswer:
         actuator, layout = self._actuator, self._directory.catalog.layout
         if layout is None:
             return error(404, "the Tritons follow no layout")
@@ -203,8 +203,8 @@ class MetricsPage:
 
     def _render(
         self,
-        snapshot: Snapshot,
-        counts: Mapping[tuple[str, str], Counts],
+        snapshot: MetricsSnapshot,
+        counts: Mapping[tuple[str, str], RequestCounts],
         ejections: Mapping[str, tuple[int, bool]],
         left_apis: Collection[tuple[str, str, str]],
         pages: Mapping[str, str | None],
@@ -221,21 +221,21 @@ class MetricsPage:
         own = generate_latest(registry).decode()
         return merge(own, requests, pages, frozenset(self._directory.catalog.models)).encode()
 
-    ROUTES: "Final[Mapping[bytes, Page]]" = MappingProxyType(
+    ROUTES: "Final[Mapping[bytes, ServedDocument]]" = MappingProxyType(
         {
-            b"/metrics": Page(_metrics, "metrics", needs_credential=False),
-            b"/models": Page(_models, "metrics", needs_credential=False),
-            b"/layout": Page(_layout, "metrics", needs_credential=True),
-            b"/shadow": Page(_shadow, "metrics", needs_credential=True),
-            b"/canary": Page(_canary, "metrics", needs_credential=True),
+            b"/metrics": ServedDocument(_metrics, "metrics", needs_credential=False),
+            b"/models": ServedDocument(_models, "metrics", needs_credential=False),
+            b"/layout": ServedDocument(_layout, "metrics", needs_credential=True),
+            b"/shadow": ServedDocument(_shadow, "metrics", needs_credential=True),
+            b"/canary": ServedDocument(_canary, "metrics", needs_credential=True),
         }
     )
 
 
-def _json_answer(document: object) -> Answer:
-    return Answer(200, [(b"content-type", b"application/json")], json.dumps(document).encode())
+def _json_answer(document: object) -> HttpAnswer:
+    return HttpAnswer(200, [(b"content-type", b"application/json")], json.dumps(document).encode())
 
 
-def _answer_of(refusal: HttpRefusal) -> Answer:
+def _answer_of(refusal: HttpRefusal) -> HttpAnswer:
     headers = [(name.encode(), value.encode()) for name, value in refusal.headers]
-    return Answer(refusal.status, headers, refusal.body)
+    return HttpAnswer(refusal.status, headers, refusal.body)

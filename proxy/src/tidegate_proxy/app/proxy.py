@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING
 
 from tidegate.engine import Engine
 from tidegate.schemas import Layout, read_document
-from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.access.gate import AccessControl
 from tidegate_proxy.app.actuation.actuator import Actuator
-from tidegate_proxy.app.claims import Claims
 from tidegate_proxy.app.metrics_page import MetricsPage
+from tidegate_proxy.app.model_ownership import ModelOwnership
 from tidegate_proxy.app.tritons import Tritons
 from tidegate_proxy.configuration.addresses import host_of
 from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, PolicyChoice, ServeConfig
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.configuration.settings import InForce, settings_of
 from tidegate_proxy.configuration.shard_config import assignment_of
-from tidegate_proxy.rollout.mode import Trial
+from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.servers.grpc import GrpcService
 from tidegate_proxy.servers.http.service import HttpService
-from tidegate_proxy.service.control import Control
+from tidegate_proxy.service.control import ControlPlaneCalls
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.service.inference import Inference
-from tidegate_proxy.service.passthrough import Passages
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.service.passthrough import BypassedInferences
+from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.transport.file_watcher import WatchedFiles, credential_files
 from tidegate_proxy.transport.liveness import Liveness
 from tidegate_proxy.transport.ports import prefer_newest
-from tidegate_proxy.tritons.catalog import Catalog, Directory
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
 if TYPE_CHECKING:
     from tidegate_proxy.tritons.backend import Backend
@@ -45,19 +45,19 @@ class Proxy:
 
     def __init__(
         self,
-        directory: Directory,
+        directory: CurrentCatalog,
         driver: Driver,
         discovery: Discovery,
-        control: Control,
-        passages: Passages,
-        gate: Gate,
-        bounds: Bounds,
+        control: ControlPlaneCalls,
+        passages: BypassedInferences,
+        gate: AccessControl,
+        bounds: ClientBounds,
         in_force: InForce,
-        trial: Trial,
+        trial: RolloutMode,
         inference: Inference,
         tritons: Tritons,
         actuator: Actuator | None,
-        claims: Claims | None,
+        claims: ModelOwnership | None,
     ) -> None:
         """`actuator`: changes the layout, if anything does; `claims`: follows the plan, where this is one of several
         shards."""
@@ -153,7 +153,7 @@ class Proxy:
         assignment = assignment_of(wanted)
         if is_changed:
             layout = self._discovery.layout
-        gate = Gate(wanted)
+        gate = AccessControl(wanted)
         removed = {triton.grpc for triton in changes.tritons_removed}
         leaving = [backend for backend in self._discovery.backends if backend.address in removed]
         staying = [backend for backend in self._discovery.backends if backend not in leaving]

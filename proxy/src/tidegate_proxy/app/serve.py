@@ -18,13 +18,13 @@ from tidegate.engine import FIRST_LEAD_NS, Engine
 from tidegate.host import PluginError, Plugins
 from tidegate.observation import Observer, Recorder
 from tidegate.schemas import Layout, ProfileFile, hardware_here, read_document, read_profiles
-from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.access.gate import AccessControl
 from tidegate_proxy.app.actuation.actuator import Actuator
-from tidegate_proxy.app.claims import Claims, ServedModels, load_missing, planned_for
-from tidegate_proxy.app.doctor.asking import executions, not_ready, why_not_ready
 from tidegate_proxy.app.doctor.diagnosis import AT_START, diagnose
 from tidegate_proxy.app.doctor.facts import NotReady, facts_of
+from tidegate_proxy.app.doctor.triton_queries import executions, not_ready, why_not_ready
 from tidegate_proxy.app.metrics_page import MetricsPage
+from tidegate_proxy.app.model_ownership import ModelOwnership, ServedModels, load_missing, planned_for
 from tidegate_proxy.app.proxy import Proxy
 from tidegate_proxy.app.tritons import Tritons, backend_of
 from tidegate_proxy.configuration.config import ServeConfig
@@ -33,33 +33,33 @@ from tidegate_proxy.configuration.settings import InForce, settings_of
 from tidegate_proxy.configuration.shard_config import assignment_of
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.tritons import RunningTritons
-from tidegate_proxy.frontends.shard import GrpcOfFrontends, HttpOfFrontends, Services, Shard
-from tidegate_proxy.messages.request import Applications, Client
+from tidegate_proxy.frontends.shard import GrpcOfFrontends, HttpOfFrontends, Shard, ShardServices
+from tidegate_proxy.messages.request import ApplicationTags, Client
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import otlp_tracing
-from tidegate_proxy.rollout.mode import Trial
+from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.servers.grpc import GrpcService, NewServer
 from tidegate_proxy.servers.http.interface import Application
 from tidegate_proxy.servers.http.server import HttpListener, start_server
 from tidegate_proxy.servers.http.service import HttpService, StartServer, http_limits
 from tidegate_proxy.service.batch_verification import BatchVerifier
-from tidegate_proxy.service.control import Control
+from tidegate_proxy.service.control import ControlPlaneCalls
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.service.inference import Inference
-from tidegate_proxy.service.passthrough import Passages, Routing
-from tidegate_proxy.transport import Call, Http2Server, Server
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.service.passthrough import BypassedInferences, Routing
+from tidegate_proxy.transport import Http2Server, RpcCall, RpcServer
+from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.transport.liveness import Liveness
 from tidegate_proxy.transport.ports import bind
 from tidegate_proxy.transport.tls import server_context
 from tidegate_proxy.tritons import restrictions as of_tritons
 from tidegate_proxy.tritons.backend import Backend, BackendError, BackendSilent
 from tidegate_proxy.tritons.batching_mode import drop_delays
-from tidegate_proxy.tritons.catalog import Catalog, Directory, discover
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog, discover
 from tidegate_proxy.tritons.gpus import gpus_here
-from tidegate_proxy.tritons.shared_memory import Regions
-from tidegate_proxy.tritons.starting_profiles import hosted, misfits, said_of_others, starting_profiles
+from tidegate_proxy.tritons.initial_profiles import hosted, misfits, said_of_others, starting_profiles
+from tidegate_proxy.tritons.shared_memory import SharedRegions
 
 log = logging.getLogger(__name__)
 
@@ -82,17 +82,17 @@ async def serving(  # noqa: PLR0915 - the list of all parts
     plugins.policy(config.policy.name)
     controller = _controller(config, plugins, processes)
     measured = read_profiles(config.profiles) if config.profiles else ProfileFile(profiles=[])
-    gate, served = Gate(config), config if shard else within_descriptors(config)
+    gate, served = AccessControl(config), config if shard else within_descriptors(config)
     tracing = otlp_tracing(config.tracing.endpoint) if config.tracing else None
     async with AsyncExitStack() as stack:
         observers = _observers(config, plugins, stack)
         in_force = InForce(settings_of(config))
-        bounds = Bounds(in_force)
+        bounds = ClientBounds(in_force)
 
         # The Tritons, and what they serve.
         backends = [backend_of(triton, config, in_force) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
-        directory = Directory(await _first_catalog(backends, config, measured, shard.number if shard else None))
+        directory = CurrentCatalog(await _first_catalog(backends, config, measured, shard.number if shard else None))
 
         # What decides: the engine with its policy; and what counts.
         setup = _setup(config, directory.catalog, measured)
@@ -104,7 +104,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             first_lead_ns=FIRST_LEAD_NS,
             policies=plugins.make_policy,
         )
-        trial = Trial(config, in_force, directory, measured, engine)
+        trial = RolloutMode(config, in_force, directory, measured, engine)
         gpus = gpus_of(controller[1]) if controller else None
         observability = Observability(setup, engine.reducer, tracing, trial.watchers(), gpus)
         stack.callback(observability.close)
@@ -146,15 +146,15 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         liveness = Liveness(in_force)
         driver.watch(liveness)
         routing = Routing(discovery.backends, directory, driver, observability, gate, in_force)
-        passages = Passages(routing, observability)
-        control = Control(discovery.backends, directory, discovery, routing, observability, liveness)
-        inference = Inference(directory, driver, Applications(config.app), trial.bypasses())
+        passages = BypassedInferences(routing, observability)
+        control = ControlPlaneCalls(discovery.backends, directory, discovery, routing, observability, liveness)
+        inference = Inference(directory, driver, ApplicationTags(config.app), trial.bypasses())
         stack.push_async_callback(trial.close)
 
         # What changes while it serves: the configuration, the layout, the plan of several shards.
         tritons = Tritons(config, in_force, directory, driver, discovery)
         actuator = _actuator(config, controller, engine, tritons, processes) if controller else None
-        claims = Claims(served_models, discovery, engine) if served_models else None
+        claims = ModelOwnership(served_models, discovery, engine) if served_models else None
         proxy = Proxy(
             directory,
             driver,
@@ -222,16 +222,16 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         if shard:
             pages = page.answer if page else None
             await shard.open(
-                Services(grpc_service.accept, http.application if http else None, pages, bounds, control.has)
+                ShardServices(grpc_service.accept, http.application if http else None, pages, bounds, control.has)
             )
         stack.push_async_callback(_drain, proxy, control)
         yield proxy
 
 
-def _grpc_servers(config: ServeConfig, bounds: Bounds, shard: Shard | None) -> NewServer:
+def _grpc_servers(config: ServeConfig, bounds: ClientBounds, shard: Shard | None) -> NewServer:
     """Make what has the clients over gRPC: this process, or frontends."""
 
-    def new_server(accept: Callable[[Call], None]) -> Server:
+    def new_server(accept: Callable[[RpcCall], None]) -> RpcServer:
         if shard:
             return GrpcOfFrontends(shard)
         return Http2Server(accept, config.limits, bounds, reuse_port=config.listen.reuse_port)
@@ -239,7 +239,7 @@ def _grpc_servers(config: ServeConfig, bounds: Bounds, shard: Shard | None) -> N
     return new_server
 
 
-def _http_servers(config: ServeConfig, bounds: Bounds, shard: Shard | None) -> StartServer:
+def _http_servers(config: ServeConfig, bounds: ClientBounds, shard: Shard | None) -> StartServer:
     """Make what has the clients over HTTP, likewise."""
 
     async def start(application: Application, address: str) -> HttpListener:
@@ -256,7 +256,7 @@ def _http_servers(config: ServeConfig, bounds: Bounds, shard: Shard | None) -> S
     return start
 
 
-async def _drain(proxy: Proxy, control: Control) -> None:
+async def _drain(proxy: Proxy, control: ControlPlaneCalls) -> None:
     control.drain()
     await proxy.drain()
     proxy.driver.dismiss()
@@ -400,8 +400,8 @@ async def _first_look(
     return catalog
 
 
-async def _regions_with(backends: Sequence[Backend], in_force: InForce) -> Regions:
-    regions = Regions(in_force)
+async def _regions_with(backends: Sequence[Backend], in_force: InForce) -> SharedRegions:
+    regions = SharedRegions(in_force)
     for backend in backends:
         await regions.share_with(backend)
     return regions

@@ -15,7 +15,7 @@ from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.discovery import Discovery, watch
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
-from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 Joining = Mapping[str, tuple[TritonAddress, Backend, list[LoadedModel]]]
 """New Tritons by worker: where they are, the way to them, and what they serve."""
@@ -25,7 +25,7 @@ class Tritons:
     """Watches the Tritons of a proxy, and changes which take part. Lives in the event loop."""
 
     def __init__(
-        self, config: ServeConfig, in_force: InForce, directory: Directory, driver: Driver, discovery: Discovery
+        self, config: ServeConfig, in_force: InForce, directory: CurrentCatalog, driver: Driver, discovery: Discovery
     ) -> None:
         self.config = config
         """The configuration in force; an actuator changes its Tritons."""

@@ -1,9 +1,9 @@
-"""What every other package may use.
+"""Helpers that every other package may use.
 
-faults          reports what broke in Tidegate itself
-labels          short labels, and few of them
-outcome         an answer, or why there is none
-refusal         why Tidegate refused a request, in one word
-reserved_names  names that are not for clients
-watchdog        says who holds the event loop
+internal_errors  reports errors of Tidegate itself
+labels           bounds the length and the number of label values
+outcome          the outcome of a request: a response, or why there is none
+refusal          the reasons for which Tidegate rejects requests
+reserved_names   names that clients may not use
+watchdog         reports what blocks the event loop
 """

@@ -10,7 +10,7 @@ from tidegate_proxy.commands.repository_flags import RepositoryFlags, repositori
 from tidegate_proxy.commands.triton_flags import TritonFlags, tritons_of
 
 if TYPE_CHECKING:
-    from tidegate_proxy.app.doctor.facts import Facts, Finding
+    from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding
     from tidegate_proxy.configuration.config import ServeConfig
 
 
@@ -58,7 +58,7 @@ def doctor(
 
     if config is None and not triton:
         raise typer.BadParameter("which file? Or give --triton HOST:PORT", param_hint="CONFIG")
-    facts: Facts | None = None
+    facts: DoctorFacts | None = None
     repositories = repositories_of(repository)
     try:
         section = tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name)
@@ -85,7 +85,7 @@ def doctor(
 
 def _examined(
     settings: "ServeConfig", *, timed: bool, repositories: "list[Path]"
-) -> "tuple[Facts | None, list[Finding]]":
+) -> "tuple[DoctorFacts | None, list[Finding]]":
     """What is found without the Tritons; where that is not wrong, what they add to it."""
     import asyncio
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from tidegate_proxy.app.doctor.facts import Facts, Service
+from tidegate_proxy.app.doctor.facts import DoctorFacts, ServedModel
 from tidegate_proxy.configuration.config import VERSION, ServeConfig
 from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
 
@@ -17,7 +17,7 @@ _WORDS: Final = {"batched": "batched", "unbatched": "run one by one", "bypass": 
 
 
 def initial_configuration(
-    facts: Facts, file: str, silent: Mapping[str, frozenset[str]], folder: Path | None = None
+    facts: DoctorFacts, file: str, silent: Mapping[str, frozenset[str]], folder: Path | None = None
 ) -> str:
     """A configuration, YAML with comments, that serves what was found as Triton itself would.
 
@@ -57,7 +57,7 @@ tritons:
 """
 
 
-def _model_lines(facts: Facts) -> Iterator[str]:
+def _model_lines(facts: DoctorFacts) -> Iterator[str]:
     if not facts.services:
         yield "# No model is ready there."
         return
@@ -80,12 +80,12 @@ def _model_lines(facts: Facts) -> Iterator[str]:
         yield f"#   {entry:<{width}}  # {_fate(facts.services[name])}"
 
 
-def _entry(service: Service) -> str:
+def _entry(service: ServedModel) -> str:
     said = f"{{slo_ms: {EXAMPLE_SLO_MS}}}" if service.model is not None else "{}"
     return f"{_scalar(service.name)}: {said}"
 
 
-def _fate(service: Service) -> str:
+def _fate(service: ServedModel) -> str:
     """What happens to the requests of a model, in a line."""
     model = service.model
     words = _WORDS[service.consent.scheduling]

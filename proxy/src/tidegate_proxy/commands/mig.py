@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tidegate.schemas import Layout
-    from tidegate_proxy.tritons.mig.changes import Change
+    from tidegate_proxy.tritons.mig.changes import MigChange
     from tidegate_proxy.tritons.mig.interface import MigGpu
     from tidegate_proxy.tritons.mig.nvml import NvmlMig
 
 
-class Action(StrEnum):
+class MigAction(StrEnum):
     """What to do."""
 
     SHOW = "show"
@@ -30,7 +30,7 @@ class Action(StrEnum):
 
 
 def mig(
-    action: Annotated[Action, typer.Argument(show_default=False, help="What to do; see below.")],
+    action: Annotated[MigAction, typer.Argument(show_default=False, help="What to do; see below.")],
     source: Annotated[
         Path | None,
         typer.Argument(
@@ -83,13 +83,13 @@ def mig(
 
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     console = console_for_tables(markup=False)
-    if source is None and action is not Action.SHOW:
+    if source is None and action is not MigAction.SHOW:
         raise typer.BadParameter(f"{action} needs a layout, or the folder of a deployment", param_hint="LAYOUT")
-    if (worker is None) == (action is Action.UUID):
+    if (worker is None) == (action is MigAction.UUID):
         raise typer.BadParameter("uuid, and nothing else, is of one worker", param_hint="WORKER")
-    if unused and action not in (Action.DIFF, Action.APPLY):
+    if unused and action not in (MigAction.DIFF, MigAction.APPLY):
         raise typer.BadParameter("is for diff and apply", param_hint="--unused")
-    if yes and action is not Action.APPLY:
+    if yes and action is not MigAction.APPLY:
         raise typer.BadParameter("is for apply", param_hint="--yes")
     try:
         _act(console, action, source, worker, node, unused=unused, yes=yes, as_json=as_json)
@@ -104,7 +104,7 @@ def mig(
 
 def _act(
     console: "Console",
-    action: Action,
+    action: MigAction,
     source: Path | None,
     worker: str | None,
     node: str | None,
@@ -114,32 +114,32 @@ def _act(
     as_json: bool,
 ) -> None:
     from tidegate_proxy.tritons.mig.changes import changes, cuts_of, node_of, read_wish
-    from tidegate_proxy.tritons.mig.finding import uuid_of
+    from tidegate_proxy.tritons.mig.instance_lookup import uuid_of
     from tidegate_proxy.tritons.mig.nvml import NvmlMig
 
     if source is None:
         _show(console, NvmlMig().gpus(), as_json=as_json)
         return
     layout = read_wish(source)
-    if action is Action.PLAN:
+    if action is MigAction.PLAN:
         _plan(console, layout, node, as_json=as_json)
         return
     there = NvmlMig()
     match action:
-        case Action.UUID:
+        case MigAction.UUID:
             console.print(uuid_of(layout, str(worker), node, there.gpus()))
-        case Action.ENV:
+        case MigAction.ENV:
             _env(console, source, layout, node_of(layout, node), there.gpus())
-        case Action.SHOW:
+        case MigAction.SHOW:
             _show(console, there.gpus(), as_json=as_json)
         case _:
             found = changes(there.gpus(), cuts_of(layout, node_of(layout, node)), unused_only=unused)
             _tell(console, found, as_json=as_json)
-            if action is Action.APPLY and any(change.go or change.come for change in found):
+            if action is MigAction.APPLY and any(change.go or change.come for change in found):
                 _apply(console, there, found, yes=yes)
 
 
-def _apply(console: "Console", there: "NvmlMig", found: "Sequence[Change]", *, yes: bool) -> None:
+def _apply(console: "Console", there: "NvmlMig", found: "Sequence[MigChange]", *, yes: bool) -> None:
     from tidegate_proxy.tritons.mig.changes import apply_changes
 
     if not yes:
@@ -204,7 +204,7 @@ def _plan(console: "Console", layout: "Layout", node: str | None, *, as_json: bo
             console.print(f"node {name}, GPU {device.id} ({device.product or 'of an unknown product'}): {what}")
 
 
-def _tell(console: "Console", found: "Sequence[Change]", *, as_json: bool) -> None:
+def _tell(console: "Console", found: "Sequence[MigChange]", *, as_json: bool) -> None:
     from tidegate_proxy.tritons.mig.changes import pids
 
     if as_json:
@@ -236,7 +236,7 @@ def _tell(console: "Console", found: "Sequence[Change]", *, as_json: bool) -> No
 def _env(console: "Console", source: Path, layout: "Layout", node: str, gpus: "Sequence[MigGpu]") -> None:
     from tidegate.schemas import device_variable, read_deployment
     from tidegate_proxy.tritons.mig.changes import check_names, gpu_of, workers_by_cut
-    from tidegate_proxy.tritons.mig.finding import uuids
+    from tidegate_proxy.tritons.mig.instance_lookup import uuids
 
     variables = {worker.name: device_variable(worker.repository) for worker in read_deployment(source).workers}
     cut = workers_by_cut(layout, node)

@@ -169,7 +169,7 @@ async def _reload(
     shard: "Shard | None",
     taken_up: "Callable[[], None]",
 ) -> None:
-    from tidegate_proxy.base.faults import faults
+    from tidegate_proxy.base.internal_errors import faults
 
     while True:
         await wanted.wait()

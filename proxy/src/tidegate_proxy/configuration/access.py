@@ -5,10 +5,10 @@ from typing import Self
 from pydantic import Field, SecretStr, model_validator
 
 from tidegate_proxy.configuration.apis import PROTOCOLS, Api, Protocol
-from tidegate_proxy.configuration.section import HeaderName, InputFile, Section
+from tidegate_proxy.configuration.section import ConfigSection, HeaderName, InputFile
 
 
-class AuthenticationConfig(Section):
+class AuthenticationConfig(ConfigSection):
     """Who may call. One of the two files, or both: then either credential will do."""
 
     tokens_file: InputFile | None = Field(default=None, description="Tokens, sent as `Authorization: Bearer TOKEN`")
@@ -23,7 +23,7 @@ class AuthenticationConfig(Section):
         return self
 
 
-class HeaderKey(Section):
+class HeaderKey(ConfigSection):
     """The header that opens a restricted API. Over gRPC its name is `triton-grpc-protocol-NAME`, as with Triton."""
 
     name: HeaderName = Field(description="Name of the header")
@@ -40,7 +40,7 @@ class HeaderKey(Section):
         return self
 
 
-class Restriction(Section):
+class ApiRestriction(ConfigSection):
     """APIs that are not for everybody."""
 
     apis: tuple[Api, ...] = Field(min_length=1, description="Which; the names are Triton's, and `metrics`")
@@ -56,7 +56,7 @@ class Restriction(Section):
         return self
 
 
-class PageConfig(Section):
+class PageConfig(ConfigSection):
     """The live page, beside the metrics page."""
 
     enabled: bool = Field(

@@ -4,7 +4,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tidegate_proxy.configuration.section import HeaderName, Name, Section
+from tidegate_proxy.configuration.section import ConfigSection, HeaderName, Name
 
 _TAKEN_PARAMETERS: Final = frozenset(
     {
@@ -21,7 +21,7 @@ _TAKEN_PARAMETERS: Final = frozenset(
 """Parameters of requests that have a meaning."""
 
 
-class ClientsConfig(Section):
+class ClientsConfig(ConfigSection):
     """Who counts as one client: clients who wait for the same workers are served in turn."""
 
     by: Literal["connection", "token", "metadata"] = Field(
@@ -36,7 +36,7 @@ class ClientsConfig(Section):
         return self
 
 
-class AppConfig(Section):
+class AppConfig(ConfigSection):
     """What tells the application of a request, for policies that learn how long each takes."""
 
     parameter: Name | None = Field(default=None, description="Name of a request parameter; it hinders no merge")

@@ -14,13 +14,13 @@ from pydantic import (
 
 from tidegate.api.model import LateWord
 from tidegate.control import ControllerChoice
-from tidegate_proxy.configuration.access import AuthenticationConfig, PageConfig, Restriction
+from tidegate_proxy.configuration.access import ApiRestriction, AuthenticationConfig, PageConfig
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, host_of, listens_on, port_of
 from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
 from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.configuration.links import LinksConfig
-from tidegate_proxy.configuration.padding import Merging
-from tidegate_proxy.configuration.section import InputFile, Name, OutputFile, SchedulingMode, Seconds, Section
+from tidegate_proxy.configuration.padding import MergeConfig
+from tidegate_proxy.configuration.section import ConfigSection, InputFile, Name, OutputFile, SchedulingMode, Seconds
 from tidegate_proxy.configuration.tritons import TritonAddress, check_workers
 
 VERSION: Literal[1] = 1
@@ -44,14 +44,14 @@ def _share(given: object) -> object:
     return share
 
 
-def _short(section: type[Section], field: str) -> BeforeValidator:
+def _short(section: type[ConfigSection], field: str) -> BeforeValidator:
     """A section that may be written as the value of its one essential field."""
     return BeforeValidator(
         lambda given: {field: given} if isinstance(given, str) else given, json_schema_input_type=section | str
     )
 
 
-class ShardConfig(Section):
+class ShardConfig(ConfigSection):
     """An engine with Tritons of its own, in a process of its own."""
 
     tritons: tuple[Annotated[TritonAddress, _short(TritonAddress, "grpc")], ...] = Field(
@@ -69,7 +69,7 @@ class ShardConfig(Section):
     )
 
 
-class Listen(Section):
+class ListenConfig(ConfigSection):
     """Where clients find Tidegate. What is not named is not served."""
 
     grpc: ListenAddress = Field(description="HOST:PORT of the gRPC service; port 0 takes a free one")
@@ -80,21 +80,21 @@ class Listen(Section):
     )
 
 
-class PolicyChoice(Section):
+class PolicyChoice(ConfigSection):
     """The scheduling policy."""
 
     name: Name = Field(default="symphony", description="`tidegate plugins` lists them")
     options: dict[Name, Any] = Field(default_factory=dict, description="Options of that policy")
 
 
-class ObserverChoice(Section):
+class ObserverChoice(ConfigSection):
     """Who watches the engine."""
 
     name: Name = Field(description="`tidegate plugins` lists them")
     options: dict[Name, Any] = Field(default_factory=dict, description="Options of that observer")
 
 
-class ModelConfig(Section):
+class ModelConfig(ConfigSection):
     """What Tidegate knows of a model beside its config.pbtxt."""
 
     slo_ms: float | None = Field(default=None, gt=0, lt=1e12, description="Replaces `slo_ms` of its config.pbtxt")
@@ -108,7 +108,7 @@ class ModelConfig(Section):
         description="Requests that cannot be in time are refused (drop), or answered late (serve), with what those in "
         "time leave over. Replaces `tidegate_late` of its config.pbtxt; default: drop",
     )
-    merge: Merging = Field(default=Merging(), description="How its requests share batches")
+    merge: MergeConfig = Field(default=MergeConfig(), description="How its requests share batches")
     load_without_delay: bool = Field(
         default=False,
         description="Have a Triton under explicit model control load it without `max_queue_delay_microseconds`",
@@ -118,7 +118,7 @@ class ModelConfig(Section):
 SHED_HTTP_STATUS: Final = {"UNAVAILABLE": 503, "RESOURCE_EXHAUSTED": 429, "DEADLINE_EXCEEDED": 504}
 
 
-class Shedding(Section):
+class SheddingConfig(ConfigSection):
     """How a request is refused that cannot be answered in time, or finds the queues full."""
 
     status: Literal["UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"] = Field(
@@ -126,7 +126,7 @@ class Shedding(Section):
     )
 
 
-class Retries(Section):
+class RetriesConfig(ConfigSection):
     """What happens to requests on a Triton that is lost, and to those whose batch another request spoiled."""
 
     max: int = Field(
@@ -140,7 +140,7 @@ class Retries(Section):
     )
 
 
-class Ejection(Section):
+class Ejection(ConfigSection):
     """Which Tritons are given nothing for a while, as they fail while others do well, though they answer probes."""
 
     consecutive_errors: int = Field(default=5, ge=0, description="So many failures in a row; 0: they do not matter")
@@ -154,7 +154,7 @@ class Ejection(Section):
     )
 
 
-class BatchVerification(Section):
+class BatchVerification(ConfigSection):
     """Whether batching changes answers: of some batches one request runs again alone, and the answers are compared."""
 
     fraction: float = Field(
@@ -172,7 +172,7 @@ class BatchVerification(Section):
     )
 
 
-class ServerTls(Section):
+class ServerTls(ConfigSection):
     """TLS towards clients, gRPC and HTTP alike. The files are read again when they change."""
 
     cert: InputFile = Field(description="PEM file: our certificate, then those that lead to the CA")
@@ -182,28 +182,28 @@ class ServerTls(Section):
     )
 
 
-class Log(Section):
+class LogConfig(ConfigSection):
     """What Tidegate writes to standard error."""
 
     format: Literal["text", "json"] = Field(default="text", description="For people, or one JSON object a line")
     level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least that is written")
 
 
-class Tracing(Section):
+class TracingConfig(ConfigSection):
     """OpenTelemetry."""
 
     endpoint: str = Field(pattern=r"^https?://[^/\s]+", description="URL of an OTLP collector, e.g. http://otel:4317")
 
 
-class ServeConfig(Section):
+class ServeConfig(ConfigSection):
     """Everything that `tidegate serve` can be told."""
 
     version: Literal[1] = Field(default=VERSION, description="Of this format")
     tritons: tuple[Annotated[TritonAddress, _short(TritonAddress, "grpc")], ...] = Field(
         min_length=1, description="The Tritons; a string is a gRPC address"
     )
-    listen: Annotated[Listen, _short(Listen, "grpc")] = Field(
-        default=Listen(grpc="0.0.0.0:8101", http="0.0.0.0:8100", metrics="0.0.0.0:8102"),
+    listen: Annotated[ListenConfig, _short(ListenConfig, "grpc")] = Field(
+        default=ListenConfig(grpc="0.0.0.0:8101", http="0.0.0.0:8100", metrics="0.0.0.0:8102"),
         description="Where clients find Tidegate; a string is the gRPC address",
     )
     policy: Annotated[PolicyChoice, _short(PolicyChoice, "name")] = Field(
@@ -240,8 +240,8 @@ class ServeConfig(Section):
     clients: ClientsConfig = Field(default=ClientsConfig(), description="Who counts as one client")
     app: AppConfig = Field(default=AppConfig(), description="What tells the application of a request; default: nothing")
     limits: LimitsConfig = Field(default=LimitsConfig(), description="What is refused or given up")
-    shedding: Shedding = Field(default=Shedding(), description="How a request is refused")
-    retries: Retries = Field(default=Retries(), description="Requests on a Triton that is lost")
+    shedding: SheddingConfig = Field(default=SheddingConfig(), description="How a request is refused")
+    retries: RetriesConfig = Field(default=RetriesConfig(), description="Requests on a Triton that is lost")
     ejection: Ejection = Field(default=Ejection(), description="Tritons that fail though they answer probes")
     batch_verification: BatchVerification = Field(
         default=BatchVerification(), description="Whether answers in a batch are those that a request has alone"
@@ -264,14 +264,14 @@ class ServeConfig(Section):
     links: LinksConfig = Field(default=LinksConfig(), description="Between frontends and shards")
     tls: ServerTls | None = Field(default=None, description="TLS towards clients; default: none")
     authentication: AuthenticationConfig | None = Field(default=None, description="Who may call; default: everybody")
-    restricted: tuple[Restriction, ...] = Field(default=(), description="APIs that are not for everybody")
+    restricted: tuple[ApiRestriction, ...] = Field(default=(), description="APIs that are not for everybody")
     page: PageConfig = Field(default=PageConfig(), description="The live page, beside the metrics")
     shared_memory: Literal["pass-through", "refuse"] = Field(
         default="pass-through",
         description="Requests with tensors in shared memory: to a Triton as they are, or refused",
     )
-    log: Log = Field(default=Log(), description="What is written to standard error")
-    tracing: Tracing | None = Field(default=None, description="OpenTelemetry; default: none")
+    log: LogConfig = Field(default=LogConfig(), description="What is written to standard error")
+    tracing: TracingConfig | None = Field(default=None, description="OpenTelemetry; default: none")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from tidegate.schemas import WHOLE_DOCUMENT, FieldError, field_errors, format_field_errors, format_yaml_error
-from tidegate_proxy.configuration.config import Listen, ServeConfig
+from tidegate_proxy.configuration.config import ListenConfig, ServeConfig
 
 
 class ConfigError(Exception):
@@ -106,7 +106,7 @@ def _listening(document: dict[str, Any], given: dict[str, Any]) -> dict[str, Any
     """A file that does not say where to listen, as if it said the defaults, where flags change but one of these."""
     if "listen" in document or "grpc" in given.get("listen", {"grpc": ""}):
         return document
-    default: Listen = ServeConfig.model_fields["listen"].default
+    default: ListenConfig = ServeConfig.model_fields["listen"].default
     return {**document, "listen": default.model_dump(exclude_unset=True)}
 
 

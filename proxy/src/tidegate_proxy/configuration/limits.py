@@ -4,12 +4,12 @@ from typing import Final
 
 from pydantic import ByteSize, Field
 
-from tidegate_proxy.configuration.section import Seconds, Section
+from tidegate_proxy.configuration.section import ConfigSection, Seconds
 
 INT32_MAX: Final = 2**31 - 1
 
 
-class LimitsConfig(Section):
+class LimitsConfig(ConfigSection):
     """What is refused or given up so that the rest goes on."""
 
     max_queue: int = Field(default=100_000, ge=1, description="Requests queued in all; those above are shed")

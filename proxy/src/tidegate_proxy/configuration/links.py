@@ -3,10 +3,10 @@ take."""
 
 from pydantic import Field
 
-from tidegate_proxy.configuration.section import InputFile, Seconds, Section
+from tidegate_proxy.configuration.section import ConfigSection, InputFile, Seconds
 
 
-class LinkTls(Section):
+class LinkTls(ConfigSection):
     """Mutual TLS: both ends show a certificate of the same CA, which must be for nothing else."""
 
     cert: InputFile = Field(
@@ -16,7 +16,7 @@ class LinkTls(Section):
     ca: InputFile = Field(description="PEM file: the CA of all frontends and shards, and of nobody else")
 
 
-class LinksConfig(Section):
+class LinksConfig(ConfigSection):
     """What frontends and shards say to each other. Between machines it is encrypted only with `tls`."""
 
     secret_file: InputFile | None = Field(

@@ -5,12 +5,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from tidegate_proxy.configuration.section import Name, Section
+from tidegate_proxy.configuration.section import ConfigSection, Name
 
 Size = Annotated[int, Field(ge=1, lt=1 << 31)]
 
 
-class Following(Section):
+class FollowingSize(ConfigSection):
     """A size of an output that follows a size of an input: `(times * size + plus) / per`, rounded up."""
 
     axis: int | None = Field(
@@ -21,7 +21,7 @@ class Following(Section):
     per: Size = Field(default=1, description="Each for so many elements of the input")
 
 
-class Padding(Section):
+class PaddingConfig(ConfigSection):
     """Common sizes along one axis of one input."""
 
     to: tuple[Size, ...] = Field(
@@ -34,7 +34,7 @@ class Padding(Section):
         default=None, description="Which of its sizes, 0 being the rows; default: the one that its config leaves open"
     )
     value: float = Field(default=0, description="What the elements are that are added, at the end")
-    outputs: dict[Name, Following | None] = Field(
+    outputs: dict[Name, FollowingSize | None] = Field(
         default_factory=dict,
         description="The outputs that have a size which follows, which is cut back; `null` for one that does not",
     )
@@ -55,12 +55,12 @@ def _entries(given: Any) -> Any:  # noqa: ANN401 - whatever the file says
     return given
 
 
-class Merging(Section):
+class MergeConfig(ConfigSection):
     """How the requests of a model share batches, where they do."""
 
     pad: Annotated[
-        tuple[Padding, ...],
-        BeforeValidator(_entries, json_schema_input_type=tuple[Padding, ...] | Padding | tuple[Size, ...]),
+        tuple[PaddingConfig, ...],
+        BeforeValidator(_entries, json_schema_input_type=tuple[PaddingConfig, ...] | PaddingConfig | tuple[Size, ...]),
     ] = Field(
         default=(),
         strict=False,  # the validator before it makes lists of what JSON calls arrays

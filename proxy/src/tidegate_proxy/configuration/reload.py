@@ -126,7 +126,7 @@ RESTART: Final = {
 
 
 @dataclass(frozen=True)
-class Changes:
+class ConfigChanges:
     """How a new configuration differs from the one in force."""
 
     live: tuple[str, ...]
@@ -145,13 +145,13 @@ class Changes:
         return tuple(f"{field}: changed, which needs a restart: {RESTART[field]}" for field in self.restart)
 
 
-def diff(old: ServeConfig, new: ServeConfig) -> Changes:
+def diff(old: ServeConfig, new: ServeConfig) -> ConfigChanges:
     """What changes, and what can change while Tidegate runs."""
     changed = [field for field in (*LIVE, *RESTART) if _get(old, field) != _get(new, field)]
     if "controller" in changed and (old.controller is None or new.controller is None):
         changed.remove("controller.enabled")
     restart = tuple(field for field in RESTART if field in changed)
-    return Changes(
+    return ConfigChanges(
         live=tuple(sorted(LIVE.intersection(changed))),
         restart=restart,
         tritons_added=tuple(triton for triton in new.tritons if triton not in old.tritons),

@@ -27,7 +27,7 @@ InputFile = Annotated[Path, AfterValidator(_in_folder), AfterValidator(_is_file)
 """Must exist when a configuration file is read."""
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A part of the file: an unknown field is an error, and so is a value of another type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)

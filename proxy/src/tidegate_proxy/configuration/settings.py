@@ -27,7 +27,7 @@ class QueueLimits:
 
 
 @dataclass(frozen=True)
-class Settings:
+class CurrentSettings:
     """How Tidegate behaves, beside what its Tritons serve (the catalog) and who may call (the gate)."""
 
     queue: QueueLimits = field(default_factory=QueueLimits)
@@ -70,10 +70,10 @@ class Settings:
         return max(STAGE_FACTOR * planned_ns, round(STAGE_FLOOR_S * 1e9))
 
 
-def settings_of(config: ServeConfig) -> Settings:
+def settings_of(config: ServeConfig) -> CurrentSettings:
     """What a configuration says of it."""
     limits = config.limits
-    return Settings(
+    return CurrentSettings(
         queue=QueueLimits(limits.max_queue, int(limits.max_queue_bytes), limits.client_share, limits.model_share),
         shed_status=grpc.StatusCode[config.shedding.status],
         max_tries=config.retries.max + 1,
@@ -98,9 +98,9 @@ class InForce:
 
     __slots__ = ("settings",)
 
-    def __init__(self, settings: Settings = Settings()) -> None:
+    def __init__(self, settings: CurrentSettings = CurrentSettings()) -> None:
         self.settings = settings
 
-    def change(self, settings: Settings) -> None:
+    def change(self, settings: CurrentSettings) -> None:
         """Let other settings hold from now on."""
         self.settings = settings

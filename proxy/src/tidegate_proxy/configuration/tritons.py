@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from tidegate_proxy.configuration.addresses import Address, beside, host_of, port_of
-from tidegate_proxy.configuration.section import HeaderName, InputFile, Name, Section
+from tidegate_proxy.configuration.section import ConfigSection, HeaderName, InputFile, Name
 
 TRITON_GRPC_PORT: Final = 8001
 
@@ -25,7 +25,7 @@ def _compiles(pattern: str) -> str:
 Pattern = Annotated[str, Field(max_length=1000), AfterValidator(_compiles)]
 
 
-class TritonTls(Section):
+class TritonTls(ConfigSection):
     """TLS towards the gRPC port of a Triton (`--grpc-use-ssl`); its other ports have none."""
 
     ca: InputFile | None = Field(default=None, description="Certificates to trust; default: those of the system")
@@ -40,7 +40,7 @@ class TritonTls(Section):
         return self
 
 
-class TritonAddress(Section):
+class TritonAddress(ConfigSection):
     """One Triton. On Triton's own gRPC port, 8001, the other two are 8000 and 8002 unless they are given."""
 
     grpc: Address = Field(description="HOST:PORT of its gRPC service")

@@ -27,7 +27,7 @@ _LOOK_EVERY_S: Final = 0.05
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StoppedDeployment:
     """What was ended."""
 
     pid: int
@@ -72,7 +72,7 @@ def start_in_background(folder: Path, *, options: Sequence[str] = (), tell: Tell
         raise
 
 
-def stop_in_background(folder: Path, *, timeout_s: float) -> Stopped | None:
+def stop_in_background(folder: Path, *, timeout_s: float) -> StoppedDeployment | None:
     """End what is up of a deployment, and wait until it is gone; None where nothing is. Raises DeploymentError."""
     pid = holder(folder)
     state = read_state(folder)
@@ -106,7 +106,7 @@ def stop_in_background(folder: Path, *, timeout_s: float) -> Stopped | None:
             raise DeploymentError(f"worker {alive[0].name!r} does not end: its Triton is process {alive[0].pid}")
         time.sleep(_LOOK_EVERY_S)
     remove_state(folder)
-    return Stopped(pid, tuple(worker.name for worker in workers), gone, killed)
+    return StoppedDeployment(pid, tuple(worker.name for worker in workers), gone, killed)
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

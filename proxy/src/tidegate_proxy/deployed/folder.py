@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tidegate.schemas import PROXY_FILE, RUN_FOLDER, DeployedWorker, read_deployment
 from tidegate_proxy.configuration.addresses import host_of, port_of
-from tidegate_proxy.configuration.config import Listen, ServeConfig
+from tidegate_proxy.configuration.config import ListenConfig, ServeConfig
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.configuration.tritons import TritonAddress
 
@@ -105,7 +105,7 @@ def placed(config: ServeConfig, tritons: Mapping[str, TritonAddress], *, free_po
     )
     update: dict[str, object] = {"tritons": moved}
     if free_ports:
-        update["listen"] = Listen(grpc="127.0.0.1:0", http="127.0.0.1:0", metrics="127.0.0.1:0")
+        update["listen"] = ListenConfig(grpc="127.0.0.1:0", http="127.0.0.1:0", metrics="127.0.0.1:0")
     return config.model_copy(update=update)
 
 

@@ -10,7 +10,7 @@ Decision 67 says why it is done so.
       relayed.py            a gRPC call, an HTTP request and a stream, as the frontend passes them on
       shard_connection.py          a shard, as the frontend knows it
       routes.py             which shard is asked for which model
-      together.py           what concerns all shards, answered as by one server
+      shard_fanout.py           what concerns all shards, answered as by one server
     link.py, frames.py  what frontends and shards say to each other
       address.py            where they find each other, and how they prove to be who they are
     shard.py             a shard's side, and its servers, whose clients the frontends have

@@ -21,7 +21,7 @@ from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ServerTls, ShardConfig
 from tidegate_proxy.configuration.links import LinksConfig
 from tidegate_proxy.configuration.tritons import TritonTls
-from tidegate_proxy.frontends.frames import Kind
+from tidegate_proxy.frontends.frames import FrameType
 from tidegate_proxy.frontends.link import Link, LinkEnd
 from tidegate_proxy.transport.ports import bind
 from tidegate_proxy.transport.tls import channel_context, server_context
@@ -89,15 +89,15 @@ class FrontendUnproven(_Unproven):
         """`make_end`: what goes on once that is proven."""
         super().__init__(link, secret, lambda: None)
         self._make_end = make_end
-        link.send(Kind.CHALLENGE, payload=self.drawn)
+        link.send(FrameType.CHALLENGE, payload=self.drawn)
 
     def take(self, kind: int, _number: int, payload: bytes) -> None:
         """The frontend's number and proof."""
         theirs, given = payload[:_NUMBER_BYTES], payload[_NUMBER_BYTES:]
-        if kind != Kind.PROOF or not self.is_proof(given, b"frontend", self.drawn, theirs):
+        if kind != FrameType.PROOF or not self.is_proof(given, b"frontend", self.drawn, theirs):
             self.link.abort()
             return
-        self.link.send(Kind.PROVEN, payload=self.proof(b"shard", theirs, self.drawn))
+        self.link.send(FrameType.PROVEN, payload=self.proof(b"shard", theirs, self.drawn))
         self.go_on(self._make_end)
 
 
@@ -114,10 +114,10 @@ class ShardUnproven(_Unproven):
 
     def take(self, kind: int, _number: int, payload: bytes) -> None:
         """The shard's number, then its proof."""
-        if kind == Kind.CHALLENGE and not self._theirs:
+        if kind == FrameType.CHALLENGE and not self._theirs:
             self._theirs = payload
-            self.link.send(Kind.PROOF, payload=self.drawn + self.proof(b"frontend", payload, self.drawn))
-        elif kind == Kind.PROVEN and self._theirs and self.is_proof(payload, b"shard", self.drawn, self._theirs):
+            self.link.send(FrameType.PROOF, payload=self.drawn + self.proof(b"frontend", payload, self.drawn))
+        elif kind == FrameType.PROVEN and self._theirs and self.is_proof(payload, b"shard", self.drawn, self._theirs):
             self.go_on(self._make_end)
         else:
             self.link.abort()

@@ -27,7 +27,7 @@ INLINE: Final = 1 << 14
 """Messages up to so many bytes come with the frame that announces them: copying them once more costs nothing."""
 
 
-class Kind(IntEnum):
+class FrameType(IntEnum):
     """What a frame is about.
 
     A gRPC call begins with CALL and ends with ANSWER, END or GONE; an HTTP exchange with ASK and LAST or GONE.
@@ -47,13 +47,13 @@ class Kind(IntEnum):
     GONE = 6
     """The client gave up."""
     ASK = 7
-    """An HTTP request began: an `Ask`."""
+    """An HTTP request began: an `HttpOpening`."""
     BODY = 8
     """The next part of its body."""
     BODY_END = 9
     """The last part of its body."""
     COUNTS = 10
-    """How the frontend's connections are: `Counts`."""
+    """How the frontend's connections are: `FrontendCounts`."""
     RETIRED = 11
     """Clients had time to hear that they are to go elsewhere."""
     FIND = 12
@@ -68,7 +68,7 @@ class Kind(IntEnum):
     PROVEN = 18
     """That the shard knows the secret."""
     HELLO = 19
-    """Calls may come: a `Hello`."""
+    """Calls may come: a `ShardHello`."""
     WANT = 20
     """The next message, or the next part of a body, may come."""
     RELEASE = 21
@@ -86,20 +86,20 @@ class Kind(IntEnum):
     LAST = 27
     """The last part of a response's body."""
     RETIRE = 28
-    """gRPC's clients are to be told to go elsewhere: a `Retire`."""
+    """gRPC's clients are to be told to go elsewhere: a `RetireFrontend`."""
     RETIRE_HTTP = 29
     """The same for those over HTTP."""
     STOP = 30
     """The frontend is to end."""
     SERVES = 31
-    """What is asked of this shard: a `Serves`."""
+    """What is asked of this shard: a `ShardModels`."""
     AWAY = 32
     """The shard ends and comes back: so many milliseconds, as of `size_of`, what is asked of it is to wait."""
     RELOAD = 33
     """The configuration was taken up: so it is to be by the frontend."""
 
 
-class Hello(msgspec.Struct):
+class ShardHello(msgspec.Struct):
     """What a shard serves."""
 
     serves_http: bool
@@ -108,7 +108,7 @@ class Hello(msgspec.Struct):
     """`PROTOCOL`, where it runs."""
 
 
-class Serves(msgspec.Struct):
+class ShardModels(msgspec.Struct):
     """Which models a shard has."""
 
     models: frozenset[str]
@@ -117,7 +117,7 @@ class Serves(msgspec.Struct):
     """Models that it answers for until another shard does, and then parts with."""
 
 
-class Counts(msgspec.Struct):
+class FrontendCounts(msgspec.Struct):
     """What a frontend says of itself, twice a second."""
 
     connections: dict[str, int]
@@ -128,7 +128,7 @@ class Counts(msgspec.Struct):
     """Bytes of answers that clients have not taken."""
 
 
-class Retire(msgspec.Struct):
+class RetireFrontend(msgspec.Struct):
     """How long clients are served that were told to go elsewhere."""
 
     cut_s: float
@@ -137,7 +137,7 @@ class Retire(msgspec.Struct):
     """For so many seconds new requests are taken."""
 
 
-class Opening(msgspec.Struct, array_like=True):
+class CallOpening(msgspec.Struct, array_like=True):
     """What a gRPC call begins with."""
 
     method: str
@@ -146,7 +146,7 @@ class Opening(msgspec.Struct, array_like=True):
     """Values are text or bytes."""
 
 
-class Ask(msgspec.Struct, array_like=True):
+class HttpOpening(msgspec.Struct, array_like=True):
     """What an HTTP exchange begins with."""
 
     scope: dict[str, Any]
@@ -157,7 +157,7 @@ class Ask(msgspec.Struct, array_like=True):
     """Whether it is for the shard's metrics page, not for the server of models."""
 
 
-class Start(msgspec.Struct, array_like=True):
+class ResponseStart(msgspec.Struct, array_like=True):
     """A response's head."""
 
     status: int
@@ -165,14 +165,14 @@ class Start(msgspec.Struct, array_like=True):
 
 
 encode: Final[Callable[[object], bytes]] = msgspec.msgpack.Encoder().encode
-hello_of: Final = msgspec.msgpack.Decoder(Hello).decode
-counts_of: Final = msgspec.msgpack.Decoder(Counts).decode
-serves_of: Final = msgspec.msgpack.Decoder(Serves).decode
+hello_of: Final = msgspec.msgpack.Decoder(ShardHello).decode
+counts_of: Final = msgspec.msgpack.Decoder(FrontendCounts).decode
+serves_of: Final = msgspec.msgpack.Decoder(ShardModels).decode
 names_of: Final = msgspec.msgpack.Decoder(list[str]).decode
-retire_of: Final = msgspec.msgpack.Decoder(Retire).decode
-ask_of: Final = msgspec.msgpack.Decoder(Ask).decode
-start_of: Final = msgspec.msgpack.Decoder(Start).decode
-_opening_of: Final = msgspec.msgpack.Decoder(Opening).decode
+retire_of: Final = msgspec.msgpack.Decoder(RetireFrontend).decode
+ask_of: Final = msgspec.msgpack.Decoder(HttpOpening).decode
+start_of: Final = msgspec.msgpack.Decoder(ResponseStart).decode
+_opening_of: Final = msgspec.msgpack.Decoder(CallOpening).decode
 
 
 def call(method: str, peer: str, metadata: Metadata, remaining_s: float | None, message: bytes | None) -> bytes:
@@ -182,18 +182,18 @@ def call(method: str, peer: str, metadata: Metadata, remaining_s: float | None, 
     return head + opening + (message or b"")
 
 
-class Openings:
+class CallOpenings:
     """Reads what CALL carries. Most calls open as others did, so openings are kept and compared, not read."""
 
     _MOST: Final = 1000
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Opening] = {}
+        self._known: dict[bytes, CallOpening] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def read(self, payload: bytes) -> tuple[Opening, float | None, bytes | None]:
+    def read(self, payload: bytes) -> tuple[CallOpening, float | None, bytes | None]:
         """The opening, seconds until the deadline, and the message if it came along."""
         has_message, remaining_s, size = _CALL.unpack_from(payload)
         begin, end = _CALL.size, _CALL.size + size

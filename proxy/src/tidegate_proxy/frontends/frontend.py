@@ -12,9 +12,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 from weakref import WeakSet
 
-from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.access.gate import AccessControl
 from tidegate_proxy.base import refusal
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import RequestFailed, own_fault
 from tidegate_proxy.base.watchdog import Watchdog
 from tidegate_proxy.configuration.config import ServeConfig
@@ -23,20 +23,20 @@ from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.configuration.settings import InForce, settings_of
 from tidegate_proxy.frontends import frames
 from tidegate_proxy.frontends.address import RemoteAddress, ShardAddress
-from tidegate_proxy.frontends.frames import Kind
+from tidegate_proxy.frontends.frames import FrameType
 from tidegate_proxy.frontends.relayed import RelayedCall, RelayedExchange, RelayedStream, ShardLost, scope_of
-from tidegate_proxy.frontends.routes import Routes
+from tidegate_proxy.frontends.routes import ShardRoutes
 from tidegate_proxy.frontends.shard_connection import ShardConnection, scheduler_unavailable, shutting_down
-from tidegate_proxy.frontends.together import OF_ONE_MODEL, Together, TogetherHttp
-from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.frontends.shard_fanout import OF_ONE_MODEL, HttpShardFanout, ShardFanout
+from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.interface import Receive, Scope, Send
 from tidegate_proxy.servers.http.routes import match
 from tidegate_proxy.servers.http.server import HttpServer, start_server
 from tidegate_proxy.servers.http.service import http_limits
-from tidegate_proxy.transport.client_bounds import Bounds, Served
+from tidegate_proxy.transport.client_bounds import ClientBounds, Served
 from tidegate_proxy.transport.file_watcher import WatchedFiles, credential_files
-from tidegate_proxy.transport.http2 import Server
-from tidegate_proxy.transport.interface import Call
+from tidegate_proxy.transport.http2 import Http2Server
+from tidegate_proxy.transport.interface import RpcCall
 from tidegate_proxy.transport.ports import prefer_newest
 from tidegate_proxy.transport.tls import server_context
 
@@ -53,7 +53,7 @@ _LAST_WORDS_S: Final = 1.0
 """How long it may take to tell clients how their calls ended before their connections are cut."""
 
 
-_NO_COUNTS: Final = frames.encode(frames.Counts({}, [], 0))
+_NO_COUNTS: Final = frames.encode(frames.FrontendCounts({}, [], 0))
 
 
 class Frontend:
@@ -81,15 +81,15 @@ class Frontend:
         self.shards = [ShardConnection(number, address, self) for number, address in enumerate(shards)]
         self.are_several = bool(config.shards)
         """Whether shards say what they have; else there is one, which has everything."""
-        self._routes = Routes(len(self.shards))
-        self._together = Together(self.shards, self._shard_of)
-        self._together_http = TogetherHttp(self.shards, self._shard_of)
+        self._routes = ShardRoutes(len(self.shards))
+        self._together = ShardFanout(self.shards, self._shard_of)
+        self._together_http = HttpShardFanout(self.shards, self._shard_of)
         self._grpc_port, self._http_port, self._metrics_port = grpc_port, http_port, metrics_port
         self.in_force = InForce(settings_of(config))
-        self.bounds = Bounds(self.in_force)
+        self.bounds = ClientBounds(self.in_force)
         """What its own clients hold."""
-        self._gate = Gate(config)
-        self._grpc = Server(self._accept, config.limits, self.bounds)
+        self._gate = AccessControl(config)
+        self._grpc = Http2Server(self._accept, config.limits, self.bounds)
         self._http: HttpServer | None = None
         self._streams: WeakSet[RelayedStream] = WeakSet()
         self._retiring: asyncio.Future[None] | None = None
@@ -182,21 +182,21 @@ class Frontend:
 
     def shard_said(self, shard: ShardConnection, kind: int, payload: bytes) -> None:
         """A frame of a shard's that is about no call."""
-        if kind == Kind.SERVES:
+        if kind == FrameType.SERVES:
             self._routes.said(shard.number, frames.serves_of(payload))
             self._tell_news()
-        elif kind == Kind.HELLO:
+        elif kind == FrameType.HELLO:
             self._welcome(shard, frames.hello_of(payload))
-        elif kind == Kind.AWAY:
+        elif kind == FrameType.AWAY:
             shard.is_away(frames.size_of(payload) / 1e3)
-            shard.send(Kind.RETIRED)
-        elif kind == Kind.RETIRE:
+            shard.send(FrameType.RETIRED)
+        elif kind == FrameType.RETIRE:
             self._spawn(self._retire(shard, frames.retire_of(payload)))
-        elif kind == Kind.RETIRE_HTTP:
+        elif kind == FrameType.RETIRE_HTTP:
             self._spawn(self._retire_http(frames.retire_of(payload)))
-        elif kind == Kind.RELOAD:
+        elif kind == FrameType.RELOAD:
             self._reload()
-        elif kind == Kind.STOP:
+        elif kind == FrameType.STOP:
             shard.stopped()
             if all(each.has_stopped or not each.is_linked for each in self.shards):
                 self.stop()
@@ -208,9 +208,9 @@ class Frontend:
 
     def _tell_news(self) -> None:
         for number, models in self._routes.news():
-            self.shards[number].send(Kind.LEFT, payload=frames.encode(models))
+            self.shards[number].send(FrameType.LEFT, payload=frames.encode(models))
 
-    def _welcome(self, shard: ShardConnection, hello: frames.Hello) -> None:
+    def _welcome(self, shard: ShardConnection, hello: frames.ShardHello) -> None:
         if hello.protocol != frames.PROTOCOL:
             words = "shard %d is of another release, whose links are others (%d, not %d): it is asked for nothing"
             log.error(words, shard.number, hello.protocol, frames.PROTOCOL)
@@ -218,7 +218,7 @@ class Frontend:
         shard.said_hello()
         self._serves_http |= hello.serves_http
         if self.is_listening:
-            shard.send(Kind.LISTENS)
+            shard.send(FrameType.LISTENS)
         elif all(each.alive for each in self.shards):
             self._open()
         elif self._opening is None:
@@ -232,7 +232,7 @@ class Frontend:
 
     # What clients ask --------------------------------------------------------------------------------------------
 
-    def _accept(self, call: Call) -> None:
+    def _accept(self, call: RpcCall) -> None:
         try:
             if refused := self._gate.refusal(call.method, call.metadata):
                 call.end(refused.code, refused.details)
@@ -279,7 +279,7 @@ class Frontend:
         if len(self.shards) < 2:
             await self._relay(RelayedExchange(self, "", scope, receive, send, is_page=True), send)
             return
-        exchange = Exchange(scope, receive, send)
+        exchange = HttpExchange(scope, receive, send)
         await exchange.reply(await self._together_http.page(scope_of(scope)))
 
     # What it does by itself --------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ class Frontend:
             await self._grpc.listen_on(self._grpc_port, self._config.tls)
             self._prefer_newest(self._grpc_port)
         for shard in self.shards:
-            shard.send(Kind.LISTENS)
+            shard.send(FrameType.LISTENS)
         self._on_listening()
 
     def _prefer_newest(self, port: socket.socket) -> None:
@@ -323,17 +323,17 @@ class Frontend:
             new = Counter(self.bounds.ended)
             new.subtract(self._counted)
             self._counted.update(new)
-            counts = frames.Counts(
+            counts = frames.FrontendCounts(
                 connections={str(protocol): count for protocol, count in self.bounds.connections.items()},
                 ended=[(protocol, limit, amount) for (protocol, limit), amount in new.items() if amount],
                 unread_bytes=self.bounds.unread_bytes,
             )
             counting = self.any_shard()
             if counting:  # one of them: they are to be counted once
-                counting.send(Kind.COUNTS, payload=frames.encode(counts))
+                counting.send(FrameType.COUNTS, payload=frames.encode(counts))
                 for other in self.shards:
                     if other is not counting:
-                        other.send(Kind.COUNTS, payload=_NO_COUNTS)
+                        other.send(FrameType.COUNTS, payload=_NO_COUNTS)
 
     async def _look_at_files(self) -> None:
         """For ever: take up tokens and keys that have changed in their files."""
@@ -353,7 +353,7 @@ class Frontend:
             return
         try:
             config = diff(self._config, self._read_again()).effective
-            self._gate.follow(Gate(config))
+            self._gate.follow(AccessControl(config))
             if len(config.shards) == len(self.shards):  # how many there are only a restart changes
                 for line, shard in zip(self.shards, config.shards, strict=True):
                     if shard.address:
@@ -365,13 +365,13 @@ class Frontend:
         except Exception as error:  # the next one may be better
             log.error("the configuration was not taken up by a frontend: %s", error)
 
-    async def _retire(self, shard: ShardConnection, retire: frames.Retire) -> None:
+    async def _retire(self, shard: ShardConnection, retire: frames.RetireFrontend) -> None:
         if self._retiring is None:  # every shard says so
             self._retiring = asyncio.ensure_future(self._grpc.retire(retire.cut_s))
         await asyncio.wait([self._retiring], timeout=_HEARD_S)
-        shard.send(Kind.RETIRED)
+        shard.send(FrameType.RETIRED)
 
-    async def _retire_http(self, retire: frames.Retire) -> None:
+    async def _retire_http(self, retire: frames.RetireFrontend) -> None:
         now = asyncio.get_running_loop().time()
         if self._http:
             await self._http.drain(now + retire.cut_s, now + retire.serve_s)
@@ -381,7 +381,7 @@ class Frontend:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._config.drain_s
         self._grpc.close_port()
-        http = self._spawn(self._retire_http(frames.Retire(self._config.drain_s, 0.0)))
+        http = self._spawn(self._retire_http(frames.RetireFrontend(self._config.drain_s, 0.0)))
         await self._grpc.retire(self._config.drain_s)
         while not all(shard.is_idle for shard in self.shards) and loop.time() < until:
             await asyncio.sleep(_POLL_S)

@@ -5,8 +5,8 @@ import socket
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from tidegate_proxy.base.faults import faults
-from tidegate_proxy.frontends.frames import HEAD, INLINE, Kind
+from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.frontends.frames import HEAD, INLINE, FrameType
 
 _LARGE: Final = 1 << 16
 """From so many bytes on, parts of a frame are collected before they are joined."""
@@ -52,7 +52,7 @@ class Link(asyncio.Protocol):
         """End the link where a frame carries more bytes; None: no limit."""
         self._largest = largest
 
-    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
+    def send(self, kind: FrameType, number: int = 0, payload: bytes = b"") -> None:
         """Send a frame; on a link that is lost it is lost, too: its end was told, or will be."""
         if not self.is_open:
             return

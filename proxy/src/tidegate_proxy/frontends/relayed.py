@@ -10,12 +10,12 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.frontends import frames
-from tidegate_proxy.frontends.frames import INLINE, STREAM, Kind
+from tidegate_proxy.frontends.frames import INLINE, STREAM, FrameType
 from tidegate_proxy.frontends.shard_connection import ShardConnection, failure_in
 from tidegate_proxy.messages.request import PassedThrough
 from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.servers.http.interface import NAMES, Message, Receive, Scope, Send
-from tidegate_proxy.transport.interface import Call
+from tidegate_proxy.transport.interface import RpcCall
 
 if TYPE_CHECKING:
     from tidegate_proxy.frontends.frontend import Frontend
@@ -26,7 +26,7 @@ class RelayedCall:
 
     __slots__ = ("_call", "_first", "_number", "_shard", "_shards")
 
-    def __init__(self, shards: "Frontend", call: Call, body_timeout_s: float | None) -> None:
+    def __init__(self, shards: "Frontend", call: RpcCall, body_timeout_s: float | None) -> None:
         self._shards = shards
         self._call = call
         self._shard: ShardConnection | None = None
@@ -41,17 +41,17 @@ class RelayedCall:
 
     def take(self, kind: int, payload: bytes) -> None:
         """What the shard says."""
-        if kind == Kind.ANSWER:
+        if kind == FrameType.ANSWER:
             self._over()
             self._call.answer(payload)
-        elif kind == Kind.END:
+        elif kind == FrameType.END:
             self._over()
             self.fail(failure_in(payload))
-        elif kind == Kind.SEND:
+        elif kind == FrameType.SEND:
             self._call.send(payload, self._sent)
-        elif kind == Kind.WANT:
+        elif kind == FrameType.WANT:
             self._call.receive(self._received)
-        elif kind == Kind.RELEASE:
+        elif kind == FrameType.RELEASE:
             self._call.release(frames.size_of(payload))
 
     def fail(self, failure: RequestFailed) -> None:
@@ -76,11 +76,11 @@ class RelayedCall:
         self._first = None
         inline = message if message is not None and len(message) <= INLINE else None
         opening = frames.call(call.method, call.peer(), call.metadata, call.remaining_s(), inline)
-        shard.send(Kind.CALL, self._number, opening)
+        shard.send(FrameType.CALL, self._number, opening)
         if message is not None and inline is None:
-            shard.send(Kind.MESSAGE, self._number, message)
+            shard.send(FrameType.MESSAGE, self._number, message)
         elif message is None and call.method != STREAM:
-            shard.send(Kind.CLOSED, self._number)
+            shard.send(FrameType.CLOSED, self._number)
 
     def _over(self) -> None:
         if self._shard:
@@ -96,20 +96,20 @@ class RelayedCall:
         if not self._shard:
             return
         if message is None:
-            self._shard.send(Kind.CLOSED, self._number)
+            self._shard.send(FrameType.CLOSED, self._number)
         else:
-            self._shard.send(Kind.MESSAGE, self._number, message)
+            self._shard.send(FrameType.MESSAGE, self._number, message)
 
     def _sent(self, _nothing: object) -> None:
         if self._shard:
-            self._shard.send(Kind.TAKEN, self._number)
+            self._shard.send(FrameType.TAKEN, self._number)
 
     def _gone(self) -> None:
         if not self._shard:
             return
         if self._number:
             self._shard.over(self._number)
-            self._shard.send(Kind.GONE, self._number)
+            self._shard.send(FrameType.GONE, self._number)
         else:
             self._shard.forget(self)
 
@@ -178,7 +178,7 @@ class RelayedExchange:
         self._shard = shard
         self._number = shard.begin(self)
         if self._number:
-            shard.send(Kind.ASK, self._number, frames.encode((scope_of(self._scope), self._body, self._is_page)))
+            shard.send(FrameType.ASK, self._number, frames.encode((scope_of(self._scope), self._body, self._is_page)))
 
     def take(self, kind: int, payload: bytes) -> None:
         """What the shard says."""
@@ -216,34 +216,34 @@ class RelayedExchange:
                 self._leave()
                 return
             is_whole = not message.get("more_body", False)
-            self._tell(Kind.BODY_END if is_whole else Kind.BODY, message.get("body", b""))
+            self._tell(FrameType.BODY_END if is_whole else FrameType.BODY, message.get("body", b""))
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._leave()
 
     def _leave(self) -> None:
         self._client_left = True
-        self._tell(Kind.GONE)
-        self._said.put_nowait((Kind.GONE, b""))
+        self._tell(FrameType.GONE)
+        self._said.put_nowait((FrameType.GONE, b""))
 
-    def _tell(self, kind: Kind, payload: bytes = b"") -> None:
+    def _tell(self, kind: FrameType, payload: bytes = b"") -> None:
         if self._shard and self._number:
             self._shard.send(kind, self._number, payload)
 
     async def _answer(self) -> None:
         while True:
             kind, payload = await self._said.get()
-            if kind == Kind.WANT:
+            if kind == FrameType.WANT:
                 self._wanted.release()
-            elif kind == Kind.START:
+            elif kind == FrameType.START:
                 self.has_answer = True
                 start = frames.start_of(payload)
                 head: Message = {"type": "http.response.start", "status": start.status, "headers": start.headers}
                 await self._send(head)
-            elif kind == Kind.PART:
+            elif kind == FrameType.PART:
                 await self._send({"type": "http.response.body", "body": payload, "more_body": True})
-                self._tell(Kind.TAKEN)
-            elif kind == Kind.LAST:
+                self._tell(FrameType.TAKEN)
+            elif kind == FrameType.LAST:
                 await self._send({"type": "http.response.body", "body": payload})
                 return
             elif self._client_left:
@@ -268,7 +268,7 @@ class RelayedStream:
     that the stream has begun at, what was under way there cannot be told apart, and the stream ends.
     """
 
-    def __init__(self, shards: "Frontend", call: Call) -> None:
+    def __init__(self, shards: "Frontend", call: RpcCall) -> None:
         self._shards = shards
         self._call = call
         self._parts: dict[ShardConnection, _Part] = {}
@@ -295,7 +295,7 @@ class RelayedStream:
             return
         self._client_done = True
         for part in self._parts.values():
-            part.shard.send(Kind.CLOSED, part.number)
+            part.shard.send(FrameType.CLOSED, part.number)
         self._end_if_done()
 
     def _send_on(self, message: bytes) -> None:
@@ -349,7 +349,7 @@ class RelayedStream:
 
     def _sent(self, part: "_Part | None") -> None:
         if part and part.number:
-            part.shard.send(Kind.TAKEN, part.number)
+            part.shard.send(FrameType.TAKEN, part.number)
         self._send()
 
     # Its end -----------------------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ class RelayedStream:
 class _Part:
     """The stream at one shard."""
 
-    def __init__(self, stream: RelayedStream, call: Call, shard: ShardConnection) -> None:
+    def __init__(self, stream: RelayedStream, call: RpcCall, shard: ShardConnection) -> None:
         self.shard = shard
         self.number = 0
         self._stream = stream
@@ -414,7 +414,7 @@ class _Part:
         if self.number:
             call = self._call
             opening = frames.call(call.method, call.peer(), call.metadata, call.remaining_s(), None)
-            self.shard.send(Kind.CALL, self.number, opening)
+            self.shard.send(FrameType.CALL, self.number, opening)
         return bool(self.number)
 
     def pass_on(self, message: bytes) -> None:
@@ -426,20 +426,20 @@ class _Part:
     def _give(self) -> None:
         assert self._message is not None, "it is there"
         message, self._message, self._wants, self._is_used = self._message, None, False, True
-        self.shard.send(Kind.MESSAGE, self.number, message)
+        self.shard.send(FrameType.MESSAGE, self.number, message)
         self._stream.passed_on()
 
     def take(self, kind: int, payload: bytes) -> None:
         """What the shard says."""
-        if kind == Kind.SEND:
+        if kind == FrameType.SEND:
             self._stream.answer(self, payload)
-        elif kind == Kind.WANT:
+        elif kind == FrameType.WANT:
             self._wants = True
             if self._message is not None:
                 self._give()
-        elif kind == Kind.RELEASE:
+        elif kind == FrameType.RELEASE:
             self._call.release(frames.size_of(payload))
-        elif kind == Kind.END:
+        elif kind == FrameType.END:
             self.shard.over(self.number)
             self.number = 0
             message, self._message = self._message, None
@@ -467,6 +467,6 @@ class _Part:
         """Nobody waits for it any more."""
         if self.number:
             self.shard.over(self.number)
-            self.shard.send(Kind.GONE, self.number)
+            self.shard.send(FrameType.GONE, self.number)
         else:
             self.shard.forget(self)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import own_fault
 from tidegate_proxy.frontends import frames
-from tidegate_proxy.frontends.frames import Ask, Kind, Opening
+from tidegate_proxy.frontends.frames import CallOpening, FrameType, HttpOpening
 from tidegate_proxy.servers.http.interface import NAMES, Application, Message, Scope
 from tidegate_proxy.transport.client_bounds import TOO_MUCH
 from tidegate_proxy.transport.interface import Metadata
@@ -45,7 +45,7 @@ class RemoteCall:
     )
 
     def __init__(
-        self, line: "FrontendLink", number: int, opening: Opening, remaining_s: float | None, *, comes: bool
+        self, line: "FrontendLink", number: int, opening: CallOpening, remaining_s: float | None, *, comes: bool
     ) -> None:
         """`comes`: whether its first message is sent unasked."""
         self.method = opening.method
@@ -97,7 +97,7 @@ class RemoteCall:
             asyncio.get_running_loop().call_soon(self._deliver)
         elif not self._comes:
             self._comes = True
-            self._line.send(Kind.WANT, self._number)
+            self._line.send(FrameType.WANT, self._number)
 
     def release(self, size: int) -> None:
         """So many bytes of what was received are not held any more."""
@@ -105,25 +105,25 @@ class RemoteCall:
         self._held -= size
         self._line.bounds.give_back(size, self.owner)
         if size and not self._ended:
-            self._line.send(Kind.RELEASE, self._number, frames.size(size))
+            self._line.send(FrameType.RELEASE, self._number, frames.size(size))
 
     def answer(self, message: bytes) -> None:
         """End a unary call well."""
         if not self._ended:
             self._end()
-            self._line.send(Kind.ANSWER, self._number, message)
+            self._line.send(FrameType.ANSWER, self._number, message)
 
     def send(self, message: bytes, then: Callable[[object], None]) -> None:
         """Send one message of a stream; `then` is called, with something of no meaning, when the next may be sent."""
         if not self._ended:
             self._sent = then
-            self._line.send(Kind.SEND, self._number, message)
+            self._line.send(FrameType.SEND, self._number, message)
 
     def end(self, code: grpc.StatusCode = _OK, details: str = "", reason: str = "") -> None:
         """End a call without a further message. Only the first end of a call counts."""
         if not self._ended:
             self._end()
-            self._line.send(Kind.END, self._number, frames.status(code.value[0], details, reason))
+            self._line.send(FrameType.END, self._number, frames.status(code.value[0], details, reason))
 
     # For its link ------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ _DISCONNECTED: Final[Message] = {"type": "http.disconnect"}
 class RemoteExchange:
     """One request and its response: what ASGI calls `receive` and `send`, by frames."""
 
-    def __init__(self, line: "FrontendLink", number: int, ask: Ask) -> None:
+    def __init__(self, line: "FrontendLink", number: int, ask: HttpOpening) -> None:
         self.scope: Scope = {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, **ask.scope}
         client = self.scope.get("client")
         self.scope["client"] = tuple(client) if client else None
@@ -223,7 +223,7 @@ class RemoteExchange:
         finally:
             if not self._ended:  # the application broke off: so does the client's connection
                 self._finish()
-                self._line.send(Kind.GONE, self._number)
+                self._line.send(FrameType.GONE, self._number)
 
     async def _receive(self) -> Message:
         if self._gone.is_set():
@@ -232,7 +232,7 @@ class RemoteExchange:
             await self._gone.wait()
             return _DISCONNECTED
         if self._body is None:
-            self._line.send(Kind.WANT, self._number)
+            self._line.send(FrameType.WANT, self._number)
             await self._wait()
             if self._body is None:
                 return _DISCONNECTED
@@ -249,15 +249,17 @@ class RemoteExchange:
         if self._start is not None:
             start, self._start = self._start, None
             self._line.send(
-                Kind.START, self._number, frames.encode((start["status"], [tuple(pair) for pair in start["headers"]]))
+                FrameType.START,
+                self._number,
+                frames.encode((start["status"], [tuple(pair) for pair in start["headers"]])),
             )
         body: bytes = message.get("body", b"")
         if message.get("more_body", False):
             if body:
-                self._line.send(Kind.PART, self._number, body)
+                self._line.send(FrameType.PART, self._number, body)
                 await self._wait()
         else:
-            self._line.send(Kind.LAST, self._number, body)
+            self._line.send(FrameType.LAST, self._number, body)
             self._finish()
 
     async def _wait(self) -> None:

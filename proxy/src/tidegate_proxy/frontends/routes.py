@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
-from tidegate_proxy.frontends.frames import Serves
+from tidegate_proxy.frontends.frames import ShardModels
 
 
-class Routes:
+class ShardRoutes:
     """What is known of several shards, by their numbers. Pure: it is told, and answers.
 
     A model is asked of the first shard that has it. One that is to part with it is asked until another has it, so a
@@ -13,7 +13,7 @@ class Routes:
     """
 
     def __init__(self, shards: int) -> None:
-        self._said: list[Serves | None] = [None] * shards
+        self._said: list[ShardModels | None] = [None] * shards
         """What each said last; None: it was never there."""
         self._linked = [False] * shards
         self._shard_of: dict[str, int] = {}
@@ -29,7 +29,7 @@ class Routes:
         """Whether every shard has said what it has, at some time."""
         return None not in self._said
 
-    def said(self, shard: int, serves: Serves) -> None:
+    def said(self, shard: int, serves: ShardModels) -> None:
         """A shard says what it has."""
         before = self._said[shard]
         self._said[shard], self._linked[shard] = serves, True
@@ -86,5 +86,5 @@ class Routes:
         return leaving[0] if leaving else None
 
 
-def _all_of(serves: Serves) -> frozenset[str]:
+def _all_of(serves: ShardModels) -> frozenset[str]:
     return serves.models | serves.leaving

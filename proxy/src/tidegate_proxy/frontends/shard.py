@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Final, cast
 
 import grpc
 
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.frontends import frames
 from tidegate_proxy.frontends.address import ShardAddress
-from tidegate_proxy.frontends.frames import STREAM, Kind
+from tidegate_proxy.frontends.frames import STREAM, FrameType
 from tidegate_proxy.frontends.link import Link
 from tidegate_proxy.frontends.remote import RemoteCall, RemoteExchange
-from tidegate_proxy.transport.client_bounds import Bounds, Served
+from tidegate_proxy.transport.client_bounds import ClientBounds, Served
 from tidegate_proxy.transport.http2.connection import ALPN
 from tidegate_proxy.transport.tls import server_context
 
 if TYPE_CHECKING:
     from tidegate_proxy.servers.http.interface import Application
-    from tidegate_proxy.transport.interface import Call
+    from tidegate_proxy.transport.interface import RpcCall
 
 
 _POLL_S: Final = 0.01
@@ -39,16 +39,16 @@ async def _has_none(_model: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Services:
+class ShardServices:
     """What answers the clients of a shard's frontends."""
 
-    accept: Callable[["Call"], None]
+    accept: Callable[["RpcCall"], None]
     """Takes their gRPC calls."""
     application: "Application | None" = None
     """Answers their HTTP requests; None: HTTP is not served."""
     page: "Application | None" = None
     """Shows the metrics; None: they are not shown."""
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: ClientBounds = field(default_factory=ClientBounds)
     """Counts what they hold."""
     has: Callable[[str], Awaitable[bool]] = _has_none
     """Whether its Tritons have a model, of which the catalog may not know yet; frontends of several shards ask."""
@@ -78,18 +78,18 @@ class Shard:
         self.http_port = http_port
         self.metrics_port = metrics_port
         self.number = number
-        self.services: Services | None = None
+        self.services: ShardServices | None = None
         """What answers the frontends' clients; None: it is not open."""
         self._address = address
         self._frontends = frontends
         self._hold_s = hold_s
-        self._serves: frames.Serves | None = None
+        self._serves: frames.ShardModels | None = None
         self._listener: asyncio.AbstractServer | None = None
         self._closed = False
         self._links: set[FrontendLink] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open(self, services: "Services") -> None:
+    async def open(self, services: "ShardServices") -> None:
         """Let frontends in; return when all of them have let clients in. Raises OSError, TlsError."""
         self.services = services
         self._listener = await self._address.listen(lambda link: FrontendLink(self, services, link))
@@ -101,19 +101,19 @@ class Shard:
         """Whether its frontends are on other machines."""
         return self._address.is_elsewhere
 
-    def tell(self, serves: frames.Serves) -> None:
+    def tell(self, serves: frames.ShardModels) -> None:
         """Have the frontends know what this shard has."""
         self._serves = serves
         for link in self._links:
             link.left_of = {name: calls for name, calls in link.left_of.items() if name in serves.leaving}
-            link.send(Kind.SERVES, payload=frames.encode(serves))
+            link.send(FrameType.SERVES, payload=frames.encode(serves))
 
     def greet(self, link: "FrontendLink") -> None:
         """Say what is here to a frontend that came."""
         if self._serves:
-            link.send(Kind.SERVES, payload=frames.encode(self._serves))
-        hello = frames.Hello(serves_http=link.services.application is not None, protocol=frames.PROTOCOL)
-        link.send(Kind.HELLO, payload=frames.encode(hello))
+            link.send(FrameType.SERVES, payload=frames.encode(self._serves))
+        hello = frames.ShardHello(serves_http=link.services.application is not None, protocol=frames.PROTOCOL)
+        link.send(FrameType.HELLO, payload=frames.encode(hello))
 
     def was_left(self, model: str) -> bool:
         """Whether every frontend asks another shard for a model, and what came here for it before has ended."""
@@ -127,7 +127,7 @@ class Shard:
     def took_up(self) -> None:
         """It has taken up another configuration: have the frontends of this machine do so, too."""
         for link in self._links if not self.is_elsewhere else ():
-            link.send(Kind.RELOAD)
+            link.send(FrameType.RELOAD)
 
     async def close(self) -> None:
         """Have the frontends end, unless they go on without it, and let nobody in."""
@@ -137,7 +137,7 @@ class Shard:
             self._listener.close()
         for link in list(self._links):
             if self._hold_s is None:
-                link.send(Kind.STOP)
+                link.send(FrameType.STOP)
             link.close()
 
     async def retire(self, within_s: float) -> None:
@@ -150,9 +150,9 @@ class Shard:
         for link in told:
             link.is_retired = False
             if self._hold_s is None:
-                link.send(Kind.RETIRE, payload=frames.encode(frames.Retire(within_s, within_s)))
+                link.send(FrameType.RETIRE, payload=frames.encode(frames.RetireFrontend(within_s, within_s)))
             else:
-                link.send(Kind.AWAY, payload=frames.size(round((within_s + self._hold_s) * 1e3)))
+                link.send(FrameType.AWAY, payload=frames.size(round((within_s + self._hold_s) * 1e3)))
         give_up = loop.time() + min(within_s, _HEARD_S)
         while any(link in self._links and not link.is_retired for link in told) and loop.time() < give_up:
             await asyncio.sleep(_POLL_S)
@@ -162,7 +162,7 @@ class Shard:
         if self._hold_s is not None:
             return
         for link in self._links:
-            link.send(Kind.RETIRE_HTTP, payload=frames.encode(frames.Retire(cut_s, serve_s)))
+            link.send(FrameType.RETIRE_HTTP, payload=frames.encode(frames.RetireFrontend(cut_s, serve_s)))
 
     @property
     def open_calls(self) -> int:
@@ -221,7 +221,7 @@ class Shard:
         """Answer whether it has a model."""
 
         async def answer() -> None:
-            link.send(Kind.ANSWER, number, b"\x01" if await link.services.has(model) else b"\x00")
+            link.send(FrameType.ANSWER, number, b"\x01" if await link.services.has(model) else b"\x00")
 
         task = asyncio.get_running_loop().create_task(answer())
         self._tasks.add(task)
@@ -236,7 +236,7 @@ class Shard:
 class FrontendLink:
     """One frontend: its calls and exchanges, by the numbers that it gave them."""
 
-    def __init__(self, shard: Shard, services: Services, link: Link) -> None:
+    def __init__(self, shard: Shard, services: ShardServices, link: Link) -> None:
         self.calls: dict[int, RemoteCall] = {}
         self.connections: dict[str, int] = {}
         """How many clients it has, by protocol."""
@@ -251,14 +251,14 @@ class FrontendLink:
         """Models that this frontend asks another shard for, with what it had asked here before that may not have
         ended."""
         self._exchanges: dict[int, RemoteExchange] = {}
-        self._openings = frames.Openings()
+        self._openings = frames.CallOpenings()
         self._shard = shard
         self._link = link
         self._unread = 0
         shard.joined(self)
         shard.greet(self)
 
-    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
+    def send(self, kind: FrameType, number: int = 0, payload: bytes = b"") -> None:
         """Send a frame."""
         self._link.send(kind, number, payload)
 
@@ -281,21 +281,21 @@ class FrontendLink:
 
     def take(self, kind: int, number: int, payload: bytes) -> None:
         """One frame of the frontend's."""
-        if kind == Kind.CALL:
+        if kind == FrameType.CALL:
             self._call(number, payload)
-        elif kind == Kind.ASK:
+        elif kind == FrameType.ASK:
             ask = frames.ask_of(payload)
             exchange = self._exchanges[number] = RemoteExchange(self, number, ask)
             self._shard.begin(exchange, self.services.page if ask.is_page else self.services.application)
-        elif kind == Kind.COUNTS:
+        elif kind == FrameType.COUNTS:
             self._count(frames.counts_of(payload))
-        elif kind == Kind.LISTENS:
+        elif kind == FrameType.LISTENS:
             self.listens = True
-        elif kind == Kind.RETIRED:
+        elif kind == FrameType.RETIRED:
             self.is_retired = True
-        elif kind == Kind.FIND:
+        elif kind == FrameType.FIND:
             self._shard.find(self, number, payload.decode("utf-8", "surrogatepass"))
-        elif kind == Kind.LEFT:
+        elif kind == FrameType.LEFT:
             under_way = {call for call in self.calls.values() if call.method != STREAM} | set(self._exchanges.values())
             self.left_of |= {name: set(under_way) for name in frames.names_of(payload)}
         elif call := self.calls.get(number):
@@ -320,26 +320,26 @@ class FrontendLink:
             call.came(message)
 
     def _of_call(self, kind: int, number: int, call: RemoteCall, payload: bytes) -> None:
-        if kind == Kind.MESSAGE:
+        if kind == FrameType.MESSAGE:
             call.came(payload)
-        elif kind == Kind.CLOSED:
+        elif kind == FrameType.CLOSED:
             call.closed()
-        elif kind == Kind.TAKEN:
+        elif kind == FrameType.TAKEN:
             call.taken()
-        elif kind == Kind.GONE:
+        elif kind == FrameType.GONE:
             self.calls.pop(number, None)
             _let_leave(call)
 
     def _of_exchange(self, kind: int, number: int, exchange: RemoteExchange, payload: bytes) -> None:
-        if kind in (Kind.BODY, Kind.BODY_END):
-            exchange.came(payload, is_last=kind == Kind.BODY_END)
-        elif kind == Kind.TAKEN:
+        if kind in (FrameType.BODY, FrameType.BODY_END):
+            exchange.came(payload, is_last=kind == FrameType.BODY_END)
+        elif kind == FrameType.TAKEN:
             exchange.taken()
-        elif kind == Kind.GONE:
+        elif kind == FrameType.GONE:
             self._exchanges.pop(number, None)
             _let_leave(exchange)
 
-    def _count(self, counts: frames.Counts) -> None:
+    def _count(self, counts: frames.FrontendCounts) -> None:
         self.connections = counts.connections
         self.bounds.unread(counts.unread_bytes - self._unread)
         self._unread = counts.unread_bytes

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import grpc
 
 from tidegate_proxy.base import refusal
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed
 from tidegate_proxy.frontends import frames
 from tidegate_proxy.frontends.address import ShardAddress
-from tidegate_proxy.frontends.frames import INLINE, Kind
+from tidegate_proxy.frontends.frames import INLINE, FrameType
 from tidegate_proxy.frontends.link import Link
-from tidegate_proxy.servers.http.interface import Answer
+from tidegate_proxy.servers.http.interface import HttpAnswer
 from tidegate_proxy.service.fan_out import ControlCall
 from tidegate_proxy.transport.http2.headers import CODES
 
@@ -52,7 +52,7 @@ def failure_in(payload: bytes) -> RequestFailed:
     return RequestFailed(CODES[code], details, refusal=reason)
 
 
-class Relayed(Protocol):
+class ShardRelay(Protocol):
     """A call or an exchange that is passed on."""
 
     def take(self, kind: int, payload: bytes) -> None:
@@ -77,13 +77,13 @@ class ShardConnection:
         self._link: Link | None = None
         self._is_refused = False
         self._has_said_hello = False
-        self._under_way: dict[int, Relayed] = {}
+        self._under_way: dict[int, ShardRelay] = {}
         self._numbers = count(1)
         self._lost = asyncio.Event()
         self._connecting: asyncio.Task[None] | None = None
         self._away: asyncio.TimerHandle | None = None
         """Runs while the shard is about to end and come back."""
-        self._waiting: list[Relayed] = []
+        self._waiting: list[ShardRelay] = []
         """What has come meanwhile."""
 
     @property
@@ -112,7 +112,7 @@ class ShardConnection:
 
     # For what is relayed -----------------------------------------------------------------------------------------
 
-    def begin(self, relayed: Relayed) -> int:
+    def begin(self, relayed: ShardRelay) -> int:
         """Something begins: its number; 0 where the shard is not there: it is ended then, or told when it may begin."""
         if self._away:
             self._waiting.append(relayed)
@@ -126,7 +126,7 @@ class ShardConnection:
         self._under_way[number] = relayed
         return number
 
-    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
+    def send(self, kind: FrameType, number: int = 0, payload: bytes = b"") -> None:
         """Send a frame; where the shard is lost, what it is about was ended or will be."""
         if self._link:
             self._link.send(kind, number, payload)
@@ -135,7 +135,7 @@ class ShardConnection:
         """The call or exchange of this number has ended."""
         self._under_way.pop(number, None)
 
-    def forget(self, relayed: Relayed) -> None:
+    def forget(self, relayed: ShardRelay) -> None:
         """Its client has left before it could begin."""
         if relayed in self._waiting:
             self._waiting.remove(relayed)
@@ -148,21 +148,21 @@ class ShardConnection:
         inline = call.message if len(call.message) <= INLINE else None
         opening = frames.call(call.method, "", call.metadata, call.remaining_s, inline)
         try:
-            answer = await asked.of(Kind.CALL, opening, call.message if inline is None else None)
+            answer = await asked.of(FrameType.CALL, opening, call.message if inline is None else None)
         except RequestFailed as failure:
             return failure
         return answer.body
 
-    async def ask_over_http(self, scope: dict[str, Any], body: bytes, *, is_page: bool = False) -> Answer:
+    async def ask_over_http(self, scope: dict[str, Any], body: bytes, *, is_page: bool = False) -> HttpAnswer:
         """What it says to an HTTP request. Raises RequestFailed where it is lost. `is_page`: one for its metrics."""
         asked = _Asked(self)
         inline = body if len(body) <= INLINE else None
-        return await asked.of(Kind.ASK, frames.encode((scope, inline, is_page)), body if inline is None else None)
+        return await asked.of(FrameType.ASK, frames.encode((scope, inline, is_page)), body if inline is None else None)
 
     async def has(self, model: str) -> bool:
         """Whether it has a model of this name after all."""
         try:
-            return (await _Asked(self).of(Kind.FIND, model.encode("utf-8", "surrogatepass"), None)).body == b"\x01"
+            return (await _Asked(self).of(FrameType.FIND, model.encode("utf-8", "surrogatepass"), None)).body == b"\x01"
         except RequestFailed:
             return False
 
@@ -274,10 +274,10 @@ class _Asked:
         """What of the question is sent once it is wanted."""
         self._status, self._headers = 200, list[tuple[bytes, bytes]]()
         self._parts: list[bytes] = []
-        self._answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._kind, self._opening = Kind.CALL, b""
+        self._answered: asyncio.Future[HttpAnswer] = asyncio.get_running_loop().create_future()
+        self._kind, self._opening = FrameType.CALL, b""
 
-    async def of(self, kind: Kind, opening: bytes, rest: bytes | None) -> Answer:
+    async def of(self, kind: FrameType, opening: bytes, rest: bytes | None) -> HttpAnswer:
         """The answer. Raises RequestFailed. `rest`: what follows the opening."""
         self._kind, self._opening, self._rest = kind, opening, rest
         self.again()
@@ -287,7 +287,7 @@ class _Asked:
             self._shard.forget(self)
             if self._number:
                 self._shard.over(self._number)
-                self._shard.send(Kind.GONE, self._number)
+                self._shard.send(FrameType.GONE, self._number)
             raise
 
     def again(self) -> None:
@@ -296,25 +296,25 @@ class _Asked:
         if not self._number:
             return
         self._shard.send(self._kind, self._number, self._opening)
-        if self._rest is not None and self._kind == Kind.CALL:
-            self._shard.send(Kind.MESSAGE, self._number, self._rest)
+        if self._rest is not None and self._kind == FrameType.CALL:
+            self._shard.send(FrameType.MESSAGE, self._number, self._rest)
 
     def take(self, kind: int, payload: bytes) -> None:
         """What the shard says."""
-        if kind == Kind.START:
+        if kind == FrameType.START:
             start = frames.start_of(payload)
             self._status, self._headers = start.status, start.headers
-        elif kind == Kind.PART:
+        elif kind == FrameType.PART:
             self._parts.append(payload)
-            self._shard.send(Kind.TAKEN, self._number)
-        elif kind in (Kind.ANSWER, Kind.LAST):
-            self._end(Answer(self._status, self._headers, b"".join((*self._parts, payload))))
-        elif kind == Kind.END:
+            self._shard.send(FrameType.TAKEN, self._number)
+        elif kind in (FrameType.ANSWER, FrameType.LAST):
+            self._end(HttpAnswer(self._status, self._headers, b"".join((*self._parts, payload))))
+        elif kind == FrameType.END:
             self.fail(failure_in(payload))
-        elif kind == Kind.GONE:
+        elif kind == FrameType.GONE:
             self.fail(RequestFailed(_UNAVAILABLE, "the shard broke the answer off", refusal=refusal.FAULT))
-        elif kind == Kind.WANT and self._rest is not None and self._kind == Kind.ASK:
-            self._shard.send(Kind.BODY_END, self._number, self._rest)
+        elif kind == FrameType.WANT and self._rest is not None and self._kind == FrameType.ASK:
+            self._shard.send(FrameType.BODY_END, self._number, self._rest)
             self._rest = None
 
     def fail(self, failure: RequestFailed) -> None:
@@ -323,7 +323,7 @@ class _Asked:
         if not self._answered.done():
             self._answered.set_exception(failure)
 
-    def _end(self, answer: Answer) -> None:
+    def _end(self, answer: HttpAnswer) -> None:
         self._shard.over(self._number)
         if not self._answered.done():
             self._answered.set_result(answer)

@@ -12,8 +12,8 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.messages import wire
 from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, split_elements
-from tidegate_proxy.messages.padding import Cut, Piece, Resize, join
-from tidegate_proxy.messages.request import Envelope, Heading
+from tidegate_proxy.messages.padding import OutputCut, Piece, TensorResize, join
+from tidegate_proxy.messages.request import InferenceRequest, ParsedHeader
 
 Output: TypeAlias = service_pb2.ModelInferResponse.InferOutputTensor
 MOST_MERGED: Final = 64
@@ -27,7 +27,7 @@ class ScatterError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class BatchTensor:
     """A tensor of a batch, rows first, in the pieces that it is concatenated from."""
 
     name: str
@@ -41,7 +41,7 @@ class Tensor:
         return sum(map(len, self.pieces))
 
 
-def merged_header(envelopes: Sequence[Envelope]) -> service_pb2.ModelInferRequest:
+def merged_header(envelopes: Sequence[InferenceRequest]) -> service_pb2.ModelInferRequest:
     """What a request for all of them says besides its tensors. A single one keeps what concerns only itself."""
     first = envelopes[0].heading
     header = service_pb2.ModelInferRequest(model_name=first.model, model_version=first.version)
@@ -54,7 +54,7 @@ def merged_header(envelopes: Sequence[Envelope]) -> service_pb2.ModelInferReques
     return header
 
 
-def merged_message(envelopes: Sequence[Envelope], rows: int) -> bytes:
+def merged_message(envelopes: Sequence[InferenceRequest], rows: int) -> bytes:
     """A request for them, of so many rows, with its tensors. What the first one says remembers its header."""
     first, wanted = envelopes[0].heading, tuple(outputs_wanted(envelopes))
     header = first.merged.get((rows, wanted))
@@ -75,18 +75,18 @@ def merged_message(envelopes: Sequence[Envelope], rows: int) -> bytes:
     return join(header, _in_order(envelopes), wire.REQUEST_RAW_FIELD)
 
 
-def merged_inputs(envelopes: Sequence[Envelope]) -> list[Tensor]:
+def merged_inputs(envelopes: Sequence[InferenceRequest]) -> list[BatchTensor]:
     """Their inputs, each of all rows, in order."""
     rows = sum(envelope.rows for envelope in envelopes)
     heading = envelopes[0].heading
     declared = [heading.header.inputs[position] for position in heading.order]
     return [
-        Tensor(each.name, each.datatype, (rows, *heading.shape_run(each.name, each.shape)[1:]), pieces)
+        BatchTensor(each.name, each.datatype, (rows, *heading.shape_run(each.name, each.shape)[1:]), pieces)
         for each, pieces in zip(declared, _in_order(envelopes), strict=True)
     ]
 
 
-def _in_order(envelopes: Sequence[Envelope]) -> Iterator[Sequence[Piece]]:
+def _in_order(envelopes: Sequence[InferenceRequest]) -> Iterator[Sequence[Piece]]:
     """For each of their inputs, sorted by name, the contents in all of them, as they run."""
     several = [
         (envelope.tensors if envelope.heading.padded is None else _as_run(envelope), envelope.heading.order)
@@ -95,7 +95,7 @@ def _in_order(envelopes: Sequence[Envelope]) -> Iterator[Sequence[Piece]]:
     return ([tensors[order[index]] for tensors, order in several] for index in range(len(several[0][1])))
 
 
-def _as_run(envelope: Envelope) -> list[Piece]:
+def _as_run(envelope: InferenceRequest) -> list[Piece]:
     resizes = envelope.heading.padded.resizes if envelope.heading.padded else {}
     return [
         resizes[declared.name].of(tensor) if declared.name in resizes else tensor
@@ -103,7 +103,7 @@ def _as_run(envelope: Envelope) -> list[Piece]:
     ]
 
 
-def outputs_wanted(envelopes: Sequence[Envelope]) -> Sequence[str]:
+def outputs_wanted(envelopes: Sequence[InferenceRequest]) -> Sequence[str]:
     """The outputs that anybody asked for; none when somebody wants all, which is what naming none means."""
     first = envelopes[0].heading.wanted
     if all(envelope.heading.wanted == first for envelope in envelopes):
@@ -134,7 +134,7 @@ def _parsed(header: bytes) -> service_pb2.ModelInferResponse:
 
 
 def scatter(
-    header: service_pb2.ModelInferResponse, tensors: Sequence[memoryview], envelopes: Sequence[Envelope]
+    header: service_pb2.ModelInferResponse, tensors: Sequence[memoryview], envelopes: Sequence[InferenceRequest]
 ) -> list[bytes]:
     """Each envelope's ModelInferResponse: its rows, its id, the outputs it asked for, cut where it was padded.
 
@@ -171,7 +171,7 @@ class _Said:
         header: service_pb2.ModelInferResponse,
         outputs: Iterable[Output],
         kept: Sequence[int],
-        resizes: Mapping[int, Resize] | None = None,
+        resizes: Mapping[int, TensorResize] | None = None,
     ) -> None:
         """`kept`: positions of the outputs among those of the batch; `resizes`: how some of those are cut."""
         before = service_pb2.ModelInferResponse(model_name=header.model_name, model_version=header.model_version)
@@ -183,7 +183,7 @@ class _Said:
         self.kept = kept
         self._resizes = resizes
 
-    def answer(self, envelope: Envelope, contents: Sequence[memoryview]) -> bytes:
+    def answer(self, envelope: InferenceRequest, contents: Sequence[memoryview]) -> bytes:
         """A serialized ModelInferResponse; `contents` of the outputs of its batch, as far as they are its own."""
         header = self._before_id + envelope.id_field + self._after_id
         if not self._resizes:
@@ -195,11 +195,11 @@ class _Said:
         return join(header, cut, wire.RESPONSE_RAW_FIELD)
 
 
-def _said_to(heading: Heading, header: service_pb2.ModelInferResponse) -> _Said:
+def _said_to(heading: ParsedHeader, header: service_pb2.ModelInferResponse) -> _Said:
     wanted = heading.wanted
     kept = [index for index, output in enumerate(header.outputs) if not wanted or output.name in wanted]
     outputs = []
-    resizes: dict[int, Resize] = {}
+    resizes: dict[int, TensorResize] = {}
     cuts = heading.padded.cuts if heading.padded else ()
     for index in kept:
         output = Output()
@@ -211,12 +211,12 @@ def _said_to(heading: Heading, header: service_pb2.ModelInferResponse) -> _Said:
                 _check_cut(cut, output, heading.model)
                 output.shape[cut.axis] = cut.size
         if shape != (to := tuple(output.shape)):
-            resizes[index] = Resize(ELEMENT_BYTES[output.datatype], shape, to)
+            resizes[index] = TensorResize(ELEMENT_BYTES[output.datatype], shape, to)
         outputs.append(output)
     return _Said(header, outputs, kept, resizes)
 
 
-def _check_cut(cut: Cut, output: Output, model: str) -> None:
+def _check_cut(cut: OutputCut, output: Output, model: str) -> None:
     """Raises ScatterError where an output of a padded request is not as the operator says."""
     if cut.axis >= len(output.shape) or output.shape[cut.axis] != cut.padded or output.datatype not in ELEMENT_BYTES:
         raise ScatterError(

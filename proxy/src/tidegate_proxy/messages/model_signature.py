@@ -38,7 +38,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class ModelSignature:
     """The inputs and outputs of a model that is scheduled."""
 
     model: str
@@ -53,7 +53,7 @@ class Signature:
     """Whether its Triton drops requests whose parameter `timeout` is over: it does so where a model says so."""
 
     @property
-    def tensors(self) -> "Signature":
+    def tensors(self) -> "ModelSignature":
         """The same, but for what does not concern the tensors of requests."""
         return replace(self, max_rows=0, reads_headers=False, heeds_timeout=False)
 
@@ -63,9 +63,9 @@ class Signature:
         return any(spec.datatype == "BYTES" for spec in self.inputs.values())
 
 
-def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
+def signature_of(config: model_config_pb2.ModelConfig) -> ModelSignature:
     """The signature of a model with a batch dimension."""
-    return Signature(
+    return ModelSignature(
         model=config.name,
         inputs={
             tensor.name: TensorSpec(datatype_of(tensor.data_type), tuple(tensor.dims), tensor.optional)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Resize:
+class TensorResize:
     """What happens to a tensor: along every axis its beginning is kept, as much as there is in both shapes."""
 
     element_bytes: int
@@ -35,7 +35,7 @@ class Resize:
         """A tensor after it; not copied now, and not at all where what is kept lies in one piece."""
         if self._keeps_a_beginning:
             return tensor[: self.size]
-        return Resized(tensor, self)
+        return ResizedTensor(tensor, self)
 
     @property
     def _keeps_a_beginning(self) -> bool:
@@ -61,17 +61,17 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True)
-class Resized:
+class ResizedTensor:
     """A tensor, as it is, that is to be in another shape where it goes."""
 
     tensor: memoryview
-    resize: Resize
+    resize: TensorResize
 
     def __len__(self) -> int:
         return self.resize.size
 
 
-Piece: TypeAlias = Buffer | Resized
+Piece: TypeAlias = Buffer | ResizedTensor
 """A part of a tensor that a message, or a region of shared memory, is made of."""
 
 
@@ -79,7 +79,7 @@ def write(pieces: Iterable[Piece], into: memoryview, at: int = 0) -> int:
     """Copy the pieces there, one after the other; where they end."""
     for piece in pieces:
         end = at + len(piece)
-        if isinstance(piece, Resized):
+        if isinstance(piece, ResizedTensor):
             piece.resize.copy(piece.tensor, into[at:end])
         else:
             into[at:end] = piece
@@ -90,7 +90,7 @@ def write(pieces: Iterable[Piece], into: memoryview, at: int = 0) -> int:
 def join(header: bytes, tensors: Iterable[Iterable[Piece]], raw_field: int) -> bytes:
     """A message from a header and tensors, as `wire.join` makes it."""
     pieces = wire.pieces_of(header, tensors, raw_field)
-    as_they_are = [piece for piece in pieces if not isinstance(piece, Resized)]
+    as_they_are = [piece for piece in pieces if not isinstance(piece, ResizedTensor)]
     if len(as_they_are) == len(pieces):
         return b"".join(as_they_are)
     # Bytes that nobody else has are written in place: any other way to make them copies all of them once more.
@@ -101,7 +101,7 @@ def join(header: bytes, tensors: Iterable[Iterable[Piece]], raw_field: int) -> b
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class FollowingOutputSize:
     """A size of an output that follows a size of an input."""
 
     output: str
@@ -126,11 +126,11 @@ class PaddedAxis:
     sizes: tuple[int, ...]
     fill: int
     """An added element, its bytes as an integer."""
-    followers: tuple[Follower, ...]
+    followers: tuple[FollowingOutputSize, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class OutputCut:
     """A size of an output of a request that was padded."""
 
     output: str
@@ -142,14 +142,14 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Padded:
+class PaddingPlan:
     """What happens to requests of some shapes."""
 
     shapes: Mapping[str, tuple[int, ...]]
     """The shapes of all of their inputs, as they run."""
-    resizes: Mapping[str, Resize]
+    resizes: Mapping[str, TensorResize]
     """How the inputs are padded that are not of such a shape already."""
-    cuts: tuple[Cut, ...]
+    cuts: tuple[OutputCut, ...]
     sent: int
     """How many elements the inputs have that are padded, as they came."""
     added: int
@@ -158,7 +158,7 @@ class Padded:
 
 def padded(
     axes: Sequence[PaddedAxis], shapes: Mapping[str, tuple[int, ...]], element_bytes: Mapping[str, int]
-) -> Padded | None:
+) -> PaddingPlan | None:
     """What happens to a request with inputs of these shapes, rows first, and elements.
 
     None: nothing, as its sizes are common ones already, or one is larger than all of those, or so small that the model
@@ -175,14 +175,14 @@ def padded(
             return None
         common = grown[each.input][each.axis] = each.sizes[position]
         fills[each.input] = each.fill
-        cuts += [Cut(one.output, one.axis, one.size(common), one.size(size)) for one in each.followers]
+        cuts += [OutputCut(one.output, one.axis, one.size(common), one.size(size)) for one in each.followers]
     to = {name: tuple(shape) for name, shape in grown.items()}
     if to == shapes or any(cut.size < 1 for cut in cuts):
         return None
     resizes = {
-        name: Resize(element_bytes[name], shapes[name], to[name], fills[name])
+        name: TensorResize(element_bytes[name], shapes[name], to[name], fills[name])
         for name in shapes
         if to[name] != shapes[name]
     }
     sent, run = (sum(prod(shape[name]) for name in resizes) for shape in (shapes, to))
-    return Padded(to, resizes, tuple(cuts), sent, run - sent)
+    return PaddingPlan(to, resizes, tuple(cuts), sent, run - sent)

@@ -23,8 +23,8 @@ from tidegate_proxy.base.outcome import Outcome, RequestFailed
 from tidegate_proxy.base.reserved_names import REGION_PARAMETER, RESERVED
 from tidegate_proxy.configuration.clients import AppConfig
 from tidegate_proxy.messages import wire
-from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, Signature, split_elements
-from tidegate_proxy.messages.padding import Padded, padded
+from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, ModelSignature, split_elements
+from tidegate_proxy.messages.padding import PaddingPlan, padded
 from tidegate_proxy.messages.wire import Buffer
 from tidegate_proxy.transport import Metadata
 
@@ -32,25 +32,25 @@ _ENDLESS: Final = 1e15
 """A number of milli- or microseconds from which on it limits nothing."""
 
 
-class Times(NamedTuple):
+class RequestTimes(NamedTuple):
     """What a request says about when it wants its answer."""
 
     slo_ns: int | None
     timeout_ns: int | None
 
 
-def times_in(header: service_pb2.ModelInferRequest) -> Times:
+def times_in(header: service_pb2.ModelInferRequest) -> RequestTimes:
     """The parameters `slo_ms` and `timeout`; None for one that is not there or limits nothing."""
     parameters = header.parameters
     slo_ms = _number(parameters["slo_ms"]) if "slo_ms" in parameters else None
     timeout_us = (_number(parameters["timeout"]) or 0) if "timeout" in parameters else 0
-    return Times(
+    return RequestTimes(
         None if slo_ms is None else ms_to_ns(slo_ms),
         round(timeout_us * 1_000) if timeout_us > 0 else None,
     )
 
 
-class Due(NamedTuple):
+class ResponseDeadline(NamedTuple):
     """When the answer to a request is wanted."""
 
     deadline_ns: int
@@ -60,8 +60,13 @@ class Due(NamedTuple):
 
 
 def due(
-    now_ns: int, model: Model | None, times: Times, grpc_remaining_s: float | None, *, heeds_timeout: bool = False
-) -> Due:
+    now_ns: int,
+    model: Model | None,
+    times: RequestTimes,
+    grpc_remaining_s: float | None,
+    *,
+    heeds_timeout: bool = False,
+) -> ResponseDeadline:
     """When the answer to a request is wanted that arrives now. `model`: None where there is none any more.
 
     `heeds_timeout`: its Triton heeds the parameter `timeout`. Where that ignores it, an SLO of the model or the request
@@ -73,10 +78,10 @@ def due(
         limit_ns = now_ns + times.timeout_ns
     limit_ns = min(limit_ns, end_of_call_ns(now_ns, grpc_remaining_s))
     if slo_ns is None:
-        return Due(limit_ns, 0)
+        return ResponseDeadline(limit_ns, 0)
     deadline_ns = min(limit_ns, now_ns + max(0, slo_ns))
     served_late = model is not None and model.late == "serve" and deadline_ns < limit_ns
-    return Due(deadline_ns, limit_ns if served_late else 0)
+    return ResponseDeadline(deadline_ns, limit_ns if served_late else 0)
 
 
 def end_of_call_ns(now_ns: int, grpc_remaining_s: float | None) -> int:
@@ -99,7 +104,7 @@ def _number(parameter: service_pb2.InferParameter) -> float | None:
     return number if abs(number) < _ENDLESS else None
 
 
-def shape_of(inputs: Iterable[tuple[str, Sequence[int]]], signature: Signature) -> str:
+def shape_of(inputs: Iterable[tuple[str, Sequence[int]]], signature: ModelSignature) -> str:
     """The inputs whose sizes the model's config leaves open, with their sizes, as `format_shape` writes them.
 
     Empty where it leaves none open. A long text is cut, and told apart by its digest.
@@ -112,7 +117,7 @@ def shape_of(inputs: Iterable[tuple[str, Sequence[int]]], signature: Signature) 
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class WireFingerprint:
     """What messages have in common that differ only in their ids and in the contents of tensors of equal sizes."""
 
     before: bytes
@@ -145,7 +150,7 @@ class Form:
         return (id_field, tensors) if position == len(message) else None
 
 
-def form_of(message: bytes, raw_field: int) -> Form | None:
+def form_of(message: bytes, raw_field: int) -> WireFingerprint | None:
     """The form of a message, which `wire.split` has found to be one; None: it is not written as messages usually are.
 
     Those that are have one id at most, and their tensors last.
@@ -165,7 +170,7 @@ def form_of(message: bytes, raw_field: int) -> Form | None:
     if len(ids) > 1:
         return None
     id_start, id_end = ids[0] if ids else (header_end, header_end)
-    return Form(message[:id_start], message[id_end:header_end], tuple(tensors))
+    return WireFingerprint(message[:id_start], message[id_end:header_end], tuple(tensors))
 
 
 _ID = bytes((wire.ID_TAG,))
@@ -239,7 +244,7 @@ MOST: Final = 100
 """Applications that are kept apart at a time."""
 
 
-class Applications:
+class ApplicationTags:
     """Names the application of every request."""
 
     def __init__(self, config: AppConfig) -> None:
@@ -249,7 +254,7 @@ class Applications:
         self._is_secret = may_be_secret(self._header)
         self._labels = FrequentLabels(MOST)
 
-    def of(self, heading: "Heading", metadata: Metadata) -> str:
+    def of(self, heading: "ParsedHeader", metadata: Metadata) -> str:
         """The application of a request with this heading and metadata, or headers; "": it does not say.
 
         Beyond `MOST`, those that come least often are one, called `other`.
@@ -283,12 +288,12 @@ class NotSchedulable(Exception):
     """A request that Triton has to see as it is: it cannot be merged, or is wrong and Triton knows the words for it."""
 
 
-class Overgrown(NotSchedulable):
+class OversizedRequest(NotSchedulable):
     """A request that says so much beside its tensors that nobody can look at it in reasonable time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Heading:
+class ParsedHeader:
     """What requests of a batchable model have in common that say the same of themselves. Nobody changes it."""
 
     header: service_pb2.ModelInferRequest
@@ -301,7 +306,7 @@ class Heading:
     """Equal for requests that can share a batch."""
     shape: str
     """What varies in its tensors beyond the batch, as they run, in words (`shape_of`)."""
-    padded: Padded | None
+    padded: PaddingPlan | None
     """How its tensors are padded, and its outputs cut back; None: it runs as it came."""
     app: str
     """Its application, if it has the parameter that tells it; else empty."""
@@ -315,7 +320,7 @@ class Heading:
     """Positions of the inputs, sorted by name: clients may list them in any order."""
     wanted: tuple[str, ...]
     """The outputs that are asked for; none: all of them."""
-    times: Times
+    times: RequestTimes
     """When its client wants an answer."""
     merged: dict[tuple[int, tuple[str, ...]], bytes] = field(default_factory=dict, compare=False, repr=False)
     """What headers of batches that begin with such a request were made: by their rows and the outputs they ask for."""
@@ -343,24 +348,24 @@ class Heading:
                 raise NotSchedulable("a tensor's size is not that of its shape")
 
 
-class Headings:
+class HeaderCache:
     """The headings of the requests to a batchable model, each read once. Several threads may use it."""
 
-    def __init__(self, signature: Signature, app_parameter: str = "") -> None:
+    def __init__(self, signature: ModelSignature, app_parameter: str = "") -> None:
         """`app_parameter`: the parameter that tells a request's application; "": none does."""
         self.signature = signature
         self._app_parameter = app_parameter
-        self._known: dict[bytes, Heading] = {}
-        self._forms: dict[int, tuple[Form, Heading]] = {}
+        self._known: dict[bytes, ParsedHeader] = {}
+        self._forms: dict[int, tuple[WireFingerprint, ParsedHeader]] = {}
         """How requests were written that came again, by their size in bytes."""
 
-    def take(self, message: bytes) -> tuple[Heading, bytes, list[memoryview]] | None:
+    def take(self, message: bytes) -> tuple[ParsedHeader, bytes, list[memoryview]] | None:
         """A request's heading, its id as a field and its tensors; None where it is not written as one before was."""
         form, heading = self._forms.get(len(message), (None, None))
         taken = form.take(message) if form else None
         return (heading, *taken) if heading and taken else None
 
-    def read(self, message: bytes, header: bytes, tensors: Sequence[Buffer]) -> Heading:
+    def read(self, message: bytes, header: bytes, tensors: Sequence[Buffer]) -> ParsedHeader:
         """The heading of a request that was divided into these. Raises NotSchedulable, as `of`, or for its tensors."""
         is_known = header in self._known
         heading = self.of(header, len(tensors))
@@ -371,7 +376,7 @@ class Headings:
             self._forms[len(message)] = form, heading
         return heading
 
-    def of(self, header: bytes, tensors: int) -> Heading:
+    def of(self, header: bytes, tensors: int) -> ParsedHeader:
         """What a serialized ModelInferRequest without its id and its tensors says, which are that many.
 
         Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification)
@@ -393,15 +398,17 @@ def parsed(header: bytes) -> service_pb2.ModelInferRequest:
         if len(header) > _SMALL_HEADER_BYTES:
             header = wire.without_contents(header)
         if len(header) > MOST_HEADER_BYTES:
-            raise Overgrown(f"the request says more than {MOST_HEADER_BYTES} bytes beside its tensors")
+            raise OversizedRequest(f"the request says more than {MOST_HEADER_BYTES} bytes beside its tensors")
         return service_pb2.ModelInferRequest.FromString(header)
     except wire.TooManyFields as error:
-        raise Overgrown(str(error)) from error
+        raise OversizedRequest(str(error)) from error
     except (wire.WireError, DecodeError) as error:
         raise NotSchedulable("it is no ModelInferRequest") from error
 
 
-def _read(header: service_pb2.ModelInferRequest, tensors: int, signature: Signature, app_parameter: str) -> Heading:
+def _read(
+    header: service_pb2.ModelInferRequest, tensors: int, signature: ModelSignature, app_parameter: str
+) -> ParsedHeader:
     if header.model_name != signature.model:
         raise NotSchedulable("it names its model twice, and the last one counts")
     _check_parameters(header)
@@ -414,7 +421,7 @@ def _read(header: service_pb2.ModelInferRequest, tensors: int, signature: Signat
     run_shapes = as_padded.shapes if as_padded else shapes
     names = [*shapes]
     private = PRIVATE_PARAMETERS | {app_parameter} if app_parameter else PRIVATE_PARAMETERS
-    return Heading(
+    return ParsedHeader(
         header,
         header.model_name,
         header.model_version,
@@ -443,7 +450,7 @@ def _check_parameters(header: service_pb2.ModelInferRequest) -> None:
 
 
 def _check_inputs(
-    header: service_pb2.ModelInferRequest, tensors: int, signature: Signature
+    header: service_pb2.ModelInferRequest, tensors: int, signature: ModelSignature
 ) -> tuple[int, tuple[int, ...]]:
     """The request's rows and its inputs' sizes, once everything about them is as the model's config says."""
     if tensors != len(header.inputs):
@@ -497,19 +504,19 @@ MOST_ROWS = 2**31 - 1
 
 
 @dataclass(slots=True)
-class Envelope:
+class InferenceRequest:
     """A well-formed request of a batchable model. Nobody changes it."""
 
     message: bytes
     """As the client sent it: a batch of one request is forwarded as it is."""
-    heading: Heading
+    heading: ParsedHeader
     """What it says of itself beside its id and its tensors."""
     id_field: bytes
     """Its id as a field of a message, a request's or an answer's; empty where it has none."""
     id: str
     tensors: list[memoryview]
     """Raw contents of the inputs, in the header's order; slices of `message`."""
-    signature: Signature
+    signature: ModelSignature
     """What it was found to fit; its model may have become another since."""
     model: str
     """The model's name."""
@@ -518,7 +525,7 @@ class Envelope:
     merge_key: str
     """Equal for requests that can share a batch."""
 
-    def fits(self, signature: Signature) -> bool:
+    def fits(self, signature: ModelSignature) -> bool:
         """Whether it can be scheduled where its model is such a one."""
         if signature is self.signature:
             return True
@@ -531,12 +538,12 @@ class Envelope:
         return True
 
 
-def open_envelope(message: bytes, signature: Signature) -> Envelope:
+def open_envelope(message: bytes, signature: ModelSignature) -> InferenceRequest:
     """Look into a request of a batchable model, as `open_known`."""
-    return open_known(message, Headings(signature))
+    return open_known(message, HeaderCache(signature))
 
 
-def open_known(message: bytes, headings: Headings) -> Envelope:
+def open_known(message: bytes, headings: HeaderCache) -> InferenceRequest:
     """Look into a request of a batchable model.
 
     Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification) or is not
@@ -551,7 +558,7 @@ def open_known(message: bytes, headings: Headings) -> Envelope:
             message = raw
             header, id_field, name, tensors = _split(message)
         heading = headings.read(message, header, tensors)
-    return Envelope(
+    return InferenceRequest(
         message, heading, id_field, name, tensors, headings.signature, heading.model, heading.rows, heading.merge_key
     )
 
@@ -561,7 +568,7 @@ def _split(message: bytes) -> tuple[bytes, bytes, str, list[memoryview]]:
     try:
         header, id_field, tensors = wire.split(message, wire.REQUEST_RAW_FIELD)
     except wire.TooManyFields as error:
-        raise Overgrown(str(error)) from error
+        raise OversizedRequest(str(error)) from error
     except wire.WireError as error:
         raise NotSchedulable("it is no ModelInferRequest") from error
     return header, id_field, _id_in(id_field), tensors
@@ -603,7 +610,7 @@ class PassedThrough:
         try:
             header_bytes, _, name, _ = _split(message)
             header = parsed(header_bytes)
-        except Overgrown as error:
+        except OversizedRequest as error:
             return cls("", refusal=str(error))
         except NotSchedulable:
             return cls("", regions=_regions_in(message))
@@ -680,7 +687,7 @@ class Client(ABC):
         "span", "started_ns", "until_ns",
     )  # fmt: skip
 
-    def __init__(self, envelope: Envelope, owner: str = "") -> None:
+    def __init__(self, envelope: InferenceRequest, owner: str = "") -> None:
         self.envelope = envelope
         self.owner = owner
         """Whose request it is (`access.owners`)."""
@@ -723,7 +730,7 @@ class AwaitingClient(Client):
 
     __slots__ = ("_metadata", "answer")
 
-    def __init__(self, envelope: Envelope, metadata: Metadata, owner: str = "") -> None:
+    def __init__(self, envelope: InferenceRequest, metadata: Metadata, owner: str = "") -> None:
         super().__init__(envelope, owner)
         self._metadata = metadata
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

@@ -17,7 +17,7 @@ _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_c
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One line."""
 
     name: str
@@ -30,23 +30,23 @@ class Sample:
         labels = ",".join(f'{name}="{value}"' for name, value in self.labels)
         return f"{self.name}{{{labels}}} {self.value}" if labels else f"{self.name} {self.value}"
 
-    def labelled(self, name: str, value: str) -> "Sample":
+    def labelled(self, name: str, value: str) -> "MetricSample":
         """With one more label, the last one, for some tools look at how a line begins.
 
         One that has the name already becomes `exported_<name>`, as Prometheus itself does.
         """
         kept = tuple((f"exported_{name}" if own == name else own, text) for own, text in self.labels)
-        return Sample(self.name, (*kept, (name, escaped(value))), self.value)
+        return MetricSample(self.name, (*kept, (name, escaped(value))), self.value)
 
 
 @dataclass(slots=True)
-class Family:
+class MetricFamily:
     """A metric: its samples under one HELP and one TYPE."""
 
     name: str
     type: str = "untyped"
     help: str = ""
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[MetricSample] = field(default_factory=list)
 
     def owns(self, sample: str) -> bool:
         """Whether a sample of that name is one of this metric."""
@@ -57,35 +57,35 @@ class Family:
         return "\n".join(lines) + "\n"
 
 
-def families_of(page: str) -> list[Family]:
+def families_of(page: str) -> list[MetricFamily]:
     """Take a page apart. A line that is no sample is left out: one server's fault must not spoil the whole page."""
-    families: dict[str, Family] = {}
-    current: Family | None = None
+    families: dict[str, MetricFamily] = {}
+    current: MetricFamily | None = None
     for line in page.replace("\r\n", "\n").split("\n"):
         if comment := _COMMENT.fullmatch(line):
             kind, name, text = comment.groups()
-            current = families.setdefault(name, Family(name))
+            current = families.setdefault(name, MetricFamily(name))
             if kind == "HELP":
                 current.help = text
             else:
                 current.type = text
         elif (found := _SAMPLE.fullmatch(line)) and _is_number(found[3].split()[0]):
-            sample = Sample(found[1], tuple(_ONE_LABEL.findall(found[2] or "")), found[3])
+            sample = MetricSample(found[1], tuple(_ONE_LABEL.findall(found[2] or "")), found[3])
             if current is None or not current.owns(sample.name):
-                current = families.setdefault(sample.name, Family(sample.name))
+                current = families.setdefault(sample.name, MetricFamily(sample.name))
             current.samples.append(sample)
     return [family for family in families.values() if family.samples]
 
 
-def merged(families: Iterable[Family]) -> list[Family]:
+def merged(families: Iterable[MetricFamily]) -> list[MetricFamily]:
     """One family per name, in the order of their first appearance; help and type are the first one's.
 
     Of samples that name the same series, the first counts.
     """
-    whole: dict[str, Family] = {}
+    whole: dict[str, MetricFamily] = {}
     seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
     for family in families:
-        target = whole.setdefault(family.name, Family(family.name, family.type, family.help))
+        target = whole.setdefault(family.name, MetricFamily(family.name, family.type, family.help))
         for sample in family.samples:
             series = (sample.name, frozenset(sample.labels))
             if series not in seen:
@@ -94,9 +94,9 @@ def merged(families: Iterable[Family]) -> list[Family]:
     return list(whole.values())
 
 
-def sample(name: str, labels: Mapping[str, str], value: float) -> Sample:
+def sample(name: str, labels: Mapping[str, str], value: float) -> MetricSample:
     """A sample of our own."""
-    return Sample(name, tuple((label, escaped(text)) for label, text in labels.items()), str(value))
+    return MetricSample(name, tuple((label, escaped(text)) for label, text in labels.items()), str(value))
 
 
 def escaped(label: str) -> str:

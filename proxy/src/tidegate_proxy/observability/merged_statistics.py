@@ -6,7 +6,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.observability.observability import Counts, by_number
+from tidegate_proxy.observability.observability import RequestCounts, by_number
 
 Message = Any
 """A protobuf message: they share no type."""
@@ -25,7 +25,7 @@ _HTTP_ORDER = (
 
 def merge_statistics(
     responses: Iterable[Message],
-    ours: Mapping[tuple[str, str], Counts],
+    ours: Mapping[tuple[str, str], RequestCounts],
     hidden: Collection[str] = (),
     split: Collection[str] = (),
 ) -> Message:
@@ -94,7 +94,7 @@ def _add(whole: Message, part: Message, keep: tuple[str, ...] = ()) -> None:
             _add(own, value)
 
 
-def _replace(model: Message, ours: Counts) -> None:
+def _replace(model: Message, ours: RequestCounts) -> None:
     model.last_inference = ours.last_ms
     model.inference_count = ours.rows
     model.execution_count = ours.executions

@@ -17,9 +17,9 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from tidegate.observation.stimuli import ChangeState
-from tidegate_proxy.base.faults import faults
-from tidegate_proxy.observability.observability import ModelCounts, Snapshot, Times
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.observability.observability import DurationHistogram, MetricsSnapshot, ModelCounts
+from tidegate_proxy.transport.client_bounds import ClientBounds
 
 ADVICE_HOLDS_S = 60.0
 """A policy repeats its advice while it stands: so long after the last one the metric is 0 again."""
@@ -30,11 +30,11 @@ CHANGE_STATES: Final = get_args(ChangeState)
 
 
 def registry_of(
-    snapshot: Snapshot,
+    snapshot: MetricsSnapshot,
     policy: str,
     now_ns: int,
     ejections: Mapping[str, tuple[int, bool]],
-    bounds: Bounds,
+    bounds: ClientBounds,
     restarts: Mapping[str, int] = MappingProxyType({}),
     left_apis: Collection[tuple[str, str, str]] = (),
 ) -> CollectorRegistry:
@@ -56,7 +56,7 @@ def registry_of(
 
 
 class _BoundsCollector(Collector):
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: ClientBounds) -> None:
         self._bounds = bounds
 
     def describe(self) -> Iterable[Metric]:
@@ -89,7 +89,7 @@ class _BoundsCollector(Collector):
 
 
 class _EngineCollector(Collector):
-    def __init__(self, snapshot: Snapshot, policy: str, now_ns: int) -> None:
+    def __init__(self, snapshot: MetricsSnapshot, policy: str, now_ns: int) -> None:
         self._snapshot = snapshot
         self._policy = policy
         self._now_ns = now_ns
@@ -206,7 +206,7 @@ class _LeftApisCollector(Collector):
         return (restricted,)
 
 
-def _about_changes(snapshot: Snapshot) -> Iterable[Metric]:
+def _about_changes(snapshot: MetricsSnapshot) -> Iterable[Metric]:
     """What a controller has made of the layout; nothing where there is none, and never was."""
     if snapshot.layout_gpus is None:
         return
@@ -227,7 +227,7 @@ def _about_changes(snapshot: Snapshot) -> Iterable[Metric]:
     yield gpus
 
 
-def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
+def _about_requests(snapshot: MetricsSnapshot) -> Iterable[Metric]:
     requests = CounterMetricFamily(
         "tidegate_requests",
         "Requests that ended, by outcome: in_time, late, dropped (with the policy's reason), failed or cancelled.",
@@ -317,7 +317,7 @@ def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
     )
 
 
-def _about_workers(snapshot: Snapshot, now_ns: int) -> Iterable[Metric]:
+def _about_workers(snapshot: MetricsSnapshot, now_ns: int) -> Iterable[Metric]:
     busy = CounterMetricFamily(
         "tidegate_worker_busy_seconds", "Time a worker ran batches, counted at their end.", labels=("worker",)
     )
@@ -347,7 +347,7 @@ def _outcomes(counts: ModelCounts) -> Iterable[tuple[str, str, int]]:
         yield "dropped", reason, count
 
 
-def _classes(times: Times) -> tuple[list[tuple[str, float]], float]:
+def _classes(times: DurationHistogram) -> tuple[list[tuple[str, float]], float]:
     ends = [f"{bound_ns * _PER_NS:.6g}" for bound_ns in times.bounds_ns]
     return list(zip([*ends, "+Inf"], accumulate(times.counts), strict=True)), times.sum_ns * _PER_NS
 

@@ -1,9 +1,9 @@
 """What became of requests, batches and workers, in plain numbers and in traces.
 
 The engine's reducer tells of requests and stages, the driver of clients. All of it is called on the hot path, raises
-nothing, and is kept in three accounts: `Metrics` (what `metrics_registry` turns into Prometheus'), `Statistics` (the
-numbers that Triton keeps per model and version: a Triton counts the merged batches it runs, clients expect one success
-per request of theirs, so these take the place of the Tritons' own) and spans (`tracing`).
+nothing, and is kept in three accounts: `Metrics` (what `metrics_registry` turns into Prometheus'), `ModelStatistics`
+(the numbers that Triton keeps per model and version: a Triton counts the merged batches it runs, clients expect one
+success per request of theirs, so these take the place of the Tritons' own) and spans (`tracing`).
 """
 
 import time
@@ -28,10 +28,10 @@ from tidegate.observation import (
     StartStage,
     TopologyChanged,
 )
-from tidegate_proxy.base.faults import faults
-from tidegate_proxy.messages.padding import Padded
+from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.messages.padding import PaddingPlan
 from tidegate_proxy.messages.request import Client
-from tidegate_proxy.observability.tracing import Execution, Tracing
+from tidegate_proxy.observability.tracing import BatchSpan, RequestTracer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,7 +56,7 @@ FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
 
 @dataclass(slots=True)
-class Counts:
+class RequestCounts:
     """What clients' requests to one version of a model came to. Sums of durations are over the successes."""
 
     rows: int = 0
@@ -75,14 +75,14 @@ class Counts:
     failure_ns: int = 0
 
 
-class Statistics:
+class ModelStatistics:
     """Counts requests to the scheduled models.
 
     A request to a model or version that was not declared is not counted: its Triton counts it, or refuses it.
     """
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, str], Counts] = {}
+        self._counts: dict[tuple[str, str], RequestCounts] = {}
         self._versions: dict[str, tuple[str, ...]] = {}
         """Of each model that was declared, the latest last."""
         self._members: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -97,7 +97,7 @@ class Statistics:
             if version not in loaded:
                 del self._counts[model, version]
         for version in loaded:
-            self._counts.setdefault((model, version), Counts())
+            self._counts.setdefault((model, version), RequestCounts())
 
     def declare_ensemble(self, model: str, members: Iterable[tuple[str, str]]) -> None:
         """Say which models (name, version, "" for the latest) a request to an ensemble runs inside Triton.
@@ -163,11 +163,11 @@ class Statistics:
         for member, of_version in self._members.get(model, ()):
             self.passed_through(member, of_version, ok=True, at_ms=at_ms, total_ns=0, rows=rows)
 
-    def snapshot(self) -> dict[tuple[str, str], Counts]:
+    def snapshot(self) -> dict[tuple[str, str], RequestCounts]:
         """The numbers now, by (model, version)."""
         return {key: replace(counts, failures=counts.failures.copy()) for key, counts in self._counts.items()}
 
-    def _find(self, model: str, version: str) -> Counts | None:
+    def _find(self, model: str, version: str) -> RequestCounts | None:
         return self._counts.get((model, version or self.latest(model) or ""))
 
 
@@ -196,7 +196,7 @@ OTHER_SHAPES = "other"
 """What requests are counted as once those of a model have had more shapes than that: clients choose them."""
 
 
-class Times:
+class DurationHistogram:
     """Durations, counted in classes."""
 
     __slots__ = ("bounds_ns", "counts", "sum_ns")
@@ -212,9 +212,9 @@ class Times:
         self.counts[bisect_left(self.bounds_ns, duration_ns)] += 1
         self.sum_ns += duration_ns
 
-    def copy(self) -> "Times":
+    def copy(self) -> "DurationHistogram":
         """The same numbers, which stay as they are."""
-        same = Times(self.bounds_ns)
+        same = DurationHistogram(self.bounds_ns)
         same.counts, same.sum_ns = self.counts.copy(), self.sum_ns
         return same
 
@@ -233,13 +233,13 @@ class ModelCounts:
     """What became of the requests of one model."""
 
     slo_ns: int | None = None
-    slack: Times = field(default_factory=lambda: Times(SLACK_BOUNDS_NS))
+    slack: DurationHistogram = field(default_factory=lambda: DurationHistogram(SLACK_BOUNDS_NS))
     """How long before the first deadline of its requests a batch was planned to end."""
     stages: dict[str, StageTimes] = field(default_factory=dict)
     """What stages took, by what varies in tensors; empty where nothing does."""
-    queued: Times = field(default_factory=lambda: Times(LATENCY_BOUNDS_NS))
+    queued: DurationHistogram = field(default_factory=lambda: DurationHistogram(LATENCY_BOUNDS_NS))
     """From arrival until the first stage starts; once more for a request that is tried again."""
-    answered: Times = field(default_factory=lambda: Times(LATENCY_BOUNDS_NS))
+    answered: DurationHistogram = field(default_factory=lambda: DurationHistogram(LATENCY_BOUNDS_NS))
     """From arrival to the end of the last stage."""
     batch_rows: Counter[int] = field(default_factory=Counter)
     batch_requests: Counter[int] = field(default_factory=Counter)
@@ -318,14 +318,14 @@ class ChangeTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class MetricsSnapshot:
     """The numbers at one instant."""
 
     models: dict[str, ModelCounts]
     waiting: Counter[str]
     """Requests that wait, by model: for a batch, or between two stages for the next worker."""
     workers: list[WorkerCounts]
-    decisions: Times
+    decisions: DurationHistogram
     advised: int
     """Workers to add; below zero: to release."""
     advised_at_ns: int | None
@@ -360,7 +360,7 @@ class Metrics(OutcomeListener):
         """Requests that found the queues full, by model and by what they were full of."""
         self.verified: Counter[tuple[str, str]] = Counter()
         """Verified batches, by model and result."""
-        self._decisions = Times(DECISION_BOUNDS_NS)
+        self._decisions = DurationHistogram(DECISION_BOUNDS_NS)
         self._advised = 0
         self._advised_at_ns: int | None = None
         self._policies_replaced = 0
@@ -382,7 +382,7 @@ class Metrics(OutcomeListener):
             if type(effect) is not StartStage:
                 self._take_in_effect(effect)
 
-    def padded(self, model: str, rows: int, padded: Padded) -> None:
+    def padded(self, model: str, rows: int, padded: PaddingPlan) -> None:
         """A request of a model begins to run, padded."""
         counts = self._of(model)
         counts.padded_rows += rows
@@ -401,9 +401,9 @@ class Metrics(OutcomeListener):
             for name, counts in self._models.items()
         }
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> MetricsSnapshot:
         """A copy of all numbers. Call it under the lock; it takes some microseconds per model and open request."""
-        return Snapshot(
+        return MetricsSnapshot(
             models={name: counts.copy() for name, counts in self._models.items()},
             waiting=self._reducer.waiting(),
             workers=[WorkerCounts(worker.name, worker.up, worker.busy_ns) for worker in self._workers.values()],
@@ -551,13 +551,13 @@ class Observability:
         self,
         setup: Setup,
         reducer: Reducer,
-        tracing: Tracing | None = None,
+        tracing: RequestTracer | None = None,
         watchers: Sequence[PassedWatcher] = (),
         layout_gpus: float | None = None,
     ) -> None:
         """`reducer`: the engine's own. `watchers`: see `replace_watchers`. `layout_gpus`: GPUs of the first layout."""
         self.metrics = Metrics(setup, reducer, layout_gpus)
-        self.statistics = Statistics()
+        self.statistics = ModelStatistics()
         self._watchers = tuple(watchers)
         self.traces = tracing is not None
         """Whether it wants to know of requests as they come."""
@@ -581,7 +581,7 @@ class Observability:
             )
 
     @isolated
-    def batch_started(self, clients: Sequence[Client], effect: StartStage, worker: str, at_ns: int) -> Execution | None:
+    def batch_started(self, clients: Sequence[Client], effect: StartStage, worker: str, at_ns: int) -> BatchSpan | None:
         """A stage of a batch goes to a Triton; what it returns is given back to `batch_ended`."""
         heading, rows = clients[0].envelope.heading, effect.rows
         if effect.stage == 0:
@@ -597,13 +597,13 @@ class Observability:
         return self._tracing.execution_started(spans, model=heading.model, rows=rows, worker=worker, at_ns=at_ns)
 
     @isolated
-    def batch_ended(self, execution: Execution, at_ns: int, error: str | None = None) -> None:
+    def batch_ended(self, execution: BatchSpan, at_ns: int, error: str | None = None) -> None:
         """A batch is over that is traced."""
         if self._tracing:
             self._tracing.execution_ended(execution, at_ns=at_ns, error=error)
 
     @isolated
-    def answered(self, clients: Sequence[Client], execution: Execution | None, output_ns: int) -> None:
+    def answered(self, clients: Sequence[Client], execution: BatchSpan | None, output_ns: int) -> None:
         """The clients of a batch have their answers; dividing the batch's took `output_ns`."""
         heading, now_ns = clients[0].envelope.heading, time.monotonic_ns()
         rows = total_ns = queue_ns = infer_ns = 0
@@ -627,7 +627,7 @@ class Observability:
             for client in clients:
                 self._trace_answer(self._tracing, client, now_ns, execution)
 
-    def _trace_answer(self, tracing: Tracing, client: Client, now_ns: int, execution: Execution | None) -> None:
+    def _trace_answer(self, tracing: RequestTracer, client: Client, now_ns: int, execution: BatchSpan | None) -> None:
         if client.span is not None:
             outcome = "in_time" if client.ended_ns <= client.due_ns else "late"
             queue_ns = client.started_ns - client.arrival_ns

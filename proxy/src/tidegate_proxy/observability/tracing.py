@@ -1,7 +1,8 @@
 """Traces: one span per inference request, in the client's trace, and one per merged batch, in Triton's.
 
-A driver holds `Tracing | None`; None costs one comparison. Instants are those of the monotonic clock, as everywhere in
-the proxy. Triton honours the context it is sent only when it runs with `--trace-config mode=opentelemetry`.
+A driver holds `RequestTracer | None`; None costs one comparison. Instants are those of the monotonic clock, as
+everywhere in the proxy. Triton honours the context it is sent only when it runs with `--trace-config
+mode=opentelemetry`.
 """
 
 import os
@@ -25,7 +26,7 @@ class TracingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
+class BatchSpan:
     """A batch on its way to Triton."""
 
     requests: int
@@ -38,7 +39,7 @@ class Execution:
     """None where the batch is one request, whose own span serves, or where nobody is sampled."""
 
 
-class Tracing:
+class RequestTracer:
     """Makes the spans; `close` sends what is left of them."""
 
     def __init__(self, tracer: Tracer, close: Callable[[], None] = lambda: None) -> None:
@@ -64,7 +65,7 @@ class Tracing:
 
     def execution_started(
         self, requests: Sequence[Span], *, model: str, rows: int, worker: str, at_ns: int
-    ) -> Execution:
+    ) -> BatchSpan:
         """Begin a batch of these requests.
 
         A merged batch gets a span of its own, linked with that of every request; it is in the trace of the first that
@@ -72,7 +73,7 @@ class Tracing:
         """
         sampled = [span for span in requests if span.is_recording()]
         if len(requests) < 2 or not sampled:
-            return Execution(len(requests), rows, worker, at_ns, context_of(requests[0]) if requests else (), None)
+            return BatchSpan(len(requests), rows, worker, at_ns, context_of(requests[0]) if requests else (), None)
         batch = self._tracer.start_span(
             "tidegate.batch",
             set_span_in_context(sampled[0]),
@@ -88,15 +89,15 @@ class Tracing:
         )
         for span in sampled:
             span.add_link(batch.get_span_context())
-        return Execution(len(requests), rows, worker, at_ns, context_of(batch), batch)
+        return BatchSpan(len(requests), rows, worker, at_ns, context_of(batch), batch)
 
-    def execution_ended(self, execution: Execution, *, at_ns: int, error: str | None = None) -> None:
+    def execution_ended(self, execution: BatchSpan, *, at_ns: int, error: str | None = None) -> None:
         """End the span of a merged batch."""
         if execution.span is not None:
             _end(execution.span, at_ns, error)
 
     def request_ended(
-        self, span: Span, outcome: str, *, at_ns: int, queue_ns: int | None = None, execution: Execution | None = None
+        self, span: Span, outcome: str, *, at_ns: int, queue_ns: int | None = None, execution: BatchSpan | None = None
     ) -> None:
         """End the span of a request. `outcome`: as in `tidegate_requests_total`, with the reason behind a colon.
 
@@ -135,7 +136,7 @@ def require_exporter() -> None:
             raise TracingError(f"{error.name} is missing: pip install 'tidegate-proxy[tracing]'") from error
 
 
-def otlp_tracing(endpoint: str | None = None, sampled: float = 1.0) -> Tracing:
+def otlp_tracing(endpoint: str | None = None, sampled: float = 1.0) -> RequestTracer:
     """Export spans by OTLP over gRPC to `endpoint` (HOST:PORT or a URL; None: as OTEL_EXPORTER_OTLP_* say).
 
     `sampled` is the share of the traces that begin here; a client's own choice is kept. Raises TracingError where the
@@ -155,7 +156,7 @@ def otlp_tracing(endpoint: str | None = None, sampled: float = 1.0) -> Tracing:
         resource=Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "tidegate")}),
     )
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
-    return Tracing(provider.get_tracer("tidegate"), provider.shutdown)
+    return RequestTracer(provider.get_tracer("tidegate"), provider.shutdown)
 
 
 def _end(span: Span, at_ns: int, error: str | None) -> None:

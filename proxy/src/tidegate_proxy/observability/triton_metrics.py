@@ -8,8 +8,8 @@ the Tritons' own pages: of a single one as it printed it, of several told apart 
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from tidegate_proxy.observability.exposition import Family, families_of, merged, sample
-from tidegate_proxy.observability.observability import FAILURE_REASONS, Counts
+from tidegate_proxy.observability.exposition import MetricFamily, families_of, merged, sample
+from tidegate_proxy.observability.observability import FAILURE_REASONS, RequestCounts
 
 REQUEST_METRICS = {
     "nv_inference_request_success": "Number of successful inference requests, all batch sizes",
@@ -35,13 +35,15 @@ _NS_PER_US = 1000
 _TYPE_LINE = re.compile(r"^# TYPE (\S+)", re.MULTILINE)
 
 
-def request_metrics(counts: Mapping[tuple[str, str], Counts], pending: Mapping[tuple[str, str], int]) -> list[Family]:
+def request_metrics(
+    counts: Mapping[tuple[str, str], RequestCounts], pending: Mapping[tuple[str, str], int]
+) -> list[MetricFamily]:
     """Triton's request metrics of the scheduled models, as clients see them.
 
     Both by (model, version): `Statistics.snapshot()`, and how many requests wait.
     """
     families = [
-        Family(name, "gauge" if name in _GAUGES else "counter", help_text)
+        MetricFamily(name, "gauge" if name in _GAUGES else "counter", help_text)
         for name, help_text in REQUEST_METRICS.items()
     ]
     for (model, version), of_model in sorted(counts.items()):
@@ -67,15 +69,17 @@ def request_metrics(counts: Mapping[tuple[str, str], Counts], pending: Mapping[t
     return [family for family in families if family.samples]
 
 
-def merge(own: str, requests: Iterable[Family], pages: Mapping[str, str | None], scheduled: Collection[str]) -> str:
+def merge(
+    own: str, requests: Iterable[MetricFamily], pages: Mapping[str, str | None], scheduled: Collection[str]
+) -> str:
     """One page: `own` (Tidegate's metrics, as text), the request metrics of the scheduled models, the Tritons' pages.
 
     `scheduled`: models, and partitions of models, whose request metrics on the Tritons' pages give way to ours. So does
     any metric of a Triton's that has the name of one in `own`.
     """
     own_names = {"tidegate_up", *_TYPE_LINE.findall(own)}
-    up = Family("tidegate_up", "gauge", "1 if a Triton answered with its metrics, else 0.")
-    theirs: list[Family] = []
+    up = MetricFamily("tidegate_up", "gauge", "1 if a Triton answered with its metrics, else 0.")
+    theirs: list[MetricFamily] = []
     for triton, page in pages.items():
         up.samples.append(sample("tidegate_up", {"triton": triton}, int(page is not None)))
         label = triton if len(pages) > 1 else None
@@ -84,7 +88,7 @@ def merge(own: str, requests: Iterable[Family], pages: Mapping[str, str | None],
     return own + "".join(map(str, tail))
 
 
-def _passed_through(page: str, label: str | None, scheduled: Collection[str]) -> Iterable[Family]:
+def _passed_through(page: str, label: str | None, scheduled: Collection[str]) -> Iterable[MetricFamily]:
     hidden = {("model", name) for name in scheduled}
     for family in families_of(page):
         kept = [
@@ -93,4 +97,4 @@ def _passed_through(page: str, label: str | None, scheduled: Collection[str]) ->
             if family.name not in REQUEST_METRICS or hidden.isdisjoint(each.labels)
         ]
         if kept:
-            yield Family(family.name, family.type, family.help, kept)
+            yield MetricFamily(family.name, family.type, family.help, kept)

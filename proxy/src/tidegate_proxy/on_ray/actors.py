@@ -19,10 +19,10 @@ from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, WorkerPlan
 from tidegate_proxy.deployed.state import RunningWorker
 from tidegate_proxy.deployed.tritons import RunningTritons
-from tidegate_proxy.on_ray.documents import Document
 from tidegate_proxy.on_ray.files import References, write_files
-from tidegate_proxy.on_ray.own_folder import own_folder
-from tidegate_proxy.on_ray.role import Role, RoleNotStarted, free_port, seen_from_elsewhere
+from tidegate_proxy.on_ray.node_folder import own_folder
+from tidegate_proxy.on_ray.role import RoleNotStarted, RoleProcess, free_port, seen_from_elsewhere
+from tidegate_proxy.on_ray.role_configs import Document
 
 _LOOK_EVERY_S: Final = 0.1
 
@@ -32,7 +32,7 @@ class NotStarted(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class RayPlacement:
     """Where Ray has put an actor."""
 
     node: str
@@ -42,7 +42,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Started:
+class StartedProcesses:
     """What runs beside an actor."""
 
     pid: int = 0
@@ -59,9 +59,9 @@ class _OnNode:
         self._ray: Any = import_module("ray")
         self._folder: Path | None = None
         context = self._ray.get_runtime_context()
-        self._place = Place(context.get_node_id(), self._ray.util.get_node_ip_address())
+        self._place = RayPlacement(context.get_node_id(), self._ray.util.get_node_ip_address())
 
-    def place(self) -> Place:
+    def place(self) -> RayPlacement:
         """Where it is."""
         return self._place
 
@@ -81,7 +81,7 @@ class TritonsActor(_OnNode):
         super().__init__()
         self._tritons: RunningTritons | None = None
 
-    def start(self, workers: Sequence[DeployedWorker], references: References, former: str) -> Started:
+    def start(self, workers: Sequence[DeployedWorker], references: References, former: str) -> StartedProcesses:
         """Start one for each worker, and wait until their models are ready. Raises NotStarted.
 
         `references`: their repositories; `former`: the deployment's folder, where it was generated.
@@ -106,7 +106,7 @@ class TritonsActor(_OnNode):
             # Its log has gone with the folder.
             lines = [line for line in str(error).splitlines() if not line.startswith("(the whole log")]
             raise NotStarted("\n".join(lines)) from None
-        return Started(workers=self._tritons.workers)
+        return StartedProcesses(workers=self._tritons.workers)
 
     def until_it_ends(self) -> str:
         """Wait until one of them has ended by itself; which."""
@@ -130,7 +130,7 @@ class RoleActor(_OnNode):
     def __init__(self, role: str) -> None:
         super().__init__()
         self._name = role
-        self._role: Role | None = None
+        self._role: RoleProcess | None = None
         self._following = threading.Lock()
         self._latest = 0
         """The number of its document."""
@@ -141,7 +141,7 @@ class RoleActor(_OnNode):
 
     def start(
         self, number: int, document: Document, secret: str, references: References, own: Mapping[str, bytes]
-    ) -> Started:
+    ) -> StartedProcesses:
         """Start it, and wait until it serves. Raises NotStarted.
 
         `number`: of the document, the higher the later; `references`: the files that its configuration names; `own`:
@@ -153,16 +153,16 @@ class RoleActor(_OnNode):
             for name, content in own.items():
                 (folder / name).write_bytes(content)
             self._latest = number
-            self._role = Role(self._name, folder)
+            self._role = RoleProcess(self._name, folder)
             self._role.start(document, secret)
         except (RoleNotStarted, OSError) as error:
             self._remove_folder()
             raise NotStarted(str(error)) from None
         if self._name == "shard":
-            return Started(pid=self._role.pid, addresses={"shard": document["shards"][0]["address"]})
+            return StartedProcesses(pid=self._role.pid, addresses={"shard": document["shards"][0]["address"]})
         said = {name.lower(): address.removesuffix("/metrics") for name, address in self._role.announced.items()}
         addresses = {name: seen_from_elsewhere(address, self._place.host) for name, address in said.items()}
-        return Started(pid=self._role.pid, addresses=addresses)
+        return StartedProcesses(pid=self._role.pid, addresses=addresses)
 
     def follow(self, number: int, document: Document) -> None:
         """Have it take up another configuration, unless it has a later one."""

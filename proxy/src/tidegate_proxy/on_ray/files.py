@@ -15,7 +15,7 @@ _BOARDS: Final = "boards"
 _CONFIG: Final = "config.pbtxt"
 
 
-class Files:
+class StoredFiles:
     """The files of this machine. Each is put into the store once, however many repositories are linked to it."""
 
     def __init__(self, ray: Any, folder: Path) -> None:  # noqa: ANN401 - a module

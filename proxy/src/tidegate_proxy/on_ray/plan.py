@@ -7,7 +7,7 @@ from typing import Final
 from tidegate.schemas import PROXY_FILE, DeployedWorker, DocumentError, FieldError, Layout, WholeDevice, read_document
 from tidegate_proxy.configuration.config_file import ConfigError
 from tidegate_proxy.deployed.folder import DeploymentError, DeploymentPlan
-from tidegate_proxy.on_ray.parting import part
+from tidegate_proxy.on_ray.shard_layouts import split_layout
 
 GPU: Final = "GPU"
 """What Ray calls a whole one."""
@@ -60,7 +60,7 @@ def plan_for_ray(deployment: DeploymentPlan, shards: int, frontends: int, takes:
         raise DocumentError(f"{file}: layout: it names none")
     amounts = _amounts(takes)
     workers = [each.worker for each in deployment.workers]
-    layouts = part(read_document(config.layout, Layout), shards, [worker.name for worker in workers])
+    layouts = split_layout(read_document(config.layout, Layout), shards, [worker.name for worker in workers])
     shard_of = {worker.name: number for number, layout in enumerate(layouts) for worker in layout.workers}
     by_device: dict[str, list[DeployedWorker]] = {}
     for worker in workers:

@@ -16,7 +16,7 @@ import yaml
 
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.on_ray.child import BEGIN
-from tidegate_proxy.on_ray.documents import SECRET_FILE, Document
+from tidegate_proxy.on_ray.role_configs import SECRET_FILE, Document
 
 _CONFIG: Final = "tidegate.yaml"
 _LAST_LINES: Final = 8
@@ -31,7 +31,7 @@ class RoleNotStarted(Exception):
     """It did not come to serve; the message has its last lines."""
 
 
-class Role:
+class RoleProcess:
     """The process, from `start` to `stop`. What it writes goes on to this process's output, which Ray keeps."""
 
     def __init__(self, role: str, folder: Path) -> None:

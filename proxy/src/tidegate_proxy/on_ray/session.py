@@ -13,8 +13,8 @@ from tidegate.sim.ray_cluster import connect, import_ray, installed_on_nodes
 from tidegate_proxy.deployed.background import Tell
 from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_proxy.deployed.state import RunningPart, RunningState, held, remove_state, write_state
-from tidegate_proxy.on_ray.part import Part
 from tidegate_proxy.on_ray.plan import RayPlan
+from tidegate_proxy.on_ray.supervised_part import SupervisedPart
 from tidegate_proxy.on_ray.supervisor import Supervisor
 
 _OPTION: Final = "--ray"
@@ -81,7 +81,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _state_of(supervisor: Supervisor) -> RunningState:
-    def running(part: Part) -> RunningPart:
+    def running(part: SupervisedPart) -> RunningPart:
         assert part.place is not None, "it was started"
         assert part.started is not None, "so it was"
         return RunningPart(

@@ -12,10 +12,10 @@ from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.background import Tell
 from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_proxy.on_ray.actors import NotStarted, RoleActor, TritonsActor, address_of
-from tidegate_proxy.on_ray.documents import Document, Documents, files_of_shard, named_files
-from tidegate_proxy.on_ray.files import Files
-from tidegate_proxy.on_ray.part import Part, Phase
+from tidegate_proxy.on_ray.files import StoredFiles
 from tidegate_proxy.on_ray.plan import ONE_CORE, RayPlan
+from tidegate_proxy.on_ray.role_configs import Document, RoleConfigs, files_of_shard, named_files
+from tidegate_proxy.on_ray.supervised_part import PartPhase, SupervisedPart
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ _STOP_WITHIN_S: Final = 15.0
 _SUSPECT_S: Final = 20.0
 """How long a node is avoided that does not answer. Ray itself takes about 15 s to see that one is gone."""
 _FRONTENDS_LAST_S: Final = 2.0
-_STARTING_OR_RUNNING: Final = (Phase.STARTING, Phase.RUNNING)
+_STARTING_OR_RUNNING: Final = (PartPhase.STARTING, PartPhase.RUNNING)
 
 
 class Supervisor:
@@ -49,14 +49,14 @@ class Supervisor:
         self._plan = plan
         self._secret = secret
         self._tell = tell
-        self._documents = Documents(plan)
-        self._files = Files(ray, plan.deployment.folder)
-        self._devices = [Part(f"device {each.name}", each.takes, each.shard, each) for each in plan.devices]
-        self._shards = [Part(f"shard {number}", ONE_CORE, number) for number in range(len(plan.layouts))]
+        self._documents = RoleConfigs(plan)
+        self._files = StoredFiles(ray, plan.deployment.folder)
+        self._devices = [SupervisedPart(f"device {each.name}", each.takes, each.shard, each) for each in plan.devices]
+        self._shards = [SupervisedPart(f"shard {number}", ONE_CORE, number) for number in range(len(plan.layouts))]
         self._frontends = [
-            Part(f"frontend {number}", ONE_CORE, is_frontend=True) for number in range(1, plan.frontends + 1)
+            SupervisedPart(f"frontend {number}", ONE_CORE, is_frontend=True) for number in range(1, plan.frontends + 1)
         ]
-        self._calls: dict[Any, Part] = {}
+        self._calls: dict[Any, SupervisedPart] = {}
         """References to what is waited for."""
         self._numbers = count(1)
         """Each document has one, as actors may hear of them in another order."""
@@ -66,7 +66,7 @@ class Supervisor:
         self._changed = changed
 
     @property
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[SupervisedPart]:
         """All of them."""
         return (*self._devices, *self._shards, *self._frontends)
 
@@ -74,7 +74,7 @@ class Supervisor:
         """Start all, and return when clients are served. Raises DeploymentError for the first that does not start."""
         workers = [worker.name for device in self._plan.devices for worker in device.workers]
         self._tell({"event": "starting", "workers": workers})
-        while not all(part.phase is Phase.RUNNING for part in self.parts):
+        while not all(part.phase is PartPhase.RUNNING for part in self.parts):
             self._step()
         self._is_serving = True
 
@@ -92,7 +92,7 @@ class Supervisor:
             (self._devices, (), 0.0),
         ):
             actors = [part.actor for part in parts if part.actor is not None]
-            running = [part.actor for part in parts if part.phase in (Phase.RUNNING, Phase.STARTING)]
+            running = [part.actor for part in parts if part.phase in (PartPhase.RUNNING, PartPhase.STARTING)]
             ends = [actor.stop.remote(*arguments) for actor in running]
             if ends:
                 self._ray.wait(ends, num_returns=len(ends), timeout=within_s + _STOP_WITHIN_S)
@@ -104,11 +104,11 @@ class Supervisor:
     def _step(self) -> None:
         now = time.monotonic()
         for part in self.parts:
-            if part.phase is Phase.ABSENT and part.retry_at <= now and self._may_be_placed(part):
+            if part.phase is PartPhase.ABSENT and part.retry_at <= now and self._may_be_placed(part):
                 self._place(part, now)
-            elif part.phase is Phase.PLACING:
+            elif part.phase is PartPhase.PLACING:
                 self._look_for_room(part, now)
-            elif part.phase is Phase.PLACED and self._may_start(part):
+            elif part.phase is PartPhase.PLACED and self._may_start(part):
                 self._start(part, now)
         if not self._calls:
             time.sleep(_LOOK_EVERY_S)
@@ -128,44 +128,44 @@ class Supervisor:
             except self._ray.exceptions.RayError as error:
                 self._failed(part, first_line(error))
 
-    def _advance(self, part: Part, answer: Any) -> None:  # noqa: ANN401 - of the call that it waited for
+    def _advance(self, part: SupervisedPart, answer: Any) -> None:  # noqa: ANN401 - of the call that it waited for
         """The call of a part is answered."""
         now = time.monotonic()
         match part.phase:
-            case Phase.PLACING:
+            case PartPhase.PLACING:
                 part.place = answer
                 if part.is_shard:
-                    part.enter(Phase.FINDING, now)
+                    part.enter(PartPhase.FINDING, now)
                     self._calls[part.actor.address.remote()] = part
                 else:
-                    part.enter(Phase.PLACED, now)
-            case Phase.FINDING:
+                    part.enter(PartPhase.PLACED, now)
+            case PartPhase.FINDING:
                 part.address = answer
-                part.enter(Phase.PLACED, now)
-            case Phase.STARTING:
+                part.enter(PartPhase.PLACED, now)
+            case PartPhase.STARTING:
                 part.started = answer
                 self._runs(part, now)
-            case Phase.RUNNING:
+            case PartPhase.RUNNING:
                 self._failed(part, answer)
 
-    def _may_be_placed(self, part: Part) -> bool:
+    def _may_be_placed(self, part: SupervisedPart) -> bool:
         """Whether it is known what it is best beside."""
         return not part.is_shard or any(device.place for device in self._of_shard(part.shard, *_STARTING_OR_RUNNING))
 
-    def _may_start(self, part: Part) -> bool:
+    def _may_start(self, part: SupervisedPart) -> bool:
         """Whether what it needs is there. A shard that comes back begins with those of its Tritons that run."""
         if part.is_frontend:
             return all(shard.started for shard in self._shards)
         if part.is_shard:
-            running = self._of_shard(part.shard, Phase.RUNNING)
-            return bool(running) and (self._is_serving or len(running) == len(self._of_shard(part.shard, *Phase)))
+            running = self._of_shard(part.shard, PartPhase.RUNNING)
+            return bool(running) and (self._is_serving or len(running) == len(self._of_shard(part.shard, *PartPhase)))
         return True
 
-    def _of_shard(self, number: int, *phases: Phase) -> Sequence[Part]:
+    def _of_shard(self, number: int, *phases: PartPhase) -> Sequence[SupervisedPart]:
         """The devices of a shard that are at one of some phases."""
         return [device for device in self._devices if device.shard == number and device.phase in phases]
 
-    def _place(self, part: Part, now: float) -> None:
+    def _place(self, part: SupervisedPart, now: float) -> None:
         """Have Ray find a node. Shards are best beside a Triton of theirs, the first frontend beside this process."""
         strategies = import_module("ray.util.scheduling_strategies")
         part.avoids = avoided = tuple(node for node, until in self._suspects.items() if until > now)
@@ -181,12 +181,12 @@ class Supervisor:
             (TritonsActor, ()) if part.device else (RoleActor, ("frontend" if part.is_frontend else "shard",))
         )
         part.actor = self._ray.remote(kind).options(**part.options(strategy)).remote(*arguments)
-        part.enter(Phase.PLACING, now)
+        part.enter(PartPhase.PLACING, now)
         self._calls[part.actor.place.remote()] = part
 
-    def _start(self, part: Part, now: float) -> None:
+    def _start(self, part: SupervisedPart, now: float) -> None:
         """Have it started on the node where it is."""
-        part.enter(Phase.STARTING, now)
+        part.enter(PartPhase.STARTING, now)
         if self._is_serving:
             self._files.forget()
         if part.device:
@@ -198,9 +198,9 @@ class Supervisor:
             call = part.actor.start.remote(next(self._numbers), self._document_of(part), self._secret, files, own)
         self._calls[call] = part
 
-    def _runs(self, part: Part, now: float) -> None:
+    def _runs(self, part: SupervisedPart, now: float) -> None:
         """It serves: those who need it hear where."""
-        part.enter(Phase.RUNNING, now)
+        part.enter(PartPhase.RUNNING, now)
         self._calls[part.actor.until_it_ends.remote()] = part
         if part.is_outdated:
             self._tell_news(part)
@@ -219,7 +219,7 @@ class Supervisor:
             self._changed(self)
         part.lost_at = None
 
-    def _failed(self, part: Part, why: str) -> None:
+    def _failed(self, part: SupervisedPart, why: str) -> None:
         """It is lost, or did not start. Raises DeploymentError where clients were never served."""
         if not self._is_serving:
             where = f" on node {part.place.host}" if part.place else ""
@@ -229,10 +229,10 @@ class Supervisor:
         self._tell({"event": "lost", "part": part.name, "why": why})
         log.error("%s is lost: %s", part.name, why)
 
-    def _tell_news(self, part: Part) -> None:
+    def _tell_news(self, part: SupervisedPart) -> None:
         """Have a shard or a frontend know where those are that it asks."""
-        part.is_outdated = part.phase is Phase.STARTING
-        if part.phase is Phase.RUNNING:
+        part.is_outdated = part.phase is PartPhase.STARTING
+        if part.phase is PartPhase.RUNNING:
             part.actor.follow.remote(next(self._numbers), self._document_of(part))
 
     def _kill(self, actor: Any) -> None:  # noqa: ANN401 - a handle
@@ -243,25 +243,25 @@ class Supervisor:
 
     # What they are told ------------------------------------------------------------------------------------------
 
-    def _document_of(self, part: Part) -> Document:
+    def _document_of(self, part: SupervisedPart) -> Document:
         if part.is_frontend:
             return self._documents.of_frontend([shard.address for shard in self._shards])
         tritons: dict[str, TritonAddress] = {}
-        for device in self._of_shard(part.shard, Phase.RUNNING):
+        for device in self._of_shard(part.shard, PartPhase.RUNNING):
             tritons |= self._tritons_of(device)
         return self._documents.of_shard(tritons, part.address)
 
     @staticmethod
-    def _tritons_of(device: Part) -> Mapping[str, TritonAddress]:
+    def _tritons_of(device: SupervisedPart) -> Mapping[str, TritonAddress]:
         workers = device.started.workers if device.started else ()
         return {worker.name: address_of(worker) for worker in workers}
 
-    def _look_for_room(self, part: Part, now: float) -> None:
+    def _look_for_room(self, part: SupervisedPart, now: float) -> None:
         """Say that Ray finds no node. Raises DeploymentError where clients were never served."""
         if part.avoids and now - part.since > _SUSPECT_S:  # by now Ray knows better which nodes there are
             self._kill(part.actor)
             self._calls = {call: other for call, other in self._calls.items() if other is not part}
-            part.enter(Phase.ABSENT, now)
+            part.enter(PartPhase.ABSENT, now)
             return
         limit_s = self._plan.deployment.config.wait_s
         if part.is_warned or now - part.since < limit_s:

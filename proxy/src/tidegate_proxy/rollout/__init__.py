@@ -1,7 +1,7 @@
-"""Tidegate beside Triton's own batcher, before it decides over everything.
+"""Rollout of Tidegate beside Triton's own batcher: shadow mode and canary.
 
-mode        what passes at present though it could be scheduled
-shadow      all passes; what a policy would have gained is simulated
-canary      all is scheduled for a share of the time; both are compared
-comparison  what is in time while all is scheduled, and while all passes
+mode        which requests bypass scheduling though they could be scheduled
+shadow      all requests bypass; the gain of a policy is simulated
+canary      all requests are scheduled for a fraction of the time; both times are compared
+comparison  attainment while all is scheduled, and while all bypasses
 """

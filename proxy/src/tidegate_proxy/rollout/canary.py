@@ -19,10 +19,10 @@ from tidegate.api import Batch, Request
 from tidegate.observation import OutcomeListener
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
 from tidegate_proxy.configuration.settings import InForce
-from tidegate_proxy.messages.request import Envelope
+from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.rollout import comparison
-from tidegate_proxy.rollout.comparison import Compared, Comparison, Side
-from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.rollout.comparison import Comparison, ModelComparison, TrafficGroup
+from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Canary(OutcomeListener, Collector):
     """Lives in the event loop; only `schedules` may be called in other threads, and `collect`."""
 
     def __init__(
-        self, config: ServeConfig, in_force: InForce, directory: Directory, decides: Callable[[], str]
+        self, config: ServeConfig, in_force: InForce, directory: CurrentCatalog, decides: Callable[[], str]
     ) -> None:
         """`decides`: says who schedules, in words."""
         self._policy = config.policy
@@ -53,7 +53,7 @@ class Canary(OutcomeListener, Collector):
         self._share: float | None = config.canary
         """The share that was in force when the comparison began."""
         self._drawn: list[tuple[int, str, bool]] = []
-        self._compared: list[Compared] = []
+        self._compared: list[ModelComparison] = []
 
     @property
     def is_on(self) -> bool:
@@ -71,11 +71,11 @@ class Canary(OutcomeListener, Collector):
         return self._decides()
 
     @property
-    def compared(self) -> Sequence[Compared]:
+    def compared(self) -> Sequence[ModelComparison]:
         """What is said of each model."""
         return self._compared
 
-    def schedules(self, envelope: Envelope) -> bool:
+    def schedules(self, envelope: InferenceRequest) -> bool:
         """Whether a request that could be scheduled is; true for all while there is no canary."""
         share = self.share
         if share is None:
@@ -164,7 +164,7 @@ class Canary(OutcomeListener, Collector):
         return model.slo_ns if model else None
 
 
-def gauges(compared: Sequence[Compared]) -> Iterator[GaugeMetricFamily]:
+def gauges(compared: Sequence[ModelComparison]) -> Iterator[GaugeMetricFamily]:
     """A comparison as metrics."""
     attainment = GaugeMetricFamily(
         "tidegate_canary_attainment",
@@ -193,7 +193,7 @@ def gauges(compared: Sequence[Compared]) -> Iterator[GaugeMetricFamily]:
     yield from (attainment, gain, latency)
 
 
-def in_words(policy: str, compared: Compared) -> str:
+def in_words(policy: str, compared: ModelComparison) -> str:
     """A comparison as a line for people."""
     scheduled, passed = _words_of(compared.scheduled), _words_of(compared.passed)
     both = f"{compared.model}: by {policy} {scheduled}; passed as they are {passed}"
@@ -203,7 +203,7 @@ def in_words(policy: str, compared: Compared) -> str:
     return f"{both}; gained {low:+.1f} to {high:+.1f} points"
 
 
-def _words_of(side: Side) -> str:
+def _words_of(side: TrafficGroup) -> str:
     said = f"{side.requests} requests"
     if side.attainment is not None:
         said += f", {100 * side.attainment:.1f} % in time"

@@ -27,7 +27,7 @@ STEP: Final = 1.02
 """Latencies are counted in classes, each so much longer than the one before."""
 
 
-class Side(msgspec.Struct, frozen=True):
+class TrafficGroup(msgspec.Struct, frozen=True):
     """The requests of a model that were scheduled, or those that passed."""
 
     requests: int
@@ -38,19 +38,19 @@ class Side(msgspec.Struct, frozen=True):
     p99_ms: float | None
 
 
-class Compared(msgspec.Struct, frozen=True):
+class ModelComparison(msgspec.Struct, frozen=True):
     """What is said of one model."""
 
     model: str
-    scheduled: Side
-    passed: Side
+    scheduled: TrafficGroup
+    passed: TrafficGroup
     gain: tuple[float, float] | None
     """95 % interval of what scheduling adds to the attainment, 0.01 for a point; None: nothing is said."""
     why: str
     """Why nothing is said; else empty."""
 
 
-class Counts:
+class GroupCounts:
     """Requests of a model that were scheduled, or that passed: how many, and how many of them were in time."""
 
     __slots__ = ("in_time", "requests")
@@ -64,7 +64,7 @@ class Counts:
         return min(1.0, self.in_time / self.requests)
 
 
-class _OfBlock(Counts):
+class _OfBlock(GroupCounts):
     """Counts of a block. There are many of these, so they are small."""
 
     __slots__ = ("took",)
@@ -75,7 +75,7 @@ class _OfBlock(Counts):
         """The class of latency of each answer."""
 
 
-class _Sum(Counts):
+class _Sum(GroupCounts):
     """Counts of all blocks that have settled and are not forgotten."""
 
     __slots__ = ("_came", "_gone")
@@ -167,21 +167,21 @@ class Comparison:
         """The models of which anything is known, by name."""
         return sorted({model for model, _ in self._sums})
 
-    def of(self, model: str, *, has_slo: bool, share: float = 0.5) -> Compared:
+    def of(self, model: str, *, has_slo: bool, share: float = 0.5) -> ModelComparison:
         """What is said of a model, by the blocks that have settled. `share`: of the blocks that are scheduled."""
         counts = {which: self._sums.get((model, which), _Sum()) for which in (True, False)}
         blocks = {which: self._settled_blocks_of((model, which)) for which in (True, False)}
         scheduled, passed = _side(counts[True], has_slo), _side(counts[False], has_slo)
         why = _why_not(has_slo, scheduled, passed, len(blocks[True]), len(blocks[False]), share)
         gain = None if why else difference_of(counts[True], counts[False], blocks[True], blocks[False])
-        return Compared(model, scheduled, passed, gain, why)
+        return ModelComparison(model, scheduled, passed, gain, why)
 
-    def latest(self, model: str, blocks: int, *, scheduled: bool) -> Counts | None:
+    def latest(self, model: str, blocks: int, *, scheduled: bool) -> GroupCounts | None:
         """What came of a model in the latest blocks of one side that have settled; None before there are so many."""
         of_side = self._settled_blocks_of((model, scheduled))[-blocks:]
         if len(of_side) < blocks:
             return None
-        counts = Counts()
+        counts = GroupCounts()
         counts.requests = sum(block.requests for block in of_side)
         counts.in_time = sum(block.in_time for block in of_side)
         return counts
@@ -198,7 +198,9 @@ class Comparison:
         return block.get((model, scheduled)) or block.setdefault((model, scheduled), _OfBlock())
 
 
-def _why_not(has_slo: bool, scheduled: Side, passed: Side, of_scheduled: int, of_passed: int, share: float) -> str:
+def _why_not(
+    has_slo: bool, scheduled: TrafficGroup, passed: TrafficGroup, of_scheduled: int, of_passed: int, share: float
+) -> str:
     if not has_slo:
         return "the model has no SLO"
     if passed.answered > STRAY * passed.requests:
@@ -214,9 +216,9 @@ def _why_not(has_slo: bool, scheduled: Side, passed: Side, of_scheduled: int, of
     return ""
 
 
-def _side(counts: _Sum, has_slo: bool) -> Side:
+def _side(counts: _Sum, has_slo: bool) -> TrafficGroup:
     took = counts.took
-    return Side(
+    return TrafficGroup(
         counts.requests,
         took.total(),
         round(counts.share_in_time, 4) if has_slo and counts.requests else None,
@@ -235,7 +237,7 @@ def _quantile_ms(took: Counter[int], share: float) -> float | None:
 
 
 def difference_of(
-    scheduled: Counts, passed: Counts, of_scheduled: Sequence[Counts], of_passed: Sequence[Counts]
+    scheduled: GroupCounts, passed: GroupCounts, of_scheduled: Sequence[GroupCounts], of_passed: Sequence[GroupCounts]
 ) -> tuple[float, float]:
     """95 % interval of the share in time of what was scheduled, less that of what passed.
 
@@ -256,7 +258,7 @@ def difference_of(
     return round(low, 4), round(high, 4)
 
 
-def _variance_of_blocks(of_side: Sequence[Counts]) -> float:
+def _variance_of_blocks(of_side: Sequence[GroupCounts]) -> float:
     """How unlike the blocks of one side are, in the share in time of a block."""
     requests, in_time = sum(each.requests for each in of_side), sum(each.in_time for each in of_side)
     squares = sum((each.in_time - in_time / requests * each.requests) ** 2 for each in of_side)

@@ -7,20 +7,20 @@ from tidegate.engine import Engine
 from tidegate.schemas import ProfileFile
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
 from tidegate_proxy.configuration.settings import InForce
-from tidegate_proxy.messages.request import Envelope
+from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.rollout.canary import Canary
 from tidegate_proxy.rollout.shadow import Shadow
-from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 
-class Trial:
+class RolloutMode:
     """Shadow and canary, of which one is on at most."""
 
     def __init__(
         self,
         config: ServeConfig,
         in_force: InForce,
-        directory: Directory,
+        directory: CurrentCatalog,
         measured: ProfileFile,
         engine: Engine,
     ) -> None:
@@ -29,7 +29,7 @@ class Trial:
         self.canary = Canary(config, in_force, directory, lambda: engine.decides)
         engine.reducer.add_listener(self.canary)
 
-    def bypasses(self) -> tuple[Callable[[Envelope], bool], ...]:
+    def bypasses(self) -> tuple[Callable[[InferenceRequest], bool], ...]:
         """Give what decides at present whether a request that could be scheduled passes; nothing while both are off."""
         if self.shadow.is_on:
             return (self._shadowed,)
@@ -41,11 +41,11 @@ class Trial:
             return (self.shadow.ended,)
         return (self.canary.passed,) if self.canary.is_on else ()
 
-    def _shadowed(self, envelope: Envelope) -> bool:
+    def _shadowed(self, envelope: InferenceRequest) -> bool:
         self.shadow.seen(envelope)
         return True
 
-    def _passed_for_now(self, envelope: Envelope) -> bool:
+    def _passed_for_now(self, envelope: InferenceRequest) -> bool:
         return not self.canary.schedules(envelope)
 
     def change_policy(self, policy: PolicyChoice) -> None:

@@ -22,15 +22,15 @@ from tritonclient.grpc import service_pb2
 from tritonclient.grpc.model_config_pb2 import ModelDynamicBatching
 
 from tidegate.schemas import ProfileFile, options_of
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.labels import label
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
 from tidegate_proxy.configuration.settings import InForce
-from tidegate_proxy.messages.request import Envelope
+from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.transport import CallFailed
 from tidegate_proxy.tritons.backend import SERVICE, Backend
-from tidegate_proxy.tritons.catalog import Catalog, Directory
-from tidegate_proxy.tritons.starting_profiles import hosted, starting_profiles
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
+from tidegate_proxy.tritons.initial_profiles import hosted, starting_profiles
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,9 @@ Executed = tuple[str, str, int, int, list[tuple[int, int, int]]]
 class Shadow(Collector):
     """Lives in the event loop; only `seen` may be called in other threads, and `collect`."""
 
-    def __init__(self, config: ServeConfig, in_force: InForce, directory: Directory, measured: ProfileFile) -> None:
+    def __init__(
+        self, config: ServeConfig, in_force: InForce, directory: CurrentCatalog, measured: ProfileFile
+    ) -> None:
         self._policy = config.policy
         self._seed = config.seed
         self._in_force = in_force
@@ -120,7 +122,7 @@ class Shadow(Collector):
         """For how long a report is awaited."""
         return 0.0 if self._asked_s is None else time.monotonic() - self._asked_s
 
-    def seen(self, envelope: Envelope) -> None:
+    def seen(self, envelope: InferenceRequest) -> None:
         """A request passes that could have been scheduled."""
         if len(self._seen) < MOST_REQUESTS:
             heading = envelope.heading

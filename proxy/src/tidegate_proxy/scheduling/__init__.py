@@ -1,10 +1,10 @@
-"""Drives the engine under the monotonic clock, and carries out what it decides.
+"""Drives the engine under the monotonic clock, and carries out its effects.
 
-driver           takes requests and hands the engine's effects on
-clock            wakes the engine in time
-in_flight        the books: clients that wait, within the limits of the queue, and stages that run
-stages             batches on their way through Tritons; those that a Triton would merge, one after the other
-payload          the tensors of a batch, in calls or in shared memory
-failures         what becomes of the requests of a batch that failed, and which request was at fault
-membership       Tritons that come and go, and those that are ejected for a while
+driver           admits requests and hands on the engine's effects
+clock            wakes the engine when a timer is due
+in_flight        waiting clients, within the limits of the queue, and running stages
+stages           batches in flight through Tritons; paces those that one Triton would merge
+payload          the tensors of a batch, in messages or in shared memory
+failures         what happens to the requests of a failed batch, and which request was at fault
+membership       which Tritons take part: joins, losses, outlier ejection
 """

@@ -13,7 +13,7 @@ from typing import Final
 
 from tidegate.api import WorkerJoined
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PolicyChanged, PolicyOverran, TopologyChanged
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.observability.observability import Metrics
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -24,7 +24,7 @@ _Spec: Final = ctypes.c_long * 4
 _SECOND_NS: Final = 1_000_000_000
 
 
-class Alarm:
+class WakeTimer:
     """One instant at a time, set anew as often as one likes. It rings in the loop it was made in."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
@@ -152,7 +152,7 @@ class LiveEngine:
         """The effects that are to be carried out, in their order."""
         self._performing = False
         self._put_off: Callable[[], None] | None = None
-        self._alarm = Alarm(self._advance)
+        self._alarm = WakeTimer(self._advance)
         self._budget = DecisionBudget()
 
     def seen_ns(self) -> int:

@@ -29,17 +29,17 @@ from tidegate.observation import ChangeProgressed
 from tidegate_proxy.base import refusal
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.config import PolicyChoice
-from tidegate_proxy.configuration.settings import InForce, Settings
-from tidegate_proxy.messages.request import Client, Due
+from tidegate_proxy.configuration.settings import CurrentSettings, InForce
+from tidegate_proxy.messages.request import Client, ResponseDeadline
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.failures import LookAgain, Recovery, Spoilers, no_look
 from tidegate_proxy.scheduling.in_flight import RunningStages, StageRun, WaitingClients
-from tidegate_proxy.scheduling.membership import Membership, Outliers
-from tidegate_proxy.scheduling.stages import Stages
+from tidegate_proxy.scheduling.membership import Membership, OutlierDetector
+from tidegate_proxy.scheduling.stages import RunningBatches
 from tidegate_proxy.transport.liveness import Liveness
-from tidegate_proxy.tritons.catalog import Directory
-from tidegate_proxy.tritons.shared_memory import Regions
+from tidegate_proxy.tritons.catalog import CurrentCatalog
+from tidegate_proxy.tritons.shared_memory import SharedRegions
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +59,10 @@ class Driver:
     def __init__(
         self,
         engine: Engine,
-        directory: Directory,
+        directory: CurrentCatalog,
         in_force: InForce,
         observability: Observability,
-        regions: Regions | None = None,
+        regions: SharedRegions | None = None,
         hidden: Callable[[], Container[str]] = frozenset,
         on_batch: Callable[[StageRun, Sequence[Outcome]], None] | None = None,
         pass_on: Callable[[Client], None] = refuse_stray,
@@ -84,13 +84,13 @@ class Driver:
         self._engine = LiveEngine(engine, observability.metrics, self._carry_out, self._give_up_effect)
         self.clients = WaitingClients(observability)
         self.running = RunningStages(self._engine)
-        self.outliers = Outliers(in_force)
+        self.outliers = OutlierDetector(in_force)
         self.membership = Membership(
             self._engine, directory, self.clients, self.running, regions, self.outliers, in_force, pass_on
         )
         self._pass_on = pass_on
         recovery = Recovery(directory, self.clients, self.membership, self._spoilers, in_force, look_again)
-        self.stages = Stages(
+        self.stages = RunningBatches(
             self._engine,
             directory,
             self.clients,
@@ -106,7 +106,7 @@ class Driver:
 
     # Clients -----------------------------------------------------------------------------------------------------
 
-    def admit(self, client: Client, arrival_ns: int, due: Due, app: str = "") -> Request | None:
+    def admit(self, client: Client, arrival_ns: int, due: ResponseDeadline, app: str = "") -> Request | None:
         """Let a client of an application wait; its request as the engine has it. None: it was told why not.
 
         A request whose model has become another goes to a Triton as it is.
@@ -249,5 +249,7 @@ class Driver:
                 )
 
 
-def _rejected(settings: Settings, details: str, why: str, *, queued: bool = True, outcome: str = "") -> RequestFailed:
+def _rejected(
+    settings: CurrentSettings, details: str, why: str, *, queued: bool = True, outcome: str = ""
+) -> RequestFailed:
     return RequestFailed(settings.shed_status, details, queued=queued, reason="REJECTED", outcome=outcome, refusal=why)

@@ -14,7 +14,7 @@ from tidegate_proxy.messages.request import BatchRefusal, Client, Sender
 from tidegate_proxy.scheduling.in_flight import StageRun, WaitingClients
 from tidegate_proxy.scheduling.membership import Membership
 from tidegate_proxy.tritons.backend import GOING, Backend
-from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 FIRST_ALONE: Final = 8
 MOST_ALONE: Final = 256
@@ -104,7 +104,7 @@ class RetryBudget:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FailureVerdict:
     """What is done with the requests of a stage that failed: tried again, as they were or in halves, or answered so."""
 
     retry: bool = False
@@ -128,7 +128,7 @@ class Recovery:
 
     def __init__(
         self,
-        directory: Directory,
+        directory: CurrentCatalog,
         clients: WaitingClients,
         membership: Membership,
         spoilers: Spoilers,
@@ -144,16 +144,16 @@ class Recovery:
         self._budget = RetryBudget()
         self._look_again = look_again
 
-    async def verdict(self, run: StageRun, code: grpc.StatusCode, details: str) -> Verdict | None:
+    async def verdict(self, run: StageRun, code: grpc.StatusCode, details: str) -> FailureVerdict | None:
         """What is done about a stage whose call has failed; None: its Triton is lost, and all that is done."""
         if code in GOING and await self._membership.lost(run.backend, details):
             return None
         if code is grpc.StatusCode.UNAVAILABLE or (code is grpc.StatusCode.NOT_FOUND and await self._is_unloaded(run)):
-            return Verdict(retry=True)
+            return FailureVerdict(retry=True)
         self._suspect(run.clients)
         if len(run.clients) > 1 and self._may_try_again(len(run.clients)):
-            return Verdict(halved=True)
-        return Verdict(outcome=RequestFailed(code, details, reason="BACKEND"))
+            return FailureVerdict(halved=True)
+        return FailureVerdict(outcome=RequestFailed(code, details, reason="BACKEND"))
 
     def failed(self, run: StageRun, code: grpc.StatusCode, details: str) -> None:
         """A stage was ended as its verdict said: unless any one of several clients may be at fault, it speaks against

@@ -6,14 +6,14 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidegate.engine import StartStage
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.settings import QueueLimits
 from tidegate_proxy.messages.request import Client
 from tidegate_proxy.observability.observability import Observability
-from tidegate_proxy.observability.tracing import Execution
+from tidegate_proxy.observability.tracing import BatchSpan
 from tidegate_proxy.scheduling.clock import LiveEngine
-from tidegate_proxy.scheduling.payload import Payload, StageTarget
+from tidegate_proxy.scheduling.payload import BatchPayload, StageTarget
 from tidegate_proxy.transport import PendingCall
 from tidegate_proxy.tritons.backend import Backend
 
@@ -25,13 +25,13 @@ class StageRun:
     effect: StartStage
     worker_id: int
     target: StageTarget
-    payload: Payload
+    payload: BatchPayload
     clients: list[Client]
     """The clients of the whole batch: its rows stay where they are when one leaves."""
     started_ns: int
     waiting: int
     """Clients that have not left."""
-    execution: Execution | None = None
+    execution: BatchSpan | None = None
     """For those who look on."""
     call: PendingCall | None = None
     recovery: asyncio.Task[None] | None = None
@@ -197,14 +197,14 @@ RESERVE = 0.1
 
 
 @dataclass(slots=True)
-class Load:
+class QueueLoad:
     """How much waits."""
 
     requests: int = 0
     bytes: int = 0
 
 
-def queue_refusal(limits: QueueLimits, waiting: Load, of_client: Load, of_model: Load) -> str:
+def queue_refusal(limits: QueueLimits, waiting: QueueLoad, of_client: QueueLoad, of_model: QueueLoad) -> str:
     """Why one more request is refused where so much waits in all, of its client and of its model; "": it is not."""
     if waiting.requests < limits.requests and waiting.bytes < limits.bytes:
         return ""
@@ -215,7 +215,7 @@ def queue_refusal(limits: QueueLimits, waiting: Load, of_client: Load, of_model:
     return "" if any(not _reached(limits, load, share) for load, share in shares) else full
 
 
-def _reached(limits: QueueLimits, load: Load, share: float) -> str:
+def _reached(limits: QueueLimits, load: QueueLoad, share: float) -> str:
     """Which limit is reached, of the whole or of a share of it."""
     if load.requests >= int(limits.requests * share):
         return "requests"
@@ -230,9 +230,9 @@ class WaitingClients:
         self._by_request: dict[int, Client] = {}
         self.numbered = 0
         """Requests that were given a number."""
-        self._load = Load()
-        self._load_of_owner: dict[str, Load] = {}
-        self._load_of_model: dict[str, Load] = {}
+        self._load = QueueLoad()
+        self._load_of_owner: dict[str, QueueLoad] = {}
+        self._load_of_model: dict[str, QueueLoad] = {}
 
     def __len__(self) -> int:
         return len(self._by_request)
@@ -261,8 +261,8 @@ class WaitingClients:
     def admit(self, client: Client, limits: QueueLimits) -> bool:
         """One more waits, unless too many do."""
         model = client.envelope.model
-        of_owner = self._load_of_owner.get(client.owner) or Load()
-        of_model = self._load_of_model.get(model) or Load()
+        of_owner = self._load_of_owner.get(client.owner) or QueueLoad()
+        of_model = self._load_of_model.get(model) or QueueLoad()
         if refusal := queue_refusal(limits, self._load, of_owner, of_model):
             self._observability.metrics.refused[model, refusal] += 1
             return False

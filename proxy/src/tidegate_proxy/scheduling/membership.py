@@ -21,8 +21,8 @@ from tidegate_proxy.messages.request import Client
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.in_flight import RunningStages, StageRun, WaitingClients
 from tidegate_proxy.tritons.backend import Backend
-from tidegate_proxy.tritons.catalog import Catalog, Directory
-from tidegate_proxy.tritons.shared_memory import Regions
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
+from tidegate_proxy.tritons.shared_memory import SharedRegions
 
 _OF_TRITON: Final = frozenset(
     {
@@ -92,7 +92,7 @@ class _Record:
 
 
 @dataclass
-class Outliers:
+class OutlierDetector:
     """Keeps count."""
 
     in_force: InForce
@@ -215,11 +215,11 @@ class Membership:
     def __init__(
         self,
         engine: LiveEngine,
-        directory: Directory,
+        directory: CurrentCatalog,
         clients: WaitingClients,
         running: RunningStages,
-        regions: Regions | None,
-        outliers: Outliers,
+        regions: SharedRegions | None,
+        outliers: OutlierDetector,
         in_force: InForce,
         pass_on: Callable[[Client], None],
     ) -> None:

@@ -14,8 +14,8 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.messages import wire
 from tidegate_proxy.messages.merging import (
+    BatchTensor,
     ScatterError,
-    Tensor,
     merged_header,
     merged_inputs,
     merged_message,
@@ -23,11 +23,11 @@ from tidegate_proxy.messages.merging import (
     read_answer,
     scatter,
 )
-from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, Signature
-from tidegate_proxy.messages.padding import Piece, Resized, join
-from tidegate_proxy.messages.request import Envelope
+from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, ModelSignature
+from tidegate_proxy.messages.padding import Piece, ResizedTensor, join
+from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.tritons.backend import Backend
-from tidegate_proxy.tritons.shared_memory import Region, Regions
+from tidegate_proxy.tritons.shared_memory import SharedRegion, SharedRegions
 
 SHARED_FROM_BYTES: Final = 65536
 """Less is sent: copying it costs less than what sharing saves."""
@@ -61,7 +61,7 @@ class StageTarget:
     """A partition on a Triton, as one stage of a batch meets it."""
 
     partition: str
-    signature: Signature | None
+    signature: ModelSignature | None
     """Its tensors; None: it has just been unloaded."""
     backends: Sequence[Backend]
     """That of this stage, then those of the later ones, which may read what it writes."""
@@ -78,18 +78,22 @@ class StageTarget:
 class _Live:
     """A tensor that later stages, or the clients, may want."""
 
-    tensor: Tensor
-    region: Region | None = None
+    tensor: BatchTensor
+    region: SharedRegion | None = None
     """Where it is, if it is shared; its pieces are there, too."""
     at: int = 0
 
 
-class Payload:
+class BatchPayload:
     """The tensors of one batch: for each stage `request`, then `answered` or, at last, `outcomes`; at the end
     `close`."""
 
     def __init__(
-        self, envelopes: Sequence[Envelope], sizes: OutputSizes, regions: Regions | None, outputs: Sequence[str] = ()
+        self,
+        envelopes: Sequence[InferenceRequest],
+        sizes: OutputSizes,
+        regions: SharedRegions | None,
+        outputs: Sequence[str] = (),
     ) -> None:
         """`regions`: None where nothing is shared. `outputs`: all of a split model, in order."""
         self.envelopes = envelopes
@@ -102,9 +106,9 @@ class Payload:
         self._outputs = outputs
         self._live: dict[str, _Live] = {}
         """The tensors by name: partitions take inputs of the model, and outputs of any partition before them."""
-        self._held: list[Region] = []
+        self._held: list[SharedRegion] = []
         """Where stages before wrote."""
-        self._written: Region | None = None
+        self._written: SharedRegion | None = None
         """What the present stage reads and writes besides."""
         self._written_at: dict[str, int] = {}
         """Where it writes its outputs, by name."""
@@ -153,7 +157,7 @@ class Payload:
         header, tensors = self._open(answer)
         for output, content in zip(header.outputs, tensors, strict=True):
             at = self._written_at.get(output.name)
-            tensor = Tensor(output.name, output.datatype, tuple(output.shape), [content])
+            tensor = BatchTensor(output.name, output.datatype, tuple(output.shape), [content])
             self._live[output.name] = _Live(tensor) if at is None else _Live(tensor, self._written, at)
         if self._written:
             self._held.append(self._written)
@@ -179,7 +183,7 @@ class Payload:
             tensor = self._live[name].tensor
             header.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
             (piece,) = tensor.pieces
-            assert not isinstance(piece, Resized), "what clients sent is padded, not what partitions gave"
+            assert not isinstance(piece, ResizedTensor), "what clients sent is padded, not what partitions gave"
             contents.append(memoryview(piece))
         return scatter(header, contents, self.envelopes)
 
@@ -220,7 +224,7 @@ class Payload:
         return {name: known[name] * self._rows for name in names if name in known}
 
     def _add_inputs(
-        self, header: service_pb2.ModelInferRequest, inputs: Sequence[_Live], into: Region | None, *, share: bool
+        self, header: service_pb2.ModelInferRequest, inputs: Sequence[_Live], into: SharedRegion | None, *, share: bool
     ) -> list[Sequence[Piece]]:
         """Declare the inputs; returns those that are sent. `into`: where the others are copied."""
         sent: list[Sequence[Piece]] = []
@@ -274,7 +278,7 @@ class Payload:
         return header, tensors
 
 
-def _in_region(declared: Any, region: Region, at: int, size: int) -> None:  # noqa: ANN401 - of two kinds of protobuf
+def _in_region(declared: Any, region: SharedRegion, at: int, size: int) -> None:  # noqa: ANN401 - of two kinds of protobuf
     declared.parameters["shared_memory_region"].string_param = region.name
     declared.parameters["shared_memory_byte_size"].int64_param = size
     if at:

@@ -12,22 +12,22 @@ import grpc
 
 from tidegate.api import BatchFailed, StageFinished
 from tidegate.engine import ResponseMargin, StartStage
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, own_fault
 from tidegate_proxy.messages.forwarded_metadata import forwarded_with_all
 from tidegate_proxy.messages.merging import ScatterError, has_strings
 from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM
-from tidegate_proxy.messages.request import Client, Envelope
+from tidegate_proxy.messages.request import Client, InferenceRequest
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.clock import LiveEngine
-from tidegate_proxy.scheduling.failures import Recovery, Verdict
+from tidegate_proxy.scheduling.failures import FailureVerdict, Recovery
 from tidegate_proxy.scheduling.in_flight import RunningStages, StageRun, WaitingClients
-from tidegate_proxy.scheduling.membership import Outliers
-from tidegate_proxy.scheduling.payload import OutputSizes, Payload, StageTarget
+from tidegate_proxy.scheduling.membership import OutlierDetector
+from tidegate_proxy.scheduling.payload import BatchPayload, OutputSizes, StageTarget
 from tidegate_proxy.transport import PendingCall
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER
-from tidegate_proxy.tritons.catalog import Catalog, Directory
-from tidegate_proxy.tritons.shared_memory import Regions
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
+from tidegate_proxy.tritons.shared_memory import SharedRegions
 
 if TYPE_CHECKING:
     from tidegate.api import Worker
@@ -58,7 +58,7 @@ class _Queue:
     held: deque[tuple[StageRun, Send]] = field(default_factory=deque)
 
 
-class Spacing:
+class DispatchPacing:
     """Sends stages that their Triton would merge one after the other has begun: a batch stays what the policy made of
     it.
 
@@ -69,7 +69,7 @@ class Spacing:
     costs less than being merged. Lives in an event loop.
     """
 
-    def __init__(self, engine: LiveEngine, directory: Directory, running: RunningStages) -> None:
+    def __init__(self, engine: LiveEngine, directory: CurrentCatalog, running: RunningStages) -> None:
         self._engine = engine
         self._directory = directory
         self._running = running
@@ -171,20 +171,20 @@ BROKEN_SHARING = "shared memory"
 EVERY_CLIENT_LEFT = "every client left"
 
 
-class Stages:
+class RunningBatches:
     """Every stage that runs. Lives in an event loop."""
 
     def __init__(
         self,
         engine: LiveEngine,
-        directory: Directory,
+        directory: CurrentCatalog,
         clients: WaitingClients,
         running: RunningStages,
         recovery: Recovery,
-        outliers: Outliers,
+        outliers: OutlierDetector,
         headroom: ResponseMargin,
         observability: Observability,
-        regions: Regions | None,
+        regions: SharedRegions | None,
         hidden: Callable[[], Container[str]],
         on_batch: Callable[[StageRun, Sequence[Outcome]], None] | None,
     ) -> None:
@@ -201,7 +201,7 @@ class Stages:
         self._hidden = hidden
         self._on_batch = on_batch
         self._sizes = OutputSizes()
-        self._spacing = Spacing(engine, directory, running)
+        self._spacing = DispatchPacing(engine, directory, running)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -266,10 +266,10 @@ class Stages:
         message = payload.request(target)
         self._spacing.send(run, partial(self._send, run, message))
 
-    def payload_of(self, envelopes: Sequence[Envelope], regions: Regions | None) -> Payload:
+    def payload_of(self, envelopes: Sequence[InferenceRequest], regions: SharedRegions | None) -> BatchPayload:
         """The tensors of a batch that begins; `regions`: None where nothing is to be shared."""
         split = self._directory.catalog.split.get(envelopes[0].model) if envelopes else None
-        return Payload(envelopes, self._sizes, regions, split.outputs if split else ())
+        return BatchPayload(envelopes, self._sizes, regions, split.outputs if split else ())
 
     def target_of(self, effect: StartStage) -> StageTarget:
         """Where a stage runs."""
@@ -287,7 +287,7 @@ class Stages:
         if run not in self._running:
             return  # its worker was given up meanwhile, and its requests with it
         if run.abandoned:
-            self._fail(run, EVERY_CLIENT_LEFT, Verdict())
+            self._fail(run, EVERY_CLIENT_LEFT, FailureVerdict())
             return
         self._call(run, message)
 
@@ -406,7 +406,7 @@ class Stages:
     def _fail_as_planned(self, run: StageRun) -> None:
         """Triton does not say when it stops what was cancelled: its worker counts as busy for as long as planned."""
         left_ns = self._running.since_ns(run) + run.planned_ns - time.monotonic_ns()
-        self._loop.call_later(max(0, left_ns) / 1e9, self._fail, run, EVERY_CLIENT_LEFT, Verdict())
+        self._loop.call_later(max(0, left_ns) / 1e9, self._fail, run, EVERY_CLIENT_LEFT, FailureVerdict())
 
     def _failed(self, run: StageRun, code: grpc.StatusCode, details: str) -> None:
         """A stage's call did not end well."""
@@ -426,7 +426,7 @@ class Stages:
             faults.report("the recovery of a stage", error)
             self.crash(run.effect)
 
-    def _fail(self, run: StageRun, reason: str, verdict: Verdict) -> None:
+    def _fail(self, run: StageRun, reason: str, verdict: FailureVerdict) -> None:
         """A stage has failed, and its requests are dealt with as it was decided."""
         batch = run.effect.batch
         if run not in self._running:

@@ -1,6 +1,6 @@
-"""What clients connect to.
+"""The servers that clients connect to.
 
 grpc     every method of Triton's gRPC service
-streams  inference streams, scheduled or passing
+streams  inference streams, scheduled or bypassed
 http     the HTTP service
 """

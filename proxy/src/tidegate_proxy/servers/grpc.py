@@ -9,23 +9,23 @@ from weakref import WeakSet
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.access.gate import AccessControl
 from tidegate_proxy.base import refusal
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.config import ServeConfig, ServerTls
-from tidegate_proxy.messages.request import Client, Envelope
+from tidegate_proxy.messages.request import Client, InferenceRequest
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.servers.streams import InferStream
 from tidegate_proxy.service import control
-from tidegate_proxy.service.control import Control
+from tidegate_proxy.service.control import ControlPlaneCalls
 from tidegate_proxy.service.fan_out import ControlCall
 from tidegate_proxy.service.inference import Inference
-from tidegate_proxy.service.passthrough import Passage, Passages, Routing
-from tidegate_proxy.transport import Call, Metadata, Server
+from tidegate_proxy.service.passthrough import BypassedInference, BypassedInferences, Routing
+from tidegate_proxy.transport import Metadata, RpcCall, RpcServer
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER, SERVICE
 
-NewServer = Callable[[Callable[[Call], None]], Server]
+NewServer = Callable[[Callable[[RpcCall], None]], RpcServer]
 STREAM_INFER = SERVICE + "ModelStreamInfer"
 METHODS: Final = frozenset(
     {control.HEALTH}
@@ -46,10 +46,10 @@ class GrpcService:
         self,
         inference: Inference,
         driver: Driver,
-        control: Control,
+        control: ControlPlaneCalls,
         routing: Routing,
-        passages: Passages,
-        gate: Gate,
+        passages: BypassedInferences,
+        gate: AccessControl,
         config: ServeConfig,
         new_server: NewServer,
     ) -> None:
@@ -97,14 +97,14 @@ class GrpcService:
         self._passages.end_all()
         await self._server.stop(LAST_WORDS_S)
 
-    def accept(self, call: Call) -> None:
+    def accept(self, call: RpcCall) -> None:
         """Take a client's call."""
         try:
             self._begin(call)
         except Exception as error:
             _break(call, error)
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: RpcCall) -> None:
         if refused := self._gate.refusal(call.method, call.metadata):
             call.end(refused.code, refused.details)
             return
@@ -124,7 +124,7 @@ class GrpcService:
         else:
             call.receive(lambda message: self._forward(call, message), self._body_timeout_s)
 
-    def _infer(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
+    def _infer(self, call: RpcCall, message: bytes | None, arrival_ns: int) -> None:
         try:
             if message is None:
                 self._forward(call, message)
@@ -135,12 +135,12 @@ class GrpcService:
         except Exception as error:
             _break(call, error)
 
-    async def _infer_aside(self, call: Call, message: bytes, arrival_ns: int) -> None:
+    async def _infer_aside(self, call: RpcCall, message: bytes, arrival_ns: int) -> None:
         """Have a large message opened in a thread of its own."""
         envelope = await asyncio.to_thread(self._inference.open, message, call.metadata)
         self._schedule(call, message, envelope, arrival_ns)
 
-    def _schedule(self, call: Call, message: bytes, envelope: Envelope | None, arrival_ns: int) -> None:
+    def _schedule(self, call: RpcCall, message: bytes, envelope: InferenceRequest | None, arrival_ns: int) -> None:
         """Have a request scheduled, or sent on as it is where it is none that can be."""
         if envelope is None:
             self._forward(call, message)
@@ -149,12 +149,12 @@ class GrpcService:
         self._inference.handle(client, arrival_ns, call.remaining_s())
         call.when_gone(client.leave)
 
-    def _forward(self, call: Call, message: bytes | None) -> None:
+    def _forward(self, call: RpcCall, message: bytes | None) -> None:
         """Have a call answered by a task, as Triton would or by Triton."""
         if message is None:
             call.end(grpc.StatusCode.INTERNAL, "no message was received")
             return
-        work: Passage | asyncio.Task[None]
+        work: BypassedInference | asyncio.Task[None]
         if call.method == INFER:
             work = self._passages.begin(
                 message, call.metadata, call.remaining_s(), call.owner, lambda outcome: _answer(call, outcome)
@@ -167,7 +167,7 @@ class GrpcService:
 
         call.when_gone(cancel)
 
-    async def _answer(self, call: Call, message: bytes) -> None:
+    async def _answer(self, call: RpcCall, message: bytes) -> None:
         try:
             answer = await self._control.unary(ControlCall(call.method, message, call.metadata, call.remaining_s()))
         except RequestFailed as failure:
@@ -175,14 +175,14 @@ class GrpcService:
         else:
             call.answer(answer)
 
-    def _spawn(self, call: Call, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, call: RpcCall, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine for a call; if it fails, so does the call."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done(call))
         return task
 
-    def _done(self, call: Call) -> Callable[[asyncio.Task[None]], None]:
+    def _done(self, call: RpcCall) -> Callable[[asyncio.Task[None]], None]:
         def done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             if task.cancelled():
@@ -200,7 +200,7 @@ class _UnaryClient(Client):
 
     __slots__ = ("_call", "_driver")
 
-    def __init__(self, envelope: Envelope, call: Call, driver: Driver, owner: str) -> None:
+    def __init__(self, envelope: InferenceRequest, call: RpcCall, driver: Driver, owner: str) -> None:
         super().__init__(envelope, owner)
         self._call = call
         self._driver = driver
@@ -216,14 +216,14 @@ class _UnaryClient(Client):
         self._driver.leave(self)
 
 
-def _break(call: Call, error: Exception) -> None:
+def _break(call: RpcCall, error: Exception) -> None:
     """A fault of Tidegate's own ends the call that it met."""
     faults.report("a call", error)
     failed = own_fault()
     call.end(failed.code, failed.details, failed.refusal)
 
 
-def _answer(call: Call, outcome: Outcome) -> None:
+def _answer(call: RpcCall, outcome: Outcome) -> None:
     if isinstance(outcome, RequestFailed):
         call.end(outcome.code, outcome.details, outcome.refusal)
     else:

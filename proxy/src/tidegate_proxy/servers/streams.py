@@ -18,16 +18,16 @@ from tritonclient.grpc import service_pb2
 
 from tidegate.api import NEVER_NS
 from tidegate_proxy.base import refusal
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
 from tidegate_proxy.messages import guards
-from tidegate_proxy.messages.request import Client, Envelope, PassedThrough, end_of_call_ns
+from tidegate_proxy.messages.request import Client, InferenceRequest, PassedThrough, end_of_call_ns
 from tidegate_proxy.messages.wire import encode_varint, first_string
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.inference import Inference
 from tidegate_proxy.service.passthrough import Routing
-from tidegate_proxy.service.stream_passthrough import Passing, Relay, forwarded_stream
-from tidegate_proxy.transport import Call, Metadata
+from tidegate_proxy.service.stream_passthrough import BypassedStreamRequest, StreamRelay, forwarded_stream
+from tidegate_proxy.transport import Metadata, RpcCall
 from tidegate_proxy.tritons.backend import Backend
 
 MAX_UNDER_WAY: Final = 1000
@@ -60,12 +60,12 @@ class InferStream:
 
     def __init__(
         self,
-        call: Call,
+        call: RpcCall,
         owner: str,
         inference: Inference,
         driver: Driver,
         routing: Routing,
-        spawn: Callable[[Call, Coroutine[Any, Any, None]], object],
+        spawn: Callable[[RpcCall, Coroutine[Any, Any, None]], object],
     ) -> None:
         self.driver = driver
         self._call = call
@@ -73,7 +73,7 @@ class InferStream:
         self._inference = inference
         self._routing = routing
         self._spawn = spawn
-        self._due: deque[_StreamClient | Passing] = deque()
+        self._due: deque[_StreamClient | BypassedStreamRequest] = deque()
         """Whose answers are due, in their order."""
         self._outbox: deque[bytes] = deque()
         self._sending = False
@@ -86,7 +86,7 @@ class InferStream:
         """With what the stream ends, once what was sent before is on its way."""
         self._end: RequestFailed | None = None
         """With what it ends when all is answered; None: well."""
-        self._relays: dict[tuple[Backend, str], Relay] = {}
+        self._relays: dict[tuple[Backend, str], StreamRelay] = {}
         """The relays, by Triton and model."""
         self._strict = guards.asks_for_status(call.metadata)
 
@@ -150,7 +150,7 @@ class InferStream:
         self._reading = False
         self._schedule(message, envelope, arrival_ns)
 
-    def _schedule(self, message: bytes, envelope: Envelope | None, arrival_ns: int) -> None:
+    def _schedule(self, message: bytes, envelope: InferenceRequest | None, arrival_ns: int) -> None:
         """Have a request scheduled, or sent on as it is where it is none that can be."""
         if envelope is None:
             self._forward(message)
@@ -188,7 +188,7 @@ class InferStream:
             backend = self._routing.route_inference(message, request)
         except RequestFailed as failure:
             # In its turn, behind those that wait for their answers.
-            refused = Passing(replace(request, header=None), self.settled)
+            refused = BypassedStreamRequest(replace(request, header=None), self.settled)
             self._put_in_order(refused, client)
             refused.resolve(failure)
             self._call.release(len(message))
@@ -204,10 +204,10 @@ class InferStream:
         relay = self._relays.get(key)
         is_new = relay is None
         if relay is None:
-            relay = self._relays[key] = Relay(self._taken, backend, model)
+            relay = self._relays[key] = StreamRelay(self._taken, backend, model)
         request, passing = replace(request, header=None), None
         if self._inference.is_scheduled(model):
-            passing = Passing(request, self.settled)
+            passing = BypassedStreamRequest(request, self.settled)
             self._put_in_order(passing, client)
         relay.put((message, request, passing))
         if self._client_done:
@@ -216,7 +216,7 @@ class InferStream:
             self._spawn(self._call, self._run_relay(key, relay))
         self._read()
 
-    def _put_in_order(self, passing: Passing, client: "_StreamClient | None") -> None:
+    def _put_in_order(self, passing: BypassedStreamRequest, client: "_StreamClient | None") -> None:
         if client:
             self._due[self._due.index(client)] = passing
         else:
@@ -227,7 +227,7 @@ class InferStream:
         self._call.release(size)
         self._read()
 
-    async def _run_relay(self, key: tuple[Backend, str], relay: Relay) -> None:
+    async def _run_relay(self, key: tuple[Backend, str], relay: StreamRelay) -> None:
         error = None
         try:
             relay.enter()
@@ -257,7 +257,7 @@ class InferStream:
             other.put(None)
         self.settled()
 
-    def _pass_back(self, relay: Relay, answer: bytes) -> bool:
+    def _pass_back(self, relay: StreamRelay, answer: bytes) -> bool:
         """Give a Triton's answer to the client. False where it ends the stream."""
         is_error = answer.startswith(_ERROR_MESSAGE_TAG)
         passing = relay.answered(self._routing, ok=not is_error)
@@ -274,7 +274,7 @@ class InferStream:
             self._send()
         return True
 
-    async def _refuse_unanswered(self, backend: Backend, relay: Relay) -> None:
+    async def _refuse_unanswered(self, backend: Backend, relay: StreamRelay) -> None:
         """A Triton has ended its stream, and well: what it has not answered by now it never will."""
         if self._client_done and not relay.unanswered and not relay.is_cut_short:
             self._routing.did_well(backend, self._call.owner)
@@ -304,13 +304,13 @@ class InferStream:
         """Send the outcomes that are there, in the order of their requests."""
         while not self._error and self._due and (outcome := self._due[0].outcome) is not None:
             client = self._due.popleft()
-            asked = client.request if isinstance(client, Passing) else client.envelope
+            asked = client.request if isinstance(client, BypassedStreamRequest) else client.envelope
             if isinstance(outcome, RequestFailed) and outcome.queued and self._strict:
                 self._error = outcome
             elif isinstance(outcome, RequestFailed):
                 self._outbox.append(_refused(asked, outcome))
             else:
-                self._outbox.append(outcome if isinstance(client, Passing) else _wrapped(outcome))
+                self._outbox.append(outcome if isinstance(client, BypassedStreamRequest) else _wrapped(outcome))
             if isinstance(client, _StreamClient):
                 self._call.release(len(client.envelope.message))
         if self._error:
@@ -373,7 +373,7 @@ class _StreamClient(Client):
 
     __slots__ = ("_call", "_end_ns", "_stream", "outcome")
 
-    def __init__(self, envelope: Envelope, stream: InferStream, call: Call, owner: str, end_ns: int) -> None:
+    def __init__(self, envelope: InferenceRequest, stream: InferStream, call: RpcCall, owner: str, end_ns: int) -> None:
         """`end_ns`: when the stream ends by its own deadline."""
         super().__init__(envelope, owner)
         self.outcome: Outcome | None = None
@@ -406,7 +406,7 @@ def _is_late(outcome: Outcome) -> bool:
     return isinstance(outcome, RequestFailed) and outcome.refusal in _LATE
 
 
-def _refused(asked: Envelope | PassedThrough, failure: RequestFailed) -> bytes:
+def _refused(asked: InferenceRequest | PassedThrough, failure: RequestFailed) -> bytes:
     """A serialized ModelStreamInferResponse: why a request is not answered."""
     failed = service_pb2.ModelStreamInferResponse(error_message=failure.details)
     failed.infer_response.id = asked.id

@@ -16,23 +16,23 @@ from typing import Final
 
 import numpy as np
 
-from tidegate_proxy.access.gate import Gate
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.access.gate import AccessControl
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import Outcome
 from tidegate_proxy.configuration.config import BatchVerification
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.messages.forwarded_metadata import forwarded
 from tidegate_proxy.messages.merging import ScatterError, read_answer
 from tidegate_proxy.messages.model_signature import split_elements
-from tidegate_proxy.messages.request import Envelope
+from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.observability.observability import Metrics
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.scheduling.in_flight import StageRun
-from tidegate_proxy.scheduling.payload import OutputSizes, Payload, StageTarget
+from tidegate_proxy.scheduling.payload import BatchPayload, OutputSizes, StageTarget
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.transport import CallFailed, Metadata
 from tidegate_proxy.tritons.backend import INFER, Backend
-from tidegate_proxy.tritons.catalog import Directory, Unbatched
+from tidegate_proxy.tritons.catalog import CurrentCatalog, UnbatchedModel
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +55,11 @@ RECENT: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class VerificationSample:
     """A batch that was answered, and which of its requests is verified."""
 
     target: StageTarget
-    envelopes: Sequence[Envelope]
+    envelopes: Sequence[InferenceRequest]
     metadata: Metadata
     """Metadata of that request, from its client."""
     position: int
@@ -87,12 +87,12 @@ class _History:
 class BatchVerifier:
     """Takes samples of batches on the hot path, and verifies them one at a time in `run`."""
 
-    def __init__(self, directory: Directory, in_force: InForce, metrics: Metrics) -> None:
+    def __init__(self, directory: CurrentCatalog, in_force: InForce, metrics: Metrics) -> None:
         self._directory = directory
         self._in_force = in_force
         self._metrics = metrics
         self._histories: dict[str, _History] = {}
-        self._pending: Sample | None = None
+        self._pending: VerificationSample | None = None
         self._has_sample = asyncio.Event()
 
     def answered(self, run: StageRun, outcomes: Sequence[Outcome]) -> None:
@@ -109,10 +109,12 @@ class BatchVerifier:
         if isinstance(answer, bytes) and sum(len(each.envelope.message) for each in clients) <= MAX_BATCH_BYTES:
             history.next_batch = history.batches + _batches_between(history, settings)
             envelopes = [client.envelope for client in clients]
-            self._pending = Sample(run.target, envelopes, clients[position].forwarded_metadata, position, answer)
+            self._pending = VerificationSample(
+                run.target, envelopes, clients[position].forwarded_metadata, position, answer
+            )
             self._has_sample.set()
 
-    async def run(self, driver: Driver, discovery: Discovery, gate: Gate) -> None:
+    async def run(self, driver: Driver, discovery: Discovery, gate: AccessControl) -> None:
         """Verify samples until cancelled."""
         while True:
             await self._has_sample.wait()
@@ -130,7 +132,7 @@ class BatchVerifier:
             self._pending = sample = None
             await asyncio.sleep(PAUSE_S)
 
-    async def _verify(self, sample: Sample, discovery: Discovery) -> None:
+    async def _verify(self, sample: VerificationSample, discovery: Discovery) -> None:
         model, catalog = sample.model, self._directory.catalog
         tolerance = self._in_force.settings.batch_verification.tolerance
         one = [sample.envelopes[sample.position]]
@@ -160,19 +162,19 @@ class BatchVerifier:
         if found.elements >= CONCLUSIVE_ELEMENTS or sum(history.recent) > 1:
             await self._end_batching(model, found, discovery)
 
-    async def _end_batching(self, model: str, found: "Difference", discovery: Discovery) -> None:
+    async def _end_batching(self, model: str, found: "OutputDifference", discovery: Discovery) -> None:
         why = f"its answers in a batch differ from those alone ({found}); scheduling: batched must not be given for it"
         log.error("batching of %s ended: %s", model, why)
         loaded = [
             each for models in self._directory.catalog.loaded.values() for each in models if each.config.name == model
         ]
-        self._directory.unbatched[model] = Unbatched(why, tuple(loaded))
+        self._directory.unbatched[model] = UnbatchedModel(why, tuple(loaded))
         self._histories.pop(model, None)
         await discovery.refresh()
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class OutputDifference:
     """The output in which two answers differ most."""
 
     output: str
@@ -186,7 +188,7 @@ class Difference:
         return f"output {self.output!r}: {self.unequal} of {self.elements} elements{size}"
 
 
-def difference(answer: bytes, other: bytes, tolerance: float) -> Difference | None:
+def difference(answer: bytes, other: bytes, tolerance: float) -> OutputDifference | None:
     """Compare two serialized ModelInferResponses for one request; None where they agree.
 
     Floating-point elements agree within `tolerance` times the largest magnitude of their output, others if they are
@@ -202,7 +204,7 @@ def difference(answer: bytes, other: bytes, tolerance: float) -> Difference | No
         declared, other_tensor = theirs[mine.name]
         if (mine.datatype, tuple(mine.shape)) != (declared.datatype, tuple(declared.shape)):
             count = int(np.prod(mine.shape, dtype=np.int64))
-            return Difference(mine.name, max(count, CONCLUSIVE_ELEMENTS), max(count, 1), None)
+            return OutputDifference(mine.name, max(count, CONCLUSIVE_ELEMENTS), max(count, 1), None)
         found = _difference_of(mine.name, mine.datatype, list(mine.shape), (tensor, other_tensor), tolerance)
         if found and (worst is None or found.unequal * worst.elements > worst.unequal * found.elements):
             worst = found
@@ -211,7 +213,7 @@ def difference(answer: bytes, other: bytes, tolerance: float) -> Difference | No
 
 def _difference_of(
     name: str, datatype: str, shape: Sequence[int], tensors: tuple[memoryview, memoryview], tolerance: float
-) -> Difference | None:
+) -> OutputDifference | None:
     largest = None
     if datatype == "BYTES":
         count = int(np.prod(shape, dtype=np.int64))
@@ -231,7 +233,7 @@ def _difference_of(
         unequal, elements = int((raw != other).any(axis=1).sum()), len(raw)
     if unequal <= MAX_UNEQUAL_FRACTION * elements:
         return None
-    return Difference(name, elements, unequal, largest)
+    return OutputDifference(name, elements, unequal, largest)
 
 
 def _unequal_strings(tensors: tuple[memoryview, memoryview], count: int) -> int:
@@ -265,9 +267,9 @@ async def _idle(backend: Backend, driver: Driver) -> bool:
     return False
 
 
-async def _execute(sample: Sample, envelopes: Sequence[Envelope]) -> list[bytes]:
+async def _execute(sample: VerificationSample, envelopes: Sequence[InferenceRequest]) -> list[bytes]:
     """Execute requests of a sample as one batch; their answers. Raises CallFailed and ScatterError."""
-    payload = Payload(envelopes, OutputSizes(), None)
+    payload = BatchPayload(envelopes, OutputSizes(), None)
     message = payload.request(sample.target)
     answer = await sample.target.backend.ask(INFER, message, sample.metadata, timeout_s=CALL_TIMEOUT_S)
     return payload.outcomes(answer)

@@ -24,18 +24,18 @@ from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.service.fan_out import (
     VERBS,
     ControlCall,
+    ControlVerb,
     FanOut,
     GrpcCodec,
     IndexRow,
     Responder,
-    Verb,
     index_of,
     whole_index,
 )
 from tidegate_proxy.service.passthrough import Routing
 from tidegate_proxy.transport.liveness import Liveness
 from tidegate_proxy.tritons.backend import SERVICE, Backend
-from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.tritons.catalog import CurrentCatalog
 from tidegate_proxy.tritons.split_models import SplitModel
 
 _STATUS: Final = SERVICE + "SystemSharedMemoryStatus"
@@ -88,7 +88,7 @@ class ClientRegions:
         serialized: bytes = status.SerializeToString()
         return serialized
 
-    async def _change(self, verb: Verb, call: ControlCall) -> bytes:
+    async def _change(self, verb: ControlVerb, call: ControlCall) -> bytes:
         """Have it done by every Triton."""
         if words := _why_not(call):
             raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words)
@@ -142,13 +142,13 @@ _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 """grpc.health.v1.HealthCheckResponse with its only field, the status."""
 
 
-class Control:
+class ControlPlaneCalls:
     """Lives in the event loop."""
 
     def __init__(
         self,
         backends: Sequence[Backend],
-        directory: Directory,
+        directory: CurrentCatalog,
         discovery: Discovery,
         routing: Routing,
         observability: Observability,
@@ -246,13 +246,13 @@ class Control:
             for probe in probes:
                 probe.cancel()
 
-    async def _together(self, verb: Verb, call: ControlCall) -> bytes:
+    async def _together(self, verb: ControlVerb, call: ControlCall) -> bytes:
         """What all Tritons say."""
         if verb.changes_models:
             await self._require_leave(call)
         return answer_in(await self._fan_out.answer(verb, call))
 
-    def _changing(self, verb: Verb, call: ControlCall, backend: Backend) -> AbstractAsyncContextManager[None]:
+    def _changing(self, verb: ControlVerb, call: ControlCall, backend: Backend) -> AbstractAsyncContextManager[None]:
         limit_s = math.inf if call.remaining_s is None else call.remaining_s / 2 / len(self._backends)
         return self._discovery.changing(verb, *_model_of(call.message), backend, limit_s)
 

@@ -12,17 +12,17 @@ from weakref import WeakKeyDictionary
 from tidegate.control import LayoutRevision
 from tidegate.schemas import Layout, ProfileFile
 from tidegate_proxy.access.gate import RestrictionError
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.observability.observability import Statistics
+from tidegate_proxy.observability.observability import ModelStatistics
 from tidegate_proxy.scheduling.driver import Driver
-from tidegate_proxy.service.fan_out import Verb
+from tidegate_proxy.service.fan_out import ControlVerb
 from tidegate_proxy.tritons import restrictions as of_tritons
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.batching_mode import drop_delays, lines_of
-from tidegate_proxy.tritons.catalog import Catalog, Directory, discover, followed
-from tidegate_proxy.tritons.serialization import Ended
-from tidegate_proxy.tritons.starting_profiles import starting_profiles
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog, discover, followed
+from tidegate_proxy.tritons.initial_profiles import starting_profiles
+from tidegate_proxy.tritons.serialization import ModelOutcomes
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,9 @@ class Discovery:
     def __init__(
         self,
         backends: list[Backend],
-        directory: Directory,
+        directory: CurrentCatalog,
         driver: Driver,
-        statistics: Statistics,
+        statistics: ModelStatistics,
         measured: ProfileFile,
         config: ServeConfig,
         layout: Layout | None = None,
@@ -96,7 +96,7 @@ class Discovery:
 
     @asynccontextmanager
     async def changing(
-        self, verb: Verb, model: str, repository: str, backend: Backend, limit_s: float = math.inf
+        self, verb: ControlVerb, model: str, repository: str, backend: Backend, limit_s: float = math.inf
     ) -> AsyncIterator[None]:
         """Around a client's call that has a Triton load or unload a model: take up what it then serves.
 
@@ -230,7 +230,7 @@ class Discovery:
     async def _take_turns(self) -> None:
         """Have models take turns, or not any more, where it was learned that they should."""
         now_ns, models = time.monotonic_ns(), self._directory.catalog.models
-        ended = {name: Ended(*counts) for name, counts in self._driver.observability.metrics.in_time().items()}
+        ended = {name: ModelOutcomes(*counts) for name, counts in self._driver.observability.metrics.in_time().items()}
         for backend in self.backends:
             turns = backend.turns
             if turns and backend.learns_turns and backend.alive and turns.decide(now_ns, models, ended):
@@ -304,7 +304,7 @@ class Discovery:
         return True
 
 
-def declare(statistics: Statistics, catalog: Catalog) -> None:
+def declare(statistics: ModelStatistics, catalog: Catalog) -> None:
     """Say which models are counted here: those that are scheduled, and ensembles with one of them among their steps."""
     ensembles = {
         name for name, steps in catalog.ensembles.items() if any(model in catalog.models for model, _ in steps)
@@ -343,7 +343,7 @@ after its `health_timeout_s`; one that refuses connections is found earlier, by 
 
 async def watch(backend: Backend, driver: Driver, discovery: Discovery) -> None:
     """Probe one Triton for ever, one probe at a time. Who answers inferences need not answer probes."""
-    silence = Silence()
+    silence = TritonSilence()
     while True:
         await asyncio.sleep(EVERY_S)
         try:
@@ -353,14 +353,14 @@ async def watch(backend: Backend, driver: Driver, discovery: Discovery) -> None:
 
 
 @dataclass
-class Silence:
+class TritonSilence:
     """The silence of one Triton: probes in a row that it has not answered, and since when it has answered nothing."""
 
     probes: int = 0
     since_ns: int = 0
 
 
-async def _look(backend: Backend, driver: Driver, discovery: Discovery, silence: Silence) -> None:
+async def _look(backend: Backend, driver: Driver, discovery: Discovery, silence: TritonSilence) -> None:
     """Probe it, unless it has just answered something else."""
     driver.membership.give_up_overdue(backend)
     began_ns = time.monotonic_ns()

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, answer_in
 from tidegate_proxy.observability.merged_statistics import merge_statistics
-from tidegate_proxy.observability.observability import Counts
+from tidegate_proxy.observability.observability import RequestCounts
 from tidegate_proxy.service.passthrough import Routing
 from tidegate_proxy.transport import Metadata
 from tidegate_proxy.tritons.backend import Backend
@@ -31,7 +31,7 @@ class IndexRow(NamedTuple):
     reason: str = ""
 
 
-class Rule(Enum):
+class AnswerRule(Enum):
     """Which of the Tritons' answers a client is given."""
 
     ANY = auto()
@@ -43,10 +43,10 @@ class Rule(Enum):
 
 
 @dataclass(frozen=True)
-class Verb:
+class ControlVerb:
     """One thing that clients ask of a server."""
 
-    rule: Rule
+    rule: AnswerRule
     method: str
     """The method of the gRPC service."""
     routes: tuple[tuple[str, str], ...]
@@ -56,22 +56,29 @@ class Verb:
 
 
 VERBS: Final = (
-    Verb(Rule.ANY, "ServerLive", (("GET", "/v2/health/live"),)),
-    Verb(Rule.ANY, "ServerReady", (("GET", "/v2/health/ready"),)),
-    Verb(Rule.ANY, "ModelReady", (("GET", "/v2/models/{model}/ready"),)),
-    Verb(Rule.INDEX, "RepositoryIndex", (("POST", "/v2/repository/index"),)),
-    Verb(Rule.EVERY, "RepositoryModelLoad", (("POST", "/v2/repository/models/{model}/load"),), changes_models=True),
-    Verb(Rule.EVERY, "RepositoryModelUnload", (("POST", "/v2/repository/models/{model}/unload"),), changes_models=True),
-    Verb(Rule.EVERY, "SystemSharedMemoryRegister", (("POST", "/v2/systemsharedmemory/register"),)),
-    Verb(Rule.EVERY, "SystemSharedMemoryUnregister", (("POST", "/v2/systemsharedmemory/unregister"),)),
-    Verb(Rule.EVERY, "CudaSharedMemoryRegister", (("POST", "/v2/cudasharedmemory/register"),)),
-    Verb(Rule.EVERY, "CudaSharedMemoryUnregister", (("POST", "/v2/cudasharedmemory/unregister"),)),
-    Verb(Rule.EVERY, "TraceSetting", (("POST", "/v2/trace/setting"),)),
-    Verb(Rule.EVERY, "LogSettings", (("POST", "/v2/logging"),)),
+    ControlVerb(AnswerRule.ANY, "ServerLive", (("GET", "/v2/health/live"),)),
+    ControlVerb(AnswerRule.ANY, "ServerReady", (("GET", "/v2/health/ready"),)),
+    ControlVerb(AnswerRule.ANY, "ModelReady", (("GET", "/v2/models/{model}/ready"),)),
+    ControlVerb(AnswerRule.INDEX, "RepositoryIndex", (("POST", "/v2/repository/index"),)),
+    ControlVerb(
+        AnswerRule.EVERY, "RepositoryModelLoad", (("POST", "/v2/repository/models/{model}/load"),), changes_models=True
+    ),
+    ControlVerb(
+        AnswerRule.EVERY,
+        "RepositoryModelUnload",
+        (("POST", "/v2/repository/models/{model}/unload"),),
+        changes_models=True,
+    ),
+    ControlVerb(AnswerRule.EVERY, "SystemSharedMemoryRegister", (("POST", "/v2/systemsharedmemory/register"),)),
+    ControlVerb(AnswerRule.EVERY, "SystemSharedMemoryUnregister", (("POST", "/v2/systemsharedmemory/unregister"),)),
+    ControlVerb(AnswerRule.EVERY, "CudaSharedMemoryRegister", (("POST", "/v2/cudasharedmemory/register"),)),
+    ControlVerb(AnswerRule.EVERY, "CudaSharedMemoryUnregister", (("POST", "/v2/cudasharedmemory/unregister"),)),
+    ControlVerb(AnswerRule.EVERY, "TraceSetting", (("POST", "/v2/trace/setting"),)),
+    ControlVerb(AnswerRule.EVERY, "LogSettings", (("POST", "/v2/logging"),)),
 )
 
 
-class Asked(Protocol):
+class QueriedTriton(Protocol):
     """A Triton, as a codec knows it."""
 
     @property
@@ -79,10 +86,10 @@ class Asked(Protocol):
         """Whether it answers, as far as is known."""
 
 
-AnyTriton = TypeVar("AnyTriton", bound=Asked)
+AnyTriton = TypeVar("AnyTriton", bound=QueriedTriton)
 
 
-class Codec(ABC, Generic[AnyTriton, Question, Answer]):
+class ProtocolCodec(ABC, Generic[AnyTriton, Question, Answer]):
     """One protocol's way to ask a Triton, and to read and write what is said."""
 
     @abstractmethod
@@ -117,11 +124,11 @@ class Codec(ABC, Generic[AnyTriton, Question, Answer]):
 MODEL_CHANGES: Final = frozenset(route for verb in VERBS if verb.changes_models for route in verb.routes)
 """Routes after which what is served may be another."""
 
-Changing = Callable[[Verb, Question, AnyTriton], AbstractAsyncContextManager[None]]
+Changing = Callable[[ControlVerb, Question, AnyTriton], AbstractAsyncContextManager[None]]
 """What surrounds the question to one Triton that changes its models."""
 
 
-def unnoticed(_verb: Verb, _question: object, _triton: object) -> AbstractAsyncContextManager[None]:
+def unnoticed(_verb: ControlVerb, _question: object, _triton: object) -> AbstractAsyncContextManager[None]:
     """Nothing surrounds it."""
     return nullcontext()
 
@@ -132,7 +139,7 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
     def __init__(
         self,
         tritons: Sequence[AnyTriton],
-        codec: Codec[AnyTriton, Question, Answer],
+        codec: ProtocolCodec[AnyTriton, Question, Answer],
         whole: Callable[[Iterable[Iterable[IndexRow]]], list[IndexRow]] | None = None,
         changing: Changing[Question, AnyTriton] = unnoticed,
     ) -> None:
@@ -151,7 +158,7 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
 
     async def answer(
         self,
-        verb: Verb,
+        verb: ControlVerb,
         question: Question,
         ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None = None,
     ) -> Answer:
@@ -161,9 +168,9 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         else:
             answers = await self.all_of(question, ask)
         codec, first = self._codec, answers[0]
-        if verb.rule is Rule.ANY:
+        if verb.rule is AnswerRule.ANY:
             return next((answer for answer in answers if codec.says_yes(answer)), first)
-        if verb.rule is Rule.EVERY:
+        if verb.rule is AnswerRule.EVERY:
             return next((answer for answer in answers if not codec.succeeded(answer)), first)
         given = [answer for answer in answers if codec.succeeded(answer)]
         return codec.index_as(self._whole(map(codec.index_in, given)), given[0]) if given else first
@@ -171,7 +178,7 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
     async def statistics(
         self,
         question: Question,
-        counted: Mapping[tuple[str, str], Counts] | None = None,
+        counted: Mapping[tuple[str, str], RequestCounts] | None = None,
         hidden: Collection[str] = (),
         split: Collection[str] = (),
     ) -> Answer:
@@ -202,7 +209,7 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
 
     async def _change(
         self,
-        verb: Verb,
+        verb: ControlVerb,
         question: Question,
         triton: AnyTriton,
         ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None,
@@ -244,7 +251,7 @@ Responder = Callable[[ControlCall], Awaitable[bytes]]
 """Answers the calls of one method. Raises RequestFailed with what a client is to be told."""
 
 
-class GrpcAnswers(Codec[AnyTriton, ControlCall, Outcome]):
+class GrpcAnswers(ProtocolCodec[AnyTriton, ControlCall, Outcome]):
     """Reads what is said over gRPC: a serialized answer, or a failure."""
 
     def succeeded(self, answer: Outcome) -> bool:

@@ -4,16 +4,16 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.apis import Protocol
 from tidegate_proxy.messages.forwarded_metadata import fits, keys_of
-from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM, Signature
+from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM, ModelSignature
 from tidegate_proxy.messages.request import (
-    Applications,
+    ApplicationTags,
     AwaitingClient,
     Client,
-    Envelope,
-    Headings,
+    HeaderCache,
+    InferenceRequest,
     NotSchedulable,
     due,
     open_known,
@@ -21,9 +21,9 @@ from tidegate_proxy.messages.request import (
 from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.transport import Metadata
-from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.tritons.catalog import CurrentCatalog
 
-Bypass = Callable[[Envelope], bool]
+Bypass = Callable[[InferenceRequest], bool]
 """Whether a request passes as it is though it could be scheduled; may be called in any thread."""
 
 
@@ -31,15 +31,15 @@ class Inference:
     """Opens requests, which may be done in any thread, and has those answered that can be scheduled."""
 
     def __init__(
-        self, directory: Directory, driver: Driver, applications: Applications, bypasses: Sequence[Bypass]
+        self, directory: CurrentCatalog, driver: Driver, applications: ApplicationTags, bypasses: Sequence[Bypass]
     ) -> None:
         self._bypasses = tuple(bypasses)
         self._directory = directory
         self._driver = driver
         self._applications = applications
-        self._left_to_streams: dict[str, Signature] = {}
+        self._left_to_streams: dict[str, ModelSignature] = {}
         """Models whose requests are not scheduled where they come in streams, as they were when that was found."""
-        self._headings: dict[str, Headings] = {}
+        self._headings: dict[str, HeaderCache] = {}
         """What is known of the headings of a model's requests, by model."""
 
     def leave_to_streams(self, model: str) -> None:
@@ -80,7 +80,7 @@ class Inference:
         guards = self._directory.catalog.guarded.get(model, ())
         return all(backend.shows_key(protocol, metadata) for backend in guards)
 
-    def open(self, message: bytes, metadata: Metadata, protocol: Protocol = "grpc") -> Envelope | None:
+    def open(self, message: bytes, metadata: Metadata, protocol: Protocol = "grpc") -> InferenceRequest | None:
         """A serialized ModelInferRequest as an envelope; None where a Triton has to see it as it is.
 
         `metadata`: of the client's call over this protocol.
@@ -94,7 +94,7 @@ class Inference:
             return None
         headings = self._headings.get(model)
         if headings is None or headings.signature is not signature:
-            headings = self._headings[model] = Headings(signature, self._applications.parameter)
+            headings = self._headings[model] = HeaderCache(signature, self._applications.parameter)
         try:
             envelope = open_known(message, headings)
         except NotSchedulable:

@@ -14,9 +14,9 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.access.gate import AccessControl
 from tidegate_proxy.base import refusal, reserved_names
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.apis import Api, Protocol
 from tidegate_proxy.configuration.settings import InForce
@@ -28,7 +28,7 @@ from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.transport import CallFailed, Metadata, PendingCall
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, GOING, INFER, Backend, is_restricted
-from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 _SEQUENCE_ID = re.compile(rb'"sequence_id"\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(\d+))')
 
@@ -63,10 +63,10 @@ class Routing:
     def __init__(
         self,
         backends: Sequence[Backend],
-        directory: Directory,
+        directory: CurrentCatalog,
         driver: Driver,
         observability: Observability,
-        gate: Gate,
+        gate: AccessControl,
         in_force: InForce,
     ) -> None:
         self._backends = backends
@@ -206,7 +206,7 @@ def _open_first(backends: Iterable[Backend], protocol: Protocol, api: Api | None
     return sorted(backends, key=lambda backend: (protocol, api) in backend.apis.left)
 
 
-class Passage:
+class BypassedInference:
     """One inference. Lives in the event loop."""
 
     __slots__ = (
@@ -216,7 +216,7 @@ class Passage:
 
     def __init__(
         self,
-        passages: "Passages",
+        passages: "BypassedInferences",
         routing: Routing,
         message: bytes,
         metadata: Metadata,
@@ -317,21 +317,21 @@ class Passage:
         self.end(own_fault())
 
 
-class Passages:
+class BypassedInferences:
     """The passages under way. Lives in the event loop."""
 
     def __init__(self, routing: Routing, observability: Observability) -> None:
         self._routing = routing
         self._observability = observability
-        self._under_way: set[Passage] = set()
+        self._under_way: set[BypassedInference] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(
         self, message: bytes, metadata: Metadata, remaining_s: float | None, owner: str, then: Callable[[Outcome], None]
-    ) -> Passage:
+    ) -> BypassedInference:
         """Have a Triton answer a client's inference that cannot be scheduled; `then` is called with the outcome."""
         forwarded = self._routing.forwarded(metadata)
-        passage = Passage(self, self._routing, message, forwarded, remaining_s, owner, then)
+        passage = BypassedInference(self, self._routing, message, forwarded, remaining_s, owner, then)
         self._under_way.add(passage)
         passage.begin()
         return passage
@@ -345,7 +345,7 @@ class Passages:
 
         self.begin(client.envelope.message, client.forwarded_metadata, None, client.owner, answered)
 
-    def over(self, passage: Passage) -> None:
+    def over(self, passage: BypassedInference) -> None:
         """One has ended."""
         self._under_way.discard(passage)
 

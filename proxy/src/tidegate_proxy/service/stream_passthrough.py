@@ -11,7 +11,7 @@ from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.messages import guards
 from tidegate_proxy.messages.request import PassedThrough
 from tidegate_proxy.service.passthrough import Routing
-from tidegate_proxy.transport import CallFailed, Metadata, Stream
+from tidegate_proxy.transport import AsyncStream, CallFailed, Metadata
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, Backend
 
 DRAIN_S: Final = 2.0
@@ -20,7 +20,7 @@ MOST_UNANSWERED: Final = 1000
 """Requests of one stream to a Triton that are remembered for its statistics: a decoupled model may never answer."""
 
 
-class Passing:
+class BypassedStreamRequest:
     """A request that goes on as it is, or to no Triton, and has one answer, which leaves when it is due."""
 
     __slots__ = ("_settled", "outcome", "request")
@@ -37,7 +37,7 @@ class Passing:
         self._settled()
 
 
-class Relay:
+class StreamRelay:
     """The messages of one stream that go on to one Triton, and what is counted of their answers."""
 
     def __init__(self, taken: Callable[[int], None], backend: Backend, model: str) -> None:
@@ -47,10 +47,10 @@ class Relay:
         self._model = model
         self._in_flight = 0
         """Requests that count as in flight at the Triton, from the choice of it."""
-        self._messages: deque[tuple[bytes, PassedThrough, Passing | None] | None] = deque()
+        self._messages: deque[tuple[bytes, PassedThrough, BypassedStreamRequest | None] | None] = deque()
         self._more = asyncio.Event()
         self._room = asyncio.Event()
-        self._unanswered: deque[tuple[PassedThrough, int, Passing | None]] = deque(maxlen=MOST_UNANSWERED)
+        self._unanswered: deque[tuple[PassedThrough, int, BypassedStreamRequest | None]] = deque(maxlen=MOST_UNANSWERED)
         """The latest requests on their way, each with when it left."""
         self._ended = False
         self._said_all = False
@@ -69,7 +69,7 @@ class Relay:
             self._task.cancel()
 
     @property
-    def unanswered(self) -> list[tuple[PassedThrough, Passing | None]]:
+    def unanswered(self) -> list[tuple[PassedThrough, BypassedStreamRequest | None]]:
         """What has no answer, in order: requests on their way that have one each, and all that have not left yet."""
         on_their_way = [(request, passing) for request, _, passing in self._unanswered if passing is not None]
         waiting = [(message[1], message[2]) for message in self._messages if message is not None]
@@ -83,7 +83,7 @@ class Relay:
         """
         return not self._said_all and any(passing is None for _, _, passing in self._unanswered)
 
-    def put(self, message: tuple[bytes, PassedThrough, Passing | None] | None) -> None:
+    def put(self, message: tuple[bytes, PassedThrough, BypassedStreamRequest | None] | None) -> None:
         """Add a message, what has to be known of it, and who waits for its one answer; None: that was the last."""
         if message is not None:
             self._in_flight += 1
@@ -124,7 +124,7 @@ class Relay:
                 self._taken(len(message))
             await self._more.wait()
 
-    def answered(self, routing: Routing, *, ok: bool) -> Passing | None:
+    def answered(self, routing: Routing, *, ok: bool) -> BypassedStreamRequest | None:
         """An answer came: for models that give one each, and only those are counted here, to the oldest request.
 
         Who waits for it; None: it leaves as it comes.
@@ -175,7 +175,7 @@ async def forwarded_stream(
             backend.open_calls.discard(stream)
 
 
-async def _drained(stream: Stream) -> None:
+async def _drained(stream: AsyncStream) -> None:
     """Let a stream that nobody reads end by itself: a Triton may die of one that is cancelled as it answers."""
     stream.half_close()
     with suppress(TimeoutError, CallFailed):
@@ -184,7 +184,7 @@ async def _drained(stream: Stream) -> None:
                 pass
 
 
-async def _write(stream: Stream, messages: AsyncIterator[bytes]) -> None:
+async def _write(stream: AsyncStream, messages: AsyncIterator[bytes]) -> None:
     """Send the messages of a stream, and that there are no more; how it ends, its reader learns."""
     async for message in messages:
         await stream.write(message)

@@ -3,20 +3,19 @@
 Frames are libnghttp2's, in the event loop itself (`http2`); decision 30 says why.
 """
 
-from tidegate_proxy.transport.awaited import CallFailed, Stream, ask
-from tidegate_proxy.transport.http2 import Channel, PendingCall, PendingStream
-from tidegate_proxy.transport.http2 import Server as Http2Server
-from tidegate_proxy.transport.interface import Call, Metadata, Server
+from tidegate_proxy.transport.async_calls import AsyncStream, CallFailed, ask
+from tidegate_proxy.transport.http2 import Channel, Http2Server, PendingCall, PendingStream
+from tidegate_proxy.transport.interface import Metadata, RpcCall, RpcServer
 
 __all__ = [
-    "Call",
+    "AsyncStream",
     "CallFailed",
     "Channel",
     "Http2Server",
     "Metadata",
     "PendingCall",
     "PendingStream",
-    "Server",
-    "Stream",
+    "RpcCall",
+    "RpcServer",
     "ask",
 ]

@@ -16,7 +16,7 @@ class TooMuchInFlight(Exception):
     """What clients have sent and Tidegate still holds has reached its limit: this one has to wait for another time."""
 
 
-class Bounds:
+class ClientBounds:
     """Counts bytes that clients have handed over and bytes that they have not taken.
 
     May be called from any thread: large bodies are inflated in threads of their own.

@@ -19,7 +19,7 @@ Ended = Callable[[grpc.StatusCode, str], None]
 """Called with the status and its details."""
 
 
-class Call(Protocol):
+class RpcCall(Protocol):
     """One RPC of a client."""
 
     method: str
@@ -73,7 +73,7 @@ class Call(Protocol):
         ...
 
 
-class Server(Protocol):
+class RpcServer(Protocol):
     """Listens, and gives every call to the function that it was made with."""
 
     @property

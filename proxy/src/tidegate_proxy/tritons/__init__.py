@@ -1,18 +1,18 @@
 """The Triton servers behind Tidegate.
 
 backend             one Triton: its addresses, channel and health
-catalog             what all of them serve, as one value
+catalog             the models and workers of all Tritons, as one immutable value
 variants            models whose configurations differ between Tritons
-batching_mode       whether a model's requests are merged, run alone or pass through; loads it without Triton's delay
+batching_mode       whether a model is batched, unbatched or bypassed; reloads it without Triton's queue delay
 declared_padding    the padding that an operator declares, checked against the model's configuration
-split_models        models in partitions, which clients see as one
-workers             how many workers a Triton is, which instances run in turn on them, and of what kind they are
-serialization       by how much models slow each other down, and whether they should take turns therefore
-gpus                which GPUs and MIG instances this machine has
-starting_profiles   how long batches are expected to take at first
-shared_memory       regions that Tidegate and Tritons on this machine share
-restrictions        the headers that open what a Triton restricts
+split_models        models split into partitions, which clients see as one
+workers             the number of workers of a Triton, their execution slots and device class
+serialization       estimates interference between models, and decides whether to serialize their execution
+gpus                GPUs and MIG instances of this machine
+initial_profiles    the first latency profiles of models
+shared_memory       memory regions shared between Tidegate and Tritons on this machine
+restrictions        the headers that unlock APIs restricted by Triton
 metrics_scrape      the metrics pages of Tritons
-mig                 how GPUs are cut (`tidegate mig`)
+mig                 MIG partitions of GPUs (`tidegate mig`)
 embedded            the tritonserver of the nvidia-pytriton wheel, started and stopped
 """

@@ -9,12 +9,12 @@ from typing import Any, Final, Literal
 import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from tidegate_proxy.access.left_apis import GRPC_PREFIX, LeftApis
+from tidegate_proxy.access.passthrough_apis import GRPC_PREFIX, PassthroughApis
 from tidegate_proxy.configuration.apis import METHOD_API, Api, Protocol
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.configuration.tritons import TritonTls
-from tidegate_proxy.transport import CallFailed, Channel, Metadata, Stream, ask
-from tidegate_proxy.tritons.serialization import TurnTaking
+from tidegate_proxy.transport import AsyncStream, CallFailed, Channel, Metadata, ask
+from tidegate_proxy.tritons.serialization import SerializationController
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 INFER: Final = SERVICE + "ModelInfer"
@@ -94,7 +94,7 @@ class Backend:
         """Which headers of HTTP requests it forwards to models; None: not known, empty: none."""
         self.grpc_forward_pattern = grpc_forward_pattern
         """The same of metadata over gRPC."""
-        self.apis = LeftApis()
+        self.apis = PassthroughApis()
         """What it restricts, as far as Tidegate leaves that to it."""
         self._in_force = in_force or InForce()
         self._health: dict[str, asyncio.Task[bytes]] = {}
@@ -107,7 +107,7 @@ class Backend:
         """Whether models are to take turns where that is found to be better."""
         self.in_turn = None if in_turn == "learned" else in_turn
         """Whether its models run in turn, where the configuration says it."""
-        self.turns = TurnTaking() if self.in_turn is None and not worker else None
+        self.turns = SerializationController() if self.in_turn is None and not worker else None
         """How much its models slow each other down, and which of them take turns therefore."""
         self.is_local = is_local
         """Whether its address is of this machine."""
@@ -180,9 +180,9 @@ class Backend:
         *,
         opened: bool = True,
         for_client: bool = False,
-    ) -> Stream:
+    ) -> AsyncStream:
         """Begin a bidirectional stream, by the method's full name; as `ask`."""
-        return Stream(self.channel, method, self._with_headers(method, metadata, opened, for_client), timeout_s)
+        return AsyncStream(self.channel, method, self._with_headers(method, metadata, opened, for_client), timeout_s)
 
     def withdraw(self) -> None:
         """Count as lost: it is given nothing more, until it is taken back."""
@@ -197,7 +197,7 @@ class Backend:
         before, self.headers = self.headers, tuple(headers)
         return before != self.headers
 
-    def restrict(self, apis: LeftApis) -> None:
+    def restrict(self, apis: PassthroughApis) -> None:
         """Leave these APIs to the Triton, as it was found to restrict them."""
         self.apis = apis
 

@@ -36,7 +36,7 @@ CUSTOM_BATCHING: Final = "TRITON_BATCH_STRATEGY_PATH"
 
 
 @dataclass(frozen=True, slots=True)
-class Consent:
+class BatchingDecision:
     """The answer for one model."""
 
     scheduling: SchedulingMode
@@ -50,7 +50,7 @@ class Consent:
 
 def consent_of(
     config: model_config_pb2.ModelConfig, told: SchedulingMode | None = None, *, has_slo: bool = False
-) -> Consent:
+) -> BatchingDecision:
     """What to do with the requests of a model.
 
     `told`: the operator's word in the proxy's configuration; it goes before the parameter `tidegate_scheduling` of the
@@ -67,20 +67,20 @@ def consent_of(
         word, source = WORDS[text], f"{SCHEDULING_PARAMETER} of its config says so"
     if obstacle := next(_obstacles(config), None):
         warning = f"cannot be scheduled (scheduling: {word}): {obstacle}" if word not in (None, "bypass") else ""
-        return Consent("bypass", obstacle, warning=warning)
+        return BatchingDecision("bypass", obstacle, warning=warning)
     if word == "bypass":
-        return Consent("bypass", source)
+        return BatchingDecision("bypass", source)
     if word is not None:
-        return Consent(word, source, None if word == "batched" else 1, _delay_warning(config))
+        return BatchingDecision(word, source, None if word == "batched" else 1, _delay_warning(config))
     return _by_config(config, has_slo=has_slo)
 
 
-def most_careful(consents: Iterable[Consent]) -> Consent:
+def most_careful(consents: Iterable[BatchingDecision]) -> BatchingDecision:
     """What all of several Tritons, or of a model's partitions, consent to."""
     return min(consents, key=lambda consent: NEVER_NS if consent.merge_limit is None else consent.merge_limit)
 
 
-def lines_of(consents: Mapping[str, Consent]) -> list[str]:
+def lines_of(consents: Mapping[str, BatchingDecision]) -> list[str]:
     """What happens to which models, and why: a line for each reason."""
     words = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypassed"}
     by_reason: dict[tuple[str, str], list[str]] = {}
@@ -126,12 +126,12 @@ def _obstacles(config: model_config_pb2.ModelConfig) -> Iterator[str]:
         yield "batch_input or batch_output: Triton itself must form the batch"
 
 
-def _by_config(config: model_config_pb2.ModelConfig, *, has_slo: bool) -> Consent:
+def _by_config(config: model_config_pb2.ModelConfig, *, has_slo: bool) -> BatchingDecision:
     """What the config alone says. Where Triton does more for a model than Tidegate may, it is left to Triton."""
     if config.response_cache.enable and not has_slo:
-        return Consent("bypass", "response_cache: Triton answers what it knows before anything is scheduled")
+        return BatchingDecision("bypass", "response_cache: Triton answers what it knows before anything is scheduled")
     if not config.HasField("dynamic_batching"):
-        return Consent(
+        return BatchingDecision(
             "unbatched", "no dynamic_batching: Triton merges nothing either; scheduling: batched says that it may be", 1
         )
     if delay := delay_us(config):
@@ -140,29 +140,29 @@ def _by_config(config: model_config_pb2.ModelConfig, *, has_slo: bool) -> Consen
             remedy = "drop it from dynamic_batching in its config.pbtxt, and say scheduling: batched or unbatched"
             remedy += f" ({reason})"
         paid = f"max_queue_delay_microseconds: {delay}, which every batch would pay again that is sent to its Triton"
-        return Consent("bypass", f"{paid}; {remedy}")
+        return BatchingDecision("bypass", f"{paid}; {remedy}")
     if has_slo:
         return _scheduled(config)
-    return _left_to_triton(config) or Consent(
+    return _left_to_triton(config) or BatchingDecision(
         "batched", "dynamic_batching", max(config.dynamic_batching.preferred_batch_size, default=None)
     )
 
 
-def _scheduled(config: model_config_pb2.ModelConfig) -> Consent:
+def _scheduled(config: model_config_pb2.ModelConfig) -> BatchingDecision:
     """With dynamic_batching, and an SLO, which says that a policy is to decide."""
     if reason := next(_by_request(config), None):
-        return Consent("unbatched", f"{reason}; scheduling: batched says that they may be merged", 1)
-    return Consent("batched", "dynamic_batching, and an SLO")
+        return BatchingDecision("unbatched", f"{reason}; scheduling: batched says that they may be merged", 1)
+    return BatchingDecision("batched", "dynamic_batching, and an SLO")
 
 
-def _left_to_triton(config: model_config_pb2.ModelConfig) -> Consent | None:
+def _left_to_triton(config: model_config_pb2.ModelConfig) -> BatchingDecision | None:
     """With dynamic_batching of a sort that only Triton's batcher does; None: of no such sort."""
     if reason := next(_by_request(config), None):
-        return Consent(
+        return BatchingDecision(
             "bypass", f"{reason}: its Triton batches them; scheduling: batched or unbatched has them scheduled"
         )
     if asked := asked_of_tritons_batcher(config):
-        return Consent(
+        return BatchingDecision(
             "bypass",
             f"dynamic_batching asks for {', '.join(asked)}, which Triton's batcher keeps: an SLO for this model, or "
             "scheduling: batched, has Tidegate schedule it in its own way",

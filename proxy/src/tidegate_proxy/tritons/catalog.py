@@ -14,16 +14,16 @@ from tidegate.api import Model, Network, Worker, ms_to_ns
 from tidegate.api.model import LateWord
 from tidegate.schemas import Layout, did_you_mean
 from tidegate_proxy.configuration.config import ModelConfig
-from tidegate_proxy.messages.model_signature import Signature
+from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.messages.padding import PaddedAxis
-from tidegate_proxy.messages.request import Envelope
+from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
-from tidegate_proxy.tritons.batching_mode import Consent, consent_of
+from tidegate_proxy.tritons.batching_mode import BatchingDecision, consent_of
 from tidegate_proxy.tritons.declared_padding import PaddingError, padding_of
 from tidegate_proxy.tritons.gpus import Gpu
 from tidegate_proxy.tritons.split_models import VERSION, SplitModel, WorkerKey, find_layout
-from tidegate_proxy.tritons.variants import Agreement, Form, Variant, agree
-from tidegate_proxy.tritons.workers import IN_TURN, Place, lanes_of, places_of
+from tidegate_proxy.tritons.variants import LoadedConfig, ModelConfigVariant, VariantAgreement, agree
+from tidegate_proxy.tritons.workers import IN_TURN, WorkerHardware, lanes_of, places_of
 
 SLO_PARAMETER = "slo_ms"
 """The parameter of a config.pbtxt that holds a model's SLO, in milliseconds."""
@@ -37,10 +37,10 @@ class Catalog:
 
     models: dict[str, Model] = field(default_factory=dict)
     """The models that are scheduled."""
-    signatures: dict[str, Signature] = field(default_factory=dict)
-    partitions: dict[str, Signature] = field(default_factory=dict)
+    signatures: dict[str, ModelSignature] = field(default_factory=dict)
+    partitions: dict[str, ModelSignature] = field(default_factory=dict)
     """What batches run through, by its name; a model that is not split is one partition of its own name."""
-    consents: dict[str, Consent] = field(default_factory=dict)
+    consents: dict[str, BatchingDecision] = field(default_factory=dict)
     """What happens to the requests of every model, scheduled or not, and why."""
     unpadded: dict[str, str] = field(default_factory=dict)
     """Models that the configuration would have padded, and cannot; with the reason."""
@@ -61,13 +61,13 @@ class Catalog:
     """The Tritons on which a model, of either sort, is loaded."""
     loaded: dict[Backend, list[LoadedModel]] = field(default_factory=dict)
     """What each Triton said it has; those where that changed last come last."""
-    variants: dict[str, tuple[Variant, ...]] = field(default_factory=dict)
+    variants: dict[str, tuple[ModelConfigVariant, ...]] = field(default_factory=dict)
     """The variants of the models of which Tritons have different forms."""
     layout: Layout | None = None
     """The plan that the Tritons follow, if they follow one."""
     gpus: Sequence[Gpu] = ()
     """The GPUs of this machine, as they were when Tidegate began."""
-    places: dict[Backend, Place] = field(default_factory=dict)
+    places: dict[Backend, WorkerHardware] = field(default_factory=dict)
     """What is known of where the workers of each Triton run; empty with a layout, which says that."""
     split: dict[str, SplitModel] = field(default_factory=dict)
     """Models of the layout, which no Triton has by that name."""
@@ -91,7 +91,7 @@ class Catalog:
         """Whether a scheduler need not notice the difference."""
         return (self.models, self.workers, self.network) == (other.models, other.workers, other.network)
 
-    def schedules(self, envelope: Envelope) -> bool:
+    def schedules(self, envelope: InferenceRequest) -> bool:
         """Whether a request that could be scheduled when it came still can."""
         signature = self.signatures.get(envelope.model)
         return signature is not None and envelope.fits(signature)
@@ -130,7 +130,7 @@ class Catalog:
 
 
 @dataclass(frozen=True, slots=True)
-class Unbatched:
+class UnbatchedModel:
     """A model whose answers in batches were seen to be wrong: its requests run alone."""
 
     why: str
@@ -138,7 +138,7 @@ class Unbatched:
     """Versions and configurations of which that is known."""
 
 
-class Directory:
+class CurrentCatalog:
     """The current catalog: each request reads it once."""
 
     def __init__(self, catalog: Catalog) -> None:
@@ -148,7 +148,7 @@ class Directory:
         """With them."""
         self._unloading: list[tuple[str, Backend]] = []
         """Models that Tritons are about to unload; a model is here once per call."""
-        self.unbatched: dict[str, Unbatched] = {}
+        self.unbatched: dict[str, UnbatchedModel] = {}
         """Models that must not be batched, by name, whatever their configurations say."""
 
     def put(self, catalog: Catalog) -> None:
@@ -189,7 +189,7 @@ async def discover(
     gpus: Sequence[Gpu] = (),
     *,
     is_whole: bool = True,
-    unbatched: Mapping[str, Unbatched] | None = None,
+    unbatched: Mapping[str, UnbatchedModel] | None = None,
     suspects: Collection[str] | None = None,
     broken: Collection[str] = (),
 ) -> Catalog:
@@ -285,7 +285,7 @@ def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
         )
 
 
-async def _places(catalog: Catalog, before: Catalog | None, returning: Backend | None) -> dict[Backend, Place]:
+async def _places(catalog: Catalog, before: Catalog | None, returning: Backend | None) -> dict[Backend, WorkerHardware]:
     """Where the workers of every Triton run: looked for anew where it, or what it serves, has changed."""
     known = before.places if before else {}
     changed = {
@@ -330,7 +330,7 @@ def _latest_last(
     return {backend: loaded[backend] for backend in (*stayed, *(other for other in loaded if other not in stayed))}
 
 
-def _seen(forms: Sequence[Form]) -> Sequence[Form]:
+def _seen(forms: Sequence[LoadedConfig]) -> Sequence[LoadedConfig]:
     """Forms of Tritons that Tidegate can schedule; all, where there are none."""
     return [form for form in forms if form.backend.apis.schedules] or forms
 
@@ -343,10 +343,10 @@ def _is_unseen(catalog: Catalog, backends: Sequence[Backend], name: str) -> bool
 
 
 def _forms(
-    catalog: Catalog, told: Mapping[str, ModelConfig], unbatched: Mapping[str, Unbatched]
-) -> dict[str, list[Form]]:
+    catalog: Catalog, told: Mapping[str, ModelConfig], unbatched: Mapping[str, UnbatchedModel]
+) -> dict[str, list[LoadedConfig]]:
     """What the Tritons have of each model, those that changed last at the end."""
-    forms: dict[str, list[Form]] = {}
+    forms: dict[str, list[LoadedConfig]] = {}
     for backend, models in catalog.loaded.items():
         for model in models:
             config = model.config
@@ -355,11 +355,11 @@ def _forms(
             if backend.apis.schedules:
                 consent = consent_of(config, said.scheduling, has_slo=has_slo)
             else:
-                consent = Consent("bypass", _why_unscheduled(backend))
+                consent = BatchingDecision("bypass", _why_unscheduled(backend))
             known = unbatched.get(config.name)
             if known and consent.scheduling == "batched" and model in known.loaded:
-                consent = Consent("unbatched", known.why, 1)
-            forms.setdefault(config.name, []).append(Form.of(backend, config, consent))
+                consent = BatchingDecision("unbatched", known.why, 1)
+            forms.setdefault(config.name, []).append(LoadedConfig.of(backend, config, consent))
     return forms
 
 
@@ -377,7 +377,7 @@ def _versions(catalog: Catalog) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(versions[name])) for name in sorted(versions)}
 
 
-def _add_model(catalog: Catalog, name: str, agreement: Agreement, said: ModelConfig) -> None:
+def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, said: ModelConfig) -> None:
     config, signature = agreement.leading.config, agreement.signature
     if agreement.variants:
         catalog.variants[name] = agreement.variants
@@ -421,7 +421,7 @@ def _padding_of(
 def _add_workers(
     catalog: Catalog,
     backend: Backend,
-    agreements: Mapping[str, Agreement],
+    agreements: Mapping[str, VariantAgreement],
     known: Mapping[WorkerKey, int],
 ) -> None:
     """A worker for each batch that a Triton runs at a time of what is scheduled there."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from tritonclient.grpc import model_config_pb2
 
-from tidegate_proxy.configuration.padding import Following, Padding
+from tidegate_proxy.configuration.padding import FollowingSize, PaddingConfig
 from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, datatype_of
-from tidegate_proxy.messages.padding import Follower, PaddedAxis
-from tidegate_proxy.tritons.batching_mode import Consent, consent_of
+from tidegate_proxy.messages.padding import FollowingOutputSize, PaddedAxis
+from tidegate_proxy.tritons.batching_mode import BatchingDecision, consent_of
 
 
 class PaddingError(Exception):
@@ -17,7 +17,7 @@ class PaddingError(Exception):
 
 
 def padding_of(
-    config: model_config_pb2.ModelConfig, consent: Consent, said: Sequence[Padding]
+    config: model_config_pb2.ModelConfig, consent: BatchingDecision, said: Sequence[PaddingConfig]
 ) -> tuple[PaddedAxis, ...]:
     """What the operator says of a model, as it is meant. Raises PaddingError for what its config contradicts.
 
@@ -60,7 +60,7 @@ def _refuse_twice(places: Sequence[tuple[str, int]], model: str, what: str) -> N
 class _Entry:
     """One entry of the configuration, held against a model's config."""
 
-    def __init__(self, config: model_config_pb2.ModelConfig, where: str, said: Padding) -> None:
+    def __init__(self, config: model_config_pb2.ModelConfig, where: str, said: PaddingConfig) -> None:
         self._config = config
         self._where = where
         self._said = said
@@ -95,7 +95,7 @@ class _Entry:
             raise self._wrong("input", f"say which one: {', '.join(map(repr, varying))} have sizes that vary")
         return inputs[varying[0]]
 
-    def _followers(self) -> Iterator[Follower]:
+    def _followers(self) -> Iterator[FollowingOutputSize]:
         outputs = {tensor.name: tensor for tensor in self._config.output}
         for name, following in self._said.outputs.items():
             if name not in outputs:
@@ -104,12 +104,12 @@ class _Entry:
             if following is not None:
                 yield self._follower(outputs[name], following)
 
-    def _follower(self, tensor: model_config_pb2.ModelOutput, said: Following) -> Follower:
+    def _follower(self, tensor: model_config_pb2.ModelOutput, said: FollowingSize) -> FollowingOutputSize:
         name = f"outputs.{tensor.name}"
         if datatype_of(tensor.data_type) not in ELEMENT_BYTES:
             raise self._wrong(name, "it is of strings, which cannot be cut: pad no input that it follows")
         axis = self._axis(f"{name}.axis", tensor, said.axis)
-        return Follower(tensor.name, axis, said.times, said.plus, said.per)
+        return FollowingOutputSize(tensor.name, axis, said.times, said.plus, said.per)
 
     def _axis(
         self, field: str, tensor: model_config_pb2.ModelInput | model_config_pb2.ModelOutput, said: int | None

@@ -18,7 +18,7 @@ import aiohttp
 import grpc
 
 from tidegate_proxy.access.gate import RestrictionError
-from tidegate_proxy.access.left_apis import GRPC_PREFIX, LeftApis
+from tidegate_proxy.access.passthrough_apis import GRPC_PREFIX, PassthroughApis
 from tidegate_proxy.configuration.apis import Api, Protocol
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.transport import CallFailed
@@ -61,11 +61,11 @@ _TIMEOUT_S: Final = 5.0
 _NO_ANSWER: Final = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _HTTP_STARTS_S: Final = 2.0
 _POLL_S: Final = 0.05
-_NEVER_ASKED: Final = LeftApis()
+_NEVER_ASKED: Final = PassthroughApis()
 
 
 @dataclass(frozen=True, slots=True)
-class Restricted:
+class TritonRestrictions:
     """What a Triton restricts over one protocol: its APIs, each with Triton's words."""
 
     for_anybody: Mapping[Api, str]
@@ -79,18 +79,20 @@ class Restricted:
 
 async def find_restrictions(
     backend: Backend, *, over_http: bool, starts_s: float = _HTTP_STARTS_S
-) -> dict[Protocol, Restricted]:
+) -> dict[Protocol, TritonRestrictions]:
     """Ask a Triton that is live. Over HTTP where that is served and the Triton can be asked.
 
     `starts_s`: how much later it may listen over HTTP.
     """
-    found: dict[Protocol, Restricted] = {"grpc": await _over_grpc(backend)}
+    found: dict[Protocol, TritonRestrictions] = {"grpc": await _over_grpc(backend)}
     if over_http and backend.http_url:
         found["http"] = await _over_http(backend, starts_s)
     return found
 
 
-def left_apis(found: Mapping[Protocol, Restricted], config: ServeConfig, before: LeftApis = _NEVER_ASKED) -> LeftApis:
+def left_apis(
+    found: Mapping[Protocol, TritonRestrictions], config: ServeConfig, before: PassthroughApis = _NEVER_ASKED
+) -> PassthroughApis:
     """What is left to a Triton of which this was found.
 
     What it did not answer stays as it was `before`; of what it never answered it decides itself, until it answers.
@@ -105,7 +107,7 @@ def left_apis(found: Mapping[Protocol, Restricted], config: ServeConfig, before:
         for protocol, what in found.items()
         if "inference" in what.for_anybody and "inference" not in what.for_us
     }
-    return LeftApis(
+    return PassthroughApis(
         frozenset(left - decided),
         frozenset(found["grpc"].for_us),
         answers_http_health=("http", "health") in decided,
@@ -115,7 +117,7 @@ def left_apis(found: Mapping[Protocol, Restricted], config: ServeConfig, before:
     )
 
 
-def problems(backend: Backend, found: Mapping[Protocol, Restricted], config: ServeConfig) -> Iterator[str]:
+def problems(backend: Backend, found: Mapping[Protocol, TritonRestrictions], config: ServeConfig) -> Iterator[str]:
     """What speaks against serving: what Tidegate is to decide about, and lacks the key of."""
     decided = {
         api for entry in config.restricted if "grpc" in entry.protocols and not entry.closed for api in entry.apis
@@ -131,7 +133,7 @@ def problems(backend: Backend, found: Mapping[Protocol, Restricted], config: Ser
         )
 
 
-def wrong_keys(backend: Backend, found: Mapping[Protocol, Restricted]) -> Iterator[str]:
+def wrong_keys(backend: Backend, found: Mapping[Protocol, TritonRestrictions]) -> Iterator[str]:
     """Headers of the configuration that have another value than the Triton wants."""
     names = {name for name, _ in backend.headers}
     for api, words in found["grpc"].for_us.items():
@@ -223,15 +225,15 @@ Words = Mapping[Api, str | None]
 """What a Triton says of each API: why it refuses it; "": it does not; None: it did not answer."""
 
 
-def _restricted(anybody: Words, ours: Words, *, is_absent: bool = False) -> Restricted:
+def _restricted(anybody: Words, ours: Words, *, is_absent: bool = False) -> TritonRestrictions:
     """What the answers mean. Where it is not known whether our headers open a restricted API, they do not."""
     refused = {api: words for api, words in anybody.items() if words}
     closed = {api: ours.get(api) or words for api, words in refused.items() if ours.get(api) != ""}
     unknown = frozenset(api for api, words in anybody.items() if words is None)
-    return Restricted(refused, closed, unknown, is_absent)
+    return TritonRestrictions(refused, closed, unknown, is_absent)
 
 
-async def _over_grpc(backend: Backend) -> Restricted:
+async def _over_grpc(backend: Backend) -> TritonRestrictions:
     anybody = await _all_refused(backend, ("inference", *_METHODS), opened=False)
     refused = [api for api, words in anybody.items() if words]
     return _restricted(anybody, await _all_refused(backend, refused, opened=True) if backend.headers else {})
@@ -260,7 +262,7 @@ async def _refusal(backend: Backend, api: Api, *, opened: bool) -> str | None:
     return ""
 
 
-async def _over_http(backend: Backend, starts_s: float) -> Restricted:
+async def _over_http(backend: Backend, starts_s: float) -> TritonRestrictions:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session:
 
         async def refused(apis: Iterable[Api], headers: Mapping[str, str]) -> Words:

@@ -49,7 +49,7 @@ class _Stage:
     """The time until then in which there was more than one of them."""
 
 
-class Slowdown:
+class InterferenceEstimator:
     """One Triton's. The stages of a worker run one after the other, those of several beside each other."""
 
     def __init__(self) -> None:
@@ -175,24 +175,24 @@ DEVIATIONS: Final = 2.0
 """So many standard deviations of the share are chance."""
 
 
-class Ended(NamedTuple):
+class ModelOutcomes(NamedTuple):
     """What became of a model's requests since Tidegate began."""
 
     in_time: int
     all: int
 
 
-class TurnTaking:
+class SerializationController:
     """One Triton's."""
 
     def __init__(self) -> None:
-        self.slowdown = Slowdown()
+        self.slowdown = InterferenceEstimator()
         self._group: frozenset[str] = frozenset()
         self._changed_ns = 0
         """When the group became what it is."""
         self._rest_ns = 0
         """How long nobody takes turns from then on."""
-        self._ended: Mapping[str, Ended] = {}
+        self._ended: Mapping[str, ModelOutcomes] = {}
         """What had become of requests until then."""
         self._side_by_side: dict[str, float] = {}
         """The share of each model's requests that was in time before they began with turns."""
@@ -204,7 +204,7 @@ class TurnTaking:
         """The models that take turns with each other; nobody does where there are none."""
         return self._group
 
-    def decide(self, now_ns: int, models: Mapping[str, Model], ended: Mapping[str, Ended]) -> bool:
+    def decide(self, now_ns: int, models: Mapping[str, Model], ended: Mapping[str, ModelOutcomes]) -> bool:
         """Look again at who takes turns, of these models; whether that has changed."""
         active = self.slowdown.active & models.keys()
         if not self._group:
@@ -230,29 +230,29 @@ class TurnTaking:
             return False
         return True
 
-    def rest(self, now_ns: int, ended: Mapping[str, Ended], why: str) -> None:
+    def rest(self, now_ns: int, ended: Mapping[str, ModelOutcomes], why: str) -> None:
         """Nobody takes turns for a while."""
         self._rest_ns = min(LONGEST_REST_NS, max(REST_NS, 2 * self._rest_ns))
         self._become(now_ns, frozenset(), ended, why)
 
-    def _become(self, now_ns: int, group: frozenset[str], ended: Mapping[str, Ended], why: str) -> None:
+    def _become(self, now_ns: int, group: frozenset[str], ended: Mapping[str, ModelOutcomes], why: str) -> None:
         self._group, self._changed_ns, self._ended, self.why = group, now_ns, dict(ended), why
         if not group:
             self.slowdown.forget()
 
-    def _shares(self, ended: Mapping[str, Ended]) -> dict[str, float]:
+    def _shares(self, ended: Mapping[str, ModelOutcomes]) -> dict[str, float]:
         """Which share of each model's requests was in time since the group became what it is; of enough requests."""
         shares = {}
         for name, (in_time, count) in ended.items():
-            before = self._ended.get(name, Ended(0, 0))
+            before = self._ended.get(name, ModelOutcomes(0, 0))
             if count - before.all >= COUNTED:
                 shares[name] = (in_time - before.in_time) / (count - before.all)
         return shares
 
-    def _lost(self, ended: Mapping[str, Ended]) -> str:
+    def _lost(self, ended: Mapping[str, ModelOutcomes]) -> str:
         """A model of the group that is worse off than side by side; empty where none is known to be."""
         for name, share in self._shares(ended).items():
-            count = ended[name].all - self._ended.get(name, Ended(0, 0)).all
+            count = ended[name].all - self._ended.get(name, ModelOutcomes(0, 0)).all
             chance = DEVIATIONS * math.sqrt(share * (1 - share) / count)
             if name in self._group and share < self._side_by_side.get(name, 1.0) - LOSS - chance:
                 return name

@@ -26,7 +26,7 @@ from tidegate_proxy.tritons.backend import SERVICE, Backend
 _SUFFIX: Final = ".lock"
 
 
-class Lifeline:
+class ProcessLock:
     """One process's, from when it is made until `close`, or until the process ends in whatever way."""
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +81,7 @@ PREFIX: Final = reserved_names.OWN
 SMALLEST: Final = 1 << 20
 
 
-class Region:
+class SharedRegion:
     """A piece of shared memory that some Tritons have mapped."""
 
     def __init__(self, size: int, lifeline: str) -> None:
@@ -107,19 +107,19 @@ class Region:
         return write(pieces, self.memory, at)
 
 
-class Regions:
+class SharedRegions:
     """The regions, by size in powers of two. Lives in an event loop."""
 
     def __init__(self, in_force: InForce) -> None:
         self._in_force = in_force
         self._held_bytes = 0
         self._backends: list[Backend] = []
-        self._free: dict[int, list[Region]] = {}
+        self._free: dict[int, list[SharedRegion]] = {}
         self._wanted: set[int] = set()
         """Sizes of which one more is being made."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._lifeline: Lifeline | None = None
+        self._lifeline: ProcessLock | None = None
 
     async def share_with(self, backend: Backend) -> None:
         """A Triton, which from now on, if it is on this machine, maps the regions that are made."""
@@ -127,14 +127,14 @@ class Regions:
             return
         if self._lifeline is None:
             try:
-                self._lifeline = Lifeline(FOLDER)
+                self._lifeline = ProcessLock(FOLDER)
             except OSError as error:
                 log.warning("large tensors are sent, not shared: %s: %s", FOLDER, error.strerror)
                 return
         await _sweep(backend)
         self._backends.append(backend)
 
-    def take(self, size: int, backends: Iterable[Backend]) -> Region | None:
+    def take(self, size: int, backends: Iterable[Backend]) -> SharedRegion | None:
         """A region of at least this size that these Tritons have mapped; None where none is free: one more is made."""
         rounded = max(SMALLEST, 1 << (size - 1).bit_length())
         wanted = set(backends)
@@ -150,14 +150,14 @@ class Regions:
         self._spawn(self._make(rounded))
         return None
 
-    def give_back(self, region: Region) -> None:
+    def give_back(self, region: SharedRegion) -> None:
         """Nobody uses it any more."""
         if not self._closed and region.backends.issuperset(self._backends):
             self._free.setdefault(region.size, []).append(region)
             return
         self.discard(region)
 
-    def discard(self, region: Region) -> None:
+    def discard(self, region: SharedRegion) -> None:
         """A Triton may still write to it, or has forgotten it: it is not used again."""
         self._held_bytes -= region.size
         self._wanted.clear()
@@ -205,10 +205,10 @@ class Regions:
         self._wanted.discard(size)
         self.give_back(region)
 
-    async def _registered(self, size: int) -> Region:
+    async def _registered(self, size: int) -> SharedRegion:
         """Raises OSError."""
         assert self._lifeline, "somebody shares memory"
-        region = Region(size, self._lifeline.name)
+        region = SharedRegion(size, self._lifeline.name)
         backends = list(self._backends)
         message = service_pb2.SystemSharedMemoryRegisterRequest(
             name=region.name, key=f"/{region.name}", byte_size=size
@@ -240,7 +240,7 @@ async def _sweep(backend: Backend) -> None:
         log.debug("Triton at %s: %s", backend.address, error.details)
 
 
-async def _unregister(region: Region) -> None:
+async def _unregister(region: SharedRegion) -> None:
     message = service_pb2.SystemSharedMemoryUnregisterRequest(name=region.name).SerializeToString()
     for backend in region.backends:
         if backend.alive:

@@ -9,9 +9,9 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from tidegate.api import Model, Worker, ms_to_ns
 from tidegate.schemas import Layout
 from tidegate_proxy.configuration.config import ModelConfig
-from tidegate_proxy.messages.model_signature import Signature, signature_of
+from tidegate_proxy.messages.model_signature import ModelSignature, signature_of
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
-from tidegate_proxy.tritons.batching_mode import Consent, consent_of, most_careful
+from tidegate_proxy.tritons.batching_mode import BatchingDecision, consent_of, most_careful
 
 VERSION = "1"
 """The version of every split model: partitions are written as version 1."""
@@ -26,10 +26,10 @@ class SplitModel:
     """A model as clients see it, who know nothing of partitions."""
 
     model: Model
-    signature: Signature
+    signature: ModelSignature
     config: model_config_pb2.ModelConfig
     """That of its first partition, with the outputs of the whole."""
-    consent: Consent
+    consent: BatchingDecision
 
     @property
     def outputs(self) -> list[str]:
@@ -58,7 +58,7 @@ class FoundLayout:
     models: Mapping[str, SplitModel]
     """The models that are split, and those that are one partition of their own name."""
     workers: Sequence[tuple[Worker, Backend]]
-    partitions: Mapping[str, Signature]
+    partitions: Mapping[str, ModelSignature]
 
 
 def find_layout(
@@ -80,9 +80,9 @@ def find_layout(
         address = backends[unknown[0]].address
         raise BackendError(f"Triton at {address} is worker {unknown[0] or 'none'!r}, which is not in the layout")
     found: list[tuple[Worker, Backend]] = []
-    partitions: dict[str, Signature] = {}
+    partitions: dict[str, ModelSignature] = {}
     configs: dict[str, model_config_pb2.ModelConfig] = {}
-    consents: dict[str, Consent] = {}
+    consents: dict[str, BatchingDecision] = {}
     models_of = {partition.name: partition.model for partition in layout.partitions}
     for worker in workers:
         if backend := backends.get(worker.name):
@@ -132,7 +132,7 @@ def _config_of(
     return configs[name]
 
 
-def _consent_of(config: model_config_pb2.ModelConfig, backend: Backend, said: ModelConfig) -> Consent:
+def _consent_of(config: model_config_pb2.ModelConfig, backend: Backend, said: ModelConfig) -> BatchingDecision:
     """Whether batches may run through a partition: its layout is a plan of what is scheduled, as an SLO is."""
     consent = consent_of(config, said.scheduling, has_slo=True)
     if consent.scheduling == "bypass":
@@ -142,9 +142,9 @@ def _consent_of(config: model_config_pb2.ModelConfig, backend: Backend, said: Mo
 
 def _fit(
     model: Model,
-    partitions: Mapping[str, Signature],
+    partitions: Mapping[str, ModelSignature],
     configs: Mapping[str, model_config_pb2.ModelConfig],
-    consents: Mapping[str, Consent],
+    consents: Mapping[str, BatchingDecision],
     said: ModelConfig,
     asked: Sequence[str],
 ) -> SplitModel:

@@ -11,24 +11,24 @@ from dataclasses import dataclass, replace
 
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from tidegate_proxy.messages.model_signature import Signature, datatype_of, signature_of
+from tidegate_proxy.messages.model_signature import ModelSignature, datatype_of, signature_of
 from tidegate_proxy.tritons.backend import Backend
-from tidegate_proxy.tritons.batching_mode import Consent, most_careful
+from tidegate_proxy.tritons.batching_mode import BatchingDecision, most_careful
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class LoadedConfig:
     """What one Triton has of a model."""
 
     backend: Backend
     config: model_config_pb2.ModelConfig
-    consent: Consent
+    consent: BatchingDecision
     """What happens to its requests, as far as this Triton is concerned."""
-    tensors: Signature
+    tensors: ModelSignature
     """Also of a model whose requests are not scheduled."""
 
     @classmethod
-    def of(cls, backend: Backend, config: model_config_pb2.ModelConfig, consent: Consent) -> "Form":
+    def of(cls, backend: Backend, config: model_config_pb2.ModelConfig, consent: BatchingDecision) -> "LoadedConfig":
         """What a Triton's config makes of a model."""
         return cls(backend, config, consent, signature_of(config))
 
@@ -37,7 +37,7 @@ class Form:
         """Whether its requests pass straight through."""
         return self.consent.scheduling == "bypass"
 
-    def agrees_with(self, other: "Form") -> bool:
+    def agrees_with(self, other: "LoadedConfig") -> bool:
         """Whether requests for the one are requests for the other, but for their number of rows."""
         if self.passes or other.passes:
             return self.passes and other.passes
@@ -45,23 +45,23 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class VariantAgreement:
     """How the Tritons that have a model stand to each other."""
 
-    leading: Form
+    leading: LoadedConfig
     """The one that counts where they differ."""
-    signature: Signature | None
+    signature: ModelSignature | None
     """The signature of requests that are scheduled, with as many rows as each of `followers` takes; None: none are."""
-    consent: Consent
+    consent: BatchingDecision
     """What all of those that agree consent to."""
     followers: tuple[Backend, ...]
     """The Tritons that requests of the leading form go to."""
-    variants: tuple["Variant", ...]
+    variants: tuple["ModelConfigVariant", ...]
     """Every form, that of the leading one first; none where there is only one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class ModelConfigVariant:
     """One form of a model of which there are several, and the Tritons that have it."""
 
     config: model_config_pb2.ModelConfig
@@ -87,7 +87,7 @@ class Variant:
         return complete and all(output.name in outputs for output in header.outputs)
 
 
-def agree(forms: Sequence[Form], voters: Container[Backend]) -> Agreement:
+def agree(forms: Sequence[LoadedConfig], voters: Container[Backend]) -> VariantAgreement:
     """Which form leads. `forms`: of at least one Triton, those that changed last come last.
 
     `voters`: the Tritons that are there. What others had counts only where none of them is.
@@ -102,7 +102,7 @@ def agree(forms: Sequence[Form], voters: Container[Backend]) -> Agreement:
         reads_headers=any(each.reads_headers for each in signatures),
         heeds_timeout=any(each.heeds_timeout for each in signatures),
     )
-    return Agreement(
+    return VariantAgreement(
         leading,
         None if leading.passes else signature,
         leading.consent if leading.passes else most_careful(form.consent for form in agreeing),
@@ -111,8 +111,8 @@ def agree(forms: Sequence[Form], voters: Container[Backend]) -> Agreement:
     )
 
 
-def _variants(forms: Sequence[Form], leading: Form) -> tuple[Variant, ...]:
-    kinds: list[list[Form]] = []
+def _variants(forms: Sequence[LoadedConfig], leading: LoadedConfig) -> tuple[ModelConfigVariant, ...]:
+    kinds: list[list[LoadedConfig]] = []
     for form in forms:
         same = next(
             (
@@ -129,4 +129,4 @@ def _variants(forms: Sequence[Form], leading: Form) -> tuple[Variant, ...]:
     if len(kinds) < 2:
         return ()
     kinds.sort(key=lambda kind: leading not in kind)
-    return tuple(Variant(kind[0].config, tuple(form.backend for form in kind)) for kind in kinds)
+    return tuple(ModelConfigVariant(kind[0].config, tuple(form.backend for form in kind)) for kind in kinds)

@@ -30,7 +30,7 @@ _TURNS: Final = object()
 """What those need, beside resources, that take turns."""
 
 
-class Lane(NamedTuple):
+class ExecutionSlot(NamedTuple):
     """What runs one batch at a time."""
 
     name: str
@@ -43,7 +43,7 @@ class Lane(NamedTuple):
 
 def lanes_of(
     configs: Mapping[str, model_config_pb2.ModelConfig], *, in_turn: bool | None, turns: frozenset[str] = frozenset()
-) -> Iterator[Lane]:
+) -> Iterator[ExecutionSlot]:
     """The lanes of one Triton for these of its models: lane k of a group has those with more than k instances.
 
     `in_turn`: whether all of them are one group, or each is its own; None: those are that wait for each other's
@@ -54,7 +54,7 @@ def lanes_of(
         others = f"+{len(group) - 1}" if len(group) > 1 else ""
         for number in range(max(instances.values(), default=0)):
             models = tuple(name for name, count in instances.items() if count > number)
-            yield Lane(f"{group[0]}{others}/{number}", models, takes_turns=not turns.isdisjoint(models))
+            yield ExecutionSlot(f"{group[0]}{others}/{number}", models, takes_turns=not turns.isdisjoint(models))
 
 
 def _groups(
@@ -101,7 +101,7 @@ ALL_OF_IT = WholeDevice()
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerHardware:
     """What is known of where a Triton's workers run."""
 
     kind: str = ""
@@ -111,8 +111,8 @@ class Place:
 
 
 async def places_of(
-    loaded: Mapping[Backend, Sequence[LoadedModel]], gpus: Sequence[Gpu], before: Mapping[Backend, Place]
-) -> dict[Backend, Place]:
+    loaded: Mapping[Backend, Sequence[LoadedModel]], gpus: Sequence[Gpu], before: Mapping[Backend, WorkerHardware]
+) -> dict[Backend, WorkerHardware]:
     """Where these Tritons' workers run. `gpus`: those of this machine; `before`: what was known of any of them.
 
     Where the machine has unlike GPUs a Triton's metrics tell which it uses. If they do not answer, it is as before.
@@ -135,19 +135,19 @@ async def places_of(
     return places
 
 
-def place_of(told: str, models: Iterable[LoadedModel], gpus: Sequence[Gpu]) -> Place:
+def place_of(told: str, models: Iterable[LoadedModel], gpus: Sequence[Gpu]) -> WorkerHardware:
     """Where the workers of one Triton run. `told`: the kind that the configuration says; `gpus`: those it may use."""
     if told:
-        return Place(told)
+        return WorkerHardware(told)
     ordinals = _ordinals(models)
     if not ordinals or max(ordinals) >= len(gpus):
-        return Place()  # it uses none, or sees more than there are here: then it is elsewhere
+        return WorkerHardware()  # it uses none, or sees more than there are here: then it is elsewhere
     if len({gpu.kind for gpu in gpus}) > 1:
-        return Place()
+        return WorkerHardware()
     only = gpus[0]
     if len(gpus) > 1 or only.slice is None:
-        return Place(only.kind)
-    return Place(only.kind, only.device, only.slice)
+        return WorkerHardware(only.kind)
+    return WorkerHardware(only.kind, only.device, only.slice)
 
 
 def _ordinals(models: Iterable[LoadedModel]) -> set[int]:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.proxy.app.dashboard.moments import MS
+from tests.proxy.app.dashboard.event_buffers import MS
 from tidegate.api import Model, Profile, Request, RequestArrived, Setup, Worker
 from tidegate.engine import Engine
 from tidegate.host import Plugins

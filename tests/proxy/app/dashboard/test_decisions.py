@@ -3,13 +3,13 @@
 from tidegate.api import Batch, Dispatch, Drop, Request, RequestArrived, Stage, WorkerLost
 from tidegate.observation import Fail
 from tidegate_proxy.app.dashboard.decisions import SHOWN, latest_decisions
-from tidegate_proxy.app.dashboard.moments import Moments
+from tidegate_proxy.app.dashboard.event_buffer import EventBuffer
 
 MS = 1_000_000
 
 
 def test_the_latest_are_told_in_order_and_the_others_counted() -> None:
-    moments = Moments(most=1000, longest_ns=10**12)
+    moments = EventBuffer(most=1000, longest_ns=10**12)
     for number in range(3 * SHOWN):
         event = RequestArrived(number * MS, Request(number, "m", 1, number * MS))
         batch = Batch(number, "m", (number,), (Stage(0, "m", number * MS, MS),))
@@ -23,7 +23,7 @@ def test_the_latest_are_told_in_order_and_the_others_counted() -> None:
 
 
 def test_of_one_moment_from_which_more_comes_than_can_be_shown_the_latest_are_told_too() -> None:
-    moments = Moments(most=1000, longest_ns=10**12)
+    moments = EventBuffer(most=1000, longest_ns=10**12)
     event = RequestArrived(MS, Request(0, "m", 1, MS))
     for number in range(SHOWN + 5):
         moments.told(event, [Drop(number, "deadline")])
@@ -35,7 +35,7 @@ def test_of_one_moment_from_which_more_comes_than_can_be_shown_the_latest_are_to
 
 def test_what_comes_of_a_moment_is_told_in_its_order() -> None:
     """First what happened, then what the policy made of it, then what followed."""
-    moments = Moments(most=1000, longest_ns=10**12)
+    moments = EventBuffer(most=1000, longest_ns=10**12)
     event = WorkerLost(MS, 0)
     moments.told(event, [Drop(1, "lost"), Drop(2, "lost")])
     moments.told(event, [Drop(3, "lost")])

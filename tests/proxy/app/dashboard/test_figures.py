@@ -5,12 +5,12 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.proxy.app.dashboard.moments import MS
+from tests.proxy.app.dashboard.event_buffers import MS
 from tidegate.api import NEVER_NS, Batch, Request, Stage, Worker
 from tidegate.engine import StartStage
 from tidegate.observation.reducer import SentStage
-from tidegate_proxy.app.dashboard.figures import MOST_SHAPES, SHOWN_WORST, WINDOW_NS, Figures
-from tidegate_proxy.app.dashboard.recent import Recent
+from tidegate_proxy.app.dashboard.figures import MOST_SHAPES, SHOWN_WORST, WINDOW_NS, RollingFigures
+from tidegate_proxy.app.dashboard.tick_buffer import TickBuffer
 
 S = 1_000_000_000
 OUTCOMES = ("answered", "dropped", "failed", "cancelled")
@@ -25,7 +25,7 @@ requests = st.builds(
 )
 
 
-def ran(recent: Recent, batch: int, *ids: int, at_ns: int, took_ms: int = 10, shape: str = "") -> None:
+def ran(recent: TickBuffer, batch: int, *ids: int, at_ns: int, took_ms: int = 10, shape: str = "") -> None:
     """A batch whose requests came 20 ms before it began."""
     stage = Stage(0, "m", at_ns, 10 * MS)
     begun = StartStage(Batch(batch, "m", ids, (stage,)), 0, len(ids), shape)
@@ -37,7 +37,7 @@ def ran(recent: Recent, batch: int, *ids: int, at_ns: int, took_ms: int = 10, sh
 
 
 def test_rates_shares_and_percentiles_of_the_window() -> None:
-    figures, recent = Figures(0), Recent()
+    figures, recent = RollingFigures(0), TickBuffer()
     ran(recent, 0, 0, 1, at_ns=1 * S)
     ran(recent, 1, 2, at_ns=1 * S + 500 * MS, took_ms=40)
     recent.dropped(1 * S, Request(3, "m", 1, 0), "deadline")
@@ -58,7 +58,7 @@ def test_rates_shares_and_percentiles_of_the_window() -> None:
 
 
 def test_workers_are_busy_with_what_ran_and_with_what_runs() -> None:
-    figures, recent = Figures(0), Recent()
+    figures, recent = RollingFigures(0), TickBuffer()
     ran(recent, 0, 0, at_ns=1 * S, took_ms=500)
     figures.take(recent.take(), 2 * S)
     running = SentStage(StartStage(Batch(1, "m", (1,), (Stage(1, "m", 0, 1),)), 0, 1), 1 * S)
@@ -72,7 +72,7 @@ def test_workers_are_busy_with_what_ran_and_with_what_runs() -> None:
 
 
 def test_a_worker_keeps_its_lane_and_its_figures_though_a_plan_gives_it_another_number() -> None:
-    figures, recent = Figures(0), Recent()
+    figures, recent = RollingFigures(0), TickBuffer()
     figures.know([Worker(0, "gpu/0", ("m",))])
     ran(recent, 0, 0, at_ns=1 * S, took_ms=500)
     assert [bar.worker for bar in figures.take(recent.take(), 2 * S).bars] == [0]
@@ -85,7 +85,7 @@ def test_a_worker_keeps_its_lane_and_its_figures_though_a_plan_gives_it_another_
 
 
 def test_planned_against_actual_and_shapes_are_bounded() -> None:
-    figures, recent = Figures(0), Recent()
+    figures, recent = RollingFigures(0), TickBuffer()
     for number in range(MOST_SHAPES + 50):  # clients choose them
         ran(recent, number, number, at_ns=1 * S, shape=f"x:{number}")
     for number in range(3):
@@ -98,7 +98,7 @@ def test_planned_against_actual_and_shapes_are_bounded() -> None:
 
 
 def test_the_worst_come_first_and_are_few() -> None:
-    figures, recent = Figures(0), Recent()
+    figures, recent = RollingFigures(0), TickBuffer()
     for number in range(2 * SHOWN_WORST):
         ran(recent, number, number, at_ns=1 * S, took_ms=10 + number)
     recent.dropped(1 * S, Request(900, "m", 1, 0, 5 * MS), "deadline")
@@ -116,7 +116,7 @@ def test_the_worst_come_first_and_are_few() -> None:
 def test_each_request_is_counted_once_and_none_is_worse_than_those_that_are_shown(
     drawn: list[tuple[int, str, str, int, int | None, int]],
 ) -> None:
-    figures, recent = Figures(0), Recent()
+    figures, recent = RollingFigures(0), TickBuffer()
     ended: dict[str, Counter[str]] = {}
     latencies: dict[str, list[int]] = {}
     shown: list[tuple[int, float, int]] = []
@@ -162,7 +162,7 @@ def test_each_request_is_counted_once_and_none_is_worse_than_those_that_are_show
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.integers(1, 4), st.integers(0, 99)), max_size=40)
 )
 def test_each_stage_is_counted_once(drawn: list[tuple[str, int, int, int]]) -> None:
-    figures, recent = Figures(0), Recent()
+    figures, recent = RollingFigures(0), TickBuffer()
     busy: Counter[int] = Counter()
     sizes: dict[str, Counter[int]] = {}
     for number, (model, worker_id, rows, took_ms) in enumerate(drawn):

@@ -9,31 +9,37 @@ import pytest
 
 from tests.proxy.app.dashboard.browser import CHROMIUM, Tab, browser
 from tidegate.sim.what_if import Answer
+from tidegate_proxy.app.dashboard.latency_explanation import (
+    BatchCompanion,
+    LatencyExplanation,
+    LatencyPart,
+    StageFigures,
+    StepLine,
+)
 from tidegate_proxy.app.dashboard.overview import Overview
 from tidegate_proxy.app.dashboard.routes import LivePage
 from tidegate_proxy.app.dashboard.snapshot import (
-    Bad,
-    Decision,
+    BadRequestRow,
+    DashboardSnapshot,
+    DecisionRow,
     ModelRow,
     ShapeRow,
-    Snapshot,
     StageBar,
     TrialRow,
     TrialSection,
     TrialSide,
     WorkerRow,
 )
-from tidegate_proxy.app.dashboard.source import Hello
+from tidegate_proxy.app.dashboard.source import PageHello
 from tidegate_proxy.app.dashboard.viewers import Viewers
 from tidegate_proxy.app.dashboard.what_if import WhatIf
-from tidegate_proxy.app.dashboard.why import Companion, Explanation, Part, StageFigures, StepLine
-from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.interface import Receive, Scope, Send
 from tidegate_proxy.servers.http.server import start_server
 from tidegate_proxy.transport.ports import bind
 
 if TYPE_CHECKING:
-    from tidegate_proxy.app.dashboard.live import Live
+    from tidegate_proxy.app.dashboard.live import LiveView
 
 EVIL = "<img src=x onerror='document.title=1'><script>document.title=2</script>\"'`${1}"
 LONG = "a-model-whose-name-does-not-end" * 5
@@ -43,8 +49,8 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium h
 class Hostile:
     """Whatever has a name has an evil one."""
 
-    def hello(self) -> Hello:
-        return Hello("live", EVIL, EVIL)
+    def hello(self) -> PageHello:
+        return PageHello("live", EVIL, EVIL)
 
     def open(self) -> None:
         pass
@@ -52,7 +58,7 @@ class Hostile:
     def close(self) -> None:
         pass
 
-    def tick(self, viewers: int) -> Snapshot:
+    def tick(self, viewers: int) -> DashboardSnapshot:
         models = [
             ModelRow(name, 50.0, 12.5, share, 1, 2, 3, 4, 10.0, 60.0, 2.0, {1: 3, 2: 5})
             for name, share in ((EVIL, 0.5), (LONG, 0.999))
@@ -60,14 +66,14 @@ class Hostile:
         workers = [WorkerRow(0, EVIL, EVIL, "up", 0.5, 1), WorkerRow(1, LONG, "k", "ejected", 0.0, 0)]
         shapes = [ShapeRow(EVIL, EVIL, EVIL, EVIL, 4, 9, 20.0, 25.0, 0.5)]
         stages = [StageBar(0, 0, 9_500_000, 100_000, 50_000, 4, 4, 1, 7)]
-        decisions = [Decision(9_900.0, "dispatch", EVIL, EVIL, EVIL, EVIL, 2, 7), Decision(9_950.0, "lost", "")]
+        decisions = [DecisionRow(9_900.0, "dispatch", EVIL, EVIL, EVIL, EVIL, 2, 7), DecisionRow(9_950.0, "lost", "")]
         worst = [
-            Bad(7, EVIL, "late", 9_000.0, 70.0, 20.0, ""),
-            Bad(8, EVIL, "dropped", 9_000.0, 70.0, None, EVIL),
-            Bad(9, LONG, "in time", 9_000.0, 10.0, -40.0, ""),
+            BadRequestRow(7, EVIL, "late", 9_000.0, 70.0, 20.0, ""),
+            BadRequestRow(8, EVIL, "dropped", 9_000.0, 70.0, None, EVIL),
+            BadRequestRow(9, LONG, "in time", 9_000.0, 10.0, -40.0, ""),
         ]
         figures = (models, 1, workers, 1, shapes, [EVIL], stages, 1, decisions, 1, worst)
-        return Snapshot(10_000.0, 10.0, *figures, viewers, 1.5, self._trial())
+        return DashboardSnapshot(10_000.0, 10.0, *figures, viewers, 1.5, self._trial())
 
     @staticmethod
     def _trial() -> TrialSection:
@@ -75,13 +81,13 @@ class Hostile:
         rows = [TrialRow(EVIL, sides, (0.02, 0.05), ""), TrialRow(LONG, sides, None, EVIL)]
         return TrialSection("canary", EVIL, 0.05, None, rows, 1, EVIL)
 
-    async def story(self, request_id: int) -> Explanation | None:
+    async def story(self, request_id: int) -> LatencyExplanation | None:
         steps = [StepLine(0.0, "arrived", EVIL)]
         stages = [StageFigures(EVIL, EVIL, 4, 5.0, 6.0, 50.0, 64.0)]
-        return Explanation(
+        return LatencyExplanation(
             request_id, EVIL, EVIL, EVIL, 1, 8_930.0, "late", 70.0, 50.0, f"Why: {EVIL}", EVIL,
-            [Part("batch", 5.0), Part("worker", 1.0), Part("ran", 50.0), Part("longer", 14.0)],
-            1, 4, [Companion(8, 1, 2.0)], 2, stages, [(EVIL, 3, 30.0)], steps,
+            [LatencyPart("batch", 5.0), LatencyPart("worker", 1.0), LatencyPart("ran", 50.0), LatencyPart("longer",
+            14.0)], 1, 4, [BatchCompanion(8, 1, 2.0)], 2, stages, [(EVIL, 3, 30.0)], steps,
         )  # fmt: skip
 
     async def what_if(self, at_ms: int | None) -> object:
@@ -97,8 +103,8 @@ class Hostile:
 class Broken(Hostile):
     """A recording that can be read up to a line only."""
 
-    def hello(self) -> Hello:
-        return Hello("recording", "fifs", "1", "run.jsonl", 10_000.0)
+    def hello(self) -> PageHello:
+        return PageHello("recording", "fifs", "1", "run.jsonl", 10_000.0)
 
     def at(self, at_ms: int) -> object:
         return self.tick(0)
@@ -110,10 +116,10 @@ class Broken(Hostile):
 def in_browser(folder: Path, test: Callable[[Tab, str], Awaitable[None]], shown: Hostile | None = None) -> None:
     async def all_of_it() -> None:
         hostile = shown or Hostile()
-        page = LivePage(hostile, None if shown else Viewers(cast("Live", hostile)), lambda _headers: None)
+        page = LivePage(hostile, None if shown else Viewers(cast("LiveView", hostile)), lambda _headers: None)
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            await page.answer(Exchange(scope, receive, send), scope["query_string"])
+            await page.answer(HttpExchange(scope, receive, send), scope["query_string"])
 
         server = await start_server(answer, bind("127.0.0.1:0"))
         try:

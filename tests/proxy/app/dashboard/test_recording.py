@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import typer
 
+from tests.proxy.app.dashboard.event_buffers import MS
 from tests.proxy.app.dashboard.log_of import write_log
-from tests.proxy.app.dashboard.moments import MS
 from tidegate.observation import read_log
 from tidegate_proxy.app.dashboard.log_file import LogFile
 from tidegate_proxy.app.dashboard.overview import Overview
-from tidegate_proxy.app.dashboard.recording import Recording
+from tidegate_proxy.app.dashboard.recording import RecordedRun
 from tidegate_proxy.app.dashboard.what_if import WhatIf
 from tidegate_proxy.commands.page import page
 
@@ -32,13 +32,13 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def recording(log: Path) -> Iterator[Recording]:
-    recording = Recording(log)
+def recording(log: Path) -> Iterator[RecordedRun]:
+    recording = RecordedRun(log)
     yield recording
     recording.close()
 
 
-def whole(recording: Recording) -> Overview:
+def whole(recording: RecordedRun) -> Overview:
     give_up = time.monotonic() + 60
     while not (overview := recording.overview()).done:
         assert time.monotonic() < give_up
@@ -69,7 +69,7 @@ def test_instants_and_requests_are_found_as_if_the_log_were_read(log: Path) -> N
     file_.close()
 
 
-def test_any_instant_of_it(recording: Recording) -> None:
+def test_any_instant_of_it(recording: RecordedRun) -> None:
     hello = recording.hello()
     assert (hello.kind, hello.policy) == ("recording", "symphony")
     assert hello.length_ms == pytest.approx(1000 * SECONDS, rel=0.01)
@@ -86,13 +86,13 @@ def test_any_instant_of_it(recording: Recording) -> None:
     assert recording.at(10**9).workers  # after its end
 
 
-def test_the_whole_of_it(recording: Recording) -> None:
+def test_the_whole_of_it(recording: RecordedRun) -> None:
     overview = whole(recording)
     assert overview.error == ""
     assert sum(each.in_time + each.late + each.dropped + each.failed for each in overview.pieces) == SECONDS * RATE
 
 
-def test_stories_and_what_if(recording: Recording) -> None:
+def test_stories_and_what_if(recording: RecordedRun) -> None:
     story = asyncio.run(recording.story(700))
     assert story is not None
     assert [story.steps[0].what, story.steps[-1].what, story.outcome] == ["arrived", "answered", "in time"]
@@ -112,14 +112,14 @@ def test_one_that_is_cut_off_or_broken(log: Path, tmp_path: Path) -> None:
     text = log.read_bytes()
     cut = tmp_path / "cut.jsonl"
     cut.write_bytes(text[: len(text) // 2])  # in the middle of a line
-    recording = Recording(cut)
+    recording = RecordedRun(cut)
     assert whole(recording).error == ""
     assert recording.at(3000).models
     recording.close()
     broken = tmp_path / "broken.jsonl"
     lines = text.splitlines(keepends=True)
     broken.write_bytes(b"".join([*lines[:500], b"{}\n", *lines[501:]]))
-    recording = Recording(broken)
+    recording = RecordedRun(broken)
     assert "begins no entry" in whole(recording).error
     recording.close()
 
@@ -168,7 +168,7 @@ def test_what_is_no_recording(tmp_path: Path, text: str | None, why: str, capsys
     assert why in capsys.readouterr().err
 
 
-def test_the_times_of_the_log_are_those_of_the_page(recording: Recording) -> None:
+def test_the_times_of_the_log_are_those_of_the_page(recording: RecordedRun) -> None:
     story = asyncio.run(recording.story(0))
     assert story is not None
     assert story.arrived_ms == 0.0

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tidegate_proxy.app.dashboard import viewers
-from tidegate_proxy.app.dashboard.snapshot import Snapshot
+from tidegate_proxy.app.dashboard.snapshot import DashboardSnapshot
 from tidegate_proxy.app.dashboard.viewers import MOST, TooMany, Viewers
 
 if TYPE_CHECKING:
-    from tidegate_proxy.app.dashboard.live import Live
+    from tidegate_proxy.app.dashboard.live import LiveView
 
 
 class Watched:
@@ -28,11 +28,11 @@ class Watched:
     def close(self) -> None:
         self.closed += 1
 
-    def tick(self, viewers: int) -> Snapshot:
+    def tick(self, viewers: int) -> DashboardSnapshot:
         self.ticks += 1
         if self.breaks:
             raise RuntimeError("of no meaning")
-        return Snapshot(float(self.ticks), 1.0, [], 0, [], 0, [], [], [], 0, [], 0, [], viewers)
+        return DashboardSnapshot(float(self.ticks), 1.0, [], 0, [], 0, [], [], [], 0, [], 0, [], viewers)
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def run(test: Callable[[Watched, Viewers], Awaitable[None]]) -> Watched:
     watched = Watched()
 
     async def all_of_it() -> None:
-        those = Viewers(cast("Live", watched))
+        those = Viewers(cast("LiveView", watched))
         try:
             await asyncio.wait_for(test(watched, those), 20)
         finally:

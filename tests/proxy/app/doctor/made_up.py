@@ -7,7 +7,7 @@ from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import Model, ms_to_ns
 from tidegate.schemas import ModelProfile, ProfileFile, ProfilePoint
-from tidegate_proxy.app.doctor.facts import Facts, Form, Service
+from tidegate_proxy.app.doctor.facts import DoctorFacts, ModelConfigForm, ServedModel
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.tritons.batching_mode import consent_of
 
@@ -22,7 +22,7 @@ def config_of(name: str, text: str = "max_batch_size: 8 dynamic_batching {}") ->
     return text_format.Parse(f'name: "{name}" backend: "onnxruntime" {tensors} {text}', model_config_pb2.ModelConfig())
 
 
-def facts_of(*configs: model_config_pb2.ModelConfig, slo_ms: float | None = None, **fields: Any) -> Facts:  # noqa: ANN401
+def facts_of(*configs: model_config_pb2.ModelConfig, slo_ms: float | None = None, **fields: Any) -> DoctorFacts:  # noqa: ANN401
     """What is known where one Triton has these models; `slo_ms` is that of every one that is scheduled."""
     config = ServeConfig.model_validate({"tritons": [{"grpc": "t:1"}], **fields.pop("config", {})}, strict=False)
     services = {}
@@ -35,8 +35,10 @@ def facts_of(*configs: model_config_pb2.ModelConfig, slo_ms: float | None = None
             late = (said.late if said else None) or "drop"
             model = Model(each.name, each.max_batch_size, slo_ns, merge_limit=consent.merge_limit, late=late)
         kinds = ("default",) if model else ()
-        services[each.name] = Service(each.name, consent, (Form(each, ("t:1",)),), model, kinds, len(kinds))
-    return Facts(config, services, **fields)
+        services[each.name] = ServedModel(
+            each.name, consent, (ModelConfigForm(each, ("t:1",)),), model, kinds, len(kinds)
+        )
+    return DoctorFacts(config, services, **fields)
 
 
 def profiles_of(model: str, *, median_ms: float, p95_ms: float, shape: str = "") -> ProfileFile:

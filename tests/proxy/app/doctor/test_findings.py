@@ -12,14 +12,22 @@ from tidegate_proxy.app.doctor.facts import (
     ENOUGH_EXECUTIONS,
     Executions,
     Finding,
-    Form,
+    ModelConfigForm,
     NotReady,
+    OneRowTiming,
     RowsVerdict,
-    Service,
-    Timed,
+    ServedModel,
     grouped,
 )
 from tidegate_proxy.app.doctor.installation import broken_plugins, unseen_gpus
+from tidegate_proxy.app.doctor.latency import (
+    measured_in_vain,
+    not_measured,
+    requests_not_timed,
+    shapes_in_vain,
+    slos_in_vain,
+    slos_too_short,
+)
 from tidegate_proxy.app.doctor.models import (
     batches_of_one,
     disagreements,
@@ -33,15 +41,7 @@ from tidegate_proxy.app.doctor.models import (
     waiting_twice,
     words_in_vain,
 )
-from tidegate_proxy.app.doctor.times import (
-    measured_in_vain,
-    not_measured,
-    requests_not_timed,
-    shapes_in_vain,
-    slos_in_vain,
-    slos_too_short,
-)
-from tidegate_proxy.tritons.batching_mode import Consent
+from tidegate_proxy.tritons.batching_mode import BatchingDecision
 
 
 def test_all_is_well_and_nothing_is_said() -> None:
@@ -101,13 +101,13 @@ def test_without_a_profile_what_was_timed_counts_and_then_what_triton_counted() 
     assert (finding.severity, finding.rule) == ("error", "slo-too-short")
     assert "the mean of 100 executions" in finding.what
     assert said(slos_too_short(replace(facts, executions={"m": few}))) == [], "first ones are slow"
-    assert said(slos_too_short(replace(facts, timed={"m": Timed(1.0)}))) == []
-    (finding,) = slos_too_short(replace(facts, timed={"m": Timed(9.0, open_dimensions=True)}))
+    assert said(slos_too_short(replace(facts, timed={"m": OneRowTiming(1.0)}))) == []
+    (finding,) = slos_too_short(replace(facts, timed={"m": OneRowTiming(9.0, open_dimensions=True)}))
     assert "timed now, with every open dimension 1" in finding.what
-    unanswered = replace(facts, timed={"m": Timed(None, "no")}, executions={})
+    unanswered = replace(facts, timed={"m": OneRowTiming(None, "no")}, executions={})
     assert said(slos_too_short(unanswered)) == []
     assert said(requests_not_timed(unanswered)) == [("warning", "not-timed")]
-    of_zero_size = replace(unanswered, timed={"m": Timed(None, "no", open_dimensions=True)})
+    of_zero_size = replace(unanswered, timed={"m": OneRowTiming(None, "no", open_dimensions=True)})
     assert said(requests_not_timed(of_zero_size)) == [("advice", "not-timed")], "another size may do"
 
 
@@ -270,16 +270,18 @@ def test_what_was_measured_in_vain() -> None:
 
 
 def test_tritons_that_disagree() -> None:
-    same_tensors = [Form(config_of("m", f"max_batch_size: {rows}"), (f"t:{rows}",)) for rows in (4, 8)]
+    same_tensors = [ModelConfigForm(config_of("m", f"max_batch_size: {rows}"), (f"t:{rows}",)) for rows in (4, 8)]
     other = 'max_batch_size: 8 input { name: "Z" data_type: TYPE_FP32 dims: [ 3 ] }'
-    others = [same_tensors[0], Form(config_of("m", other), ("u:1", "u:2"))]
+    others = [same_tensors[0], ModelConfigForm(config_of("m", other), ("u:1", "u:2"))]
     facts = facts_of()
     for forms, severity in ((same_tensors, "warning"), (others, "error"), (same_tensors[:1], None)):
-        service = Service("m", Consent("batched", "why"), tuple(forms))
+        service = ServedModel("m", BatchingDecision("batched", "why"), tuple(forms))
         findings = list(disagreements(replace(facts, services={"m": service})))
         assert [finding.severity for finding in findings] == [severity] * (severity is not None)
     assert "max_batch_size 8, Z FP32 [3] at u:1, u:2" in str(
-        *disagreements(replace(facts, services={"m": Service("m", Consent("batched", "why"), tuple(others))}))
+        *disagreements(
+            replace(facts, services={"m": ServedModel("m", BatchingDecision("batched", "why"), tuple(others))})
+        )
     )
 
 
@@ -288,7 +290,7 @@ def test_what_is_installed() -> None:
     local = {"tritons": [{"grpc": "localhost:1"}]}
     on_gpu = config_of("m", "max_batch_size: 8 dynamic_batching {} instance_group { kind: KIND_GPU }")
     facts = facts_of(on_gpu, config=local, has_nvml=False)
-    service = replace(facts.services["m"], forms=(Form(on_gpu, ("localhost:1",)),))
+    service = replace(facts.services["m"], forms=(ModelConfigForm(on_gpu, ("localhost:1",)),))
     facts = replace(facts, services={"m": service})
     assert said(unseen_gpus(facts)) == [("advice", "nvml")]
     assert said(unseen_gpus(replace(facts, has_nvml=True))) == []

@@ -10,8 +10,8 @@ from tritonclient.grpc import model_config_pb2
 
 from tests.proxy.app.doctor.made_up import config_of, facts_of, profiles_of, said
 from tidegate.schemas import Hardware, ProfileFile
-from tidegate_proxy.app.doctor.facts import Facts, Form
-from tidegate_proxy.app.doctor.times import measured_elsewhere, measured_otherwise
+from tidegate_proxy.app.doctor.facts import DoctorFacts, ModelConfigForm
+from tidegate_proxy.app.doctor.latency import measured_elsewhere, measured_otherwise
 
 H100 = Hardware(cpu="AMD EPYC 9554", cores=16, gpus=("NVIDIA H100 80GB HBM3",), driver="550.54")
 A100 = Hardware(cpu="Intel Xeon 8358", cores=16, gpus=("NVIDIA A100-SXM4-40GB",), driver="550.54")
@@ -24,14 +24,14 @@ def _on_this_machine(
     kind: str,
     grpc: str = "localhost:1",
     **fields: Any,  # noqa: ANN401 - as a file has them
-) -> Facts:
+) -> DoctorFacts:
     """One Triton with one model on instances of this kind, whose profile was measured there."""
     (profile,) = profiles_of("m", median_ms=1, p95_ms=1).profiles
     measured = ProfileFile(profiles=[profile.model_copy(update={"hardware": there})])
     config = config_of("m", f"max_batch_size: 8 dynamic_batching {{}} instance_group {{ kind: {kind} }}")
     told = {"tritons": [{"grpc": grpc}, {"grpc": "far:1"}], **fields}
     facts = facts_of(config, config=told, measured=measured, hardware=here)
-    return replace(facts, services={"m": replace(facts.services["m"], forms=(Form(config, (grpc,)),))})
+    return replace(facts, services={"m": replace(facts.services["m"], forms=(ModelConfigForm(config, (grpc,)),))})
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_nothing_is_said_of_hardware_that_nobody_knows_or_that_does_not_matter(t
     copied = model_config_pb2.ModelConfig()
     copied.CopyFrom(service.config)
     text_format.Merge(emulated, copied)
-    asleep = replace(of_python, services={"m": replace(service, forms=(Form(copied, ("localhost:1",)),))})
+    asleep = replace(of_python, services={"m": replace(service, forms=(ModelConfigForm(copied, ("localhost:1",)),))})
     both = _on_this_machine(A100, H100, "KIND_GPU")
     of_both = replace(both.services["m"], kinds=("A100", "H100"))
-    of_both = replace(of_both, forms=(Form(of_both.config, ("localhost:1", "far:1")),))
+    of_both = replace(of_both, forms=(ModelConfigForm(of_both.config, ("localhost:1", "far:1")),))
     (tmp_path / "layout.json").touch()
     told: dict[str, Any] = {
         "layout": str(tmp_path / "layout.json"),

@@ -7,13 +7,13 @@ import pytest
 from tests.proxy.app.doctor.made_up import config_of, facts_of, profiles_of, said
 from tidegate.api import Model
 from tidegate.schemas import ProfileFile
-from tidegate_proxy.app.doctor.facts import Facts
-from tidegate_proxy.app.doctor.times import in_turn_on_processors, waits_behind_longer_ones
+from tidegate_proxy.app.doctor.facts import DoctorFacts
+from tidegate_proxy.app.doctor.latency import in_turn_on_processors, waits_behind_longer_ones
 
 ON_CPU = "max_batch_size: 8 dynamic_batching {} instance_group { kind: KIND_CPU count: 1 }"
 
 
-def _in_turn(facts: Facts) -> Facts:
+def _in_turn(facts: DoctorFacts) -> DoctorFacts:
     """The same, where all models are on the same workers."""
     beside = {name: tuple(sorted(facts.services.keys() - {name})) for name in facts.services}
     services = {name: replace(service, beside=beside[name]) for name, service in facts.services.items()}

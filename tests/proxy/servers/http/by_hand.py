@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tidegate_proxy.messages.model_signature import Signature, TensorSpec
+from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
 
 PLAIN = b'{"inputs":[{"name":"X","shape":[1,1],"datatype":"FP32","data":[1]}]}'
-ECHO = Signature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
+ECHO = ModelSignature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
 NOT_FOUND = b'HTTP/1.1 404 Not Found\r\nContent-Length: 21\r\nContent-Type: text/plain\r\n\r\n{"error":"Not Found"}'
 
 

@@ -18,12 +18,12 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from tests.proxy.servers.http.by_hand import start_upstream
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.configuration.apis import Api, Protocol
-from tidegate_proxy.messages.model_signature import Signature, signature_of
+from tidegate_proxy.messages.model_signature import ModelSignature, signature_of
 from tidegate_proxy.messages.request import open_envelope
 from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.servers.http import Guard, Handler, HttpApplication, HttpLimits, HttpServer, start_server
 from tidegate_proxy.servers.http.routes import Route
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.transport.ports import bind
 from tidegate_proxy.tritons.batching_mode import consent_of
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -135,7 +135,7 @@ def triton(
 
 
 @pytest.fixture(scope="session")
-def signatures(triton: EmbeddedTriton) -> dict[str, Signature]:
+def signatures(triton: EmbeddedTriton) -> dict[str, ModelSignature]:
     """Of the models that are scheduled."""
     with grpc.insecure_channel(triton.grpc_address) as channel:
 
@@ -180,7 +180,7 @@ class HttpTriton:
 class OverGrpc:
     """A scheduler that schedules nothing: every request goes to Triton by gRPC at once."""
 
-    def __init__(self, address: str, signatures: dict[str, Signature]) -> None:
+    def __init__(self, address: str, signatures: dict[str, ModelSignature]) -> None:
         self.address = address
         self.signatures = signatures
         self.messages: list[bytes] = []
@@ -208,14 +208,14 @@ class RunningFrontend:
         self,
         urls: Sequence[str],
         scheduling: object,
-        scheduled: Callable[[str], Signature | None],
+        scheduled: Callable[[str], ModelSignature | None],
         overrides: Callable[[str, Route], Handler | None] = lambda _method, _route: None,
         limits: HttpLimits | None = None,
         guard: Guard | None = None,
         tls: ssl.SSLContext | None = None,
-        bounds: Bounds | None = None,
+        bounds: ClientBounds | None = None,
     ) -> None:
-        self.bounds = bounds or Bounds()
+        self.bounds = bounds or ClientBounds()
         self.tritons = [HttpTriton(url) for url in urls]
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -293,7 +293,7 @@ def start_http_server() -> Iterator[Callable[..., RunningFrontend]]:
 
 
 @pytest.fixture(scope="session")
-def scheduling(triton: EmbeddedTriton, signatures: dict[str, Signature]) -> OverGrpc:
+def scheduling(triton: EmbeddedTriton, signatures: dict[str, ModelSignature]) -> OverGrpc:
     """What schedules for `http_server`."""
     return OverGrpc(triton.grpc_address, signatures)
 
@@ -302,7 +302,7 @@ def scheduling(triton: EmbeddedTriton, signatures: dict[str, Signature]) -> Over
 def http_server(
     triton: EmbeddedTriton,
     scheduling: OverGrpc,
-    signatures: dict[str, Signature],
+    signatures: dict[str, ModelSignature],
     start_http_server: Callable[..., RunningFrontend],
 ) -> RunningFrontend:
     """A http_server before that Triton."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate_proxy.messages.request import NotSchedulable
-from tidegate_proxy.servers.http.compression import Inflation, TooLarge, compress, decompress
+from tidegate_proxy.servers.http.compression import BodyDecompression, TooLarge, compress, decompress
 
 
 @given(st.lists(st.binary()), st.sampled_from([b"gzip", b"deflate"]))
@@ -51,7 +51,7 @@ def test_no_more_is_inflated_than_may_be_held() -> None:
 def test_a_body_may_be_inflated_while_it_comes(whole: bytes, encoding: bytes, data: st.DataObject) -> None:
     packed = compress([whole], encoding)
     cut = data.draw(st.integers(0, len(packed)))
-    inflation = Inflation(len(whole))
+    inflation = BodyDecompression(len(whole))
     assert b"".join([*inflation.pieces(packed[:cut]), *inflation.pieces(packed[cut:])]) == whole
     assert inflation.is_whole
 

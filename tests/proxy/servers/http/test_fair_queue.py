@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.servers.http.aside import FairQueue
+from tidegate_proxy.servers.http.json_worker_pool import FairQueue
 
 
 def _order(asked: list[tuple[str, int]]) -> list[int]:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.proxy.servers.http.by_hand import NOT_FOUND, exchange
-from tidegate_proxy.configuration.settings import InForce, Settings
-from tidegate_proxy.messages.model_signature import Signature, TensorSpec
+from tidegate_proxy.configuration.settings import CurrentSettings, InForce
+from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
 from tidegate_proxy.servers.http import HttpLimits
 from tidegate_proxy.servers.http.connection import RESERVE
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport.client_bounds import ClientBounds
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 HALF_A_HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nX-Slow: "
@@ -23,7 +23,7 @@ HALF_A_BODY = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1
 WAIT = b"GET /v2/wait HTTP/1.1\r\nHost: x\r\n\r\n"
 BIG = b"GET /v2/big HTTP/1.1\r\nHost: x\r\n\r\n"
 BIG_BYTES = 64 << 20
-SIGNATURE = Signature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
+SIGNATURE = ModelSignature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
 Connect = Callable[..., socket.socket]
 
 
@@ -32,7 +32,7 @@ class Peer:
 
     def __init__(self, http_server: Any) -> None:  # noqa: ANN401
         self.http_server = http_server
-        self.bounds: Bounds = http_server.bounds
+        self.bounds: ClientBounds = http_server.bounds
         self._opened: list[socket.socket] = []
 
     def connect(self, sent: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
@@ -57,7 +57,8 @@ class Peer:
 
 @pytest.fixture
 def limited(start_http_server: Callable[..., Any]) -> Iterator[Callable[..., Peer]]:
-    """`limited(HttpLimits(...), Bounds(...))`: a client of a http_server with such limits, before no Triton at all."""
+    """`limited(HttpLimits(...), ClientBounds(...))`: a client of a http_server with such limits, before no Triton at
+    all."""
     peers: list[Peer] = []
 
     async def live(_call: object) -> Any:  # noqa: ANN401
@@ -69,7 +70,7 @@ def limited(start_http_server: Callable[..., Any]) -> Iterator[Callable[..., Pee
     async def wait(_call: object) -> Any:  # noqa: ANN401
         await asyncio.Event().wait()
 
-    def start(limits: HttpLimits, bounds: Bounds | None = None, **more: Any) -> Peer:  # noqa: ANN401
+    def start(limits: HttpLimits, bounds: ClientBounds | None = None, **more: Any) -> Peer:  # noqa: ANN401
         handlers: dict[tuple[str, str], Callable[[object], Awaitable[Any]]] = {
             ("GET", "/v2/health/live"): live,
             ("GET", "/v2"): big,
@@ -80,7 +81,7 @@ def limited(start_http_server: Callable[..., Any]) -> Iterator[Callable[..., Pee
             "scheduling": None,
             "scheduled": {}.get,
         } | more
-        http_server = start_http_server(["http://127.0.0.1:1"], limits=limits, bounds=bounds or Bounds(), **more)
+        http_server = start_http_server(["http://127.0.0.1:1"], limits=limits, bounds=bounds or ClientBounds(), **more)
         peers.append(Peer(http_server))
         return peers[-1]
 
@@ -91,9 +92,9 @@ def limited(start_http_server: Callable[..., Any]) -> Iterator[Callable[..., Pee
 
 
 def _answer(body: bytes) -> Any:  # noqa: ANN401
-    from tidegate_proxy.servers.http import Answer
+    from tidegate_proxy.servers.http import HttpAnswer
 
-    return Answer(200, [], body)
+    return HttpAnswer(200, [], body)
 
 
 def _everything(connection: socket.socket) -> bytes:
@@ -124,7 +125,7 @@ def test_what_takes_too_long_ends(
 @pytest.mark.parametrize("unfinished", [HALF_A_HEAD, HALF_A_BODY], ids=["head", "body"])
 def test_a_request_that_takes_too_long_costs_no_earlier_answer(limited: Callable[..., Peer], unfinished: bytes) -> None:
     """Nor is the earlier request told that it timed out."""
-    bounds = Bounds()
+    bounds = ClientBounds()
 
     async def late(_call: object) -> Any:  # noqa: ANN401
         while not bounds.ended:
@@ -140,7 +141,7 @@ def test_a_request_that_takes_too_long_costs_no_earlier_answer(limited: Callable
 
 def test_a_connection_with_a_second_request_to_answer_is_not_idle(limited: Callable[..., Peer]) -> None:
     """A connection that is idle from later on marks how long the second answer takes."""
-    bounds = Bounds()
+    bounds = ClientBounds()
 
     async def live(_call: object) -> Any:  # noqa: ANN401
         return _answer(b"live")
@@ -299,7 +300,7 @@ def test_a_reader_that_takes_its_time_is_not(limited: Callable[..., Peer], event
 def test_answers_that_nobody_reads_are_bounded_in_all(
     limited: Callable[..., Peer], eventually: Callable[..., None]
 ) -> None:
-    peer = limited(HttpLimits(), Bounds(InForce(Settings(max_unread_bytes=3 * BIG_BYTES))))
+    peer = limited(HttpLimits(), ClientBounds(InForce(CurrentSettings(max_unread_bytes=3 * BIG_BYTES))))
     for _ in range(10):
         peer.connect(BIG.replace(b"/v2/big", b"/v2"))
     eventually(lambda: peer.bounds.ended["http", "max_unread_bytes"] >= 7, "those beyond to be cut off")
@@ -310,7 +311,9 @@ def test_answers_that_nobody_reads_are_bounded_in_all(
 def test_bytes_in_flight_are_bounded(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
     """Bodies that are sent halfway hold memory; who comes when too much is held is told so, and others go on."""
     peer = limited(
-        HttpLimits(), Bounds(InForce(Settings(max_in_flight_bytes=2_100_000))), scheduled={"echo": SIGNATURE}.get
+        HttpLimits(),
+        ClientBounds(InForce(CurrentSettings(max_in_flight_bytes=2_100_000))),
+        scheduled={"echo": SIGNATURE}.get,
     )
     half = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + bytes(500_000)
     first, second = peer.connect(half), peer.connect(half)
@@ -365,7 +368,7 @@ def test_trailers_are_no_headers(start_http_server: Callable[..., Any], start_up
 def test_heads_and_open_requests_count_as_in_flight(
     limited: Callable[..., Peer], eventually: Callable[..., None]
 ) -> None:
-    peer = limited(HttpLimits(), Bounds(InForce(Settings(max_in_flight_bytes=1 << 20))))
+    peer = limited(HttpLimits(), ClientBounds(InForce(CurrentSettings(max_in_flight_bytes=1 << 20))))
     unfinished = b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 100_000
     first = peer.connect(unfinished)
     eventually(lambda: peer.bounds.in_flight_bytes >= 100_000, "its head to be counted")

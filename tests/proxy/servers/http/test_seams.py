@@ -15,16 +15,16 @@ import trustme
 
 from tidegate_proxy.access.gate import HttpRefusal, http_refusal
 from tidegate_proxy.configuration.apis import Api
-from tidegate_proxy.messages.model_signature import Signature, TensorSpec
-from tidegate_proxy.servers.http import Answer, Call, start_server
+from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
+from tidegate_proxy.servers.http import HttpAnswer, HttpCall, start_server
 from tidegate_proxy.servers.http.interface import Handler
 from tidegate_proxy.servers.http.routes import Route
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.transport.ports import bind
 
 NOWHERE = "http://127.0.0.1:1"
 PLAIN = b'{"inputs":[{"name":"X","shape":[1,1],"datatype":"FP32","data":[1]}]}'
-ECHO = Signature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
+ECHO = ModelSignature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
 
 
 class Broken:
@@ -36,11 +36,11 @@ class Broken:
 
 
 def test_overrides_answer_in_tritons_place(start_http_server: Callable[..., Any], fetch: Callable[..., Any]) -> None:
-    calls: list[Call] = []
+    calls: list[HttpCall] = []
 
-    async def handler(call: Call) -> Answer:
+    async def handler(call: HttpCall) -> HttpAnswer:
         calls.append(call)
-        return Answer(201, [(b"x-mine", b"1")], b"body")
+        return HttpAnswer(201, [(b"x-mine", b"1")], b"body")
 
     def overrides(method: str, route: Route) -> Handler | None:
         return handler if (method, route.pattern) == ("POST", "/v2/models/{model}/stats") else None
@@ -114,7 +114,7 @@ def test_a_stop_ends_connections_whose_clients_do_not_answer_the_close() -> None
         return trusting.wrap_socket(plain, server_hostname="localhost")
 
     async def run() -> None:
-        bounds = Bounds()
+        bounds = ClientBounds()
         server = await start_server(answer, bind("127.0.0.1:0"), tls=context, bounds=bounds)
         with await asyncio.to_thread(connect, server.port):
             async with asyncio.timeout(10):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 from tritonclient.http import InferResult
 
-from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, Signature, TensorSpec
+from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, ModelSignature, TensorSpec
 from tidegate_proxy.messages.request import NotSchedulable, open_envelope
 from tidegate_proxy.messages.wire import RESPONSE_RAW_FIELD, join
 from tidegate_proxy.servers.http import infer_response, json_data
@@ -60,7 +60,7 @@ def _array(datatype: str, raw: bytes) -> "np.ndarray[Any, Any]":
 def test_every_request_comes_out_as_it_went_in(
     given_: list[tuple[Tensor, bool, bool]], request_id: str, parameters: dict[str, Any]
 ) -> None:
-    signature = Signature(
+    signature = ModelSignature(
         "model",
         {f"X{n}": TensorSpec(datatype, (-1,)) for n, ((datatype, *_), _, _) in enumerate(given_)},
         frozenset(f"Y{n}" for n in range(len(given_))),
@@ -105,7 +105,7 @@ def test_every_request_comes_out_as_it_went_in(
 
 @given(st.binary(max_size=60), st.integers(0, 60))
 def test_arbitrary_bytes_are_translated_or_left_to_triton(body: bytes, json_bytes: int) -> None:
-    signature = Signature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
+    signature = ModelSignature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
     try:
         message, _ = translate(signature, "", body, min(json_bytes, len(body)))
     except NotSchedulable:
@@ -142,6 +142,6 @@ def test_response_parameters() -> None:
     [("FP32", bytes(3), 500), ("BYTES", b"\x05\0\0\0abc", 500), ("BF16", bytes(2), 400), ("FP16", bytes(2), 400)],
 )
 def test_outputs_that_triton_does_not_print(datatype: str, contents: bytes, status: int) -> None:
-    with pytest.raises(json_data.Refused) as refused:
+    with pytest.raises(json_data.RefusedRequest) as refused:
         _rendered(ResponseForm(binary=False, named={}), contents, datatype)
     assert refused.value.status == status

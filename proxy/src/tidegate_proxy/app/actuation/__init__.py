@@ -1,5 +1,5 @@
-"""A controller, live: what it wants is brought about beside what serves.
+"""Carries out the layouts of a controller, live, beside the Tritons that serve.
 
-actuator    carries the actions of a control loop out: BEGIN HERE
-warming     one request of each model, before a worker counts as warm
+actuator    executes the actions of a control loop: BEGIN HERE
+warm_up     sends one request of each model before a worker counts as warm
 """

@@ -18,9 +18,9 @@ from tidegate.api import NEVER_NS
 from tidegate.control import Action, ControlLoop, LayoutRevision, QueryController, StartWorker, StopWorker, Switch
 from tidegate.observation import ChangeProgressed
 from tidegate.schemas import Layout
-from tidegate_proxy.app.actuation.warming import NotWarm, warm
+from tidegate_proxy.app.actuation.warm_up import NotWarm, warm
 from tidegate_proxy.app.tritons import Tritons
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.deployed.folder import WorkerNotStarted
 from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel

@@ -1,18 +1,18 @@
-"""The live page: what a Tidegate does, in a browser, as it happens; and why. Served beside the metrics.
+"""The dashboard: shows in a browser what Tidegate does, and why, as it happens. Served beside the metrics.
 
-routes        what is asked over HTTP: BEGIN HERE
-  document      the page in one file: page.html, page.css and the scripts tables.js, trial.js (shadow and canary),
+routes        the HTTP routes: BEGIN HERE
+  document      the page in one file: page.html, page.css and the scripts tables.js, rollout.js (shadow and canary),
                 drawing.js, story.js, page.js
-  source        what the page is told of where it looks
-  viewers       those who look; nothing is kept while nobody does
-live          what it shows of a Tidegate that runs
-recent        what happened since somebody looked last; moments: all of it, for a minute, one by one
-figures       rolling figures of models, workers, shapes; decisions: what was decided; snapshot: these, as JSON has them
-trials        what shadow mode or a canary says, or what passes as that is better
-telling       the story of one request, a little at a time
-  facts         what is known of it; why: the same in sentences
-what_if       how the latest requests would have fared otherwise: gathering makes a question of them, and
-  simulating    a process of its own answers it
-recording     what it shows of a recorded run: `tidegate page`; serving: until somebody has seen enough
-  log_file      the recording, looked into at any instant; overview: all of it, in pieces
+  source        what the page is shown of a process or a recorded run
+  viewers       the viewers; nothing is kept while there are none
+live          shows a running Tidegate
+tick_buffer   what happened since the last tick; event_buffer: every event of the last minute
+figures       rolling figures of models, workers, shapes; decisions: recent decisions; snapshot: all of these as JSON
+rollout_section      the results of shadow mode or a canary, and models that are bypassed because that is better
+timeline_builder     builds the timeline of one request, a little at a time
+  request_facts         what is known of it; latency_explanation: the same in sentences
+what_if       simulates the latest requests with something changed: what_if_input collects them,
+  what_if_process    a process of its own simulates
+recording     shows a recorded run: `tidegate page`; serving: serves it until interrupted
+  log_file      random access to the event log; overview: the whole run, in intervals
 """

@@ -26,8 +26,8 @@ from tidegate.observation import (
     PolicyRestored,
     TopologyChanged,
 )
-from tidegate_proxy.app.dashboard.moments import Moment
-from tidegate_proxy.app.dashboard.snapshot import Decision, cut
+from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
+from tidegate_proxy.app.dashboard.snapshot import DecisionRow, cut
 
 SHOWN: Final = 15
 """So many decisions are told at a tick, the latest."""
@@ -50,14 +50,14 @@ _WHY: Final = {
 
 
 def latest_decisions(
-    latest_first: Iterable[Moment], answers: int, ms: Callable[[int], float], names: Mapping[int, str]
-) -> tuple[list[Decision], int]:
+    latest_first: Iterable[BufferedEvent], answers: int, ms: Callable[[int], float], names: Mapping[int, str]
+) -> tuple[list[DecisionRow], int]:
     """The latest decisions of some moments, the latest last, and how many answers of the policy are not shown.
 
     `answers`: how many there are in these moments, of which only the latest are looked at; `ms`: instants as the page
     has them; `names`: of workers, by id.
     """
-    found: list[Decision] = []
+    found: list[DecisionRow] = []
     for moment in latest_first:
         found += islice(_latest_decisions(moment, ms, names), SHOWN)
         if len(found) >= SHOWN:
@@ -66,7 +66,9 @@ def latest_decisions(
     return shown, max(0, answers - len(shown))
 
 
-def _latest_decisions(moment: Moment, ms: Callable[[int], float], names: Mapping[int, str]) -> Iterator[Decision]:
+def _latest_decisions(
+    moment: BufferedEvent, ms: Callable[[int], float], names: Mapping[int, str]
+) -> Iterator[DecisionRow]:
     """The latest first, each when it is asked for: there may be thousands in one moment."""
     at_ms = ms(moment.event.now_ns)
     for effect in reversed(moment.effects):
@@ -81,11 +83,11 @@ def _latest_decisions(moment: Moment, ms: Callable[[int], float], names: Mapping
         yield told
 
 
-def _of_command(command: AnyCommand, at_ms: float, why: str, names: Mapping[int, str]) -> Decision | None:
+def _of_command(command: AnyCommand, at_ms: float, why: str, names: Mapping[int, str]) -> DecisionRow | None:
     match command:
         case Dispatch(batch=batch):
             worker = cut(names.get(batch.stages[0].worker_id, str(batch.stages[0].worker_id)))
-            return Decision(
+            return DecisionRow(
                 at_ms,
                 "dispatch",
                 why,
@@ -96,42 +98,42 @@ def _of_command(command: AnyCommand, at_ms: float, why: str, names: Mapping[int,
                 request=batch.request_ids[0],
             )
         case Drop():
-            return Decision(at_ms, "drop", why, text=cut(command.reason), requests=1, request=command.request_id)
+            return DecisionRow(at_ms, "drop", why, text=cut(command.reason), requests=1, request=command.request_id)
         case Preempt():
-            return Decision(at_ms, "preempt", why, text=f"batch {command.batch_id}")
+            return DecisionRow(at_ms, "preempt", why, text=f"batch {command.batch_id}")
         case Reroute():
-            return Decision(at_ms, "reroute", why, text=f"batch {command.batch_id}")
+            return DecisionRow(at_ms, "reroute", why, text=f"batch {command.batch_id}")
         case Advise():
-            return Decision(at_ms, "advise", why, text=f"{command.workers:+d} workers")
+            return DecisionRow(at_ms, "advise", why, text=f"{command.workers:+d} workers")
     return None  # timers: every decision to wait sets one
 
 
-def _of_stimulus(event: AnyStimulus, at_ms: float, names: Mapping[int, str]) -> Decision | None:
+def _of_stimulus(event: AnyStimulus, at_ms: float, names: Mapping[int, str]) -> DecisionRow | None:
     match event:
         case WorkerJoined():
-            return Decision(at_ms, "joined", "", worker=cut(event.worker.name))
+            return DecisionRow(at_ms, "joined", "", worker=cut(event.worker.name))
         case WorkerLost():
-            return Decision(at_ms, "lost", "", worker=cut(names.get(event.worker_id, str(event.worker_id))))
+            return DecisionRow(at_ms, "lost", "", worker=cut(names.get(event.worker_id, str(event.worker_id))))
         case BatchFailed():
             worker = cut(names.get(event.worker_id, str(event.worker_id)))
-            return Decision(at_ms, "batch failed", "", worker=worker, text=cut(event.reason))
+            return DecisionRow(at_ms, "batch failed", "", worker=worker, text=cut(event.reason))
         case TopologyChanged():
-            return Decision(at_ms, "plan", "", text=f"{len(event.models)} models, {len(event.workers)} workers")
+            return DecisionRow(at_ms, "plan", "", text=f"{len(event.models)} models, {len(event.workers)} workers")
         case ChangeProgressed():
-            return Decision(at_ms, "layout", "", text=cut(f"change {event.change}: {event.state} {event.reason}"))
+            return DecisionRow(at_ms, "layout", "", text=cut(f"change {event.change}: {event.state} {event.reason}"))
     return None
 
 
-def _of_effect(effect: AnyEffect, at_ms: float) -> Decision | None:
+def _of_effect(effect: AnyEffect, at_ms: float) -> DecisionRow | None:
     match effect:
         case PolicyReplaced():
-            return Decision(at_ms, "policy replaced", "", text=cut(str(effect)))
+            return DecisionRow(at_ms, "policy replaced", "", text=cut(str(effect)))
         case PolicyRestored():
-            return Decision(at_ms, "policy restored", "", text=cut(effect.policy))
+            return DecisionRow(at_ms, "policy restored", "", text=cut(effect.policy))
         case EngineRestarted():
-            return Decision(at_ms, "engine restarted", "", text=cut(effect.reason))
+            return DecisionRow(at_ms, "engine restarted", "", text=cut(effect.reason))
         case ObserverRemoved():
-            return Decision(at_ms, "observer removed", "", text=cut(effect.reason))
+            return DecisionRow(at_ms, "observer removed", "", text=cut(effect.reason))
         case Fail():
-            return Decision(at_ms, "fail", "", text=cut(effect.reason), requests=1, request=effect.request_id)
+            return DecisionRow(at_ms, "fail", "", text=cut(effect.reason), requests=1, request=effect.request_id)
     return None

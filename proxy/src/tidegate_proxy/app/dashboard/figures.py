@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from tidegate.api import NEVER_NS, NS_PER_MS, Worker
 from tidegate.observation.reducer import SentStage
-from tidegate_proxy.app.dashboard.recent import EndSort, Notes, Outcome
-from tidegate_proxy.app.dashboard.snapshot import Bad, ModelRow, ShapeRow, StageBar, WorkerRow, cut
+from tidegate_proxy.app.dashboard.snapshot import BadRequestRow, ModelRow, ShapeRow, StageBar, WorkerRow, cut
+from tidegate_proxy.app.dashboard.tick_buffer import EndSort, Outcome, TickNotes
 
 NS_PER_S: Final = 1_000_000_000
 NS_PER_US: Final = 1_000
@@ -32,7 +32,7 @@ _SEVERITY: Final[dict[Outcome, float]] = {"answered": 0.0, "dropped": 2.0, "fail
 Latencies = npt.NDArray[np.int64]
 
 
-class Stages(NamedTuple):
+class FinishedStages(NamedTuple):
     """Stages that are over."""
 
     names: list[str]
@@ -81,7 +81,7 @@ class _Tick:
         return known
 
 
-class Figures:
+class RollingFigures:
     """Takes in what was noted since the tick before; tells the figures of the window that ends with it."""
 
     def __init__(self, base_ns: int) -> None:
@@ -90,7 +90,7 @@ class Figures:
         self._ticks: deque[_Tick] = deque()
         self._shapes: deque[tuple[int, dict[_ShapeKey, _OfShape]]] = deque()
         """Since when a piece counts, and what is in it."""
-        self._worst: deque[tuple[int, list[tuple[float, Bad]]]] = deque()
+        self._worst: deque[tuple[int, list[tuple[float, BadRequestRow]]]] = deque()
         self._now_ns = base_ns
         self._kinds: dict[int, str] = {}
         """The kind of each worker, by id."""
@@ -111,7 +111,7 @@ class Figures:
     def _lane(self, worker_id: int) -> int:
         return self._lanes.get(worker_id, worker_id)
 
-    def take(self, notes: Notes, now_ns: int) -> Stages:
+    def take(self, notes: TickNotes, now_ns: int) -> FinishedStages:
         """Take in what was noted since the last time, until now; the stages of it."""
         tick = _Tick(now_ns)
         self._count_stages(tick, notes, now_ns)
@@ -122,7 +122,7 @@ class Figures:
         self._forget(now_ns)
         return self._bars(notes)
 
-    def _count_stages(self, tick: _Tick, notes: Notes, now_ns: int) -> None:
+    def _count_stages(self, tick: _Tick, notes: TickNotes, now_ns: int) -> None:
         shapes, stages, of_sort = self._shapes_now(now_ns), notes.stages, notes.stages["sort"]
         took_ns = stages["ended_ns"] - stages["started_ns"]
         sums = (
@@ -138,7 +138,7 @@ class Figures:
             if key in shapes or len(shapes) < MOST_SHAPES:
                 shapes.setdefault(key, _OfShape()).add(count, planned_ns, took, over)
 
-    def _count_ends(self, tick: _Tick, notes: Notes) -> None:
+    def _count_ends(self, tick: _Tick, notes: TickNotes) -> None:
         of_sort = notes.ends["sort"]
         ends = notes.ends[np.argsort(of_sort, kind="stable")]
         until = np.bincount(of_sort, minlength=len(notes.end_sorts)).cumsum()
@@ -151,7 +151,7 @@ class Figures:
             else:
                 of_model.ended[sort.outcome] += len(those)
 
-    def _bars(self, notes: Notes) -> Stages:
+    def _bars(self, notes: TickNotes) -> FinishedStages:
         first = max(0, len(notes.stages) - SHOWN_STAGES)
         stages, names = notes.stages[first:], dict[str, int]()
         lanes = [self._lane(sort.worker_id) for sort in notes.stage_sorts]
@@ -170,9 +170,9 @@ class Figures:
             stages["request"],
         )
         bars = map(StageBar._make, np.column_stack(columns).tolist())
-        return Stages([cut(name) for name in names], list(bars), first)
+        return FinishedStages([cut(name) for name in names], list(bars), first)
 
-    def _worst_of(self, notes: Notes) -> list[tuple[float, Bad]]:
+    def _worst_of(self, notes: TickNotes) -> list[tuple[float, BadRequestRow]]:
         """The requests that ended worst, with how bad that is.
 
         Failed is worse than dropped, that than late, and that than in time; then how much of its time one took counts,
@@ -192,10 +192,10 @@ class Figures:
             if badness[place] >= 0.0
         ]
 
-    def _bad(self, end: np.void, sort: EndSort) -> Bad:
+    def _bad(self, end: np.void, sort: EndSort) -> BadRequestRow:
         request_id, arrival_ns, deadline_ns, ended_ns = end.tolist()[1:]
         answered = sort.outcome == "answered"
-        return Bad(
+        return BadRequestRow(
             request_id,
             cut(sort.model),
             sort.outcome if not answered else "late" if ended_ns > deadline_ns else "in time",
@@ -315,7 +315,7 @@ class Figures:
             for total in [together[model, partition, shape, kind, rows]]
         ]
 
-    def worst(self) -> list[Bad]:
+    def worst(self) -> list[BadRequestRow]:
         """The requests of the last minute that ended worst."""
         found = (each for _, of_tick in self._worst for each in of_tick)
         return [bad for _, bad in nlargest(SHOWN_WORST, found, key=lambda each: each[0])]

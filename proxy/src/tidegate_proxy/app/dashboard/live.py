@@ -11,19 +11,19 @@ from tidegate.observation import EngineSettings
 from tidegate.sim.what_if import Question
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.app.dashboard.decisions import latest_decisions
-from tidegate_proxy.app.dashboard.figures import Figures
-from tidegate_proxy.app.dashboard.moments import Moments
-from tidegate_proxy.app.dashboard.recent import Recent
-from tidegate_proxy.app.dashboard.snapshot import Snapshot
-from tidegate_proxy.app.dashboard.source import Hello
-from tidegate_proxy.app.dashboard.telling import telling, told
-from tidegate_proxy.app.dashboard.trials import section_of
+from tidegate_proxy.app.dashboard.event_buffer import EventBuffer
+from tidegate_proxy.app.dashboard.figures import RollingFigures
+from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation
+from tidegate_proxy.app.dashboard.rollout_section import section_of
+from tidegate_proxy.app.dashboard.snapshot import DashboardSnapshot
+from tidegate_proxy.app.dashboard.source import PageHello
+from tidegate_proxy.app.dashboard.tick_buffer import TickBuffer
+from tidegate_proxy.app.dashboard.timeline_builder import telling, told
 from tidegate_proxy.app.dashboard.what_if import what_if
-from tidegate_proxy.app.dashboard.why import Explanation
-from tidegate_proxy.rollout.mode import Trial
+from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.discovery import Discovery
-from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.tritons.catalog import CurrentCatalog
 from tidegate_proxy.tritons.restrictions import consequences
 
 MOST_MOMENTS: Final = 100_000
@@ -33,34 +33,34 @@ MOST_AT_A_TICK: Final = 2_000
 """So many moments are looked through for decisions at a tick, the latest."""
 
 
-class Live:
+class LiveView:
     """Looks at one engine from `open` to `close`; before and after it costs nothing. Lives in the event loop."""
 
-    def __init__(self, driver: Driver, directory: Directory, discovery: Discovery, trial: Trial) -> None:
+    def __init__(self, driver: Driver, directory: CurrentCatalog, discovery: Discovery, trial: RolloutMode) -> None:
         self._driver = driver
         self._directory = directory
         self._discovery = discovery
         self._trial = trial
-        self._recent = Recent()
-        self._moments = Moments(most=MOST_MOMENTS, longest_ns=LONGEST_NS)
-        self._figures = Figures(0)
+        self._recent = TickBuffer()
+        self._moments = EventBuffer(most=MOST_MOMENTS, longest_ns=LONGEST_NS)
+        self._figures = RollingFigures(0)
         self._seen = self._answers = 0
         """How many moments, and answers of the policy, there were at the tick before."""
         self._cost_ns = 0
         self._ticks_since_ns = 0
         self._is_open = False
 
-    def hello(self) -> Hello:
+    def hello(self) -> PageHello:
         """What the page is told first."""
-        return Hello("live", self._driver.engine.decides, version("tidegate-proxy"))
+        return PageHello("live", self._driver.engine.decides, version("tidegate-proxy"))
 
     def open(self) -> None:
         """Begin to look. Raises ValueError where the engine has a witness already."""
-        self._moments = Moments(most=MOST_MOMENTS, longest_ns=LONGEST_NS)
+        self._moments = EventBuffer(most=MOST_MOMENTS, longest_ns=LONGEST_NS)
         self._driver.engine.attach(self._moments)
-        self._recent = Recent()
+        self._recent = TickBuffer()
         self._driver.engine.reducer.add_listener(self._recent)
-        self._figures = Figures(time.monotonic_ns())
+        self._figures = RollingFigures(time.monotonic_ns())
         self._seen = self._answers = self._cost_ns = 0
         self._ticks_since_ns = time.monotonic_ns()
         self._is_open = True
@@ -71,10 +71,10 @@ class Live:
             self._is_open = False
             self._driver.engine.detach(self._moments)
             self._driver.engine.reducer.remove_listener(self._recent)
-            self._moments = Moments(most=1, longest_ns=LONGEST_NS)
-            self._recent = Recent()
+            self._moments = EventBuffer(most=1, longest_ns=LONGEST_NS)
+            self._recent = TickBuffer()
 
-    def tick(self, viewers: int) -> Snapshot:
+    def tick(self, viewers: int) -> DashboardSnapshot:
         """What happened since the tick before."""
         began_ns = time.thread_time_ns()
         now_ns = time.monotonic_ns()
@@ -92,7 +92,7 @@ class Live:
         names = {worker.id: worker.name for worker, _ in workers}
         decisions, more_decisions = latest_decisions(new, moments.answers - self._answers, figures.ms, names)
         self._seen, self._answers = moments.count, moments.answers
-        snapshot = Snapshot(
+        snapshot = DashboardSnapshot(
             figures.ms(now_ns),
             figures.window_ns / 1e9,
             models,
@@ -115,7 +115,7 @@ class Live:
         self._cost_ns += time.thread_time_ns() - began_ns
         return snapshot
 
-    async def story(self, request_id: int) -> Explanation | None:
+    async def story(self, request_id: int) -> LatencyExplanation | None:
         """The story of a request; None where it is not known, or no more."""
         catalog = self._directory.catalog
         models, workers = list(catalog.models.values()), [worker for worker, _ in self._workers()]

@@ -13,7 +13,7 @@ PIECES: Final = 240
 LEAST_NS: Final = 1_000_000_000
 
 
-class Piece(msgspec.Struct):
+class OverviewInterval(msgspec.Struct):
     """Requests that ended within it, by how."""
 
     from_ms: float
@@ -27,7 +27,7 @@ class Piece(msgspec.Struct):
 class Overview(msgspec.Struct, frozen=True):
     """All of it, as far as it was read."""
 
-    pieces: list[Piece]
+    pieces: list[OverviewInterval]
     read_ms: float
     done: bool
     error: str = ""
@@ -43,7 +43,7 @@ class OverviewReader(OutcomeListener):
         self._length_ns = max(LEAST_NS, (last_ns - first_ns) // PIECES + 1)
         count = (last_ns - first_ns) // self._length_ns + 1
         length_ms = self._length_ns / NS_PER_MS
-        self._pieces = [Piece(number * length_ms, length_ms) for number in range(count)]
+        self._pieces = [OverviewInterval(number * length_ms, length_ms) for number in range(count)]
         self._read_ns = first_ns
         self._done = False
         self._error = ""
@@ -63,7 +63,7 @@ class OverviewReader(OutcomeListener):
         """There is no more."""
         self._done, self._error = True, error
 
-    def _piece(self, at_ns: int) -> Piece:
+    def _piece(self, at_ns: int) -> OverviewInterval:
         number = (at_ns - self._first_ns) // self._length_ns
         return self._pieces[min(max(0, number), len(self._pieces) - 1)]
 

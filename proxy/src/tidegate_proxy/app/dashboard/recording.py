@@ -14,17 +14,17 @@ from tidegate.api import NS_PER_MS, Model, Setup, Worker, WorkerJoined, WorkerLo
 from tidegate.observation import Reducer, TopologyChanged
 from tidegate.sim.what_if import Question
 from tidegate_proxy.app.dashboard.decisions import latest_decisions
-from tidegate_proxy.app.dashboard.facts import Facts, names_of
-from tidegate_proxy.app.dashboard.figures import NS_PER_US, SHOWN_STAGES, WINDOW_NS, Figures, Stages
+from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent, moment_of
+from tidegate_proxy.app.dashboard.figures import NS_PER_US, SHOWN_STAGES, WINDOW_NS, FinishedStages, RollingFigures
+from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation, explain
 from tidegate_proxy.app.dashboard.log_file import LogFile
-from tidegate_proxy.app.dashboard.moments import Moment, moment_of
 from tidegate_proxy.app.dashboard.overview import Overview, OverviewReader
-from tidegate_proxy.app.dashboard.recent import Recent
-from tidegate_proxy.app.dashboard.snapshot import Snapshot, StageBar
-from tidegate_proxy.app.dashboard.source import Hello
-from tidegate_proxy.app.dashboard.telling import LEAD_NS
+from tidegate_proxy.app.dashboard.request_facts import RequestFacts, names_of
+from tidegate_proxy.app.dashboard.snapshot import DashboardSnapshot, StageBar
+from tidegate_proxy.app.dashboard.source import PageHello
+from tidegate_proxy.app.dashboard.tick_buffer import TickBuffer
+from tidegate_proxy.app.dashboard.timeline_builder import LEAD_NS
 from tidegate_proxy.app.dashboard.what_if import what_if
-from tidegate_proxy.app.dashboard.why import Explanation, explain
 
 LOOK_BACK_NS: Final = 60_000_000_000
 MOST_BYTES: Final = 32 << 20
@@ -35,7 +35,7 @@ MOST_OF_STORY: Final = 300_000
 _RARE: Final = WorkerJoined | WorkerLost | TopologyChanged
 
 
-class Recording:
+class RecordedRun:
     """A log file. `at`, `story` and `what_if` may be asked at once: each reads for itself."""
 
     def __init__(self, path: Path) -> None:
@@ -55,24 +55,24 @@ class Recording:
         self._scan.join()
         self._log.close()
 
-    def hello(self) -> Hello:
+    def hello(self) -> PageHello:
         """What the page is told first."""
         length_ms = (self._log.last_ns - self._log.first_ns) / NS_PER_MS
-        return Hello("recording", self._log.header.policy, version("tidegate-proxy"), self._name, length_ms)
+        return PageHello("recording", self._log.header.policy, version("tidegate-proxy"), self._name, length_ms)
 
     def overview(self) -> Overview:
         """What became of the requests, over the whole recording, as far as it was read."""
         return self._reader.overview()
 
-    def at(self, at_ms: int) -> Snapshot:
+    def at(self, at_ms: int) -> DashboardSnapshot:
         """The snapshot of an instant, with the stages of the window before it. Raises ValueError for a broken log."""
         until_ns = self._log.first_ns + at_ms * NS_PER_MS
-        figures, recent = Figures(self._log.first_ns), Recent()
+        figures, recent = RollingFigures(self._log.first_ns), TickBuffer()
         reducer = Reducer(recent)
         models, workers, away = self._as_of(until_ns)
         figures.know(self._all_workers(until_ns))
-        taken: list[Stages] = []
-        moments: list[Moment] = []
+        taken: list[FinishedStages] = []
+        moments: list[BufferedEvent] = []
         next_ns = self._log.first_ns
         for entry, _ in self._log.entries(self._from(until_ns), until_ns):
             now_ns = entry.event.now_ns
@@ -91,7 +91,7 @@ class Recording:
         answers = sum(moment.answers for moment in moments)
         decisions, more_decisions = latest_decisions(reversed(moments), answers, figures.ms, names_of(workers))
         most = SHOWN_STAGES * (WINDOW_NS // TICK_NS)
-        return Snapshot(
+        return DashboardSnapshot(
             at_ms,
             figures.window_ns / 1e9,
             model_rows,
@@ -107,17 +107,17 @@ class Recording:
             figures.worst(),
         )
 
-    async def story(self, request_id: int) -> Explanation | None:
+    async def story(self, request_id: int) -> LatencyExplanation | None:
         """The story of a request; None where the recording does not know it."""
         return await asyncio.to_thread(self._story, request_id)
 
-    def _story(self, request_id: int) -> Explanation | None:
+    def _story(self, request_id: int) -> LatencyExplanation | None:
         found = self._log.offset_of(request_id)
         if found is None:
             return None
         arrival = next(self._log.entries(found))[0].event
         models, workers, _ = self._as_of(arrival.now_ns)
-        facts = Facts(request_id, models, workers)
+        facts = RequestFacts(request_id, models, workers)
         for number, (entry, _) in enumerate(self._log.entries(self._log.offset_at(arrival.now_ns - LEAD_NS))):
             facts.feed([moment_of(entry)])
             if facts.outcome or number > MOST_OF_STORY:
@@ -141,7 +141,7 @@ class Recording:
         question = Question(setup, header.policy, header.options, header.settings, ())
         return await what_if(question, moments, learned=False)
 
-    def _moments(self, until_ns: int) -> list[Moment]:
+    def _moments(self, until_ns: int) -> list[BufferedEvent]:
         return [moment_of(entry) for entry, _ in self._log.entries(self._from(until_ns), until_ns)]
 
     def _from(self, until_ns: int) -> int:
@@ -196,7 +196,7 @@ class Recording:
             self._reader.end(str(error))
 
 
-def _together(taken: Iterable[Stages], since_us: int) -> tuple[list[str], list[StageBar]]:
+def _together(taken: Iterable[FinishedStages], since_us: int) -> tuple[list[str], list[StageBar]]:
     """The stages of several ticks that ended since an instant, over the same names."""
     names: dict[str, int] = {}
     stages = [

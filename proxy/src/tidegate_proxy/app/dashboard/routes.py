@@ -8,12 +8,12 @@ from urllib.parse import parse_qs
 import msgspec
 
 from tidegate_proxy.app.dashboard.document import HEADERS, document
-from tidegate_proxy.app.dashboard.source import Hello
+from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation
+from tidegate_proxy.app.dashboard.source import PageHello
 from tidegate_proxy.app.dashboard.viewers import TooMany, Viewers
-from tidegate_proxy.app.dashboard.why import Explanation
-from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.infer_response import error
-from tidegate_proxy.servers.http.interface import Answer, Headers
+from tidegate_proxy.servers.http.interface import Headers, HttpAnswer
 
 PATH: Final = b"/live"
 _DATA: Final = (b"/live/hello", b"/live/events", b"/live/story", b"/live/what-if", b"/live/at", b"/live/overview")
@@ -33,13 +33,13 @@ ASKS: Final = "x-tidegate-page"
 _LONGEST_NUMBER: Final = 18
 
 
-class Shown(Protocol):
+class DashboardSource(Protocol):
     """What the page shows, whichever source it comes from."""
 
-    def hello(self) -> Hello:
+    def hello(self) -> PageHello:
         """What the page is told first."""
 
-    async def story(self, request_id: int) -> Explanation | None:
+    async def story(self, request_id: int) -> LatencyExplanation | None:
         """The story of a request; None where it is not known, or no more."""
 
     async def what_if(self, at_ms: int | None) -> object:
@@ -55,14 +55,14 @@ class Shown(Protocol):
         """What is known of a recording as a whole. Raises ValueError where it is none."""
 
 
-Refusal = Callable[[Mapping[str, str]], Answer | None]
+Refusal = Callable[[Mapping[str, str]], HttpAnswer | None]
 """Why the data are not for who sends these headers; None: they are."""
 
 
 class LivePage:
     """Answers what is below /live. Lives in one event loop."""
 
-    def __init__(self, shown: Shown, viewers: Viewers | None, refusal: Refusal) -> None:
+    def __init__(self, shown: DashboardSource, viewers: Viewers | None, refusal: Refusal) -> None:
         """`viewers`: those who are told of every tick; None: what is shown does not go on."""
         self._shown = shown
         self._viewers = viewers
@@ -81,12 +81,12 @@ class LivePage:
         """Whether a path is the page's."""
         return path == PATH or path.startswith(b"/live/")
 
-    async def answer(self, exchange: Exchange, query: bytes) -> None:
+    async def answer(self, exchange: HttpExchange, query: bytes) -> None:
         """Answer a request whose path is the page's."""
         wanted = "POST" if exchange.path == b"/live/what-if" else "GET"
         if exchange.path == PATH:
             if exchange.method in ("GET", "HEAD"):
-                await exchange.reply(Answer(200, list(HEADERS), document()))
+                await exchange.reply(HttpAnswer(200, list(HEADERS), document()))
             else:
                 await exchange.reply(error(405, "this is read with GET", (b"allow", b"GET, HEAD")))
         elif exchange.path not in _DATA:
@@ -100,12 +100,12 @@ class LivePage:
         else:
             await exchange.reply(await self._data(exchange.path, query))
 
-    def _refused(self, exchange: Exchange) -> Answer | None:
+    def _refused(self, exchange: HttpExchange) -> HttpAnswer | None:
         if exchange.header(ASKS) is None:
             return error(403, f"the data are for the page itself: send the header {ASKS}: 1")
         return self._refusal(exchange.first_headers())
 
-    async def _data(self, path: bytes, query: bytes) -> Answer:
+    async def _data(self, path: bytes, query: bytes) -> HttpAnswer:
         try:
             match path:
                 case b"/live/hello":
@@ -124,9 +124,9 @@ class LivePage:
             return error(429, str(busy))
         except ValueError as wrong:
             return error(400, str(wrong))
-        return Answer(200, list(_JSON), self._encoder.encode(told))
+        return HttpAnswer(200, list(_JSON), self._encoder.encode(told))
 
-    async def _story(self, query: bytes) -> Explanation:
+    async def _story(self, query: bytes) -> LatencyExplanation:
         request_id = _number(query, b"request")
         async with self._telling:  # one after the other: each takes the event loop's time
             story = await self._shown.story(request_id)
@@ -146,7 +146,7 @@ class LivePage:
         async with self._simulating:
             return await self._shown.what_if(at_ms)
 
-    async def _events(self, exchange: Exchange) -> None:
+    async def _events(self, exchange: HttpExchange) -> None:
         if self._viewers is None:
             await exchange.reply(error(404, "a recording does not go on"))
             return

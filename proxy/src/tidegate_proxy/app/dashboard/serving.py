@@ -7,12 +7,12 @@ import webbrowser
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tidegate_proxy.app.dashboard.recording import Recording
+from tidegate_proxy.app.dashboard.recording import RecordedRun
 from tidegate_proxy.app.dashboard.routes import LivePage
 from tidegate_proxy.configuration.addresses import names_this_machine
-from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.infer_response import error
-from tidegate_proxy.servers.http.interface import Answer, Receive, Scope, Send
+from tidegate_proxy.servers.http.interface import HttpAnswer, Receive, Scope, Send
 from tidegate_proxy.servers.http.server import start_server
 from tidegate_proxy.transport.ports import bind
 
@@ -25,18 +25,18 @@ async def show(log: Path, port: int, *, told: Callable[[str], None], browser: bo
     token = secrets.token_urlsafe(16)
     expected = f"Bearer {token}".encode()
 
-    def refusal(headers: Mapping[str, str]) -> Answer | None:
+    def refusal(headers: Mapping[str, str]) -> HttpAnswer | None:
         given = headers.get("authorization", "").encode(errors="surrogatepass")
         if names_this_machine(headers.get("host", "")) and hmac.compare_digest(given, expected):
             return None
         return error(401, "open the address that `tidegate page` printed: there is a token in it")
 
-    recording = Recording(log)
+    recording = RecordedRun(log)
     try:
         page = LivePage(recording, None, refusal)
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            exchange = Exchange(scope, receive, send)
+            exchange = HttpExchange(scope, receive, send)
             if LivePage.has(exchange.path):
                 await page.answer(exchange, scope["query_string"])
             else:

@@ -78,7 +78,7 @@ class StageBar(NamedTuple):
     """The id of one of its requests."""
 
 
-class Decision(msgspec.Struct, frozen=True):
+class DecisionRow(msgspec.Struct, frozen=True):
     """Something that was decided, or that happened to workers."""
 
     at_ms: float
@@ -94,7 +94,7 @@ class Decision(msgspec.Struct, frozen=True):
     """The id of one that it concerns."""
 
 
-class Bad(msgspec.Struct, frozen=True):
+class BadRequestRow(msgspec.Struct, frozen=True):
     """A request that ended badly, or came close to it."""
 
     id: int
@@ -146,7 +146,7 @@ class TrialSection(msgspec.Struct, frozen=True):
     """What is to be known besides, in words."""
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class DashboardSnapshot(msgspec.Struct, frozen=True):
     """All of it."""
 
     at_ms: float
@@ -163,9 +163,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     stages: list[StageBar]
     """The stages that ended since the snapshot before; in a recording all within the window."""
     more_stages: int
-    decisions: list[Decision]
+    decisions: list[DecisionRow]
     more_decisions: int
-    worst: list[Bad]
+    worst: list[BadRequestRow]
     """The worst of the last minute, worst first."""
     viewers: int = 0
     cost_ms_per_s: float = 0.0

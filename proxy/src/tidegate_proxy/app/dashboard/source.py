@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 
-class Hello(msgspec.Struct, frozen=True):
+class PageHello(msgspec.Struct, frozen=True):
     """What the page is told first."""
 
     kind: Literal["live", "recording"]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 
 if TYPE_CHECKING:
-    from tidegate_proxy.app.dashboard.live import Live
+    from tidegate_proxy.app.dashboard.live import LiveView
 
 MOST: Final = 8
 """So many may look at a time."""
@@ -26,7 +26,7 @@ class TooMany(Exception):
 class Viewers:
     """Opens what is watched for the first viewer, makes each snapshot once for all, closes after the last one."""
 
-    def __init__(self, watched: "Live", *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, watched: "LiveView", *, clock: Callable[[], float] = time.monotonic) -> None:
         self._watched = watched
         self._clock = clock
         self._news: dict[object, asyncio.Event] = {}

@@ -10,8 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from tidegate.sim.what_if import Answer, Question
-from tidegate_proxy.app.dashboard.gathering import Gathering
-from tidegate_proxy.app.dashboard.moments import Moment
+from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
+from tidegate_proxy.app.dashboard.what_if_input import WhatIfInput
 
 AT_ONCE: Final = 50
 """Moments that are folded before others have their turn: a tenth of a millisecond."""
@@ -33,13 +33,13 @@ class WhatIf(msgspec.Struct, frozen=True):
     answers: list[Answer]
 
 
-async def what_if(question: Question, moments: Sequence[Moment], *, learned: bool) -> WhatIf:
+async def what_if(question: Question, moments: Sequence[BufferedEvent], *, learned: bool) -> WhatIf:
     """Ask about the requests of these moments; `question` tells all but them. Raises ValueError, in words.
 
     `learned`: its profiles are what was learned; if not, they are corrected by what the stages of the moments took.
     """
     began = time.monotonic()
-    gathering = Gathering({profile.key: profile for profile in question.setup.profiles}, question.setup.workers)
+    gathering = WhatIfInput({profile.key: profile for profile in question.setup.profiles}, question.setup.workers)
     for first in range(0, len(moments), AT_ONCE):
         gathering.feed(moments[first : first + AT_ONCE])
         await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def _simulated(question: Question, requests: Sequence[object]) -> list[Ans
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "tidegate_proxy.app.dashboard.simulating",
+        "tidegate_proxy.app.dashboard.what_if_process",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

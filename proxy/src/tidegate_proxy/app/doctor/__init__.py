@@ -1,13 +1,13 @@
-"""What is wrong, or could be better, before a Tidegate: `tidegate doctor`, and what `check --online` and `serve` say.
+"""Finds misconfiguration and possible improvements: `tidegate doctor`, `check --online` and the warnings of `serve`.
 
-Facts in, findings out: only `examination` and those that it asks know a network.
+Facts in, findings out: only `examination` and `triton_queries` use the network.
 
-examination   asks the Tritons of a configuration and puts together what is found: BEGIN HERE
-asking        what Tritons know beyond configs: failed loads, times of executions and requests, why one is not reached
-facts         what is known; what one row takes; one thing that deserves attention
-diagnosis     from facts to findings: every concept below in turn
-  models        models that do not load, that no Triton has, that differ, that are batched in vain
-  times         SLOs that cannot be kept, profiles of other machines, models in each other's way
-  installation  plugins that do not load, packages that would help, Tritons that end by themselves
-report        the table of models and the findings, for people and for machines
+examination     queries the Tritons of a configuration and collects the facts: BEGIN HERE
+triton_queries  what Tritons know beyond configurations: failed loads, execution times, why one is unreachable
+facts           the collected facts; the latency of one row; a finding
+diagnosis       derives findings from facts, by the rules in:
+  models          models that fail to load, that no Triton has, that differ, that are batched in vain
+  latency         SLOs that cannot be met, profiles of other hardware, models that slow each other down
+  installation    plugins that fail to load, packages that would help, Tritons that exit by themselves
+report          the table of models and the findings, as text and as JSON
 """

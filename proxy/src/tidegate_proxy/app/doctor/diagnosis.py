@@ -3,8 +3,20 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tidegate_proxy.app.doctor.facts import Facts, Finding, grouped
+from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, grouped
 from tidegate_proxy.app.doctor.installation import broken_plugins, unseen_gpus
+from tidegate_proxy.app.doctor.latency import (
+    in_turn_on_processors,
+    measured_elsewhere,
+    measured_in_vain,
+    measured_otherwise,
+    not_measured,
+    requests_not_timed,
+    shapes_in_vain,
+    slos_in_vain,
+    slos_too_short,
+    waits_behind_longer_ones,
+)
 from tidegate_proxy.app.doctor.models import (
     batches_of_one,
     disagreements,
@@ -18,20 +30,8 @@ from tidegate_proxy.app.doctor.models import (
     waiting_twice,
     words_in_vain,
 )
-from tidegate_proxy.app.doctor.times import (
-    in_turn_on_processors,
-    measured_elsewhere,
-    measured_in_vain,
-    measured_otherwise,
-    not_measured,
-    requests_not_timed,
-    shapes_in_vain,
-    slos_in_vain,
-    slos_too_short,
-    waits_behind_longer_ones,
-)
 
-Rule = Callable[[Facts], Iterator[Finding]]
+Rule = Callable[[DoctorFacts], Iterator[Finding]]
 
 AT_START: Final[tuple[Rule, ...]] = (
     slos_too_short,
@@ -64,6 +64,6 @@ ALL: Final[tuple[Rule, ...]] = (
 )
 
 
-def diagnose(facts: Facts, rules: tuple[Rule, ...] = ALL) -> list[Finding]:
+def diagnose(facts: DoctorFacts, rules: tuple[Rule, ...] = ALL) -> list[Finding]:
     """All that deserves attention, gravest first; what several models have in common is said once."""
     return grouped(finding for rule in rules for finding in rule(facts))

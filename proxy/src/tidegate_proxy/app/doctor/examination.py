@@ -8,17 +8,9 @@ from pathlib import Path
 
 from tidegate.host import Plugins
 from tidegate.schemas import Layout, ProfileFile, hardware_here, read_document, read_profiles
-from tidegate_proxy.app.doctor.asking import (
-    AsLoaded,
-    executions,
-    listens,
-    not_ready,
-    shared_memory_refusal,
-    time_requests,
-    why_not_ready,
-)
 from tidegate_proxy.app.doctor.diagnosis import ALL, diagnose
-from tidegate_proxy.app.doctor.facts import Facts, Finding, facts_of, grouped
+from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, facts_of, grouped
+from tidegate_proxy.app.doctor.latency import measured_in_vain
 from tidegate_proxy.app.doctor.models import (
     judge_rows,
     models_that_nobody_has,
@@ -27,12 +19,20 @@ from tidegate_proxy.app.doctor.models import (
     why_refused,
     why_refused_by_shards,
 )
-from tidegate_proxy.app.doctor.times import measured_in_vain
+from tidegate_proxy.app.doctor.triton_queries import (
+    AsLoaded,
+    executions,
+    listens,
+    not_ready,
+    shared_memory_refusal,
+    time_requests,
+    why_not_ready,
+)
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.tritons import restrictions as of_tritons
 from tidegate_proxy.tritons.backend import Backend, BackendError
-from tidegate_proxy.tritons.batching_mode import Consent
+from tidegate_proxy.tritons.batching_mode import BatchingDecision
 from tidegate_proxy.tritons.catalog import Catalog, discover
 from tidegate_proxy.tritons.gpus import gpus_here
 
@@ -48,7 +48,7 @@ class TritonReport:
     answers: bool
     problems: tuple[tuple[str, str], ...]
     """What cannot be reached (`grpc`, `http` or `metrics`), and why."""
-    models: Mapping[str, Consent] = field(default_factory=dict)
+    models: Mapping[str, BatchingDecision] = field(default_factory=dict)
     """What happens to the requests of each of its models, and why."""
 
 
@@ -57,7 +57,7 @@ class Examination:
     """What the Tritons said, and what is to be made of it."""
 
     tritons: tuple[TritonReport, ...]
-    facts: Facts
+    facts: DoctorFacts
     """What is known of the Tritons that answered."""
     findings: list[Finding]
     """Gravest first."""
@@ -101,7 +101,7 @@ async def examine(
             for index, (backend, triton) in enumerate(zip(backends, config.tritons, strict=True))
             if backend in answering and triton.shares_memory and (words := await shared_memory_refusal(backend))
         ]
-        facts = Facts(config, broken_plugins=plugins.broken)
+        facts = DoctorFacts(config, broken_plugins=plugins.broken)
         try:
             facts = await _facts(config, plugins, answering, timed=timed)
             rows = await asyncio.to_thread(judge_rows, repositories, facts.services)
@@ -116,7 +116,7 @@ async def examine(
             await backend.close()
 
 
-async def _facts(config: ServeConfig, plugins: Plugins, backends: Sequence[Backend], *, timed: bool) -> Facts:
+async def _facts(config: ServeConfig, plugins: Plugins, backends: Sequence[Backend], *, timed: bool) -> DoctorFacts:
     layout = read_document(config.layout, Layout) if config.layout else None
     gpus = () if layout else await asyncio.to_thread(gpus_here)
     # From an empty catalog: what does not add up is to be found here, not to be refused there.

@@ -9,9 +9,9 @@ from tritonclient.grpc import model_config_pb2
 from tidegate.api import Model, Profile, Worker
 from tidegate.schemas import Hardware, ProfileFile
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
-from tidegate_proxy.tritons.batching_mode import Consent
+from tidegate_proxy.tritons.batching_mode import BatchingDecision
 from tidegate_proxy.tritons.catalog import Catalog
-from tidegate_proxy.tritons.starting_profiles import misfits
+from tidegate_proxy.tritons.initial_profiles import misfits
 
 Severity = Literal["error", "warning", "advice"]
 """What keeps Tidegate from serving, or requests from being answered; what costs something; what could be gained."""
@@ -58,7 +58,7 @@ def _places(places: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ModelConfigForm:
     """What some of the Tritons have of a model."""
 
     config: model_config_pb2.ModelConfig
@@ -67,13 +67,13 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServedModel:
     """One model, as all Tritons together serve it."""
 
     name: str
-    consent: Consent
+    consent: BatchingDecision
     """What happens to its requests, and why."""
-    forms: tuple[Form, ...] = ()
+    forms: tuple[ModelConfigForm, ...] = ()
     """What the Tritons have of it, the leading form first; more than one where they disagree; none of a split model."""
     model: Model | None = None
     """As the policy sees it; None: its requests are not scheduled."""
@@ -115,7 +115,7 @@ class Executions:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class OneRowTiming:
     """What became of requests of one row of zeros that were sent to find out how long that takes."""
 
     took_ms: float | None
@@ -136,11 +136,11 @@ class RowsVerdict:
 
 
 @dataclass(frozen=True)
-class Facts:
+class DoctorFacts:
     """Everything that is known."""
 
     config: ServeConfig
-    services: Mapping[str, Service] = field(default_factory=dict)
+    services: Mapping[str, ServedModel] = field(default_factory=dict)
     """Every model that some Triton has ready, by name."""
     measured: ProfileFile = field(default_factory=lambda: ProfileFile(profiles=[]))
     planned: Sequence[Profile] = ()
@@ -154,7 +154,7 @@ class Facts:
     """What Tritons have counted, by model."""
     rows: Mapping[str, RowsVerdict] = field(default_factory=dict)
     """Whether rows are independent, by model; only of those whose ONNX files could be read."""
-    timed: Mapping[str, Timed] = field(default_factory=dict)
+    timed: Mapping[str, OneRowTiming] = field(default_factory=dict)
     """What was timed, by model; only of those that were asked."""
     refusal: str = ""
     """Why the policy does not take what the Tritons serve; empty: it does, or nobody has asked."""
@@ -175,9 +175,9 @@ class Facts:
         return self.config.layout is not None
 
 
-def facts_of(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Facts:
+def facts_of(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> DoctorFacts:
     """What the configuration and the Tritons' catalog say, before anything else is asked for."""
-    return Facts(
+    return DoctorFacts(
         config,
         services={name: _service(catalog, name) for name in sorted(catalog.consents)},
         measured=measured,
@@ -187,12 +187,12 @@ def facts_of(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Fa
     )
 
 
-def _service(catalog: Catalog, name: str) -> Service:
+def _service(catalog: Catalog, name: str) -> ServedModel:
     model = catalog.models.get(name)
     partitions = {part for path in model.paths for part in path.partitions} if model else set()
     workers = [worker for worker in catalog.workers if partitions.intersection(worker.hosts)]
     forms = [
-        Form(variant.config, tuple(backend.address for backend in variant.backends))
+        ModelConfigForm(variant.config, tuple(backend.address for backend in variant.backends))
         for variant in catalog.variants.get(name, ())
     ]
     if not forms and name not in catalog.split:
@@ -202,8 +202,8 @@ def _service(catalog: Catalog, name: str) -> Service:
             for loaded in models
             if loaded.config.name == name
         ]
-        forms = [Form(having[0][1], tuple(sorted(address for address, _ in having)))] if having else []
-    return Service(
+        forms = [ModelConfigForm(having[0][1], tuple(sorted(address for address, _ in having)))] if having else []
+    return ServedModel(
         name,
         catalog.consents[name],
         tuple(forms),
@@ -236,7 +236,7 @@ class OneRow:
     """Empty: of every shape that nothing else is known of."""
 
 
-def one_row(facts: Facts, service: Service) -> list[OneRow]:
+def one_row(facts: DoctorFacts, service: ServedModel) -> list[OneRow]:
     """What is known of each shape; empty where nothing is. A profile counts more than a request that was timed, that
     more than a mean since Triton's start."""
     if service.model is None:
@@ -257,7 +257,7 @@ def one_row(facts: Facts, service: Service) -> list[OneRow]:
     return []
 
 
-def _by_layout(facts: Facts, model: Model) -> list[OneRow]:
+def _by_layout(facts: DoctorFacts, model: Model) -> list[OneRow]:
     """What the quickest way through the partitions takes, without the links between them; none that the layout does not
     tell of."""
     quickest: dict[str, Profile] = {}
@@ -277,7 +277,7 @@ def _by_layout(facts: Facts, model: Model) -> list[OneRow]:
     return [min(rows, key=lambda row: row.expected_ms)] if rows else []
 
 
-def _by_profile(facts: Facts, service: Service) -> list[OneRow]:
+def _by_profile(facts: DoctorFacts, service: ServedModel) -> list[OneRow]:
     assert service.model is not None
     quickest: dict[str, OneRow] = {}
     for kind in service.kinds:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from tritonclient.grpc import model_config_pb2
 
-from tidegate_proxy.app.doctor.facts import Facts, Finding
+from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding
 from tidegate_proxy.deployed.state import read_state
 
 
-def broken_plugins(facts: Facts) -> Iterator[Finding]:
+def broken_plugins(facts: DoctorFacts) -> Iterator[Finding]:
     """Plugins that are installed and cannot be imported: what they offer is missing."""
     for distribution, why in facts.broken_plugins.items():
         yield Finding(
@@ -21,7 +21,7 @@ def broken_plugins(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def unseen_gpus(facts: Facts) -> Iterator[Finding]:
+def unseen_gpus(facts: DoctorFacts) -> Iterator[Finding]:
     """A Triton of this machine with models on GPUs, where nothing tells which GPUs these are."""
     if facts.has_nvml or facts.has_layout:
         return

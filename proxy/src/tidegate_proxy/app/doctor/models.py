@@ -16,14 +16,14 @@ from tidegate.api import Setup
 from tidegate.host import PluginError, Plugins
 from tidegate.host.by_model import BY_MODEL, ByModelOptions
 from tidegate.schemas import Layout, ProfileFile, read_document
-from tidegate_proxy.app.doctor.facts import Facts, Finding, RowsVerdict, Service
+from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, RowsVerdict, ServedModel
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.configuration.shard_config import of_shard
 from tidegate_proxy.tritons.backend import Backend
 from tidegate_proxy.tritons.batching_mode import SCHEDULING_PARAMETER, asked_of_tritons_batcher, delay_us
 from tidegate_proxy.tritons.catalog import Catalog, discover
 from tidegate_proxy.tritons.gpus import Gpu
-from tidegate_proxy.tritons.starting_profiles import starting_profiles
+from tidegate_proxy.tritons.initial_profiles import starting_profiles
 
 
 def first_line(reason: str) -> str:
@@ -31,7 +31,7 @@ def first_line(reason: str) -> str:
     return reason.strip().partition("\n")[0]
 
 
-def models_that_do_not_load(facts: Facts) -> Iterator[Finding]:
+def models_that_do_not_load(facts: DoctorFacts) -> Iterator[Finding]:
     """A model that another Triton, or another version, still serves is a warning; else its requests fail."""
     for each in facts.not_ready:
         served = each.model in facts.services
@@ -45,7 +45,7 @@ def models_that_do_not_load(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def models_that_nobody_has(facts: Facts) -> Iterator[Finding]:
+def models_that_nobody_has(facts: DoctorFacts) -> Iterator[Finding]:
     """Where something is said of such a model that has to be followed, `serve` refuses to start."""
     failed = {each.model for each in facts.not_ready}
     for name, said in facts.config.models.items():
@@ -61,7 +61,7 @@ def models_that_nobody_has(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def parts_of_nobody(facts: Facts) -> Iterator[Finding]:
+def parts_of_nobody(facts: DoctorFacts) -> Iterator[Finding]:
     """Parts of a policy of policies that decide for nothing: no Triton has their models, or a part before them does."""
     choice = facts.config.policy
     if choice.name != BY_MODEL:
@@ -157,13 +157,13 @@ async def why_refused_by_shards(
     return ""
 
 
-def policies_that_refuse(facts: Facts) -> Iterator[Finding]:
+def policies_that_refuse(facts: DoctorFacts) -> Iterator[Finding]:
     """A policy that does not take these models on these workers keeps `serve` from starting."""
     if facts.refusal:
         yield Finding("error", "policy-refuses", "policy", f"{facts.refusal}; `serve` does not start", "")
 
 
-def disagreements(facts: Facts) -> Iterator[Finding]:
+def disagreements(facts: DoctorFacts) -> Iterator[Finding]:
     """An error where tensors differ, for which requests are scheduled then depends on who has most Tritons."""
     for name, service in facts.services.items():
         if len(service.forms) < 2:
@@ -203,7 +203,7 @@ _HARMFUL: Final = frozenset({"preserve_ordering", "max_queue_size", "default_tim
 """What a batcher does to batches that are formed already: it holds them back, or refuses them."""
 
 
-def words_in_vain(facts: Facts) -> Iterator[Finding]:
+def words_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
     """Words of the operator, `batch` and `merge.pad`, that a model's config does not allow to be followed."""
     for service in facts.services.values():
         word = facts.told(service.name).scheduling
@@ -227,7 +227,7 @@ def words_in_vain(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def waiting_twice(facts: Facts) -> Iterator[Finding]:
+def waiting_twice(facts: DoctorFacts) -> Iterator[Finding]:
     """Scheduled models whose batches wait for company in their Triton, after they did so in Tidegate."""
     for service in facts.services.values():
         delay = delay_us(service.config)
@@ -243,7 +243,7 @@ def waiting_twice(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def judged_twice(facts: Facts) -> Iterator[Finding]:
+def judged_twice(facts: DoctorFacts) -> Iterator[Finding]:
     """Scheduled models whose Triton holds back or refuses whole batches by rules that were meant for requests."""
     for service in facts.services.values():
         asked = [name for name in asked_of_tritons_batcher(service.config) if name in _HARMFUL]
@@ -258,7 +258,7 @@ def judged_twice(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def merged_by_nobody(facts: Facts) -> Iterator[Finding]:
+def merged_by_nobody(facts: DoctorFacts) -> Iterator[Finding]:
     """Models with a batch dimension whose requests run one by one because nobody has said that they may be merged."""
     for service in facts.services.values():
         config = service.config
@@ -286,7 +286,7 @@ def merged_by_nobody(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def batches_of_one(facts: Facts) -> Iterator[Finding]:
+def batches_of_one(facts: DoctorFacts) -> Iterator[Finding]:
     """Models whose batch is fixed at one row though they look as if it could be freed."""
     for service in facts.services.values():
         if not _is_of_one_row(service):
@@ -306,7 +306,7 @@ def batches_of_one(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _is_of_one_row(service: Service) -> bool:
+def _is_of_one_row(service: ServedModel) -> bool:
     """Whether its inputs are of one row each, by max_batch_size or by a first dimension of 1, and Triton asks no more
     of them."""
     config = service.config
@@ -326,7 +326,7 @@ def _begins_with_one(tensor: model_config_pb2.ModelInput) -> bool:
 _MODEL_FILE: Final = "model.onnx"
 
 
-def judge_rows(repositories: Sequence[Path], services: Mapping[str, Service]) -> dict[str, RowsVerdict]:
+def judge_rows(repositories: Sequence[Path], services: Mapping[str, ServedModel]) -> dict[str, RowsVerdict]:
     """Run the models that may be merged, as far as their ONNX files are there; what was found, by model.
 
     It takes seconds for each, and needs the package tidegate-repo-generator.
@@ -351,7 +351,7 @@ def judge_rows(repositories: Sequence[Path], services: Mapping[str, Service]) ->
     return found
 
 
-def merged_rows(facts: Facts) -> Iterator[Finding]:
+def merged_rows(facts: DoctorFacts) -> Iterator[Finding]:
     """Models whose requests are merged though their rows are not independent, or without evidence that they are."""
     for name, verdict in facts.rows.items():
         service = facts.services[name]

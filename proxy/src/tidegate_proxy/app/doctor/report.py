@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tidegate_proxy.app.doctor.facts import Facts, Finding, Service, Severity, one_row
+from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, ServedModel, Severity, one_row
 from tidegate_proxy.tritons.batching_mode import lines_of
 
 WORDS = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypassed"}
@@ -18,7 +18,7 @@ AS_WIDE_AS_NEEDED = 100_000
 """Columns of a table that goes to no terminal: a line for each model, however long."""
 
 
-def print_models(console: Console, facts: Facts) -> None:
+def print_models(console: Console, facts: DoctorFacts) -> None:
     """A row for each model: what happens to its requests, within which limits, and why.
 
     On a terminal the reasons follow the table, each once; elsewhere a line has everything of its model, however long.
@@ -36,7 +36,7 @@ def print_models(console: Console, facts: Facts) -> None:
         console.print(line.rstrip(), markup=False)
 
 
-def _table(facts: Facts, *more: str) -> Table:
+def _table(facts: DoctorFacts, *more: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in ("model", "requests", "rows", "SLO", "late", "queue", "one row", "workers", *more):
         right = head in ("rows", "SLO", "workers")
@@ -47,7 +47,7 @@ def _table(facts: Facts, *more: str) -> Table:
     return table
 
 
-def _cells(facts: Facts, service: Service) -> tuple[str, ...]:
+def _cells(facts: DoctorFacts, service: ServedModel) -> tuple[str, ...]:
     what, model = WORDS[service.consent.scheduling], service.model
     if model is None:
         return service.name, what, "-", "-", "-", "Triton's", "-", "-"
@@ -64,7 +64,7 @@ def _cells(facts: Facts, service: Service) -> tuple[str, ...]:
     )
 
 
-def times_of(facts: Facts, service: Service) -> str:
+def times_of(facts: DoctorFacts, service: ServedModel) -> str:
     """What one row takes, of the quickest shape to the slowest; empty where nobody knows."""
     rows = one_row(facts, service)
     if not rows:
@@ -88,7 +88,7 @@ def verdict(findings: Sequence[Finding]) -> str:
     return ", ".join(words) if words else "nothing needs attention"
 
 
-def document_of(facts: Facts | None, findings: Sequence[Finding]) -> dict[str, Any]:
+def document_of(facts: DoctorFacts | None, findings: Sequence[Finding]) -> dict[str, Any]:
     """The models and the findings as JSON has them; `facts`: None where nobody could be asked."""
     return {
         "ok": not any(finding.severity == "error" for finding in findings),
@@ -97,7 +97,7 @@ def document_of(facts: Facts | None, findings: Sequence[Finding]) -> dict[str, A
     }
 
 
-def _model(facts: Facts, service: Service) -> dict[str, Any]:
+def _model(facts: DoctorFacts, service: ServedModel) -> dict[str, Any]:
     model = service.model
     return {
         "name": service.name,

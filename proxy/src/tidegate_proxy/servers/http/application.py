@@ -10,32 +10,32 @@ from typing import Final, Self
 
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import RequestFailed
-from tidegate_proxy.messages.model_signature import Signature
+from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.messages.request import NotSchedulable
 from tidegate_proxy.servers.http import compression, infer_request, infer_response, routes
-from tidegate_proxy.servers.http.aside import Aside
 from tidegate_proxy.servers.http.compression import TooLarge
-from tidegate_proxy.servers.http.exchange import ClientLeft, Exchange, RequestBody
-from tidegate_proxy.servers.http.forward import Forwarder, Unreachable, merged_handlers, unreachable
+from tidegate_proxy.servers.http.exchange import ClientLeft, HttpExchange, RequestBody
+from tidegate_proxy.servers.http.forward import HttpForwarder, TritonUnreachable, merged_handlers, unreachable
 from tidegate_proxy.servers.http.interface import (
-    Answer,
-    Call,
     Guard,
     Handler,
+    HttpAnswer,
+    HttpCall,
     HttpLimits,
     Owner,
     Receive,
     Scope,
     Send,
 )
-from tidegate_proxy.servers.http.json_data import Refused
-from tidegate_proxy.servers.http.screening import CHANGES, Screen, why_not_changed
+from tidegate_proxy.servers.http.json_data import RefusedRequest
+from tidegate_proxy.servers.http.json_worker_pool import JsonWorkerPool
+from tidegate_proxy.servers.http.screening import CHANGES, RequestScreen, why_not_changed
 from tidegate_proxy.service.fan_out import MODEL_CHANGES, Changing, unnoticed
 from tidegate_proxy.service.inference import Inference
 from tidegate_proxy.service.passthrough import Routing
-from tidegate_proxy.transport.client_bounds import Bounds, TooMuchInFlight
+from tidegate_proxy.transport.client_bounds import ClientBounds, TooMuchInFlight
 from tidegate_proxy.tritons.backend import Backend
 
 _OK: Final = 200
@@ -64,7 +64,7 @@ class HttpApplication:
         tritons: Sequence[Backend],
         routing: Routing,
         inference: Inference,
-        scheduled: Callable[[str, Exchange], Signature | None],
+        scheduled: Callable[[str, HttpExchange], ModelSignature | None],
         *,
         overrides: Callable[[str, routes.Route], Handler | None] = lambda _method, _route: None,
         guard: Guard | None = None,
@@ -73,14 +73,14 @@ class HttpApplication:
         limits: HttpLimits | None = None,
         passed_through: Callable[..., None] | None = None,
         refuses_shared_memory: Callable[[], bool] = bool,
-        bounds: Bounds | None = None,
-        changing: Changing[Call, Backend] = unnoticed,
+        bounds: ClientBounds | None = None,
+        changing: Changing[HttpCall, Backend] = unnoticed,
     ) -> None:
         self._routing = routing
         self._inference = inference
         self._scheduled = scheduled
-        self._forwarder = Forwarder()
-        self._aside = Aside()
+        self._forwarder = HttpForwarder()
+        self._aside = JsonWorkerPool()
         self._tritons = tritons
         self._merged = merged_handlers(tritons, self._forwarder, changing)
         self._overrides = overrides
@@ -90,7 +90,7 @@ class HttpApplication:
         self._passed_through = passed_through
         self._refuses_shared_memory = refuses_shared_memory
         self._limit = (limits or HttpLimits()).body_bytes
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds or ClientBounds()
 
     async def __aenter__(self) -> Self:
         await self._forwarder.__aenter__()
@@ -105,13 +105,13 @@ class HttpApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         assert scope["type"] == "http", "the server is configured to speak nothing else"
-        exchange = Exchange(scope, receive, send)
+        exchange = HttpExchange(scope, receive, send)
         body = exchange.body(self._limit, self._bounds)
         try:
             route = routes.match(exchange.path)
             if refusal := self._guard and self._guard(route.api if route else None, exchange.first_headers()):
                 headers = [(name.encode(), value.encode()) for name, value in refusal.headers]
-                await exchange.reply(Answer(refusal.status, headers, refusal.body))
+                await exchange.reply(HttpAnswer(refusal.status, headers, refusal.body))
             else:
                 exchange.belongs_to(self._owner(exchange.header, exchange.peer))
                 exchange.hide(self._hidden())
@@ -119,7 +119,7 @@ class HttpApplication:
         except TooLarge:
             words = f"the request's body exceeds the maximum of {self._limit} bytes"
             await _refuse(exchange, body, 413, words)
-        except Refused as refused:
+        except RefusedRequest as refused:
             json_error = infer_response.error(refused.status, str(refused))
             await exchange.reply(replace(json_error, headers=infer_response.JSON))
         except TooMuchInFlight:
@@ -138,7 +138,7 @@ class HttpApplication:
             exchange.end_watch()
             body.close()
 
-    async def _answer(self, exchange: Exchange, body: RequestBody, route: routes.Route | None) -> None:
+    async def _answer(self, exchange: HttpExchange, body: RequestBody, route: routes.Route | None) -> None:
         if route is None:
             await self._forward(exchange, body, routes.NONE)
         elif (
@@ -158,7 +158,7 @@ class HttpApplication:
             counted = exchange.method == "POST" and route.pattern in routes.INFERENCES
             await self._forward(exchange, body, route, is_inference=counted)
 
-    async def _change_regions(self, exchange: Exchange, content: bytes, route: routes.Route) -> None:
+    async def _change_regions(self, exchange: HttpExchange, content: bytes, route: routes.Route) -> None:
         exchange.watch()
         await self._screened(exchange, content)
         if words := why_not_changed(route, content):
@@ -174,7 +174,9 @@ class HttpApplication:
         is_merged = len(self._tritons) > 1 or key in MODEL_CHANGES
         return self._overrides(method, route) or (self._merged.get(key) if is_merged else None)
 
-    async def _infer(self, exchange: Exchange, body: RequestBody, signature: Signature, route: routes.Route) -> None:
+    async def _infer(
+        self, exchange: HttpExchange, body: RequestBody, signature: ModelSignature, route: routes.Route
+    ) -> None:
         content = await body.whole()
         exchange.watch()
         try:
@@ -189,7 +191,7 @@ class HttpApplication:
         await exchange.reply(await self._response(exchange, answer, form))
 
     async def _translate(
-        self, exchange: Exchange, content: bytes, signature: Signature, version: str
+        self, exchange: HttpExchange, content: bytes, signature: ModelSignature, version: str
     ) -> tuple[bytes, infer_request.ResponseForm]:
         if exchange.odd:
             raise NotSchedulable("a header is repeated, or is no number")
@@ -199,21 +201,21 @@ class HttpApplication:
             raise NotSchedulable("less body than JSON")
         return await self._aside.translate(signature, version, content, json_bytes, exchange.owner)
 
-    async def _response(self, exchange: Exchange, answer: bytes, form: infer_request.ResponseForm) -> Answer:
+    async def _response(self, exchange: HttpExchange, answer: bytes, form: infer_request.ResponseForm) -> HttpAnswer:
         try:
             rendered = await self._aside.render(answer, form, exchange.owner)
-        except Refused as refused:
+        except RefusedRequest as refused:
             return infer_response.error(refused.status, str(refused))
         headers, pieces = rendered.headers(), rendered.pieces
         if exchange.accept_encoding and (encoding := compression.response_encoding(exchange.accept_encoding)):
             headers.append((b"content-encoding", encoding))
             if sum(map(len, pieces)) < _COMPRESSED_ASIDE:
-                return Answer(200, headers, compression.compress(pieces, encoding))
-            return Answer(200, headers, await asyncio.to_thread(compression.compress, pieces, encoding))
-        return Answer(200, headers, b"".join(pieces))
+                return HttpAnswer(200, headers, compression.compress(pieces, encoding))
+            return HttpAnswer(200, headers, await asyncio.to_thread(compression.compress, pieces, encoding))
+        return HttpAnswer(200, headers, b"".join(pieces))
 
     async def _forward(
-        self, exchange: Exchange, body: RequestBody, route: routes.Route, *, is_inference: bool = False
+        self, exchange: HttpExchange, body: RequestBody, route: routes.Route, *, is_inference: bool = False
     ) -> None:
         whole = is_inference and self._routing.looks_inside(route.model)  # a sequence's id may stand at the end
         beginning = await (body.whole() if whole else body.beginning(_STREAMED_FROM))
@@ -225,7 +227,7 @@ class HttpApplication:
             await self._pass_on(exchange, pieces, route, is_inference=is_inference)
 
     async def _pass_on(
-        self, exchange: Exchange, body: bytes | AsyncIterator[bytes], route: routes.Route, *, is_inference: bool
+        self, exchange: HttpExchange, body: bytes | AsyncIterator[bytes], route: routes.Route, *, is_inference: bool
     ) -> None:
         """`is_inference`: it is counted."""
         call, model, tries = exchange.call(b"", route), route.model, 0
@@ -244,7 +246,7 @@ class HttpApplication:
             try:
                 await self._forwarder.stream(triton, call, body, exchange.send)
                 break
-            except Unreachable as failed:
+            except TritonUnreachable as failed:
                 if exchange.body_error is not None:
                     raise exchange.body_error from failed
                 await routing.unreachable(triton, str(failed))
@@ -259,7 +261,7 @@ class HttpApplication:
             self._passed_through(model, route.version, sent_ns=sent_ns, ok=exchange.status == _OK)
 
     async def _inside(
-        self, exchange: Exchange, body: bytes | AsyncIterator[bytes], model: str
+        self, exchange: HttpExchange, body: bytes | AsyncIterator[bytes], model: str
     ) -> tuple[str, service_pb2.ModelInferRequest | None]:
         """The id of the sequence that an inference is of, and what it says of its tensors, where either matters."""
         if isinstance(body, bytes) and self._routing.looks_inside(model):
@@ -269,7 +271,7 @@ class HttpApplication:
                 return await self._aside.outline(plain[:json_bytes], exchange.owner)
         return "", None
 
-    async def _plain(self, exchange: Exchange, content: bytes) -> bytes:
+    async def _plain(self, exchange: HttpExchange, content: bytes) -> bytes:
         """A body as it was before it was compressed. Raises NotSchedulable for an unknown encoding, TooLarge."""
         if exchange.content_encoding in (b"gzip", b"deflate"):
             if len(content) < _COMPRESSED_ASIDE:
@@ -280,10 +282,10 @@ class HttpApplication:
         return content
 
     async def _screened(
-        self, exchange: Exchange, body: bytes | AsyncIterator[bytes], *, is_inference: bool = False
+        self, exchange: HttpExchange, body: bytes | AsyncIterator[bytes], *, is_inference: bool = False
     ) -> bytes | AsyncIterator[bytes]:
         """The body, of which nothing that a Triton would act on leaves before it was looked at. Raises Refused."""
-        screen = Screen(
+        screen = RequestScreen(
             is_inference=is_inference,
             refuses=self._refuses_shared_memory(),
             json_bytes=None if exchange.odd else exchange.json_length,
@@ -296,24 +298,26 @@ class HttpApplication:
         return _looked_at(screen, body, exchange)
 
 
-async def _look(screen: Screen, piece: bytes) -> None:
+async def _look(screen: RequestScreen, piece: bytes) -> None:
     if screen.takes_time and len(piece) >= _COMPRESSED_ASIDE:
         await asyncio.to_thread(screen.look, piece)
     else:
         screen.look(piece)
 
 
-async def _looked_at(screen: Screen, pieces: AsyncIterator[bytes], exchange: Exchange) -> AsyncIterator[bytes]:
+async def _looked_at(
+    screen: RequestScreen, pieces: AsyncIterator[bytes], exchange: HttpExchange
+) -> AsyncIterator[bytes]:
     async for piece in pieces:
         try:
             await _look(screen, piece)
-        except (Refused, TooLarge) as error:
+        except (RefusedRequest, TooLarge) as error:
             exchange.body_failed(error)
             raise
         yield piece
 
 
-async def _then_watched(exchange: Exchange, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _then_watched(exchange: HttpExchange, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     try:
         async for piece in pieces:
             yield piece
@@ -323,7 +327,7 @@ async def _then_watched(exchange: Exchange, pieces: AsyncIterator[bytes]) -> Asy
     exchange.watch()
 
 
-async def _refuse(exchange: Exchange, body: RequestBody, status: int, words: str) -> None:
+async def _refuse(exchange: HttpExchange, body: RequestBody, status: int, words: str) -> None:
     """Answer before the body is there: its rest is thrown away, and for a while only."""
     body.release()
     if exchange.started:  # by a Triton that did not wait for the body either

@@ -49,7 +49,7 @@ def decompress(body: bytes, limit: int | None, hold: Callable[[int], None]) -> b
     NotSchedulable for what is not one whole compressed stream.
     """
     pieces: list[bytes] = []
-    inflation = Inflation(limit)
+    inflation = BodyDecompression(limit)
     for piece in inflation.pieces(body):
         hold(len(piece))
         pieces.append(piece)
@@ -58,7 +58,7 @@ def decompress(body: bytes, limit: int | None, hold: Callable[[int], None]) -> b
     return b"".join(pieces)
 
 
-class Inflation:
+class BodyDecompression:
     """A compressed body that is inflated while it comes. Raises TooLarge where that yields more than a limit."""
 
     def __init__(self, limit: int | None) -> None:

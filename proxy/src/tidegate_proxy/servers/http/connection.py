@@ -13,12 +13,12 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from tidegate_proxy.base.faults import faults
-from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.infer_response import error
 from tidegate_proxy.servers.http.interface import NAMES, Application, HttpLimits, Receive, Scope, Send
 from tidegate_proxy.servers.http.routes import NoNormalForm, normal_form
-from tidegate_proxy.transport.client_bounds import TOO_MUCH, Bounds, Served, makes_room
+from tidegate_proxy.transport.client_bounds import TOO_MUCH, ClientBounds, Served, makes_room
 from tidegate_proxy.transport.tls import close_once
 
 log = logging.getLogger(__name__)
@@ -83,10 +83,10 @@ PROGRESS_BYTES: Final = 1 << 16
 """A reader that takes so much of its answer is not stuck."""
 
 
-class Connections:
+class HttpConnections:
     """Lives in one event loop. In each of its books the connection that has been in it longest comes first."""
 
-    def __init__(self, limits: HttpLimits, bounds: Bounds, served: Served) -> None:
+    def __init__(self, limits: HttpLimits, bounds: ClientBounds, served: Served) -> None:
         self._limits = limits
         self._bounds = bounds
         self._served: Served = served
@@ -281,7 +281,7 @@ class HttpConnection(HttpToolsProtocol):
         self,
         config: uvicorn.Config,
         state: ServerState,
-        connections: Connections,
+        connections: HttpConnections,
         limits: HttpLimits,
         health_only: Application,
     ) -> None:
@@ -606,6 +606,6 @@ def _refusing(words: str, status: int = 400) -> Application:
     """An application that refuses one request. The server library reads its body and throws it away."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await Exchange(scope, receive, send).reply(error(status, words))
+        await HttpExchange(scope, receive, send).reply(error(status, words))
 
     return answer

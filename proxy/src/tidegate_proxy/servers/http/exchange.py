@@ -8,10 +8,10 @@ from typing import Final
 
 from tidegate_proxy.messages.forwarded_metadata import HeaderForwarding, metadata_of
 from tidegate_proxy.servers.http.compression import TooLarge
-from tidegate_proxy.servers.http.interface import NAMES, Answer, Call, Headers, Message, Receive, Scope, Send
+from tidegate_proxy.servers.http.interface import NAMES, Headers, HttpAnswer, HttpCall, Message, Receive, Scope, Send
 from tidegate_proxy.servers.http.routes import Route
 from tidegate_proxy.transport import Metadata
-from tidegate_proxy.transport.client_bounds import Bounds, TooMuchInFlight
+from tidegate_proxy.transport.client_bounds import ClientBounds, TooMuchInFlight
 
 _LONGEST_NUMBER = 18
 """Digits that surely fit 64 bits."""
@@ -29,7 +29,7 @@ class ClientLeft(Exception):
 class RequestBody:
     """The body of one request; it can be read once."""
 
-    def __init__(self, receive: Receive, announced_bytes: int | None, limit: int | None, bounds: Bounds) -> None:
+    def __init__(self, receive: Receive, announced_bytes: int | None, limit: int | None, bounds: ClientBounds) -> None:
         """`announced_bytes`: the Content-Length. What is read counts among `bounds` until it is released."""
         self._receive = receive
         self._announced_bytes = announced_bytes
@@ -117,7 +117,7 @@ class RequestBody:
         return TooLarge()
 
 
-class Exchange:
+class HttpExchange:
     """What the http_server needs to know of a request's head, and the way back to the client.
 
     Made in the task that serves the request: that is the one which ends when the client leaves.
@@ -182,7 +182,7 @@ class Exchange:
             self.content_length = None
             self._drop(frozenset({b"content-length"}))
 
-    def body(self, limit: int | None, bounds: Bounds) -> RequestBody:
+    def body(self, limit: int | None, bounds: ClientBounds) -> RequestBody:
         """Its body, read within a limit; what is held of it counts among `bounds`."""
         self._body = RequestBody(self.receive, self.content_length, limit, bounds)
         return self._body
@@ -221,9 +221,9 @@ class Exchange:
         """The headers that go along with an inference, whichever way it goes on."""
         return metadata_of(self._headers)
 
-    def call(self, body: bytes, route: Route) -> Call:
+    def call(self, body: bytes, route: Route) -> HttpCall:
         """The request as handlers and Tritons see it."""
-        return Call(self.method, self.path, self._query, self._written, body, route)
+        return HttpCall(self.method, self.path, self._query, self._written, body, route)
 
     def first_headers(self) -> dict[str, str]:
         """The headers by their names; of those that are repeated the first, which is the one that Triton looks at."""
@@ -259,7 +259,7 @@ class Exchange:
             self._answered = True
         await self._send(message)
 
-    async def reply(self, answer: Answer) -> None:
+    async def reply(self, answer: HttpAnswer) -> None:
         """Send a whole response; its length is added."""
         self.started = True
         headers = [*answer.headers, (b"content-length", str(len(answer.body)).encode())]
@@ -268,7 +268,7 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": answer.body})
 
     @asynccontextmanager
-    async def replying(self, answer: Answer) -> AsyncIterator[None]:
+    async def replying(self, answer: HttpAnswer) -> AsyncIterator[None]:
         """Send a whole response, but end it only with the block: until then the client may go on sending."""
         self.started = True
         headers = [*answer.headers, (b"content-length", str(len(answer.body)).encode())]

@@ -20,16 +20,16 @@ from yarl import URL
 from tidegate_proxy.messages.forwarded_metadata import LONGEST_VALUE
 from tidegate_proxy.observability.merged_statistics import statistics_json
 from tidegate_proxy.servers.http.infer_response import error
-from tidegate_proxy.servers.http.interface import Answer, Call, Handler, Headers, Send
+from tidegate_proxy.servers.http.interface import Handler, Headers, HttpAnswer, HttpCall, Send
 from tidegate_proxy.service.fan_out import (
     VERBS,
     AnyTriton,
     Changing,
-    Codec,
+    ControlVerb,
     FanOut,
     IndexRow,
+    ProtocolCodec,
     Question,
-    Verb,
     unnoticed,
 )
 from tidegate_proxy.tritons.backend import Backend
@@ -50,11 +50,11 @@ _OF_THE_BODY: Final = frozenset({b"content-encoding", b"content-length", b"infer
 _ADDED_BY_AIOHTTP: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
-class Unreachable(Exception):
+class TritonUnreachable(Exception):
     """A Triton does not answer, or ended the connection without an answer."""
 
 
-class Forwarder:
+class HttpForwarder:
     """The HTTP client; lives in one event loop. Use it as a context manager."""
 
     def __init__(self) -> None:
@@ -80,16 +80,16 @@ class Forwarder:
         if self._session is not None:
             await self._session.close()
 
-    async def whole(self, triton: Backend, call: Call) -> Answer:
+    async def whole(self, triton: Backend, call: HttpCall) -> HttpAnswer:
         """A call whose answer is wanted whole; 503 where the Triton cannot be reached."""
         try:
             async with _until_given_up(triton), self._request(triton, call, call.body) as response:
                 headers = [header for header in _passed_back(response) if header[0] != b"content-length"]
-                return Answer(response.status, headers, await response.read())
+                return HttpAnswer(response.status, headers, await response.read())
         except (aiohttp.ClientError, TimeoutError) as failed:
             return unreachable(triton, failed)
 
-    async def stream(self, triton: Backend, call: Call, body: bytes | AsyncIterator[bytes], send: Send) -> None:
+    async def stream(self, triton: Backend, call: HttpCall, body: bytes | AsyncIterator[bytes], send: Send) -> None:
         """A call whose answer goes to the client piece by piece, as it comes.
 
         Raises Unreachable while nothing has been sent yet. An answer that breaks off leaves the client's response
@@ -108,13 +108,13 @@ class Forwarder:
                             await send({"type": "http.response.body", "body": piece, "more_body": True})
         except (aiohttp.ClientError, TimeoutError) as failed:
             if not begun:
-                raise Unreachable(str(failed)) from failed
+                raise TritonUnreachable(str(failed)) from failed
             log.warning("Triton at %s broke off an answer: %s", triton.http_url, failed)
             return
         await send({"type": "http.response.body", "body": b""})
 
     def _request(
-        self, triton: Backend, call: Call, body: bytes | AsyncIterator[bytes]
+        self, triton: Backend, call: HttpCall, body: bytes | AsyncIterator[bytes]
     ) -> "aiohttp.client._RequestContextManager":
         assert self._session is not None, "use the forwarder as a context manager"
         return self._session.request(
@@ -128,7 +128,7 @@ class Forwarder:
             allow_redirects=False,
         )
 
-    def _url(self, triton: Backend, call: Call) -> URL:
+    def _url(self, triton: Backend, call: HttpCall) -> URL:
         base = self._urls.get(triton.http_url)
         if base is None:
             base = self._urls[triton.http_url] = URL(triton.http_url)
@@ -170,12 +170,12 @@ async def _until_given_up(triton: Backend) -> AsyncIterator[None]:
         raise TimeoutError(str(error) or "it does not answer") from error
 
 
-def unreachable(triton: Backend, reason: object) -> Answer:
+def unreachable(triton: Backend, reason: object) -> HttpAnswer:
     """What a client gets when a Triton does not answer."""
     return error(503, f"Triton at {triton.http_url} cannot be reached: {reason}")
 
 
-def _passed_on(call: Call, triton: Backend) -> CIMultiDict[str]:
+def _passed_on(call: HttpCall, triton: Backend) -> CIMultiDict[str]:
     values = [value for name, value in call.headers if name.lower() == b"connection"]
     named = {name.strip().lower() for value in values for name in value.split(b",")}
     dropped = (_HOP_BY_HOP | named) - _OF_THE_BODY
@@ -205,42 +205,42 @@ def _text(raw: bytes) -> str:
 _OK = 200
 
 
-class HttpAnswers(Codec[AnyTriton, Question, Answer]):
+class HttpAnswers(ProtocolCodec[AnyTriton, Question, HttpAnswer]):
     """Reads what is said over HTTP."""
 
-    def succeeded(self, answer: Answer) -> bool:
+    def succeeded(self, answer: HttpAnswer) -> bool:
         """Whether it has done what it was asked."""
         return answer.status == _OK
 
-    def says_yes(self, answer: Answer) -> bool:
+    def says_yes(self, answer: HttpAnswer) -> bool:
         """Whether it is ready, or lives: else it answers with an error."""
         return answer.status == _OK
 
-    def index_in(self, answer: Answer) -> Iterable[IndexRow]:
+    def index_in(self, answer: HttpAnswer) -> Iterable[IndexRow]:
         """The index that it has given."""
         rows = json.loads(answer.body)
         return [IndexRow(**{name: row[name] for name in IndexRow._fields if name in row}) for row in rows]
 
-    def statistics_in(self, answer: Answer) -> service_pb2.ModelStatisticsResponse:
+    def statistics_in(self, answer: HttpAnswer) -> service_pb2.ModelStatisticsResponse:
         """The statistics of models that it has given."""
         return ParseDict(json.loads(answer.body), service_pb2.ModelStatisticsResponse())
 
-    def statistics_as(self, statistics: service_pb2.ModelStatisticsResponse, like: Answer) -> Answer:
+    def statistics_as(self, statistics: service_pb2.ModelStatisticsResponse, like: HttpAnswer) -> HttpAnswer:
         """Statistics as an answer, with the headers of another one."""
         return replace(like, body=statistics_json(statistics))
 
-    def index_as(self, index: Sequence[IndexRow], like: Answer) -> Answer:
+    def index_as(self, index: Sequence[IndexRow], like: HttpAnswer) -> HttpAnswer:
         """An index as an answer, with the headers of another one."""
         return replace(like, body=index_json(index))
 
 
-class HttpCodec(HttpAnswers[Backend, Call]):
+class HttpCodec(HttpAnswers[Backend, HttpCall]):
     """Asks a Triton on its HTTP port."""
 
-    def __init__(self, forwarder: Forwarder) -> None:
+    def __init__(self, forwarder: HttpForwarder) -> None:
         self._forwarder = forwarder
 
-    async def ask(self, triton: Backend, question: Call) -> Answer:
+    async def ask(self, triton: Backend, question: HttpCall) -> HttpAnswer:
         """What it says."""
         return await self._forwarder.whole(triton, question)
 
@@ -252,12 +252,12 @@ def index_json(index: Iterable[IndexRow]) -> bytes:
 
 
 def merged_handlers(
-    tritons: Sequence[Backend], forwarder: Forwarder, changing: Changing[Call, Any] = unnoticed
+    tritons: Sequence[Backend], forwarder: HttpForwarder, changing: Changing[HttpCall, Any] = unnoticed
 ) -> dict[tuple[str, str], Handler]:
     """Handlers that ask every living Triton and make one answer of theirs, by HTTP method and pattern."""
-    fan_out: FanOut[Backend, Call, Answer] = FanOut(tritons, HttpCodec(forwarder), changing=changing)
+    fan_out: FanOut[Backend, HttpCall, HttpAnswer] = FanOut(tritons, HttpCodec(forwarder), changing=changing)
 
-    def handler(verb: Verb) -> Handler:
+    def handler(verb: ControlVerb) -> Handler:
         return partial(fan_out.answer, verb)
 
     return {route: handler(verb) for verb in VERBS for route in verb.routes}

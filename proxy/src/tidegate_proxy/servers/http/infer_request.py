@@ -13,7 +13,7 @@ import rapidjson
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.messages import wire
-from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, Signature
+from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, ModelSignature
 from tidegate_proxy.messages.request import NotSchedulable
 from tidegate_proxy.servers.http import json_data
 
@@ -43,7 +43,7 @@ class ResponseForm:
         return self.named.get(output, self.binary)
 
 
-def translate(signature: Signature, version: str, body: bytes, json_bytes: int) -> tuple[bytes, ResponseForm]:
+def translate(signature: ModelSignature, version: str, body: bytes, json_bytes: int) -> tuple[bytes, ResponseForm]:
     """A serialized ModelInferRequest with raw contents, and the form of its response.
 
     `json_bytes`: how much of the body is JSON, the rest being tensors; 0: the body is the only input's contents. Raises
@@ -76,7 +76,7 @@ def outline(body: bytes, json_bytes: int) -> service_pb2.ModelInferRequest | Non
 
 
 def _from_json(
-    header: service_pb2.ModelInferRequest, signature: Signature, body: bytes, json_bytes: int
+    header: service_pb2.ModelInferRequest, signature: ModelSignature, body: bytes, json_bytes: int
 ) -> tuple[list[list[wire.Buffer]], ResponseForm]:
     text = body if json_bytes == len(body) else body[:json_bytes]
     try:
@@ -84,7 +84,7 @@ def _from_json(
     except ValueError as error:
         raise NotSchedulable("the request is no JSON") from error
     except RecursionError as error:
-        raise json_data.Refused(400, json_data.TOO_DEEP) from error
+        raise json_data.RefusedRequest(400, json_data.TOO_DEEP) from error
     request = _object(document)
     keys = len(request)
     if "id" in request:
@@ -127,7 +127,7 @@ def _from_json(
 
 
 def _add_input(
-    header: service_pb2.ModelInferRequest, signature: Signature, tensor: dict[str, object]
+    header: service_pb2.ModelInferRequest, signature: ModelSignature, tensor: dict[str, object]
 ) -> tuple[str, list[int]]:
     name, datatype = _string(tensor.get("name")), _string(tensor.get("datatype"))
     spec = signature.inputs.get(name)
@@ -181,7 +181,7 @@ def _set_parameters(header: service_pb2.ModelInferRequest, parameters: dict[str,
     return binary
 
 
-def _raw_input(header: service_pb2.ModelInferRequest, signature: Signature, body: bytes) -> list[wire.Buffer]:
+def _raw_input(header: service_pb2.ModelInferRequest, signature: ModelSignature, body: bytes) -> list[wire.Buffer]:
     """The body as the only input of one row; at most one size of it is variable, and follows from the body's."""
     if len(signature.inputs) != 1:
         raise NotSchedulable("a raw request, but not one input")

@@ -14,7 +14,7 @@ from tidegate_proxy.configuration.config import SHED_HTTP_STATUS
 from tidegate_proxy.messages import wire
 from tidegate_proxy.servers.http import json_data
 from tidegate_proxy.servers.http.infer_request import ResponseForm
-from tidegate_proxy.servers.http.interface import Answer, Headers
+from tidegate_proxy.servers.http.interface import Headers, HttpAnswer
 from tidegate_proxy.servers.http.json_data import print_doubles
 
 JSON: Final[Headers] = [(b"content-type", b"application/json")]
@@ -31,7 +31,7 @@ _STATUS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class ResponseBody:
     """A response before it is joined or compressed."""
 
     pieces: list[bytes | memoryview]
@@ -48,7 +48,7 @@ class Body:
         ]
 
 
-def render(answer: bytes, form: ResponseForm) -> Body:
+def render(answer: bytes, form: ResponseForm) -> ResponseBody:
     """The response to a serialized ModelInferResponse. Raises json_data.Refused for what Triton refuses as JSON."""
     header, contents = _parse(answer)
     pieces: list[bytes | memoryview] = []
@@ -77,7 +77,7 @@ def render(answer: bytes, form: ResponseForm) -> Body:
         _parameters(header),
         b",".join(outputs),
     )
-    return Body([document, *pieces], len(document) if pieces else None)
+    return ResponseBody([document, *pieces], len(document) if pieces else None)
 
 
 def _parse(answer: bytes) -> tuple[service_pb2.ModelInferResponse, Sequence[bytes | memoryview]]:
@@ -108,13 +108,13 @@ def _value(parameter: service_pb2.InferParameter) -> bytes:
     return str(value or 0).encode()
 
 
-def failure(failed: RequestFailed) -> Answer:
+def failure(failed: RequestFailed) -> HttpAnswer:
     """The response to a request that failed, with Triton's status for the code, and the reason where it was refused."""
     why = [(refusal.HEADER.encode(), failed.refusal.encode())] if failed.refusal else []
     return error(_STATUS.get(failed.code, 400), failed.details, *why)
 
 
-def error(status: int, message: str, *extra: tuple[bytes, bytes]) -> Answer:
+def error(status: int, message: str, *extra: tuple[bytes, bytes]) -> HttpAnswer:
     """An error as Triton words it once a request has left its parser, which is when it is no longer called JSON."""
     body = b'{"error":%b}' % json_data.quote(message.encode())
-    return Answer(status, [(b"content-type", b"text/plain"), *extra], body)
+    return HttpAnswer(status, [(b"content-type", b"text/plain"), *extra], body)

@@ -20,7 +20,7 @@ NAMES: Final = "tidegate.names"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HttpCall:
     """A request of a client, its body read."""
 
     method: str
@@ -34,7 +34,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """A whole response."""
 
     status: int
@@ -51,7 +51,7 @@ The API is None for a path that is no route of Triton's."""
 Owner = Callable[[Callable[[str], str | None], Callable[[], str]], str]
 """Whose a request is, by what finds its headers and by what names its connection."""
 
-Handler = Callable[[Call], Awaitable[Answer]]
+Handler = Callable[[HttpCall], Awaitable[HttpAnswer]]
 """Answers a route in Tidegate itself."""
 
 

@@ -224,15 +224,15 @@ _ESCAPES: Final = {
 TOO_DEEP: Final = "failed to parse the request JSON buffer: it is nested too deeply"
 
 
-class Refused(Exception):
+class RefusedRequest(Exception):
     """A client gets this error without Triton being asked; status and words are Triton's where it has them."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
-    def __reduce__(self) -> tuple[type["Refused"], tuple[int, str]]:
-        return Refused, (self.status, str(self))
+    def __reduce__(self) -> tuple[type["RefusedRequest"], tuple[int, str]]:
+        return RefusedRequest, (self.status, str(self))
 
 
 def read(datatype: str, shape: list[int], data: object) -> bytes:
@@ -257,7 +257,7 @@ def read(datatype: str, shape: list[int], data: object) -> bytes:
         return _read_strings(flat, kinds)
     if len(flat) != count:
         if count * ELEMENT_BYTES[datatype] > _LARGEST_MISMATCH:
-            raise Refused(500, "Unable to parse 'data': Shape does not match true shape of 'data' field")
+            raise RefusedRequest(500, "Unable to parse 'data': Shape does not match true shape of 'data' field")
         raise NotSchedulable("data has not as many elements as its shape")
     return _read_numbers(datatype, flat, kinds)
 
@@ -289,12 +289,12 @@ def _read_numbers(datatype: str, flat: list[object], kinds: set[type]) -> bytes:
 def write(name: str, datatype: str, shape: Iterable[int], contents: bytes | memoryview) -> bytes:
     """A tensor's elements as the inside of a JSON array. Raises Refused where Triton gives an error instead."""
     if datatype in ("FP16", "BF16"):
-        raise Refused(
+        raise RefusedRequest(
             400, f"sending {datatype} data via JSON is not supported. Please use the binary data format for output"
         )
     count = prod(shape)
     if datatype != "BYTES" and len(contents) != count * ELEMENT_BYTES.get(datatype, 0):
-        raise Refused(500, f"output tensor shape does not match size of output for '{name}'")
+        raise RefusedRequest(500, f"output tensor shape does not match size of output for '{name}'")
     if datatype == "BYTES":
         return b",".join(map(quote, _strings(name, count, contents)))
     if datatype == "BOOL":
@@ -315,5 +315,5 @@ def _strings(name: str, count: int, contents: bytes | memoryview) -> list[bytes]
     try:
         ends = split_elements(contents, count)
     except ValueError as error:
-        raise Refused(500, f"output tensor shape does not match size of output for '{name}'") from error
+        raise RefusedRequest(500, f"output tensor shape does not match size of output for '{name}'") from error
     return [bytes(contents[start + 4 : end]) for start, end in zip([0, *ends], ends, strict=False)]

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 from tidegate_proxy.base import reserved_names
 from tidegate_proxy.messages.guards import JsonDepth, shape_problem
 from tidegate_proxy.messages.request import NotSchedulable
-from tidegate_proxy.servers.http.compression import Inflation
-from tidegate_proxy.servers.http.json_data import TOO_DEEP, Refused
+from tidegate_proxy.servers.http.compression import BodyDecompression
+from tidegate_proxy.servers.http.json_data import TOO_DEEP, RefusedRequest
 from tidegate_proxy.servers.http.routes import Route
 
 CHANGES: Final = frozenset(
@@ -38,7 +38,7 @@ _LONGEST: Final = 1024
 """More than any of these has, each letter as an escape, and a shape of some forty sizes."""
 
 
-class Screen:
+class RequestScreen:
     """Looks at a request on its way, piece by piece. Its last piece must not be sent on before."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Screen:
         self._plain = _Search(json_bytes)
         self._inside = _Search(json_bytes)
         compressed = any(encoding in (b"gzip", b"deflate") for encoding in encodings)
-        self._inflation = Inflation(limit) if compressed else None
+        self._inflation = BodyDecompression(limit) if compressed else None
         self.takes_time = compressed
         """Whether looking is better done in a thread."""
 
@@ -77,13 +77,13 @@ class Screen:
     def _judge(self, search: "_Search", piece: bytes) -> None:
         search.go_on(piece)
         if search.is_too_deep:
-            raise Refused(_BAD_REQUEST, TOO_DEEP)
+            raise RefusedRequest(_BAD_REQUEST, TOO_DEEP)
         if not self._is_inference:
             return
         if search.shape_problem:
-            raise Refused(_BAD_REQUEST, search.shape_problem)
+            raise RefusedRequest(_BAD_REQUEST, search.shape_problem)
         if search.used and (search.reserved or self._refuses):
-            raise Refused(_BAD_REQUEST, reserved_names.why_not_used(search.reserved, refuses=self._refuses))
+            raise RefusedRequest(_BAD_REQUEST, reserved_names.why_not_used(search.reserved, refuses=self._refuses))
 
 
 class _Search:

@@ -9,9 +9,9 @@ from typing import Final, Protocol
 import uvicorn
 from uvicorn.server import ServerState
 
-from tidegate_proxy.servers.http.connection import Connections, HttpConnection
+from tidegate_proxy.servers.http.connection import HttpConnection, HttpConnections
 from tidegate_proxy.servers.http.interface import Application, HttpLimits, Receive, Scope, Send
-from tidegate_proxy.transport.client_bounds import Bounds, Served
+from tidegate_proxy.transport.client_bounds import ClientBounds, Served
 
 _BACKLOG: Final = 1024
 _POLL_S: Final = 0.01
@@ -38,7 +38,7 @@ class HttpListener(Protocol):
 class HttpServer:
     """A listening server; lives in one event loop."""
 
-    def __init__(self, listener: asyncio.Server, state: ServerState, connections: Connections) -> None:
+    def __init__(self, listener: asyncio.Server, state: ServerState, connections: HttpConnections) -> None:
         self._listener = listener
         self._state = state
         self._connections = connections
@@ -82,12 +82,12 @@ async def start_server(
     *,
     limits: HttpLimits | None = None,
     tls: ssl.SSLContext | None = None,
-    bounds: Bounds | None = None,
+    bounds: ClientBounds | None = None,
     served: Served = "http",
 ) -> HttpServer:
     """Listen on a socket that is bound. `served`: as what its connections are counted in `bounds`."""
     limits = limits or HttpLimits()
-    connections = Connections(limits, bounds or Bounds(), served)
+    connections = HttpConnections(limits, bounds or ClientBounds(), served)
     config = uvicorn.Config(
         application,
         http=HttpConnection,

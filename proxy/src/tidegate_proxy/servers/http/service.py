@@ -9,51 +9,51 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.access.gate import AccessControl
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.messages.forwarded_metadata import HeaderForwarding, own_headers
-from tidegate_proxy.messages.model_signature import Signature
+from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.observability.merged_statistics import statistics_json
 from tidegate_proxy.servers.http.application import HttpApplication
-from tidegate_proxy.servers.http.exchange import Exchange
+from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.forward import index_json
 from tidegate_proxy.servers.http.infer_response import JSON, error, failure
-from tidegate_proxy.servers.http.interface import Answer, Application, Call, Handler, HttpLimits
+from tidegate_proxy.servers.http.interface import Application, Handler, HttpAnswer, HttpCall, HttpLimits
 from tidegate_proxy.servers.http.routes import Route
 from tidegate_proxy.servers.http.server import HttpListener
-from tidegate_proxy.service.control import Control
+from tidegate_proxy.service.control import ControlPlaneCalls
 from tidegate_proxy.service.discovery import Discovery
-from tidegate_proxy.service.fan_out import Verb
+from tidegate_proxy.service.fan_out import ControlVerb
 from tidegate_proxy.service.inference import Inference
 from tidegate_proxy.service.passthrough import Routing
-from tidegate_proxy.transport.client_bounds import Bounds
+from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.tritons.backend import Backend
-from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.tritons.catalog import CurrentCatalog
 from tidegate_proxy.tritons.split_models import VERSION, SplitModel
 
 log = logging.getLogger(__name__)
 
 
-def split_handlers(directory: Directory, control: Control) -> Mapping[tuple[str, str], Handler]:
+def split_handlers(directory: CurrentCatalog, control: ControlPlaneCalls) -> Mapping[tuple[str, str], Handler]:
     """Metadata, config, readiness and the index, as gRPC has them."""
 
     def about_a_model(answer_of: Callable[[SplitModel], bytes]) -> Handler:
-        async def handler(call: Call) -> Answer:
+        async def handler(call: HttpCall) -> HttpAnswer:
             split = directory.catalog.split.get(call.route.model)
             if split is None or call.route.version not in ("", VERSION):
                 return error(400, f"Request for unknown model: '{call.route.model}' is not found")
-            return Answer(200, [*JSON], answer_of(split))
+            return HttpAnswer(200, [*JSON], answer_of(split))
 
         return handler
 
-    async def index(_call: Call) -> Answer:
+    async def index(_call: HttpCall) -> HttpAnswer:
         try:
             models = await control.repository_index()
         except RequestFailed as failed:
             return failure(failed)
-        return Answer(200, [*JSON], index_json(models))
+        return HttpAnswer(200, [*JSON], index_json(models))
 
     return {
         ("GET", "/v2/models/{model}"): about_a_model(lambda split: _dumped(_metadata(split))),
@@ -102,12 +102,12 @@ class HttpService:
         self,
         config: ServeConfig,
         inference: Inference,
-        directory: Directory,
+        directory: CurrentCatalog,
         discovery: Discovery,
-        control: Control,
+        control: ControlPlaneCalls,
         routing: Routing,
-        gate: Gate,
-        bounds: Bounds,
+        gate: AccessControl,
+        bounds: ClientBounds,
         in_force: InForce,
         start: StartServer,
     ) -> None:
@@ -156,7 +156,7 @@ class HttpService:
             return None if self._control.leaves("http", route.api) else handler
         return self._with_a_layout.get(key) if self._directory.catalog.layout else None
 
-    def _signature(self, model: str, exchange: Exchange) -> Signature | None:
+    def _signature(self, model: str, exchange: HttpExchange) -> ModelSignature | None:
         catalog = self._directory.catalog
         if catalog.guarded and not self._inference.lets_in(model, "http", exchange.metadata):
             return None
@@ -177,7 +177,7 @@ class HttpService:
                 model,
             )
 
-    def _changing(self, verb: Verb, call: Call, triton: Backend) -> AbstractAsyncContextManager[None]:
+    def _changing(self, verb: ControlVerb, call: HttpCall, triton: Backend) -> AbstractAsyncContextManager[None]:
         """Where the Triton decides who may change models, nothing is drained for a client that it may refuse."""
         limit_s = 0.0 if ("http", call.route.api) in triton.apis.left else math.inf
         return self._discovery.changing(verb, call.route.model, call.route.repository, triton, limit_s)
@@ -204,22 +204,22 @@ class HttpService:
             await self._server.stop()
         await self._frontend.__aexit__(None, None, None)
 
-    async def _live(self, _call: Call) -> Answer:
+    async def _live(self, _call: HttpCall) -> HttpAnswer:
         complaint = self._control.liveness.complaint()
-        return error(503, complaint) if complaint else Answer(200, [], b"")
+        return error(503, complaint) if complaint else HttpAnswer(200, [], b"")
 
-    async def _ready(self, _call: Call) -> Answer:
-        return Answer(200 if await self._control.is_ready() else _NOT_READY, [], b"")
+    async def _ready(self, _call: HttpCall) -> HttpAnswer:
+        return HttpAnswer(200 if await self._control.is_ready() else _NOT_READY, [], b"")
 
-    async def _unregister_shared_memory(self, call: Call) -> Answer:
+    async def _unregister_shared_memory(self, call: HttpCall) -> HttpAnswer:
         """One region, or all but those that Tidegate and the Tritons share."""
         try:
             await self._control.shared_memory.unregister(call.route.region)
         except RequestFailed as failed:
             return failure(failed)
-        return Answer(200, [*JSON], b"")
+        return HttpAnswer(200, [*JSON], b"")
 
-    async def _shared_memory_status(self, call: Call) -> Answer:
+    async def _shared_memory_status(self, call: HttpCall) -> HttpAnswer:
         """The status of one region, or of all but those that Tidegate and that Triton share."""
         try:
             regions = await self._control.shared_memory.registered(call.route.region)
@@ -229,14 +229,14 @@ class HttpService:
             {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
             for region in regions
         ]
-        return Answer(200, [*JSON], json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode())
+        return HttpAnswer(200, [*JSON], json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode())
 
-    async def _statistics(self, call: Call) -> Answer:
+    async def _statistics(self, call: HttpCall) -> HttpAnswer:
         try:
             response = await self._control.statistics(call.route.model, call.route.version)
         except RequestFailed as failed:
             return failure(failed)
-        return Answer(200, [*JSON], statistics_json(response))
+        return HttpAnswer(200, [*JSON], statistics_json(response))
 
 
 def http_limits(config: ServeConfig) -> HttpLimits:

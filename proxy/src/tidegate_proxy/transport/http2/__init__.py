@@ -7,16 +7,16 @@ One thread does it all, so nothing is handed from thread to thread: that was mos
     connection.py   what both sides share: reading, writing, flow control, keepalive
     headers.py      headers as metadata and back, statuses; long ones are cut off before libnghttp2 ends the connection
     message.py      gRPC's five bytes before every message, size limits, compression
-    blanks.py       values of headers that end with a blank, as some of Triton's messages do
+    header_whitespace.py       values of headers that end with a blank, as some of Triton's messages do
 """
 
 import logging
 
-from tidegate_proxy.transport.http2.blanks import allow_blanks
 from tidegate_proxy.transport.http2.client import Channel, PendingCall, PendingStream
-from tidegate_proxy.transport.http2.server import Server
+from tidegate_proxy.transport.http2.header_whitespace import allow_blanks
+from tidegate_proxy.transport.http2.server import Http2Server
 
-__all__ = ["Channel", "PendingCall", "PendingStream", "Server"]
+__all__ = ["Channel", "Http2Server", "PendingCall", "PendingStream"]
 
 if not allow_blanks():
     logging.getLogger(__name__).warning(

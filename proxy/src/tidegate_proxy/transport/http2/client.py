@@ -13,10 +13,10 @@ from grpc import StatusCode
 from ngh2.enums import ErrorCode, Setting
 from ngh2.events import DataReceived, GoAwayReceived, ResponseReceived, StreamClosed, StreamReset, TrailersReceived
 
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.tritons import TritonTls
-from tidegate_proxy.transport.http2.connection import ALPN, Connection, configuration
+from tidegate_proxy.transport.http2.connection import ALPN, Http2Connection, configuration
 from tidegate_proxy.transport.http2.headers import (
     CODES,
     Header,
@@ -28,7 +28,7 @@ from tidegate_proxy.transport.http2.headers import (
     timeout_of,
     unquoted,
 )
-from tidegate_proxy.transport.http2.message import Assembler, MessageError, is_known, whole
+from tidegate_proxy.transport.http2.message import MessageAssembler, MessageError, is_known, whole
 from tidegate_proxy.transport.interface import Answered, Ended, Metadata
 from tidegate_proxy.transport.tls import channel_context
 
@@ -57,7 +57,7 @@ class PendingCall:
         """Its status, as soon as that has come."""
         self.details = ""
         self.is_over = False
-        self._assembler: Assembler | None = None
+        self._assembler: MessageAssembler | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
@@ -142,7 +142,7 @@ class PendingUnary(PendingCall):
             if self._answer is None and (message := whole(data, LONGEST_ANSWER)) is not None:
                 self._answer = message
                 return
-            self._assembler = Assembler(self.encoding, LONGEST_ANSWER)
+            self._assembler = MessageAssembler(self.encoding, LONGEST_ANSWER)
         self._assembler.add(data)
         if (message := self._assembler.take_inflated()) is not None:
             self._answer = message
@@ -219,7 +219,7 @@ class PendingStream(PendingCall):
     def add(self, data: bytes) -> None:
         """Take in what its server sent. Raises MessageError."""
         if self._assembler is None:
-            self._assembler = Assembler(self.encoding, LONGEST_ANSWER)
+            self._assembler = MessageAssembler(self.encoding, LONGEST_ANSWER)
         self._assembler.add(data)
         self._unacknowledged += len(data)
         if self._receiver:
@@ -277,7 +277,7 @@ STREAMS_PER_CONNECTION: Final = 1 << 29
 """Then another connection takes over: the numbers of a connection's streams come to an end at 2^31, every other one."""
 
 
-class ClientConnection(Connection):
+class ClientConnection(Http2Connection):
     """One connection to the server."""
 
     def __init__(self, channel: "Channel") -> None:

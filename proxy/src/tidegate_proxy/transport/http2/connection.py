@@ -15,7 +15,7 @@ import ngh2
 from ngh2.enums import ErrorCode, Setting
 from ngh2.events import ConnectionClosed, Event, PingAcknowledged, RequestReceived
 
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.transport.http2.headers import name_of
 from tidegate_proxy.transport.http2.message import JOINED_UP_TO, prefix
 from tidegate_proxy.transport.tls import close_once
@@ -44,14 +44,14 @@ class _Shared(threading.local):
     def __init__(self) -> None:
         self.buffer = memoryview(bytearray(READ_BYTES))
         """What was read: it is taken out before any other connection reads."""
-        self.woken: list[Connection] | None = None
+        self.woken: list[Http2Connection] | None = None
         """Connections that what was read has given something to send; None: nothing is being taken in."""
 
 
 _shared: Final = _Shared()
 
 
-class Connection(asyncio.BufferedProtocol):
+class Http2Connection(asyncio.BufferedProtocol):
     """Drives one `ngh2.Connection`. All methods are for the event loop's thread."""
 
     def __init__(self, role: ngh2.Role, config: ngh2.Configuration, settings: dict[int, int]) -> None:
@@ -130,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take in what was read; send what follows from it, on whatever connection."""
         self._awake = self._heard = True
-        woken: list[Connection] = []
+        woken: list[Http2Connection] = []
         self._shared.woken = woken
         try:
             self._answer_what_was_read(nbytes)

@@ -139,7 +139,7 @@ REMEMBERED_BYTES: Final = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class CallHeaders:
     """The headers of a call, read. Calls share it."""
 
     headers: Sequence[Header] = ()
@@ -162,7 +162,7 @@ class Opening:
         return sum(len(name) + len(value) for name, value in self.headers) <= REMEMBERED_BYTES
 
 
-def opening_of(headers: Sequence[Header]) -> Opening:
+def opening_of(headers: Sequence[Header]) -> CallHeaders:
     """What these headers say."""
     method = path = content_type = timeout = b""
     encoding = b"identity"
@@ -178,9 +178,9 @@ def opening_of(headers: Sequence[Header]) -> Opening:
         elif name == b"grpc-encoding":
             encoding = value
     if method != b"POST":
-        return Opening(headers, http_status=b"405")
+        return CallHeaders(headers, http_status=b"405")
     if not content_type.startswith(b"application/grpc"):
-        return Opening(headers, http_status=b"415")
+        return CallHeaders(headers, http_status=b"415")
     timeout_s, error, compressed_with = None, None, encoding.decode("latin-1")
     if not is_known(compressed_with):
         error = (StatusCode.UNIMPLEMENTED, f"messages compressed with {compressed_with!r} cannot be read here")
@@ -189,7 +189,7 @@ def opening_of(headers: Sequence[Header]) -> Opening:
     except ValueError as wrong:
         error = (StatusCode.INTERNAL, str(wrong))
     metadata = tuple(metadata_of(headers))
-    return Opening(headers, path.decode("latin-1"), metadata, compressed_with, timeout_s, error=error)
+    return CallHeaders(headers, path.decode("latin-1"), metadata, compressed_with, timeout_s, error=error)
 
 
 _FRAME_HEAD: Final = 9

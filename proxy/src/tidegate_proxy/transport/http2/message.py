@@ -23,7 +23,7 @@ class MessageError(Exception):
         self.details = details
 
 
-class Inflation:
+class MessageDecompression:
     """One message. A step may be made in any thread, one at a time."""
 
     __slots__ = ("_data", "_encoding", "_inflater", "_limit", "_room", "is_done", "wire_bytes")
@@ -89,7 +89,7 @@ def whole(data: bytes, limit_bytes: int) -> bytes | None:
     return data[PREFIX_BYTES:]
 
 
-class Assembler:
+class MessageAssembler:
     """Puts messages together from the pieces in which they come; what is too large is refused by its prefix."""
 
     __slots__ = ("_at", "_encoding", "_have", "_limit", "_pieces", "_size")
@@ -128,7 +128,7 @@ class Assembler:
         if self._size < 0:
             self._measure()
 
-    def take(self) -> bytes | Inflation | None:
+    def take(self) -> bytes | MessageDecompression | None:
         """The next message, or None while it is not complete. Raises MessageError."""
         if not self.has_message:
             return None
@@ -136,12 +136,12 @@ class Assembler:
         message = self._cut(self._size)
         self._size = -1
         self._measure()
-        return Inflation(self._encoding, message, self._limit) if compressed else message
+        return MessageDecompression(self._encoding, message, self._limit) if compressed else message
 
     def take_inflated(self) -> bytes | None:
         """The next message, inflated here and now; else as `take`."""
         taken = self.take()
-        if not isinstance(taken, Inflation):
+        if not isinstance(taken, MessageDecompression):
             return taken
         parts = []
         while not taken.is_done:

@@ -15,19 +15,19 @@ from ngh2.enums import ErrorCode, Setting
 from ngh2.events import DataReceived, PingReceived, RequestReceived, SettingsReceived, StreamClosed, StreamReset
 
 from tidegate_proxy.base import refusal
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import own_fault
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.configuration.limits import LimitsConfig
-from tidegate_proxy.transport.client_bounds import TOO_MUCH, Bounds, makes_room
-from tidegate_proxy.transport.http2.connection import ALPN, Connection, configuration
-from tidegate_proxy.transport.http2.headers import Header, Opening, opening_of, quoted
+from tidegate_proxy.transport.client_bounds import TOO_MUCH, ClientBounds, makes_room
+from tidegate_proxy.transport.http2.connection import ALPN, Http2Connection, configuration
+from tidegate_proxy.transport.http2.headers import CallHeaders, Header, opening_of, quoted
 from tidegate_proxy.transport.http2.message import (
     ACCEPTED_ENCODINGS,
     PREFIX_BYTES,
-    Assembler,
-    Inflation,
+    MessageAssembler,
+    MessageDecompression,
     MessageError,
     whole,
 )
@@ -53,7 +53,7 @@ _REASON: Final = refusal.HEADER.encode()
 Received = Callable[[bytes | None], None]
 
 
-class Call:
+class Http2Call:
     """One RPC of a client. Its methods and callbacks are for the event loop's thread."""
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Call:
         "until_s",
     )
 
-    def __init__(self, connection: "ServerConnection", stream_id: int, opening: Opening) -> None:
+    def __init__(self, connection: "ServerConnection", stream_id: int, opening: CallHeaders) -> None:
         self.method = opening.method
         """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
         self.metadata = opening.metadata
@@ -97,7 +97,7 @@ class Call:
         self.owner = ""
         self._connection = connection
         self._encoding = opening.encoding
-        self._assembler: Assembler | None = None
+        self._assembler: MessageAssembler | None = None
         """What assembles messages that did not come whole."""
         self._receiver: Received | None = None
         self._is_delivering = False
@@ -216,7 +216,7 @@ class Call:
         if data:
             self._hold(len(data))
             if self._assembler is None:
-                self._assembler = Assembler(self._encoding, most_bytes)
+                self._assembler = MessageAssembler(self._encoding, most_bytes)
             self._assembler.add(data)
         if is_last or (self._assembler and self._assembler.has_message):
             self.deliver()
@@ -259,7 +259,7 @@ class Call:
         try:
             while receiver := self._receiver:
                 message = self._assembler.take() if self._assembler else None
-                if isinstance(message, Inflation):
+                if isinstance(message, MessageDecompression):
                     part = message.step(INFLATED_HERE)
                     if not message.is_done:
                         self._inflating = asyncio.ensure_future(self._inflate(message, part))
@@ -277,7 +277,7 @@ class Call:
             self._connection.fail(self, error)
         self._is_delivering = False
 
-    async def _inflate(self, inflation: Inflation, part: bytes) -> None:
+    async def _inflate(self, inflation: MessageDecompression, part: bytes) -> None:
         """Go on inflating a message that turns out to be large, in threads, so that nobody else waits for it."""
         parts, loop = [part], asyncio.get_running_loop()
         try:
@@ -339,10 +339,10 @@ PINGS: Final = 2
 """That may come too early in a row, as with gRPC's own core."""
 
 
-class ServerConnection(Connection):
+class ServerConnection(Http2Connection):
     """One client's connection."""
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: "Http2Server") -> None:
         limits = server.limits
         super().__init__(
             ngh2.Role.SERVER,
@@ -355,12 +355,12 @@ class ServerConnection(Connection):
         self.now_s = self._loop.time
         self.peer = ""
         self._server = server
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, Http2Call] = {}
         self._reset_credit = float(RESETS[0])
         self._began_s = self._reset_s = self.idle_since_s = self._taken_s = self.now_s()
         self.has_asked = False
         """Whether a call of it has ended."""
-        self._opening = Opening()
+        self._opening = CallHeaders()
         """The headers of its latest call."""
         self._greeted = False
         """Whether it has said anything."""
@@ -499,7 +499,7 @@ class ServerConnection(Connection):
 
     # Of calls ----------------------------------------------------------------------------------------------------
 
-    def answer(self, call: Call, message: bytes) -> None:
+    def answer(self, call: Http2Call, message: bytes) -> None:
         """End a call with a message."""
         try:
             self.http2.send_response(call.stream_id, HEADERS)
@@ -509,7 +509,7 @@ class ServerConnection(Connection):
             log.debug("no answer on stream %d: %s", call.stream_id, error)
         self.wake()
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: Http2Call) -> None:
         """Send the headers that come before the first message of a stream."""
         try:
             self.http2.send_response(call.stream_id, HEADERS)
@@ -531,7 +531,7 @@ class ServerConnection(Connection):
         elif self.bounds.unread_bytes > self.bounds.max_unread_bytes:
             self._server.end_largest()
 
-    def end(self, call: Call, trailers: Sequence[Header], *, is_first: bool) -> None:
+    def end(self, call: Http2Call, trailers: Sequence[Header], *, is_first: bool) -> None:
         """End a call with a status."""
         try:
             if is_first:
@@ -542,7 +542,7 @@ class ServerConnection(Connection):
             log.debug("no status on stream %d: %s", call.stream_id, error)
         self.wake(None if call.sent_all else lambda _: self._stop_sending(call))
 
-    def deliver_soon(self, call: Call) -> None:
+    def deliver_soon(self, call: Http2Call) -> None:
         """A message is asked for that may have come."""
         self._loop.call_soon(call.deliver)
 
@@ -550,12 +550,12 @@ class ServerConnection(Connection):
         stream_id, opening = event.stream_id, self._opening
         if event.headers != opening.headers:
             opening = opening_of(event.headers)
-            self._opening = opening if opening.is_small else Opening()
+            self._opening = opening if opening.is_small else CallHeaders()
         if opening.http_status:
             headers = ((b":status", opening.http_status), (b"content-length", b"0"))
             self.http2.send_response(stream_id, headers, end_stream=True)
             return
-        call = self._calls[stream_id] = Call(self, stream_id, opening)
+        call = self._calls[stream_id] = Http2Call(self, stream_id, opening)
         self._pings = 0
         if opening.error:
             call.end(*opening.error)
@@ -580,7 +580,7 @@ class ServerConnection(Connection):
         except Exception as error:  # one call's fault must not end the connection of all others
             self.fail(call, error)
 
-    def fail(self, call: Call, error: Exception) -> None:
+    def fail(self, call: Http2Call, error: Exception) -> None:
         """What came cannot be taken, or a fault of ours met it: end the call alone."""
         if isinstance(error, MessageError):
             if error.code is StatusCode.RESOURCE_EXHAUSTED and error.details != TOO_MUCH:
@@ -591,7 +591,7 @@ class ServerConnection(Connection):
             call.end(StatusCode.INTERNAL, own_fault().details)
         call.leave()
 
-    def break_off(self, call: Call, error: Exception) -> None:
+    def break_off(self, call: Http2Call, error: Exception) -> None:
         """A fault of ours met the end of a call: its client is told that there is no more, whatever was written."""
         faults.report("the end of a call", error)
         try:
@@ -600,13 +600,13 @@ class ServerConnection(Connection):
             log.debug("stream %d: %s", call.stream_id, refused)
         self.wake()
 
-    def _forget(self, call: Call) -> None:
+    def _forget(self, call: Http2Call) -> None:
         try:
             call.forget()
         except Exception as error:  # the other calls of the connection go on
             faults.report("the end of a call", error)
 
-    def _stop_sending(self, call: Call, *, waits: bool = True) -> None:
+    def _stop_sending(self, call: Http2Call, *, waits: bool = True) -> None:
         """A call has its status, and its client may still be sending."""
         try:
             if waits and self.http2.queued_body_size(call.stream_id):
@@ -667,11 +667,16 @@ POLL_S: Final = 0.01
 BACKLOG: Final = 1024
 
 
-class Server:
+class Http2Server:
     """Listens, and gives every call to `accept`. All in the event loop's thread."""
 
     def __init__(
-        self, accept: Callable[[Call], None], limits: LimitsConfig, bounds: Bounds, *, reuse_port: bool = False
+        self,
+        accept: Callable[[Http2Call], None],
+        limits: LimitsConfig,
+        bounds: ClientBounds,
+        *,
+        reuse_port: bool = False,
     ) -> None:
         """`bounds` counts what is received and sent. `reuse_port`: others may listen on the same port."""
         self.accept = accept

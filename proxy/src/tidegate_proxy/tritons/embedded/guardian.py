@@ -1,10 +1,10 @@
 """A small process between Tidegate and tritonserver, so that nothing of the server survives either of them.
 
-Run by path with one argument, a JSON `Task`; it needs the standard library only. It ends the server when its parent
-asks (a byte on stdin) or dies in whatever way, waits for every process of the server, the stubs of the Python backend
-included, and removes the server's shared memory and folder. Should the guardian itself be killed, the kernel kills the
-server: this process has one thread, so the parent-death signal cannot fire early, as it would when a thread of a larger
-program started the server and ended.
+Run by path with one argument, a JSON `GuardianTask`; it needs the standard library only. It ends the server when its
+parent asks (a byte on stdin) or dies in whatever way, waits for every process of the server, the stubs of the Python
+backend included, and removes the server's shared memory and folder. Should the guardian itself be killed, the kernel
+kills the server: this process has one thread, so the parent-death signal cannot fire early, as it would when a thread
+of a larger program started the server and ended.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-class Task(TypedDict):
+class GuardianTask(TypedDict):
     """What the guardian runs and what it removes afterwards."""
 
     command: list[str]
@@ -41,7 +41,7 @@ class Task(TypedDict):
     """When it was about to start, in seconds since 1970."""
 
 
-def remove_traces(task: Task) -> None:
+def remove_traces(task: GuardianTask) -> None:
     """Remove the server's folders and shared memory; what is already gone is no error."""
     for region in Path("/dev/shm").glob(f"{task['shm_prefix']}*"):  # noqa: S108 - where Linux keeps shared memory
         region.unlink(missing_ok=True)
@@ -79,7 +79,7 @@ def _began_s(process: Path) -> float | None:
 
 
 def _main() -> int:
-    task: Task = json.loads(sys.argv[1])
+    task: GuardianTask = json.loads(sys.argv[1])
     libc = ctypes.CDLL(None, use_errno=True)
     # Stubs that lose the server become our children, so that we can wait for their end.
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

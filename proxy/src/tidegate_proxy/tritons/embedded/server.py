@@ -82,7 +82,7 @@ class EmbeddedTriton:
         self._environment = dict(environment or {})
         self._log_fd: int | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
-        self._task: guardian.Task | None = None
+        self._task: guardian.GuardianTask | None = None
         self._reservations: list[socket.socket] = []
         self._ports: tuple[int, ...] = ()
         self._pid: int | None = None
@@ -220,7 +220,7 @@ class EmbeddedTriton:
         self._ports = tuple(port or self._free_port() for port in self._asked_ports)
         folder = Path(tempfile.mkdtemp(prefix="tidegate-triton-"))
         install.link_backends(folder)
-        self._task = guardian.Task(
+        self._task = guardian.GuardianTask(
             command=[],
             parent=os.getpid(),
             grace_s=self._grace_s,

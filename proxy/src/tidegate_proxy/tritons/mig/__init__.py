@@ -1,8 +1,7 @@
-"""The MIG instances of this machine: what there is, what a layout wants, and the way from one to the other.
+"""The MIG instances of this machine: the current ones, those of a layout, and the changes between them.
 
-interface    GPUs and their instances as values
-nvml         the same by NVML, through nvidia-ml-py: nothing else here touches a GPU
-changes      what a layout wants of a node's GPUs; what goes and comes, checked before anything is touched; doing
-             it, and taking it back where the driver refuses
-finding      which instance a worker of a layout has
+interface        GPUs and their instances as values
+nvml             the same through NVML (nvidia-ml-py): the only module that touches a GPU
+changes          plans the changes that a layout needs on a node, checks them, applies them and rolls back on failure
+instance_lookup  the instance of each worker of a layout
 """

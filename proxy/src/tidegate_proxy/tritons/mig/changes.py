@@ -94,7 +94,7 @@ def _is_instance(device: Device) -> bool:
 
 
 @dataclass(frozen=True)
-class Change:
+class MigChange:
     """What happens to one GPU: first some of its instances go, then others come."""
 
     gpu: MigGpu
@@ -107,7 +107,7 @@ class Change:
 
 def changes(
     gpus: Sequence[MigGpu], wanted: Mapping[Device, Sequence[Mig]], *, unused_only: bool = False
-) -> list[Change]:
+) -> list[MigChange]:
     """The changes, of those GPUs alone that differ. An instance that is wanted where it is stays as it is.
 
     `unused_only`: what is in use is left for later, else it speaks against the change. Raises MigError, with everything
@@ -140,7 +140,7 @@ def _check_product(gpu: MigGpu, planned: Device) -> None:
         )
 
 
-def _change(gpu: MigGpu, wanted: Sequence[Mig], *, unused_only: bool) -> Change | None:
+def _change(gpu: MigGpu, wanted: Sequence[Mig], *, unused_only: bool) -> MigChange | None:
     if not wanted:
         if gpu.mode in (MigMode.ON, MigMode.GOING_ON):
             raise MigError(
@@ -174,7 +174,7 @@ def _change(gpu: MigGpu, wanted: Sequence[Mig], *, unused_only: bool) -> Change 
     for each in wanted:
         if each not in kept and gpu.geometry.is_legal((*kept, *come, each)):
             come.append(each)
-    return Change(gpu, stay, go, tuple(come), used) if go or come or used else None
+    return MigChange(gpu, stay, go, tuple(come), used) if go or come or used else None
 
 
 def pids(instance: MigInstance) -> str:
@@ -188,7 +188,7 @@ def _place(instance: MigInstance) -> Mig:
     return Mig(instance.profile, instance.start)
 
 
-def apply_changes(node: NvmlMig, changes: Sequence[Change], tell: Callable[[str], None] = lambda what: None) -> None:
+def apply_changes(node: NvmlMig, changes: Sequence[MigChange], tell: Callable[[str], None] = lambda what: None) -> None:
     """Remove and make instances, GPU by GPU; `tell` is called with each step that was done.
 
     Where the driver refuses a step, or Ctrl-C stops it, those before it are taken back. Raises MigError, which says
@@ -218,7 +218,7 @@ def apply_changes(node: NvmlMig, changes: Sequence[Change], tell: Callable[[str]
         ) from error
 
 
-def _take_back(node: NvmlMig, changes: Sequence[Change]) -> None:
+def _take_back(node: NvmlMig, changes: Sequence[MigChange]) -> None:
     """Bring about what there was before, from whatever there is: a step may have been half done."""
     before = {change.gpu.device.id: (*change.stay, *change.later, *change.go) for change in changes}
     for gpu in node.gpus():

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tidegate.api import Batch, Profile, ProfileKey, Request, Worker
 from tidegate.observation import OutcomeListener, Reducer, StartStage
-from tidegate_proxy.app.dashboard.moments import Moment
+from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
 
 MOST_REQUESTS: Final = 5_000
 """The latest of them: more would keep a simulation busy for longer than people wait."""
@@ -17,7 +17,7 @@ FARTHEST: Final = 20.0
 """What took more than so many times as long as expected was a machine that stood still: it counts as so much."""
 
 
-class Gathering(OutcomeListener):
+class WhatIfInput(OutcomeListener):
     """Fed with moments; afterwards it has the requests that have ended, and how stages differed from what is
     expected."""
 
@@ -29,7 +29,7 @@ class Gathering(OutcomeListener):
         self._ended: dict[int, tuple[Request, bool]] = {}
         self._factors: dict[ProfileKey, list[float]] = {}
 
-    def feed(self, moments: Iterable[Moment]) -> None:
+    def feed(self, moments: Iterable[BufferedEvent]) -> None:
         """Take in what happened next."""
         for moment in moments:
             self._reducer.handled(moment.event, moment.effects)

@@ -1,6 +1,6 @@
 """A process that answers one question and ends, at the least priority.
 
-Run as `python -m tidegate_proxy.app.dashboard.simulating`.
+Run as `python -m tidegate_proxy.app.dashboard.what_if_process`.
 
 It reads a line with the question, without its requests, then lines with some of these each, up to the end of the input;
 it writes a line with the answers.

@@ -24,7 +24,7 @@ Document = Mapping[str, Any]
 """A configuration as a file has it."""
 
 
-class Documents:
+class RoleConfigs:
     """Writes them."""
 
     def __init__(self, plan: RayPlan) -> None:

@@ -3,21 +3,21 @@
 import pytest
 
 from tests.core.engine.script import arrived, failed, finished, run
-from tests.proxy.app.dashboard.moments import MS, SETUP, moments_of
+from tests.proxy.app.dashboard.event_buffers import MS, SETUP, moments_of
 from tidegate.api import Commands, Drop, RequestCancelled, SetTimer
 from tidegate.engine import AnyStimulus, ClockAdvanced
-from tidegate_proxy.app.dashboard.telling import telling
-from tidegate_proxy.app.dashboard.why import Explanation
+from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation
+from tidegate_proxy.app.dashboard.timeline_builder import telling
 
 
-def told(request_id: int, stimuli: list[AnyStimulus], *answers: Commands) -> Explanation:
+def told(request_id: int, stimuli: list[AnyStimulus], *answers: Commands) -> LatencyExplanation:
     steps = telling(request_id, moments_of(stimuli, *answers), SETUP.models, SETUP.workers, lambda ns: ns / MS)
     story = list(steps)[-1]
     assert story is not None
     return story
 
 
-def parts(story: Explanation) -> dict[str, float]:
+def parts(story: LatencyExplanation) -> dict[str, float]:
     return {part.what: part.ms for part in story.parts}
 
 

@@ -27,7 +27,7 @@ from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.tritons import restrictions
 from tidegate_proxy.tritons.backend import SERVICE
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
-from tidegate_proxy.tritons.restrictions import Restricted, left_apis, problems
+from tidegate_proxy.tritons.restrictions import TritonRestrictions, left_apis, problems
 
 CHECK = typer.Typer()
 CHECK.command()(check)
@@ -351,11 +351,11 @@ def test_what_tidegate_decides_about_needs_the_key(api: Api) -> None:
     backend: Any = SimpleNamespace(address="a:1", headers=())
     entry: dict[str, Any] = {"apis": [api], "open": True}
     config = read_config(flags={"tritons": [{"grpc": "a:1"}], "restricted": [entry]})
-    (problem,) = problems(backend, {"grpc": Restricted(words, words)}, config)
+    (problem,) = problems(backend, {"grpc": TritonRestrictions(words, words)}, config)
     assert problem.startswith(f"Triton at a:1 restricts {api} over gRPC (--grpc-restricted-protocol), which Tidegate")
     assert "needs: give it in tritons.N.headers" in problem
     closed = read_config(flags={"tritons": [{"grpc": "a:1"}], "restricted": [{"apis": [api], "closed": True}]})
-    assert not [*problems(backend, {"grpc": Restricted(words, words)}, closed)]
+    assert not [*problems(backend, {"grpc": TritonRestrictions(words, words)}, closed)]
 
 
 def test_everything_behind_another_key(
@@ -459,9 +459,9 @@ def test_a_triton_that_comes_back_opens_nothing_unasked(
     assert over_grpc(proxy, "ModelInfer", _request("echo"), {}) == "OK"
 
 
-def _answers(*refused: Api, unknown: tuple[Api, ...] = (), is_absent: bool = False) -> Restricted:
+def _answers(*refused: Api, unknown: tuple[Api, ...] = (), is_absent: bool = False) -> TritonRestrictions:
     words = dict.fromkeys(refused, f"expecting header '{KEY}'")
-    return Restricted(words, {}, frozenset(unknown), is_absent)
+    return TritonRestrictions(words, {}, frozenset(unknown), is_absent)
 
 
 def test_what_a_triton_does_not_say_it_decides_itself() -> None:

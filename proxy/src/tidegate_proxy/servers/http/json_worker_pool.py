@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.messages.model_signature import Signature
+from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.servers.http import infer_request, infer_response
 from tidegate_proxy.servers.http.infer_request import ResponseForm
 from tidegate_proxy.service.passthrough import sequence_in_json
@@ -88,7 +88,7 @@ class _Place:
     pool: ProcessPoolExecutor | None = None
 
 
-class Aside:
+class JsonWorkerPool:
     """Processes that are started when the first large request comes. Lives in one event loop."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Aside:
         self._turns = FairQueue(self._places)
 
     async def translate(
-        self, signature: Signature, version: str, body: bytes, json_bytes: int, owner: str = ""
+        self, signature: ModelSignature, version: str, body: bytes, json_bytes: int, owner: str = ""
     ) -> tuple[bytes, ResponseForm]:
         """As `infer_request.translate`, wherever it is better done."""
         if json_bytes < FROM_BYTES:
@@ -106,13 +106,13 @@ class Aside:
         )
         return result
 
-    async def render(self, answer: bytes, form: ResponseForm, owner: str = "") -> infer_response.Body:
+    async def render(self, answer: bytes, form: ResponseForm, owner: str = "") -> infer_response.ResponseBody:
         """As `infer_response.render`, wherever it is better done."""
         all_binary = all(form.named.values()) if form.named else form.binary
         if len(answer) < FROM_BYTES or all_binary:
             return infer_response.render(answer, form)
         pieces, json_bytes = await self._run(owner, len(answer), _rendered, answer, form)
-        return infer_response.Body(pieces, json_bytes)
+        return infer_response.ResponseBody(pieces, json_bytes)
 
     async def outline(self, text: bytes, owner: str = "") -> tuple[str, service_pb2.ModelInferRequest | None]:
         """The id of the sequence that a request is of, by its JSON, and what it says of its tensors, if known."""

@@ -3,7 +3,7 @@
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate_proxy.app.actuation.warming import request_of_zeros
+from tidegate_proxy.app.actuation.warm_up import request_of_zeros
 
 
 def test_it_has_one_row_of_zeros() -> None:

@@ -8,18 +8,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.messages.model_signature import Signature, TensorSpec
+from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
 from tidegate_proxy.messages.request import (
     MOST_HEADER_BYTES,
     PRIVATE_PARAMETERS,
     NotSchedulable,
-    Overgrown,
+    OversizedRequest,
     PassedThrough,
     open_envelope,
 )
 from tidegate_proxy.messages.wire import MAX_FIELDS
 
-SIGNATURE = Signature(
+SIGNATURE = ModelSignature(
     model="m",
     inputs={
         "A": TensorSpec("FP32", (2, -1)),
@@ -145,7 +145,7 @@ def test_what_triton_has_to_see_as_it_is(name: str) -> None:
 def test_a_request_without_inputs_has_no_rows_to_schedule(outputs: tuple[str, ...]) -> None:
     """Triton takes it where every input is optional."""
     inputs = {name: TensorSpec("FP32", (1,), optional=True) for name in "AB"}
-    signature = Signature(model="m", inputs=inputs, outputs=frozenset({"Y"}), max_rows=4)
+    signature = ModelSignature(model="m", inputs=inputs, outputs=frozenset({"Y"}), max_rows=4)
     message = service_pb2.ModelInferRequest(model_name="m")
     for name in outputs:
         message.outputs.add(name=name)
@@ -183,7 +183,7 @@ def _many_outputs(message: service_pb2.ModelInferRequest) -> None:
 def test_what_says_too_much_beside_its_tensors_goes_to_no_triton(change: Change) -> None:
     message = _request()
     change(message)
-    with pytest.raises(Overgrown):
+    with pytest.raises(OversizedRequest):
         _key(message)
     assert "more than" in PassedThrough.of(message.SerializeToString()).refusal
 
@@ -196,7 +196,7 @@ def test_a_request_may_have_thousands_of_inputs(count: int) -> None:
     for name in names:
         message.inputs.add(name=name, datatype="FP32", shape=[1, 1])
         message.raw_input_contents.append(b"four")
-    signature = Signature("m", {name: TensorSpec("FP32", (1,)) for name in names}, frozenset({"Y"}), 4)
+    signature = ModelSignature("m", {name: TensorSpec("FP32", (1,)) for name in names}, frozenset({"Y"}), 4)
     serialized = message.SerializeToString()
     assert open_envelope(serialized, signature).rows == 1
     assert not PassedThrough.of(serialized).refusal
@@ -289,7 +289,7 @@ OUTPUTS = st.dictionaries(NAMES, PARAMETERS | st.just({}), max_size=2)
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> tuple[service_pb2.ModelInferRequest, Signature]:
+def requests(draw: st.DrawFn) -> tuple[service_pb2.ModelInferRequest, ModelSignature]:
     """A request of one row, of a model that takes it."""
     message = service_pb2.ModelInferRequest(model_name="m", model_version=draw(st.sampled_from(["", "1", "2"])))
     specs = {}
@@ -308,7 +308,7 @@ def requests(draw: st.DrawFn) -> tuple[service_pb2.ModelInferRequest, Signature]
         output = message.outputs.add(name=name)
         for parameter, value in parameters.items():
             output.parameters[parameter].CopyFrom(value)
-    return message, Signature("m", specs, frozenset(outputs), 4)
+    return message, ModelSignature("m", specs, frozenset(outputs), 4)
 
 
 def _alike(message: service_pb2.ModelInferRequest) -> object:
@@ -324,20 +324,21 @@ def _alike(message: service_pb2.ModelInferRequest) -> object:
     )
 
 
-def _with_parameters(**parameters: object) -> tuple[service_pb2.ModelInferRequest, Signature]:
+def _with_parameters(**parameters: object) -> tuple[service_pb2.ModelInferRequest, ModelSignature]:
     message = service_pb2.ModelInferRequest(model_name="m")
     message.inputs.add(name="A", datatype="INT8", shape=[1, 1])
     message.raw_input_contents.append(b"1")
     for name, value in parameters.items():
         message.parameters[name].int64_param = int(str(value))
-    return message, Signature("m", {"A": TensorSpec("INT8", (-1,))}, frozenset(), 4)
+    return message, ModelSignature("m", {"A": TensorSpec("INT8", (-1,))}, frozenset(), 4)
 
 
 @given(requests(), requests())
 @example(_with_parameters(a=1, b=1), _with_parameters(**{"a=1001;b": 1}))
 @example(_with_parameters(a=1), _with_parameters(a=1))
 def test_equal_keys_only_for_equal_requests(
-    one: tuple[service_pb2.ModelInferRequest, Signature], other: tuple[service_pb2.ModelInferRequest, Signature]
+    one: tuple[service_pb2.ModelInferRequest, ModelSignature],
+    other: tuple[service_pb2.ModelInferRequest, ModelSignature],
 ) -> None:
     keys = []
     for message, signature in (one, other):

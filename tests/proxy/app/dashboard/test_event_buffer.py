@@ -3,8 +3,8 @@
 import pytest
 
 from tidegate.api import Drop, Request, RequestArrived
-from tidegate_proxy.app.dashboard import moments as module
-from tidegate_proxy.app.dashboard.moments import Moments
+from tidegate_proxy.app.dashboard import event_buffer as module
+from tidegate_proxy.app.dashboard.event_buffer import EventBuffer
 
 
 @pytest.mark.parametrize("answers", [False, True])
@@ -12,7 +12,7 @@ def test_of_what_a_policy_is_told_in_one_moment_the_latest_is_kept(
     answers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_TOLD", 100)
-    moments = Moments(most=1000, longest_ns=10**12)
+    moments = EventBuffer(most=1000, longest_ns=10**12)
     for number in range(250):
         event = RequestArrived(1, Request(number, "m", 1, 1))
         moments.told(event, [Drop(number, "deadline")] if answers else ())

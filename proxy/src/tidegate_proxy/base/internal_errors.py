@@ -14,7 +14,7 @@ QUIET_S = 60.0
 """How long the same fault, at the same place, is counted only once it was logged."""
 
 
-class Faults:
+class InternalErrors:
     """The faults of this process."""
 
     def __init__(self) -> None:
@@ -40,5 +40,5 @@ class Faults:
             return dict(self._counts)
 
 
-faults = Faults()
+faults = InternalErrors()
 """The only one of the process, as there is one log."""

@@ -13,30 +13,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.messages.model_signature import Signature, TensorSpec, split_elements
+from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec, split_elements
 from tidegate_proxy.messages.request import NotSchedulable
 from tidegate_proxy.servers.http import infer_request, infer_response
-from tidegate_proxy.servers.http.aside import FROM_BYTES, Aside
 from tidegate_proxy.servers.http.infer_request import ResponseForm
-from tidegate_proxy.servers.http.json_data import Refused
+from tidegate_proxy.servers.http.json_data import RefusedRequest
+from tidegate_proxy.servers.http.json_worker_pool import FROM_BYTES, JsonWorkerPool
 
-SIGNATURE = Signature("m", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
+SIGNATURE = ModelSignature("m", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
 NESTED = b'{"id":"a:b","inputs":[{"name":"X","datatype":"FP32","shape":[1,%d],"data":[%b]}]}'
 TEXT = ResponseForm(binary=False, named={})
 
 
 @pytest.fixture
-def aside() -> Iterator[Aside]:
+def aside() -> Iterator[JsonWorkerPool]:
     """One whose processes end with the test."""
-    made = Aside()
+    made = JsonWorkerPool()
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def shared_aside() -> Iterator[Aside]:
+def shared_aside() -> Iterator[JsonWorkerPool]:
     """One whose processes several tests share: each takes seconds of a core to start."""
-    made = Aside()
+    made = JsonWorkerPool()
     yield made
     made.close()
 
@@ -45,7 +45,7 @@ def _request(elements: int) -> bytes:
     return NESTED % (elements, b",".join([b"[[1]]"] * elements))
 
 
-def test_it_says_the_same_and_holds_nobody_up(shared_aside: Aside) -> None:
+def test_it_says_the_same_and_holds_nobody_up(shared_aside: JsonWorkerPool) -> None:
     body = _request(1 << 16)
     expected = infer_request.translate(SIGNATURE, "", body, len(body))
 
@@ -62,7 +62,7 @@ def test_it_says_the_same_and_holds_nobody_up(shared_aside: Aside) -> None:
     assert rounds > 1, "the loop goes on meanwhile"
 
 
-def test_answers_are_written_so_too(shared_aside: Aside) -> None:
+def test_answers_are_written_so_too(shared_aside: JsonWorkerPool) -> None:
     answer = service_pb2.ModelInferResponse(model_name="m", model_version="1")
     tensor = np.arange(FROM_BYTES, dtype=np.float32)
     answer.outputs.add(name="Y", datatype="FP32", shape=[1, FROM_BYTES])
@@ -73,7 +73,7 @@ def test_answers_are_written_so_too(shared_aside: Aside) -> None:
     assert json.loads(bytes(body.pieces[0]))["outputs"][0]["data"][-1] == FROM_BYTES - 1
 
 
-def test_what_is_passed_on_is_looked_into_so_too(aside: Aside) -> None:
+def test_what_is_passed_on_is_looked_into_so_too(aside: JsonWorkerPool) -> None:
     body = b'{"parameters":{"sequence_id":7},' + _request(FROM_BYTES)[1:]
     small = body.replace(b",[[1]]", b"")
     for text, pools in ((small, 0), (body, 1)):
@@ -90,11 +90,11 @@ def test_what_is_passed_on_is_looked_into_so_too(aside: Aside) -> None:
     ("body", "raised"),
     [
         (b'{"inputs":' + b" " * FROM_BYTES + b"oops}", NotSchedulable),
-        (b"[" * FROM_BYTES, Refused),
+        (b"[" * FROM_BYTES, RefusedRequest),
     ],
     ids=["no JSON", "too deep"],
 )
-def test_so_are_errors(shared_aside: Aside, body: bytes, raised: type[Exception]) -> None:
+def test_so_are_errors(shared_aside: JsonWorkerPool, body: bytes, raised: type[Exception]) -> None:
     with pytest.raises(raised) as expected:
         infer_request.translate(SIGNATURE, "", body, len(body))
     with pytest.raises(raised) as told:
@@ -103,13 +103,13 @@ def test_so_are_errors(shared_aside: Aside, body: bytes, raised: type[Exception]
     assert getattr(told.value, "status", None) == getattr(expected.value, "status", None)
 
 
-def test_small_ones_need_no_process(aside: Aside) -> None:
+def test_small_ones_need_no_process(aside: JsonWorkerPool) -> None:
     body = _request(10)
     asyncio.run(aside.translate(SIGNATURE, "", body, len(body)))
     assert all(place.pool is None for place in aside._places)
 
 
-def test_a_small_one_waits_for_few_large_ones(shared_aside: Aside) -> None:
+def test_a_small_one_waits_for_few_large_ones(shared_aside: JsonWorkerPool) -> None:
     large, small = _request(1 << 17), _request(FROM_BYTES // 4)
 
     async def ask() -> int:
@@ -128,7 +128,7 @@ def test_a_small_one_waits_for_few_large_ones(shared_aside: Aside) -> None:
     assert asyncio.run(ask()) <= 6, "the two that run, one of each of the others, and what ends meanwhile"
 
 
-def test_what_ends_a_process_ends_no_other_work(aside: Aside) -> None:
+def test_what_ends_a_process_ends_no_other_work(aside: JsonWorkerPool) -> None:
     body = _request(1 << 16)
 
     async def ask() -> None:

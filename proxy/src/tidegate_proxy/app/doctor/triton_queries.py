@@ -11,8 +11,8 @@ from typing import Final
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate_proxy.access.gate import headers_of
-from tidegate_proxy.app.actuation.warming import request_of_zeros
-from tidegate_proxy.app.doctor.facts import Executions, Facts, NotReady, Timed
+from tidegate_proxy.app.actuation.warm_up import request_of_zeros
+from tidegate_proxy.app.doctor.facts import DoctorFacts, Executions, NotReady, OneRowTiming
 from tidegate_proxy.app.doctor.models import first_line
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ModelConfig
@@ -122,7 +122,7 @@ LONG_S: Final = 2.0
 """A model that takes so long is asked once."""
 
 
-async def time_requests(facts: Facts, catalog: Catalog) -> dict[str, Timed]:
+async def time_requests(facts: DoctorFacts, catalog: Catalog) -> dict[str, OneRowTiming]:
     """What one row of zeros takes, by model, of all that have an SLO and no profile. One after the other."""
     timed = {}
     for service in facts.services.values():
@@ -134,7 +134,7 @@ async def time_requests(facts: Facts, catalog: Catalog) -> dict[str, Timed]:
     return timed
 
 
-async def _timed(name: str, backend: Backend, catalog: Catalog) -> Timed:
+async def _timed(name: str, backend: Backend, catalog: Catalog) -> OneRowTiming:
     config = next(model.config for model in catalog.loaded[backend] if model.config.name == name)
     is_open = any(-1 in tensor.dims for tensor in config.input)
     message = request_of_zeros(config).SerializeToString()
@@ -149,8 +149,8 @@ async def _timed(name: str, backend: Backend, catalog: Catalog) -> Timed:
             if lasted_s > LONG_S:
                 break
     except CallFailed as error:
-        return Timed(None, " ".join(error.details.split()), is_open)
-    return Timed(1e3 * median(took_s), open_dimensions=is_open)
+        return OneRowTiming(None, " ".join(error.details.split()), is_open)
+    return OneRowTiming(1e3 * median(took_s), open_dimensions=is_open)
 
 
 CONNECT_TIMEOUT_S: Final = 1.0

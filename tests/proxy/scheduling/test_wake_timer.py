@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from tidegate_proxy.scheduling.clock import Alarm
+from tidegate_proxy.scheduling.clock import WakeTimer
 
 MS = 1_000_000
 HOUR_NS = 3_600_000 * MS
@@ -51,7 +51,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 def test_rings_once_and_not_before(run: Run) -> None:
     async def work() -> None:
         rings = Rings()
-        alarm = Alarm(rings)
+        alarm = WakeTimer(rings)
         due_ns = time.monotonic_ns() + 5 * MS
         alarm.set(due_ns)
         assert await rings.next() >= due_ns
@@ -66,7 +66,7 @@ def test_rings_once_and_not_before(run: Run) -> None:
 def test_an_instant_in_the_past_rings_at_once(run: Run) -> None:
     async def work() -> None:
         rings = Rings()
-        alarm = Alarm(rings)
+        alarm = WakeTimer(rings)
         for at_ns in (time.monotonic_ns() - MS, 0, -5):
             alarm.set(at_ns)
             await rings.next()
@@ -78,7 +78,7 @@ def test_an_instant_in_the_past_rings_at_once(run: Run) -> None:
 def test_an_earlier_instant_replaces_a_later(run: Run) -> None:
     async def work() -> None:
         rings = Rings()
-        alarm = Alarm(rings)
+        alarm = WakeTimer(rings)
         alarm.set(time.monotonic_ns() + HOUR_NS)
         alarm.set(time.monotonic_ns() + MS)
         await rings.next()
@@ -90,7 +90,7 @@ def test_an_earlier_instant_replaces_a_later(run: Run) -> None:
 def test_a_later_instant_replaces_an_earlier(run: Run) -> None:
     async def work() -> None:
         rings = Rings()
-        alarm = Alarm(rings)
+        alarm = WakeTimer(rings)
         first_ns = time.monotonic_ns() + 20 * MS
         alarm.set(first_ns)
         alarm.set(first_ns + 20 * MS)
@@ -103,7 +103,7 @@ def test_a_later_instant_replaces_an_earlier(run: Run) -> None:
 def test_none_rings_not_at_all(run: Run) -> None:
     async def work() -> None:
         silent, rings = Rings(), Rings()
-        alarm, other = Alarm(silent), Alarm(rings)
+        alarm, other = WakeTimer(silent), WakeTimer(rings)
         alarm.set(due_ns := time.monotonic_ns() + 10 * MS)
         alarm.set(None)
         other.set(due_ns + 10 * MS)
@@ -123,7 +123,7 @@ def test_may_be_set_again_while_it_rings(run: Run) -> None:
             rings()
             alarm.set(time.monotonic_ns() + MS)
 
-        alarm = Alarm(ring)
+        alarm = WakeTimer(ring)
         alarm.set(time.monotonic_ns())
         for _ in range(5):
             await rings.next()
@@ -135,7 +135,7 @@ def test_may_be_set_again_while_it_rings(run: Run) -> None:
 def test_closed_it_rings_no_more(run: Run) -> None:
     async def work() -> None:
         silent, rings = Rings(), Rings()
-        alarm, other = Alarm(silent), Alarm(rings)
+        alarm, other = WakeTimer(silent), WakeTimer(rings)
         alarm.set(due_ns := time.monotonic_ns() + 10 * MS)
         alarm.close()
         alarm.close()

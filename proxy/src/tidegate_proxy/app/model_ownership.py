@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidegate.engine import Engine
-from tidegate_proxy.base.faults import faults
-from tidegate_proxy.frontends.frames import Serves
+from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.frontends.frames import ShardModels
 from tidegate_proxy.frontends.shard import Shard
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.tritons.backend import Backend, BackendError
-from tidegate_proxy.tritons.catalog import Directory
+from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ _LOOK_EVERY_S: Final = 0.1
 class ServedModels:
     """The models that a shard answers for: those of its Tritons, but for what is planned elsewhere."""
 
-    def __init__(self, shard: Shard, directory: Directory) -> None:
+    def __init__(self, shard: Shard, directory: CurrentCatalog) -> None:
         assert shard.number is not None, "it is one of several"
         self.number = shard.number
         """Which of the shards it is."""
@@ -46,10 +46,10 @@ class ServedModels:
     def tell(self) -> None:
         """Have the frontends know."""
         leaving = self.leaving
-        self._shard.tell(Serves(self._directory.catalog.names - leaving, leaving))
+        self._shard.tell(ShardModels(self._directory.catalog.names - leaving, leaving))
 
 
-class Claims:
+class ModelOwnership:
     """One shard's part in the plan. Lives in its event loop.
 
     A model that comes is loaded first and claimed then; one that goes is answered for until no frontend asks for it

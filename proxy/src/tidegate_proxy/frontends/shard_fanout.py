@@ -9,21 +9,21 @@ from typing import Any, Final
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.base.faults import faults
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, answer_in, own_fault
 from tidegate_proxy.frontends.relayed import scope_of
 from tidegate_proxy.frontends.shard_connection import ShardConnection, scheduler_unavailable
 from tidegate_proxy.observability.exposition import families_of, merged
 from tidegate_proxy.servers.http.compression import TooLarge
-from tidegate_proxy.servers.http.exchange import ClientLeft, Exchange
+from tidegate_proxy.servers.http.exchange import ClientLeft, HttpExchange
 from tidegate_proxy.servers.http.forward import HttpAnswers
 from tidegate_proxy.servers.http.infer_response import error, failure
-from tidegate_proxy.servers.http.interface import Answer, Receive, Scope, Send
+from tidegate_proxy.servers.http.interface import HttpAnswer, Receive, Scope, Send
 from tidegate_proxy.servers.http.routes import Route
 from tidegate_proxy.service.control import HEALTH, STATISTICS
 from tidegate_proxy.service.fan_out import VERBS, ControlCall, FanOut, GrpcAnswers
-from tidegate_proxy.transport.client_bounds import TOO_MUCH, Bounds, TooMuchInFlight
-from tidegate_proxy.transport.interface import Call
+from tidegate_proxy.transport.client_bounds import TOO_MUCH, ClientBounds, TooMuchInFlight
+from tidegate_proxy.transport.interface import RpcCall
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, SERVICE
 
 OF_ONE_MODEL: Final = frozenset(SERVICE + name for name in ("ModelInfer", "ModelReady", "ModelMetadata", "ModelConfig"))
@@ -44,7 +44,7 @@ class _OverGrpc(GrpcAnswers[ShardConnection]):
         return await triton.ask(question)
 
 
-class Together:
+class ShardFanout:
     """Lives in the event loop of a frontend."""
 
     def __init__(self, shards: Sequence[ShardConnection], shard_of: Callable[[str], ShardConnection | None]) -> None:
@@ -54,7 +54,7 @@ class Together:
         self._fan_out = FanOut(shards, _OverGrpc())
 
     def respond(
-        self, call: Call, message: bytes | None, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+        self, call: RpcCall, message: bytes | None, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     ) -> None:
         """Answer a client's call that is none of `OF_ONE_MODEL`, in a task that ends a while after the client left."""
         if message is None:
@@ -120,11 +120,11 @@ ScopeAndBody = tuple[dict[str, Any], bytes]
 
 
 class _OverHttp(HttpAnswers[ShardConnection, ScopeAndBody]):
-    async def ask(self, triton: ShardConnection, question: ScopeAndBody) -> Answer:
+    async def ask(self, triton: ShardConnection, question: ScopeAndBody) -> HttpAnswer:
         return await _ask(triton, *question)
 
 
-class TogetherHttp:
+class HttpShardFanout:
     """Lives in the event loop of a frontend."""
 
     def __init__(self, shards: Sequence[ShardConnection], shard_of: Callable[[str], ShardConnection | None]) -> None:
@@ -143,10 +143,10 @@ class TogetherHttp:
         return verb is not None and not (route.model and self._shard_of(route.model))
 
     async def respond(
-        self, route: Route, scope: Scope, receive: Receive, send: Send, limit: int, bounds: Bounds
+        self, route: Route, scope: Scope, receive: Receive, send: Send, limit: int, bounds: ClientBounds
     ) -> None:
         """Answer a client's request that does. `limit`: of its body, in bytes; `bounds`: what clients hold here."""
-        exchange = Exchange(scope, receive, send)
+        exchange = HttpExchange(scope, receive, send)
         body = exchange.body(limit, bounds)
         try:
             content = await body.whole()
@@ -163,7 +163,7 @@ class TogetherHttp:
             body.close()
         await exchange.reply(answer)
 
-    async def _answer(self, method: str, route: Route, question: ScopeAndBody) -> Answer:
+    async def _answer(self, method: str, route: Route, question: ScopeAndBody) -> HttpAnswer:
         if not any(shard.alive for shard in self._shards):
             return failure(scheduler_unavailable())
         if route.pattern in _STATISTICS_ROUTES:
@@ -173,7 +173,7 @@ class TogetherHttp:
             return failure(scheduler_unavailable()) if done is None else done
         return await self._fan_out.answer(_VERB_OF_ROUTE[method, route.pattern], question)
 
-    async def page(self, scope: dict[str, Any]) -> Answer:
+    async def page(self, scope: dict[str, Any]) -> HttpAnswer:
         """A metrics page, or a document, of several shards together: what is one shard's is told by its number."""
         path = scope["raw_path"]
         if (path + b"/").startswith(b"/live/"):
@@ -202,7 +202,7 @@ class TogetherHttp:
         return replace(first, body="".join(map(str, merged(families))).encode())
 
 
-async def _ask(shard: ShardConnection, scope: dict[str, Any], body: bytes, *, is_page: bool = False) -> Answer:
+async def _ask(shard: ShardConnection, scope: dict[str, Any], body: bytes, *, is_page: bool = False) -> HttpAnswer:
     try:
         answer = await shard.ask_over_http(scope, body, is_page=is_page)
     except RequestFailed as failed:

@@ -54,7 +54,7 @@ async def ask(
             among.discard(call)
 
 
-class Stream:
+class AsyncStream:
     """A stream to a server, read by one task and written by one."""
 
     def __init__(self, channel: Channel, method: str, metadata: Metadata = (), timeout_s: float | None = None) -> None:

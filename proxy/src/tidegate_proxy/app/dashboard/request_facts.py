@@ -6,7 +6,7 @@ from typing import Final
 
 from tidegate.api import Batch, Dispatch, Model, Request, RequestArrived, Setup, TimerFired, Worker
 from tidegate.observation import ClockAdvanced, EngineSettings, OutcomeListener, Reducer, StartStage, Stories, Story
-from tidegate_proxy.app.dashboard.moments import Moment
+from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
 
 SETTINGS: Final = EngineSettings(learn=True, max_tries=1)
 """Stories do not ask for them."""
@@ -31,7 +31,7 @@ class RanStage:
 
 
 @dataclass
-class Facts(OutcomeListener):
+class RequestFacts(OutcomeListener):
     """Fed with moments from before the arrival of a request up to its end; what is not known yet is None."""
 
     request_id: int
@@ -84,7 +84,7 @@ class Facts(OutcomeListener):
         """When it ended, or as far as is known while it has not."""
         return self.now_ns if self.ended_ns is None else self.ended_ns
 
-    def feed(self, moments: Iterable[Moment]) -> None:
+    def feed(self, moments: Iterable[BufferedEvent]) -> None:
         """Take in what happened next."""
         for moment in moments:
             event = moment.event

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tests.core.engine.script import BestEffort
 from tidegate.api import Commands, Model, Profile, Setup, Worker
 from tidegate.engine import AnyStimulus, Engine
-from tidegate_proxy.app.dashboard.moments import Moment, Moments
+from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent, EventBuffer
 
 MS = 1_000_000
 SETUP = Setup(
@@ -15,10 +15,10 @@ SETUP = Setup(
 )
 
 
-def moments_of(stimuli: Iterable[AnyStimulus], *answers: Commands) -> list[Moment]:
+def moments_of(stimuli: Iterable[AnyStimulus], *answers: Commands) -> list[BufferedEvent]:
     """What an engine took in, whose policy answers the n-th event that it is told with the n-th answer."""
     engine = Engine(BestEffort(*answers, setup=SETUP), name="script", strict=True, learn=False)
-    moments = Moments(most=1000, longest_ns=10**12)
+    moments = EventBuffer(most=1000, longest_ns=10**12)
     engine.attach(moments)
     for stimulus in stimuli:
         engine.handle(stimulus)

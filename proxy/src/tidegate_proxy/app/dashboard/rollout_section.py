@@ -4,15 +4,15 @@ from typing import Any, Final
 
 from tidegate_proxy.app.dashboard.snapshot import TrialRow, TrialSection, TrialSide, cut
 from tidegate_proxy.rollout.canary import Canary
-from tidegate_proxy.rollout.comparison import Compared, Side
-from tidegate_proxy.rollout.mode import Trial
+from tidegate_proxy.rollout.comparison import ModelComparison, TrafficGroup
+from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.rollout.shadow import Shadow
 
 SHOWN: Final = 30
 """So many models are shown."""
 
 
-def section_of(trial: Trial) -> TrialSection | None:
+def section_of(trial: RolloutMode) -> TrialSection | None:
     """What is said at present; None: all is scheduled that can be."""
     if trial.shadow.is_on:
         return _of_shadow(trial.shadow)
@@ -49,10 +49,10 @@ def _of_canary(canary: Canary) -> TrialSection:
     return TrialSection("canary", canary.policy, canary.share or 0.0, None, rows, len(canary.compared[SHOWN:]), "")
 
 
-def _compared(compared: Compared, policy: str) -> TrialRow:
+def _compared(compared: ModelComparison, policy: str) -> TrialRow:
     sides = [_side("as it passes", compared.passed), _side(f"scheduled by {policy}", compared.scheduled)]
     return TrialRow(cut(compared.model), sides, compared.gain, cut(compared.why))
 
 
-def _side(name: str, side: Side) -> TrialSide:
+def _side(name: str, side: TrafficGroup) -> TrialSide:
     return TrialSide(name, side.requests, side.attainment, side.p50_ms, side.p99_ms)

@@ -14,7 +14,7 @@ GRPC_PREFIX: Final = "triton-grpc-protocol-"
 
 
 @dataclass(frozen=True, slots=True)
-class LeftApis:
+class PassthroughApis:
     """APIs that `restricted` of the configuration does not decide about, and those to which Tidegate lacks the key."""
 
     left: frozenset[tuple[Protocol, Api]] = frozenset()

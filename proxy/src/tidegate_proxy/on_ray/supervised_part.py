@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
-from tidegate_proxy.on_ray.actors import Place, Started
+from tidegate_proxy.on_ray.actors import RayPlacement, StartedProcesses
 from tidegate_proxy.on_ray.plan import DevicePlan, Takes
 
 _WAIT_S: Final = (0.5, 30.0)
@@ -13,7 +13,7 @@ _STABLE_S: Final = 30.0
 """Whatever ran so long is placed anew at once."""
 
 
-class Phase(Enum):
+class PartPhase(Enum):
     """How far it is."""
 
     ABSENT = auto()
@@ -29,7 +29,7 @@ class Phase(Enum):
 
 
 @dataclass(eq=False)
-class Part:
+class SupervisedPart:
     """What the supervisor knows of it."""
 
     name: str
@@ -39,11 +39,11 @@ class Part:
     device: DevicePlan | None = None
     """None: a shard or a frontend."""
     is_frontend: bool = False
-    phase: Phase = Phase.ABSENT
+    phase: PartPhase = PartPhase.ABSENT
     actor: Any = None
-    place: Place | None = None
+    place: RayPlacement | None = None
     """Where it is, or was last."""
-    started: Started | None = None
+    started: StartedProcesses | None = None
     """What runs, or ran last."""
     address: str = ""
     """Where frontends find a shard, from when it starts."""
@@ -65,20 +65,20 @@ class Part:
         """Whether it schedules."""
         return self.device is None and not self.is_frontend
 
-    def enter(self, phase: Phase, now: float) -> None:
+    def enter(self, phase: PartPhase, now: float) -> None:
         """It is at another phase."""
         self.phase, self.since = phase, now
 
     def lost(self, now: float) -> None:
         """It runs no more, or did not come to."""
-        if self.phase is Phase.RUNNING:
+        if self.phase is PartPhase.RUNNING:
             self.lost_at = now
-        has_been_stable = self.phase is Phase.RUNNING and now - self.since > _STABLE_S
+        has_been_stable = self.phase is PartPhase.RUNNING and now - self.since > _STABLE_S
         wait_s = 0.0 if has_been_stable or self._wait_s == _WAIT_S[0] else self._wait_s
         self._wait_s = _WAIT_S[0] * 2 if has_been_stable else min(2 * self._wait_s, _WAIT_S[1])
         self.actor, self.is_outdated, self.is_warned = None, False, False
         self.retry_at = now + wait_s
-        self.enter(Phase.ABSENT, now)
+        self.enter(PartPhase.ABSENT, now)
 
     def options(self, strategy: Any) -> dict[str, Any]:  # noqa: ANN401 - of Ray's
         """What Ray is asked for."""

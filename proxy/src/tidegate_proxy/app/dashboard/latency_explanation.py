@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from tidegate.api import NEVER_NS, NS_PER_MS, Request
-from tidegate_proxy.app.dashboard.facts import Facts, RanStage
+from tidegate_proxy.app.dashboard.request_facts import RanStage, RequestFacts
 from tidegate_proxy.app.dashboard.snapshot import cut
 
 COMPANIONS: Final = 50
@@ -19,7 +19,7 @@ OVERSLEPT_NS: Final = 10 * NS_PER_MS
 """A timer that fires so late is worth a sentence."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class LatencyPart(msgspec.Struct, frozen=True):
     """A part of a request's latency."""
 
     what: str
@@ -27,7 +27,7 @@ class Part(msgspec.Struct, frozen=True):
     ms: float
 
 
-class Companion(msgspec.Struct, frozen=True):
+class BatchCompanion(msgspec.Struct, frozen=True):
     """A request of the same batch."""
 
     id: int
@@ -56,7 +56,7 @@ class StepLine(msgspec.Struct, frozen=True):
     text: str
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class LatencyExplanation(msgspec.Struct, frozen=True):
     """The story of one request."""
 
     id: int
@@ -75,10 +75,10 @@ class Explanation(msgspec.Struct, frozen=True):
     """Why it ended so, in two or three sentences."""
     wrong: str
     """Which expectation was wrong, and by how much; empty: none was."""
-    parts: list[Part]
+    parts: list[LatencyPart]
     batch: int | None
     batch_rows: int
-    companions: list[Companion]
+    companions: list[BatchCompanion]
     more_companions: int
     stages: list[StageFigures]
     meanwhile: list[tuple[str, int, float]]
@@ -86,7 +86,7 @@ class Explanation(msgspec.Struct, frozen=True):
     steps: list[StepLine]
 
 
-def explain(facts: Facts, names: Mapping[int, str], ms: Callable[[int], float]) -> Explanation | None:
+def explain(facts: RequestFacts, names: Mapping[int, str], ms: Callable[[int], float]) -> LatencyExplanation | None:
     """The story of a request whose arrival is among the facts, else None.
 
     `names`: of workers, by id; `ms`: instants as the page has them.
@@ -101,7 +101,7 @@ def explain(facts: Facts, names: Mapping[int, str], ms: Callable[[int], float]) 
     story = facts.story
     began_ns = facts.sent_ns
     companions = [
-        Companion(
+        BatchCompanion(
             each.id,
             each.rows,
             round(((facts.now_ns if began_ns is None else began_ns) - each.arrival_ns) / NS_PER_MS, 3),
@@ -110,7 +110,7 @@ def explain(facts: Facts, names: Mapping[int, str], ms: Callable[[int], float]) 
         if each.id != request.id
     ]
     meanwhile = [(cut(model), batches, round(ns / NS_PER_MS, 3)) for model, (batches, ns) in facts.meanwhile.items()]
-    return Explanation(
+    return LatencyExplanation(
         id=request.id,
         model=cut(request.model),
         shape=cut(request.shape),
@@ -144,7 +144,7 @@ def explain(facts: Facts, names: Mapping[int, str], ms: Callable[[int], float]) 
     )
 
 
-def _parts(facts: Facts, request: Request) -> list[Part]:
+def _parts(facts: RequestFacts, request: Request) -> list[LatencyPart]:
     """They add up to the latency so far."""
     end_ns = facts.end_ns
     formed_ns = end_ns if facts.dispatched_ns is None else min(facts.dispatched_ns, end_ns)
@@ -156,10 +156,10 @@ def _parts(facts: Facts, request: Request) -> list[Part]:
         "ran": ran_ns - longer_ns,
         "longer": longer_ns,
     }
-    return [Part(what, round(ns / NS_PER_MS, 3)) for what, ns in parts_ns.items() if ns > 0]
+    return [LatencyPart(what, round(ns / NS_PER_MS, 3)) for what, ns in parts_ns.items() if ns > 0]
 
 
-def _verdict(facts: Facts, request: Request, names: Mapping[int, str]) -> str:
+def _verdict(facts: RequestFacts, request: Request, names: Mapping[int, str]) -> str:
     waited_ns = (facts.end_ns if facts.dispatched_ns is None else facts.dispatched_ns) - request.arrival_ns
     so_far_ns = facts.end_ns - request.arrival_ns
     if facts.outcome == "in time":
@@ -179,7 +179,7 @@ def _verdict(facts: Facts, request: Request, names: Mapping[int, str]) -> str:
     return said
 
 
-def _in_time(facts: Facts, request: Request, waited_ns: int) -> str:
+def _in_time(facts: RequestFacts, request: Request, waited_ns: int) -> str:
     spare = (
         "it had no deadline"
         if request.deadline_ns == NEVER_NS
@@ -188,7 +188,7 @@ def _in_time(facts: Facts, request: Request, waited_ns: int) -> str:
     return f"In time, with {spare}. It waited {_said(waited_ns)} until its batch was formed{_company(facts)}."
 
 
-def _late(facts: Facts, request: Request, waited_ns: int, names: Mapping[int, str]) -> str:
+def _late(facts: RequestFacts, request: Request, waited_ns: int, names: Mapping[int, str]) -> str:
     head = f"Late by {_said(facts.end_ns - request.deadline_ns)}."
     if facts.planned_end_ns is None:
         return head
@@ -208,7 +208,7 @@ def _late(facts: Facts, request: Request, waited_ns: int, names: Mapping[int, st
     return f"{head} {promise}: {', and '.join(causes) or 'its answer came back later'}."
 
 
-def _dropped(facts: Facts, request: Request, waited_ns: int) -> str:
+def _dropped(facts: RequestFacts, request: Request, waited_ns: int) -> str:
     head = f"Given up after {_said(waited_ns)} ({facts.reason})"
     if request.deadline_ns == NEVER_NS:
         return f"{head}.{_busy(facts)}"
@@ -217,7 +217,7 @@ def _dropped(facts: Facts, request: Request, waited_ns: int) -> str:
     return f"{head}: {left if left_ns > 0 else 'its deadline had passed'}.{_busy(facts)}"
 
 
-def _busy(facts: Facts) -> str:
+def _busy(facts: RequestFacts) -> str:
     """What its workers did while it waited."""
     if not facts.meanwhile or facts.request is None:
         return ""
@@ -227,18 +227,18 @@ def _busy(facts: Facts) -> str:
     return f" While it waited its workers ran {batches} batch{'es' * (batches > 1)}{of_others}."
 
 
-def _woke_late(facts: Facts) -> str:
+def _woke_late(facts: RequestFacts) -> str:
     if facts.woke_late_ns < OVERSLEPT_NS:
         return ""
     return f" Meanwhile Tidegate woke up {_said(facts.woke_late_ns)} late: its machine was busy, or stood still."
 
 
-def _company(facts: Facts) -> str:
+def _company(facts: RequestFacts) -> str:
     others = len(facts.companions) - 1
     return f" with {others} other{'s' * (others > 1)}" if others > 0 else ", and ran alone"
 
 
-def _in_the_way(facts: Facts, names: Mapping[int, str]) -> str:
+def _in_the_way(facts: RequestFacts, names: Mapping[int, str]) -> str:
     before = facts.before
     if before is None or before.overran_ns <= 0:
         return ""
@@ -246,7 +246,7 @@ def _in_the_way(facts: Facts, names: Mapping[int, str]) -> str:
     return f", as batch {facts.before_batch} before it on {where} ran {_said(before.overran_ns)} longer than planned"
 
 
-def _wrong(facts: Facts, names: Mapping[int, str]) -> str:
+def _wrong(facts: RequestFacts, names: Mapping[int, str]) -> str:
     """The expectation that was furthest from the truth, of its own batch or of that which ran before it."""
     stages = [(stage, "its batch") for stage in facts.stages]
     if facts.before is not None and facts.stages and facts.stages[0].started_ns > facts.stages[0].planned_start_ns:

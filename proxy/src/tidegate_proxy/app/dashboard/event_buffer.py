@@ -16,7 +16,7 @@ MOST_TOLD: Final = 10_000
 another is told of all that waits, however much that is."""
 
 
-class Moment(msgspec.Struct, frozen=True, gc=False):
+class BufferedEvent(msgspec.Struct, frozen=True, gc=False):
     """A stimulus, what the policy made of it and what followed.
 
     Neither it nor what it holds is known to the garbage collector, which forgets tuples of what it does not know, but
@@ -39,7 +39,7 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
         return sum(1 for _, answer in self.told if answer)
 
 
-class Moments(PolicyTraceObserver):
+class EventBuffer(PolicyTraceObserver):
     """Keeps the latest of them, bounded by number and by age.
 
     It holds what the engine made anyhow, and makes next to nothing of its own: this is on the hot path.
@@ -48,7 +48,7 @@ class Moments(PolicyTraceObserver):
     def __init__(self, *, most: int, longest_ns: int) -> None:
         """`most`: how many are kept; `longest_ns`: how old they may be, which `trim` sees to."""
         super().__init__(ObserverOptions())
-        self.latest: deque[Moment] = deque(maxlen=most)
+        self.latest: deque[BufferedEvent] = deque(maxlen=most)
         """In the order of time."""
         self.count = 0
         """How many there have been."""
@@ -69,7 +69,7 @@ class Moments(PolicyTraceObserver):
         """The engine took in a stimulus."""
         told = self._told
         if told or effects or type(event) is not ClockAdvanced:  # else nothing came of it
-            self.latest.append(Moment(event, tuple(effects), tuple(told)))
+            self.latest.append(BufferedEvent(event, tuple(effects), tuple(told)))
             self.count += 1
             told.clear()
 
@@ -80,9 +80,9 @@ class Moments(PolicyTraceObserver):
             latest.popleft()
 
 
-def moment_of(entry: LogEntry) -> Moment:
+def moment_of(entry: LogEntry) -> BufferedEvent:
     """What a recording tells. It does not say what the policy was told, but it was told of most stimuli themselves."""
     event = entry.event
     commands = tuple(entry.commands)
     told = ((event, commands),) if commands else ()
-    return Moment(event, tuple(entry.effects), told)  # type: ignore[arg-type]  # or of what follows from them
+    return BufferedEvent(event, tuple(entry.effects), told)  # type: ignore[arg-type]  # or of what follows from them

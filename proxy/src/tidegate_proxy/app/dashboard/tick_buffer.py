@@ -46,7 +46,7 @@ class EndSort(NamedTuple):
     """Why it has no answer; empty where it has one."""
 
 
-class Notes(NamedTuple):
+class TickNotes(NamedTuple):
     """What was noted between two looks, in the order in which it happened."""
 
     stages: npt.NDArray[np.void]
@@ -65,7 +65,7 @@ class _Places(dict[tuple[object, ...], int]):
         return place
 
 
-class Recent(OutcomeListener):
+class TickBuffer(OutcomeListener):
     """Notes what it is told, until it is taken."""
 
     def __init__(self) -> None:
@@ -105,9 +105,9 @@ class Recent(OutcomeListener):
         """A client left."""
         self._lost(now_ns, request, "cancelled", "")
 
-    def take(self) -> Notes:
+    def take(self) -> TickNotes:
         """What was noted since it was last taken."""
-        notes = Notes(
+        notes = TickNotes(
             np.frombuffer(self._stages, STAGE),
             list(map(StageSort._make, self._stage_sorts)),
             np.frombuffer(self._ends, END),

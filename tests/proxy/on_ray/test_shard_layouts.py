@@ -4,7 +4,7 @@ import pytest
 
 from tests.proxy.on_ray.deployment import layout
 from tidegate.schemas import Device, Layout, LayoutWorker
-from tidegate_proxy.on_ray.parting import part
+from tidegate_proxy.on_ray.shard_layouts import split_layout
 
 FOUR = ("ant", "bee", "cat", "dog")
 
@@ -18,7 +18,7 @@ def names(layouts: tuple[Layout, ...]) -> list[list[str]]:
 )
 def test_models_are_parted_evenly(shards: int, expected: list[list[str]]) -> None:
     whole = layout(*FOUR)
-    parts = part(whole, shards, [worker.name for worker in whole.workers])
+    parts = split_layout(whole, shards, [worker.name for worker in whole.workers])
     assert names(parts) == expected
     assert all(Layout.model_validate(each.model_dump()) == each for each in parts), "each is a layout by itself"
     assert sorted(worker.name for each in parts for worker in each.workers) == [f"on-{name}" for name in FOUR]
@@ -30,9 +30,9 @@ def test_what_shares_a_device_or_a_model_stays_together() -> None:
     beside_ant = bee.model_copy(update={"device": ant.device})
     another_dog = LayoutWorker(name="another", device=Device("there", 0), kind="any", hosts=("dog",))
     shared = whole.model_copy(update={"workers": (ant, another_dog, beside_ant, cat, dog)})
-    parts = part(shared, 9, [worker.name for worker in shared.workers])
+    parts = split_layout(shared, 9, [worker.name for worker in shared.workers])
     assert sorted(names(parts)) == [["ant", "bee"], ["cat"], ["dog"]]
 
 
 def test_a_model_none_of_whose_workers_is_started_is_in_no_layout() -> None:
-    assert names(part(layout("ant", "bee"), 2, ["on-bee"])) == [["bee"]]
+    assert names(split_layout(layout("ant", "bee"), 2, ["on-bee"])) == [["bee"]]

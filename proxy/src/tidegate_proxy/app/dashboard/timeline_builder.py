@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from tidegate.api import Model, RequestArrived, Worker
-from tidegate_proxy.app.dashboard.facts import Facts, names_of
-from tidegate_proxy.app.dashboard.moments import Moment
-from tidegate_proxy.app.dashboard.why import Explanation, explain
+from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
+from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation, explain
+from tidegate_proxy.app.dashboard.request_facts import RequestFacts, names_of
 
 LEAD_NS: Final = 3_000_000_000
 """Moments from so long before the arrival tell which workers were busy then."""
@@ -20,11 +20,11 @@ LOOKED_AT_ONCE: Final = 5_000
 
 def telling(
     request_id: int,
-    moments: Sequence[Moment],
+    moments: Sequence[BufferedEvent],
     models: Sequence[Model],
     workers: Sequence[Worker],
     ms: Callable[[int], float],
-) -> Iterator[Explanation | None]:
+) -> Iterator[LatencyExplanation | None]:
     """Work a little with each step; the last item is the story, or None where no moment tells of the arrival."""
     arrival = None
     for number in range(len(moments) - 1, -1, -1):
@@ -43,7 +43,7 @@ def telling(
         return
     from_ns = moments[arrival].event.now_ns - LEAD_NS
     first = bisect_left(moments, from_ns, key=lambda moment: moment.event.now_ns)
-    facts = Facts(request_id, models, workers)
+    facts = RequestFacts(request_id, models, workers)
     for number in range(first, len(moments), AT_ONCE):
         facts.feed(moments[number : min(number + AT_ONCE, len(moments))])
         if facts.outcome:
@@ -52,7 +52,7 @@ def telling(
     yield explain(facts, names_of(workers), ms)
 
 
-async def told(steps: Iterator[Explanation | None]) -> Explanation | None:
+async def told(steps: Iterator[LatencyExplanation | None]) -> LatencyExplanation | None:
     """The story, with turns for others in between."""
     story = None
     for found in steps:

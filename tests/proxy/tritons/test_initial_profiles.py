@@ -5,10 +5,10 @@ import pytest
 from tidegate.api import Model, Worker
 from tidegate.schemas import Device, Layout, ModelProfile, ProfileFile, ProfilePoint
 from tidegate_proxy.base.labels import label
-from tidegate_proxy.messages.model_signature import Signature, TensorSpec
+from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
 from tidegate_proxy.messages.padding import PaddedAxis
 from tidegate_proxy.tritons.catalog import Catalog
-from tidegate_proxy.tritons.starting_profiles import misfits, said_of_others, starting_profiles
+from tidegate_proxy.tritons.initial_profiles import misfits, said_of_others, starting_profiles
 
 
 def _measured(model: str, ms: float, kind: str = "default", shape: str = "") -> ModelProfile:
@@ -105,7 +105,7 @@ def test_a_measured_shape_that_no_request_can_have_is_named(shape: str, fits: bo
         "fixed": TensorSpec("FP32", (7,)),
     }
     catalog = _catalog("default")
-    catalog.signatures["wide"] = Signature("wide", inputs, frozenset(), 4)
+    catalog.signatures["wide"] = ModelSignature("wide", inputs, frozenset(), 4)
     shape = ";".join(sorted(shape.split(";")))
     measured = ProfileFile(profiles=[_measured("wide", 1, shape=shape), _measured("gone", 1, shape="x:1")])
     remedy = "what varies in them is mask:-1; x:3,-1,-1; measure it anew with `tidegate profile`"
@@ -116,7 +116,7 @@ def test_a_measured_shape_that_no_request_can_have_is_named(shape: str, fits: bo
 def test_a_measured_shape_that_is_padded_is_named_with_the_one_in_which_it_runs() -> None:
     catalog = _catalog("default")
     width = PaddedAxis("x", 2, (320, 480), 0, ())
-    catalog.signatures["wide"] = Signature("wide", {"x": TensorSpec("FP32", (3, -1))}, frozenset(), 4, (width,))
+    catalog.signatures["wide"] = ModelSignature("wide", {"x": TensorSpec("FP32", (3, -1))}, frozenset(), 4, (width,))
     measured = ProfileFile(profiles=[_measured("wide", 1, shape=f"x:3,{size}") for size in (320, 321, 480, 481)])
     remedy = "are padded to 'x:3,480': measure that with `tidegate profile`"
     said = f"requests of 'wide' with the shape 'x:3,321', which was measured, {remedy}"

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from tidegate.schemas import Layout, LayoutWorker
 
 
-def part(layout: Layout, shards: int, started: Collection[str]) -> tuple[Layout, ...]:
+def split_layout(layout: Layout, shards: int, started: Collection[str]) -> tuple[Layout, ...]:
     """The layouts of at most so many shards, as even in their workers as can be; fewer where less can be parted.
 
     What one engine has to know of at once stays together: workers of one device, and all workers of one model.

@@ -8,13 +8,13 @@ from tritonclient.grpc import model_config_pb2
 
 from tidegate.engine.estimates.timer_latency import LARGEST_SHARE
 from tidegate.schemas import Hardware, ModelProfile
-from tidegate_proxy.app.doctor.facts import Facts, Finding, OneRow, Service, one_row
+from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, OneRow, ServedModel, one_row
 from tidegate_proxy.app.doctor.models import remedy_for
 from tidegate_proxy.tritons.catalog import LATE_PARAMETER, SLO_PARAMETER
-from tidegate_proxy.tritons.starting_profiles import said_of_others
+from tidegate_proxy.tritons.initial_profiles import said_of_others
 
 
-def slos_too_short(facts: Facts) -> Iterator[Finding]:
+def slos_too_short(facts: DoctorFacts) -> Iterator[Finding]:
     """SLOs below what a request of one row takes, by which every request, or every slow one, is refused."""
     for service in facts.services.values():
         rows = one_row(facts, service)
@@ -22,7 +22,7 @@ def slos_too_short(facts: Facts) -> Iterator[Finding]:
             yield from _too_short(facts, service, service.slo_ms, rows)
 
 
-def _too_short(facts: Facts, service: Service, slo_ms: float, rows: list[OneRow]) -> Iterator[Finding]:
+def _too_short(facts: DoctorFacts, service: ServedModel, slo_ms: float, rows: list[OneRow]) -> Iterator[Finding]:
     where = f"models.{service.name}.slo_ms"
     serves_late = service.model is not None and service.model.late == "serve"
     usable_ms = slo_ms * (1 - LARGEST_SHARE)
@@ -66,7 +66,7 @@ def _enough_ms(rows: list[OneRow]) -> int:
     return ceil(max(row.planned_ms for row in rows) / (1 - LARGEST_SHARE))
 
 
-def requests_not_timed(facts: Facts) -> Iterator[Finding]:
+def requests_not_timed(facts: DoctorFacts) -> Iterator[Finding]:
     """Models that do not answer the request that was to be timed: their SLO is held against nothing."""
     for name, timed in facts.timed.items():
         if timed.took_ms is None:
@@ -82,7 +82,7 @@ def requests_not_timed(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def slos_in_vain(facts: Facts) -> Iterator[Finding]:
+def slos_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
     """SLOs, and words on late requests, of models whose requests are not scheduled: nobody reads them."""
     for service in facts.services.values():
         if service.model is not None:
@@ -109,7 +109,7 @@ def slos_in_vain(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def not_measured(facts: Facts) -> Iterator[Finding]:
+def not_measured(facts: DoctorFacts) -> Iterator[Finding]:
     """Models that begin with a guess. It matters where there is an SLO, which is kept or not by it."""
     if facts.has_layout:
         return
@@ -131,13 +131,13 @@ def not_measured(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def shapes_in_vain(facts: Facts) -> Iterator[Finding]:
+def shapes_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
     """Shapes that were measured, and that no request has."""
     for words in facts.misfits:
         yield Finding("warning", "profile-misfit", "profiles", words, "")
 
 
-def measured_in_vain(facts: Facts) -> Iterator[Finding]:
+def measured_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
     """Models that were measured, and that no Triton has."""
     unknown = {profile.model for profile in facts.measured.profiles} - facts.services.keys()
     for name in sorted(unknown):
@@ -158,7 +158,7 @@ _ON_CPU: Final = frozenset({int(model_config_pb2.ModelInstanceGroup.KIND_CPU)})
 """The kinds of all instances of a model; a Triton tells of each what it has made of `auto`."""
 
 
-def measured_elsewhere(facts: Facts) -> Iterator[Finding]:
+def measured_elsewhere(facts: DoctorFacts) -> Iterator[Finding]:
     """Profiles of another GPU, or of another processor for a model that runs on it: they say what is not so here.
 
     Nothing is said where it cannot be known: of a Triton that is elsewhere, of a profile that does not tell what it was
@@ -175,7 +175,7 @@ def measured_elsewhere(facts: Facts) -> Iterator[Finding]:
         yield Finding("warning", _RULE, f"model {service.name}", what + ends, _remedy(facts, profile))
 
 
-def measured_otherwise(facts: Facts) -> Iterator[Finding]:
+def measured_otherwise(facts: DoctorFacts) -> Iterator[Finding]:
     """Profiles of this processor with another number of cores, or of a GPU that they do not name."""
     for service, profile, there, here, kinds in _of_this_machine(facts):
         if kinds == _ON_GPU and here.gpus and not there.gpus:
@@ -187,7 +187,7 @@ def measured_otherwise(facts: Facts) -> Iterator[Finding]:
         yield Finding("advice", _RULE, f"model {service.name}", what, _remedy(facts, profile))
 
 
-def _of_this_machine(facts: Facts) -> Iterator[tuple[Service, ModelProfile, Hardware, Hardware, set[int]]]:
+def _of_this_machine(facts: DoctorFacts) -> Iterator[tuple[ServedModel, ModelProfile, Hardware, Hardware, set[int]]]:
     """Models that Tritons of this machine run, with each profile that holds for them and tells where it was measured.
 
     Besides that hardware, the hardware of this machine, and the kinds of the model's instances.
@@ -221,7 +221,7 @@ def _gpus(hardware: Hardware) -> str:
     return " and ".join(dict.fromkeys(hardware.gpus))
 
 
-def _remedy(facts: Facts, profile: ModelProfile) -> str:
+def _remedy(facts: DoctorFacts, profile: ModelProfile) -> str:
     triton = next(triton.grpc for triton in facts.config.tritons if triton.is_local)
     of_kind = "" if profile.kind == "default" else f" --kind {profile.kind}"
     return f"tidegate profile {profile.model} --triton {triton}{of_kind} -o {facts.config.profiles}"
@@ -231,7 +231,7 @@ IN_TURN = "they take turns, as they need the same resource of its rate limiter, 
 REMEDY = "serve one of them from a Triton of its own, or let them run side by side: without that resource, or `in_turn`"
 
 
-def waits_behind_longer_ones(facts: Facts) -> Iterator[Finding]:
+def waits_behind_longer_ones(facts: DoctorFacts) -> Iterator[Finding]:
     """SLOs that a model cannot keep behind one batch of another that shares all its workers."""
     if facts.has_layout:
         return
@@ -258,7 +258,7 @@ def waits_behind_longer_ones(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def in_turn_on_processors(facts: Facts) -> Iterator[Finding]:
+def in_turn_on_processors(facts: DoctorFacts) -> Iterator[Finding]:
     """Models that run on processors, and in turn: where there are cores for both, one of them idles."""
     if facts.has_layout or not any(triton.in_turn is True for triton in facts.config.tritons):
         return
@@ -275,7 +275,7 @@ def in_turn_on_processors(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _on_processors(service: Service) -> bool:
+def _on_processors(service: ServedModel) -> bool:
     cpu = model_config_pb2.ModelInstanceGroup.KIND_CPU
     groups = [group.kind for group in service.config.instance_group]
     return bool(groups) and all(kind == cpu for kind in groups) and not is_emulated(service.config)

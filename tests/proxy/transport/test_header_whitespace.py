@@ -6,7 +6,7 @@ from pathlib import Path
 import ngh2._core
 import pytest
 
-from tidegate_proxy.transport.http2.blanks import _slots, allow_blanks
+from tidegate_proxy.transport.http2.header_whitespace import _slots, allow_blanks
 
 ELF = Path(ngh2._core.__file__).read_bytes()
 
