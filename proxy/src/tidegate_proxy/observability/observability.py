@@ -84,7 +84,7 @@ class ModelStatistics:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], RequestCounts] = {}
         self._versions: dict[str, tuple[str, ...]] = {}
-        """Of each model that was declared, the latest last."""
+        """The latest declaration of each model, most recent last."""
         self._members: dict[str, tuple[tuple[str, str], ...]] = {}
 
     def declare(self, model: str, versions: Iterable[str]) -> None:
