@@ -7,9 +7,9 @@ A Triton without a rate limiter executes its models concurrently. What that cost
 own time a batch takes longer for each other one that runs meanwhile. 0: nothing, as on processors with cores to spare,
 or a GPU that is mostly idle; 1: all of it, as on a GPU whose time is sliced. Each workload is sent once in each way,
 the same requests at the same instants, to an emulated GPU behind the real tritonserver: passed through (`scheduling:
-bypass`), as Triton with its own batcher does by itself; scheduled with `in_turn: true`, `in_turn: false` and `in_turn:
-learned`, which learns which of them is right. Policies plan with a profile measured through that Triton, one model at a
-time. Nothing else should run meanwhile.
+bypass`), as Triton with its own batcher does by itself; scheduled with `serialize_models: true`, `serialize_models:
+false` and `serialize_models: learned`, which learns which of them is right. Policies plan with a profile measured
+through that Triton, one model at a time. Nothing else should run meanwhile.
 """
 
 import argparse
@@ -61,7 +61,7 @@ WORKLOADS: dict[str, tuple[float, list[dict[str, Any]]]] = {
 }
 """The rate at load 1, in requests per second, and the models: at load 1 and slowdown 1 they take about all of a GPU."""
 ARMS: dict[str, bool | str | None] = {"passed": None, "in turn": True, "side by side": False, "learned": "learned"}
-"""What `in_turn` is."""
+"""What `serialize_models` is."""
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,10 @@ def measure(
         with _triton(scenario, slowdown, work) as address:
             profiles = work / "measured.json"
             asyncio.run(_measure(address, scenario, profiles))
-            for arm, in_turn in arms.items():
+            for arm, serialize_models in arms.items():
                 scheduling = "bypass" if arm == "passed" else "batched"
                 told = {
-                    "tritons": [{"grpc": address, "in_turn": in_turn}],
+                    "tritons": [{"grpc": address, "serialize_models": serialize_models}],
                     "listen": "127.0.0.1:0",
                     "profiles": str(profiles),
                     "models": {

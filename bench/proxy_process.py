@@ -121,7 +121,7 @@ def proxy_process(
 @contextmanager
 def proxy_before(triton: EmbeddedTriton, folder: Path, *flags: str, policy: str = "symphony") -> Iterator[ProxyProcess]:
     """All three services on free ports, before one Triton."""
-    given = ["--policy", policy, "--drain-s", "1"]
+    given = ["--policy", policy, "--drain-timeout-s", "1"]
     given += ["--triton", f"{triton.grpc_address},http={triton.http_address},metrics={triton.metrics_address}"]
     for service in ("", "-http", "-metrics"):
         given += [f"--listen{service}", "127.0.0.1:0"]

@@ -34,7 +34,7 @@ DRAIN_S = 6.0
 SERVE = f"""
 version: 1
 listen: {{grpc: "127.0.0.1:0", reuse_port: true}}
-drain_s: {DRAIN_S}
+drain_timeout_s: {DRAIN_S}
 """
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 JSON_BODY = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]})
@@ -141,7 +141,7 @@ def replace_under_load(
         config = work / "tidegate.yaml"
         config.write_text(SERVE + age + "tritons: [localhost:8001]\n")
         triton = running.enter_context(EmbeddedTriton([work / "models"]))
-        flags = ["--config", str(config), "--drain-s", str(DRAIN_S)]
+        flags = ["--config", str(config), "--drain-timeout-s", str(DRAIN_S)]
 
         def start(number: int, *more: str) -> tuple[ExitStack, ProxyProcess]:
             home = work / str(number)

@@ -143,7 +143,13 @@ def shadow_switch(folder: Path, *, changes: int, share: float, stay_s: float) ->
         write_document(deployment / names[-1], layout)
     options = {"layouts": names, "stay_s": stay_s}
     config = yaml.safe_load((deployment / PROXY_FILE).read_text(encoding="utf-8"))
-    config["controller"] = {"name": "mover", "every_s": 0.2, "pause_s": 0, "least_gain": 0, "options": options}
+    config["controller"] = {
+        "name": "mover",
+        "interval_s": 0.2,
+        "cooldown_s": 0,
+        "min_improvement": 0,
+        "options": options,
+    }
     (deployment / PROXY_FILE).write_text(yaml.safe_dump(config), encoding="utf-8")
     bench.moving_worker.install(folder / "plugins")
     root = Path(bench.moving_worker.__file__).parents[1]
@@ -192,8 +198,11 @@ def main() -> None:
     console = Console()
     console.print(table)
     for number, change in enumerate(changes, 1):
-        up_s, drain_s = (change.switched_ns - change.began_ns) / 1e9, (change.done_ns - change.switched_ns) / 1e9
-        console.print(f"change {number}: {up_s:.2f} s until the switch, {drain_s:.2f} s to drain")
+        up_s, drain_timeout_s = (
+            (change.switched_ns - change.began_ns) / 1e9,
+            (change.done_ns - change.switched_ns) / 1e9,
+        )
+        console.print(f"change {number}: {up_s:.2f} s until the switch, {drain_timeout_s:.2f} s to drain")
     console.print(f"for their clients: {outcomes}; failed without an answer: {fates.lost}")
     if fates.lost or len(changes) < arguments.changes:
         sys.exit(f"{fates.lost} requests lost, {len(changes)} changes done: {[step.state for step in fates.steps]}")

@@ -134,7 +134,7 @@ MISTAKES = {
     ),
     "a Triton that does not run": (
         "",
-        f"serve --triton {NOBODY} --wait-s 0.1 --listen 127.0.0.1:0",
+        f"serve --triton {NOBODY} --startup-timeout-s 0.1 --listen 127.0.0.1:0",
         f"error: no Triton is ready at {NOBODY} after 0.1 s: does it run, and is this its gRPC port?",
     ),
     "an SLO without its model": (

@@ -17,7 +17,7 @@ SPARE_S = 1.5
 def run(rig: Rig) -> Result:
     """Calls of a minute are under way, of a model that is scheduled and one that passes through."""
     triton = rig.triton(Model("scheduled"), Model("passed", scheduling="bypass"))
-    proxy = rig.tidegate(triton, drain_s=DRAIN_S)
+    proxy = rig.tidegate(triton, drain_timeout_s=DRAIN_S)
     client = rig.client(proxy.grpc)
     http_ends: Counter[str] = Counter()
 
@@ -51,8 +51,8 @@ def run(rig: Rig) -> Result:
 
 HAZARD = Hazard(
     "drain_budget",
-    f"SIGTERM while calls of a minute are under way over gRPC and HTTP, drain_s {DRAIN_S:g}",
-    "takes twice drain_s, HTTP first",
-    f"ends within drain_s and {SPARE_S:g} s",
+    f"SIGTERM while calls of a minute are under way over gRPC and HTTP, drain_timeout_s {DRAIN_S:g}",
+    "takes twice drain_timeout_s, HTTP first",
+    f"ends within drain_timeout_s and {SPARE_S:g} s",
     run,
 )

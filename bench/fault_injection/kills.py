@@ -52,7 +52,7 @@ class Durations:
     kills_s: float
     peak_s: float
     overload_s: float
-    drain_s: float = 4.0
+    drain_timeout_s: float = 4.0
 
 
 FULL, QUICK = Durations(120.0, 10.0, 60.0), Durations(12.0, 4.0, 6.0)
@@ -197,9 +197,9 @@ class Bench:
         }
 
     async def _drain(self) -> dict[str, Any]:
-        half_s = self._durations.drain_s / 2
+        half_s = self._durations.drain_timeout_s / 2
         asyncio.get_running_loop().call_later(half_s, self._proxy.terminate)
-        run = await self._load(SHARE, self._durations.drain_s)
+        run = await self._load(SHARE, self._durations.drain_timeout_s)
         # What was on its way at that instant may be refused; what had arrived may not.
         before = run.issued_ns < (half_s - 0.05) * NS_PER_S
         in_vain = ~np.isin(run.status, [OK, *DROPS.values()])

@@ -57,7 +57,7 @@ class Rig:
             for triton in tritons
         ]
         listen = dict.fromkeys(("grpc", "http", "metrics"), "127.0.0.1:0")
-        return {"tritons": addresses, "listen": listen, "drain_s": 1, **fields}
+        return {"tritons": addresses, "listen": listen, "drain_timeout_s": 1, **fields}
 
     def tidegate(
         self, *tritons: EmbeddedTriton, environment: Mapping[str, str] | None = None, **fields: object

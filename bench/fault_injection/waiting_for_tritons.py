@@ -17,7 +17,7 @@ def run(rig: Rig) -> Result:
     log = (rig.folder() / "log").open("wb")
     with log, socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        command = [TIDEGATE, "serve", "--triton", address, "--wait-s", "300", "--listen", "127.0.0.1:0"]
+        command = [TIDEGATE, "serve", "--triton", address, "--startup-timeout-s", "300", "--listen", "127.0.0.1:0"]
         with subprocess.Popen(command, stdout=log, stderr=log) as process:
             try:
                 silent.settimeout(60)

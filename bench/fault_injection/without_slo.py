@@ -15,7 +15,7 @@ LOAD = 0.84
 """Of the worker, if all batches of the other model are full."""
 URGENT_RPS = (LOAD - PATIENT_RPS * BATCH_MS / 1e3) * ROWS * 1e3 / BATCH_MS
 LIMIT_S = 3.0
-"""`limits.patience_s` is 1 s; then it takes turns with the others."""
+"""`limits.no_slo_max_deferral_s` is 1 s; then it takes turns with the others."""
 
 
 def run(rig: Rig) -> Result:

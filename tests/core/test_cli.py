@@ -50,9 +50,9 @@ def test_plugins_for_people_names_policies_and_what_is_broken() -> None:
 def test_one_plugin_is_shown_with_type_default_and_text_of_each_option() -> None:
     shown = run(build_app(Plugins.installed()), ["plugins", "symphony"]).stdout
     assert shown.startswith("policy symphony, from tidegate-symphony: Deferred batching")
-    (line,) = (line for line in shown.splitlines() if "tolerated_loss" in line)
+    (line,) = (line for line in shown.splitlines() if "max_miss_rate" in line)
     assert [cell.strip() for cell in line.strip("│").split("│")] == [
-        "tolerated_loss", "number, at least 0, below 1", "0.01", "Share of requests lost below which all is well"
+        "max_miss_rate", "number, at least 0, below 1", "0.01", "Share of requests lost below which all is well"
     ]  # fmt: skip
 
 

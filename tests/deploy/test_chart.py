@@ -28,7 +28,7 @@ EVERYTHING = {
         "config": {
             "policy": {"name": "symphony", "options": {"gathering": "window"}},
             "models": {"resnet50": {"slo_ms": 25}},
-            "drain_s": 7.5,
+            "drain_timeout_s": 7.5,
             "limits": {"max_connection_age_s": 3},
             "tls": {"cert": "/etc/tidegate/secrets/tls/tls.crt", "key": "/etc/tidegate/secrets/tls/tls.key"},
             "authentication": {"tokens_file": "/etc/tidegate/secrets/tokens/tokens"},
@@ -221,12 +221,12 @@ def test_where_clients_must_show_certificates_kubelet_only_connects(render: Call
     assert _container(_one(documents, "Deployment"))["readinessProbe"]["tcpSocket"] == {"port": "http"}
 
 
-@pytest.mark.parametrize("drain_s", [None, 0, 0.5, 20, 300])
+@pytest.mark.parametrize("drain_timeout_s", [None, 0, 0.5, 20, 300])
 @pytest.mark.parametrize("pre_stop_s", [0, 5, 60])
 def test_kubelet_waits_longer_than_a_drain_takes(
-    render: Callable[..., Documents], drain_s: float | None, pre_stop_s: int
+    render: Callable[..., Documents], drain_timeout_s: float | None, pre_stop_s: int
 ) -> None:
-    config = {"drain_s": drain_s}
+    config = {"drain_timeout_s": drain_timeout_s}
     _waits_longer(render({"tidegate": {"config": config, "preStopSeconds": pre_stop_s}}))
 
 
@@ -240,21 +240,21 @@ def _waits_longer(documents: Documents) -> None:
     (command, seconds) = _container(_one(documents, "Deployment"))["lifecycle"]["preStop"]["exec"]["command"]
     assert command == "sleep"
     config = _config(documents)
-    assert pod["terminationGracePeriodSeconds"] >= int(seconds) + config.drain_s + 5
+    assert pod["terminationGracePeriodSeconds"] >= int(seconds) + config.drain_timeout_s + 5
 
 
 def test_connections_of_the_default_get_old_within_half_of_a_drain(render: Callable[..., Documents]) -> None:
     """Only then are all clients elsewhere before anything is refused."""
     config = _config(render())
     assert config.limits.max_connection_age_s is not None
-    assert AGE_JITTER * config.limits.max_connection_age_s <= config.drain_s / 2
+    assert AGE_JITTER * config.limits.max_connection_age_s <= config.drain_timeout_s / 2
 
 
 def test_the_documentation_says_the_same(render: Callable[..., Documents]) -> None:
     text = (ROOT / "docs/how-to/kubernetes.md").read_text(encoding="utf-8")
     config, values = _config(render()), VALUES["tidegate"]
     assert f"`tidegate.preStopSeconds`, {values['preStopSeconds']} s" in text
-    assert f"`drain_s`, {config.drain_s:g} s" in text
+    assert f"`drain_timeout_s`, {config.drain_timeout_s:g} s" in text
     assert f"`max_connection_age_s`, {config.limits.max_connection_age_s:g} s" in text
     assert VALUES["triton"]["image"]["tag"].removesuffix("-py3") in text
 

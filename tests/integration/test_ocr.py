@@ -42,7 +42,7 @@ def tidegate(
 ) -> str:
     """Its models run in turn, so that one of them keeps the others waiting, whose requests are merged meanwhile."""
     config = tmp_path_factory.mktemp("tidegate") / "tidegate.yaml"
-    told = {"tritons": [{"grpc": triton.grpc_address, "in_turn": True}], "policy": request.param}
+    told = {"tritons": [{"grpc": triton.grpc_address, "serialize_models": True}], "policy": request.param}
     config.write_text(yaml.safe_dump(told))
     return str(start_tidegate([], config=config).address)
 

@@ -255,7 +255,7 @@ ADVISED: dict[str, Any] = {
     "models": [{"name": "m", "slo_ms": 400, "profile": {"alpha_ms": 2, "beta_ms": 20, "max_batch": 4}}],
     "arrivals": {"process": "uniform", "rate_rps": 8},
     "policies": [{"name": "symphony", "options": {"advice_every_s": 0.5}}],
-    "controller": {"name": "advised-workers", "every_s": 1.0, "pause_s": 0.2, "least_gain": 0},
+    "controller": {"name": "advised-workers", "interval_s": 1.0, "cooldown_s": 0.2, "min_improvement": 0},
 }
 """Two workers, of which one will do."""
 
@@ -265,7 +265,7 @@ def test_the_controller_of_a_scenario_is_that_of_its_deployment(tmp_path: Path) 
     assert needs_layout(document)
     write_emulated_deployment(tmp_path / "deployment", document, document.policies[0], 3, tmp_path / "events.jsonl")
     told = json.loads((tmp_path / "deployment" / "tidegate.yaml").read_text())["controller"]
-    assert (told["name"], told["pause_s"], told["enabled"]) == ("advised-workers", 0.2, True)
+    assert (told["name"], told["cooldown_s"], told["enabled"]) == ("advised-workers", 0.2, True)
     unknown = Scenario.model_validate({**ADVISED, "controller": {"name": "nobody"}})
     with pytest.raises(PluginError, match="no controller named 'nobody'"):
         plan_runs(unknown, [], [5], Sending({}))

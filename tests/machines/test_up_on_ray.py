@@ -189,10 +189,13 @@ def test_all_ends_with_a_supervisor_that_is_killed(cluster: Any, folder: Path) -
 
 def test_what_does_not_start_is_told_in_a_line_and_nothing_stays(cluster: Any, tmp_path: Path) -> None:  # noqa: ANN401
     before = set(folders())
-    roomless = write_deployment(tmp_path / "roomless", layout("ant"), wait_s=2)
+    roomless = write_deployment(tmp_path / "roomless", layout("ant"), startup_timeout_s=2)
     done = tidegate("up", roomless, "--ray", cluster.address, "--takes", "GPU=1")
     assert done.returncode == 1
-    assert "no node had GPU=1 free for device here/0 within 2 s (wait_s). Its nodes have, in all: " in done.stderr
+    assert (
+        "no node had GPU=1 free for device here/0 within 2 s (startup_timeout_s). Its nodes have, in all: "
+        in done.stderr
+    )
     assert "CPU=4, dev=2" in done.stderr
     broken = write_deployment(tmp_path / "broken", layout("ant"))
     (broken / "workers" / "on-ant" / "ant" / "1" / "model.py").write_text("raise ValueError('out of memory')")

@@ -28,7 +28,7 @@ CONTROLLERS: dict[str | None, dict[str, Any]] = {
 }
 """Options by controller; a name's first word is the controller's. The loop is told what is best for it (`told`)."""
 POLICY = PolicyChoice(name="symphony")
-LIMITS = {"every_s": 2, "pause_s": 4, "start_limit_s": 30}
+LIMITS = {"interval_s": 2, "cooldown_s": 4, "startup_timeout_s": 30}
 STARTUP_S = {"distribution": "lognormal", "mean": 3, "cv": 0.3}
 """How long new processes take until they are warm."""
 

@@ -120,7 +120,7 @@ def write_emulated_deployment(folder: Path, scenario: Scenario, choice: PolicyCh
         "policy": {"name": choice.name, "options": choice.options},
         "seed": seed,
         "record": str(record.absolute()),
-        "wait_s": 60,
+        "startup_timeout_s": 60,
         "tritons": [
             {"worker": worker.name, "grpc": f"127.0.0.1:{_FIRST_PORT + number}"}
             for number, worker in enumerate(layout.workers)

@@ -86,7 +86,9 @@ def test_a_worker_that_is_about_to_be_idle_is_kept_for_the_most_urgent(playbook_
 
 def test_what_cannot_be_in_time_is_dropped_at_once(playbook_of: PlaybookOf) -> None:
     """It would be late even alone."""
-    assert playbook_of(Template, MODELS, WORKERS, PROFILES) >> arrived(0, "cat", 0, 9) << Drop(0, "deadline")
+    assert (
+        playbook_of(Template, MODELS, WORKERS, PROFILES) >> arrived(0, "cat", 0, 9) << Drop(0, "deadline_unreachable")
+    )
 
 
 def test_a_request_that_waits_is_dropped_when_it_is_too_late(playbook_of: PlaybookOf) -> None:
@@ -98,7 +100,7 @@ def test_a_request_that_waits_is_dropped_when_it_is_too_late(playbook_of: Playbo
         >> arrived(1, "cat", 0, 15)
         << SetTimer(("cat", "", ""), 6)
         >> TimerFired(6, ("cat", "", ""))
-        << Drop(1, "deadline")
+        << Drop(1, "deadline_unreachable")
     )
 
 
@@ -110,4 +112,8 @@ def test_the_reserve_is_kept_free_before_every_deadline(playbook_of: PlaybookOf)
         >> just_in_time
         << runs(0, "cat", 0, start_ns=0, duration_ns=10)
     )
-    assert playbook_of(Template, MODELS, WORKERS, PROFILES, reserve_ms=1e-6) >> just_in_time << Drop(0, "deadline")
+    assert (
+        playbook_of(Template, MODELS, WORKERS, PROFILES, reserve_ms=1e-6)
+        >> just_in_time
+        << Drop(0, "deadline_unreachable")
+    )

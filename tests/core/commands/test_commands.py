@@ -165,7 +165,7 @@ workers: [{count: 3, gpu: A100}]
 models: [{name: m, slo_ms: 50, profile: {alpha_ms: 1, beta_ms: 5, max_batch: 8}}]
 arrivals: {rate_rps: 20}
 policies: [{name: symphony, options: {advice_every_s: 5}}]
-controller: {name: advised-workers, every_s: 10, dry_run: true, options: {least_workers: 2}}
+controller: {name: advised-workers, interval_s: 10, dry_run: true, options: {least_workers: 2}}
 """
 
 
@@ -193,7 +193,7 @@ def test_simulate_says_what_a_controller_does_or_would_do(tmp_path: Path) -> Non
         ("name: nobody", "no controller named 'nobody' is installed; installed: advised-workers, "),
         ("name: advised-workers, options: {fewest: 1}", "options of controller 'advised-workers': fewest: "),
         ("name: ppipe-replanning", "options of controller 'ppipe-replanning': problem: "),
-        ("name: advised-workers, every_s: 0", "controller.every_s"),
+        ("name: advised-workers, interval_s: 0", "controller.interval_s"),
     ],
 )
 def test_a_controller_that_cannot_be_used_is_said_in_a_line(tmp_path: Path, given: str, words: str) -> None:

@@ -56,7 +56,7 @@ def test_what_gains_too_little_is_refused_unless_requests_are_lost() -> None:
     present, wanted = layout(workers_of(30)), layout(workers_of(31))
     its = observed(present)
     assert objection(present, wanted, its) == "it bears +3% and takes +3% of the GPUs: 5% is wanted"
-    assert objection(present, wanted, its, least_gain=0.03) == ""
+    assert objection(present, wanted, its, min_improvement=0.03) == ""
     assert objection(present, wanted, observed(present, attainment=0.9)) == ""
     fewer = layout(workers_of(29))
     assert objection(present, fewer, observed(present, attainment=0.9)) != ""  # that does not help
@@ -90,15 +90,15 @@ def test_mig_instances_must_fit_in_beside_those_that_serve() -> None:
 
 
 def test_a_change_is_followed_by_a_pause_and_one_that_was_undone_by_longer_ones() -> None:
-    governor = Governor(ControllerChoice(name="c", pause_s=10))
+    governor = Governor(ControllerChoice(name="c", cooldown_s=10))
     assert not governor.in_cooldown(0)
     governor.on_change_over(100 * S)
     assert governor.in_cooldown(110 * S - 1)
     assert not governor.in_cooldown(110 * S)
-    for undone, pause_s in enumerate((20, 40, 80), 1):
+    for undone, cooldown_s in enumerate((20, 40, 80), 1):
         governor.on_change_over(0, undone=True)
-        assert governor.in_cooldown(pause_s * S - 1), undone
-        assert not governor.in_cooldown(pause_s * S)
+        assert governor.in_cooldown(cooldown_s * S - 1), undone
+        assert not governor.in_cooldown(cooldown_s * S)
     governor.on_change_over(0)
     assert not governor.in_cooldown(10 * S)
 
@@ -108,7 +108,7 @@ def test_what_is_wanted_has_to_be_wanted_for_a_while(broken_by: str) -> None:
     present = layout(workers_of(2))
     revision = LayoutRevision.of(present)
     more, same = (revision.followed_by(layout(workers_of(count)), 2) for count in (3, 2))
-    governor = Governor(ControllerChoice(name="c", dwell_s=20))
+    governor = Governor(ControllerChoice(name="c", stabilization_window_s=20))
 
     def asks(now_s: int) -> bool:
         assert not governor.rejection_reason(revision, more, observed(present, now_s=now_s))

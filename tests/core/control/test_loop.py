@@ -48,7 +48,7 @@ class Says(Controller):
 
 
 def loop_of(controller: Controller, first: Layout, unanswered: Sequence[Request] = (), **limits: Any) -> ControlLoop:  # noqa: ANN401
-    choice = ControllerChoice.model_validate({"name": "says", "pause_s": 30, "least_gain": 0, **limits})
+    choice = ControllerChoice.model_validate({"name": "says", "cooldown_s": 30, "min_improvement": 0, **limits})
     return ControlLoop(controller, choice, first, lambda: unanswered)
 
 
@@ -180,7 +180,9 @@ class Control(RuleBasedStateMachine):
     def begin(self, first: Layout) -> None:
         self.says = Says()
         self.waiting: list[Request] = []
-        self.loop = loop_of(self.says, first, self.waiting, pause_s=PAUSE_S, start_limit_s=20, drain_limit_s=15)
+        self.loop = loop_of(
+            self.says, first, self.waiting, cooldown_s=PAUSE_S, startup_timeout_s=20, drain_timeout_s=15
+        )
         self.now_ns = 0
         self.starting: set[int] = set()
         """The processes that were ordered and have not been told to be warm."""

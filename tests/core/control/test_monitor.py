@@ -26,7 +26,7 @@ def test_what_came_is_what_ended_and_what_waits_more_than_before() -> None:
     batch = Batch(0, "m", (0,), (Stage(1, "m", 0, 1),))
     monitor.stage_ran(StartStage(batch, 0, 1), 3 * S, 4 * S)
     monitor.answered(batch, [waiting[0]], 4 * S)
-    monitor.dropped(4 * S, request(2), "deadline")
+    monitor.dropped(4 * S, request(2), "deadline_unreachable")
     monitor.failed(4 * S, request(3, model="n", rows=2), "broke")
     monitor.cancelled(4 * S, request(4, model="n"))
     monitor.advised(3 * S, Advise(2))
@@ -56,7 +56,7 @@ def test_a_late_answer_is_not_in_time() -> None:
 
 def test_a_new_period_begins_with_a_new_layout() -> None:
     monitor = Monitor()
-    monitor.dropped(S, request(0), "deadline")
+    monitor.dropped(S, request(0), "deadline_unreachable")
     monitor.skip_to(10 * S, [request(1, rows=2)])
     observed = monitor.observe(12 * S, LayoutRevision.of(layout({"w0": ["m"]})), [request(1, rows=2)])
     assert (observed.period_ns, observed.models["m"].rate_rps, observed.models["m"].ended) == (2 * S, 0.0, 0)

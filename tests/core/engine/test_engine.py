@@ -63,7 +63,7 @@ NO_STAGES = Dispatch(Batch(0, "m", (0,), ()))
         (1, [run(0, 1, at_ns=5, last_ns=40)], "has 5 rows; 'm' takes 4"),
         (1, [run(0, at_ns=5, model="unknown")], "'unknown', which is not served here"),
         (1, [run(0, at_ns=5), run(0, batch=1, worker=2, at_ns=5)], "takes request 0, which is not queued"),
-        (1, [Drop(7, "deadline")], "request 7 is dropped but not queued"),
+        (1, [Drop(7, "deadline_unreachable")], "request 7 is dropped but not queued"),
         (1, ["run it!"], "'run it!' is no command"),
         (2, [run(3, worker=1, at_ns=5, model="n")], "worker 1 does not host 'n'"),
         (2, [run(0, worker=9, at_ns=5)], "worker 9 does not host 'm'"),

@@ -228,7 +228,7 @@ class OneForTwo(FirstComeFirstServed):
         if len(queue) < 2:
             return super().queue_changed(now_ns, queue) if queue and queue.head.deadline_ns == NEVER_NS else ()
         (dropped,) = self.take(queue, 1)
-        return [Drop(dropped.id, "deadline"), *super().queue_changed(now_ns, queue)]
+        return [Drop(dropped.id, "deadline_unreachable"), *super().queue_changed(now_ns, queue)]
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
         self.told = event.profile

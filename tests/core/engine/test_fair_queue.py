@@ -226,8 +226,8 @@ def test_one_client_alone_is_never_held_back(rng: random.Random, name: str) -> N
     assert [first[event.request.id] for event in alone] == alone
     # And what behind others with more time could not be in time any more is dropped.
     gone = {event.request_id for event in told if isinstance(event, RequestCancelled)}
-    assert not simulation.engine.tally.dropped["share"]
-    assert len(gone) <= simulation.engine.tally.dropped["deadline"]
+    assert not simulation.engine.tally.dropped["fair_share"]
+    assert len(gone) <= simulation.engine.tally.dropped["deadline_unreachable"]
     for number, event in enumerate(told):
         if isinstance(event, RequestCancelled):
             again = [each for each in told[number:] if isinstance(each, RequestArrived)]
@@ -283,7 +283,7 @@ def test_thousands_of_cancellations_of_what_is_held_are_cheap_and_leave_nothing(
 
 def test_the_reason_of_what_ran_out_of_time_behind_others_is_said() -> None:
     run = ClosedLoop("symphony", crowd(100))
-    assert run.engine.tally.dropped["share"] > run.clients["crowd"].while_loaded
+    assert run.engine.tally.dropped["fair_share"] > run.clients["crowd"].while_loaded
     assert run.clients["neighbour"].dropped == 0
 
 

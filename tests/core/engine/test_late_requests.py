@@ -170,7 +170,7 @@ def test_a_client_that_waits_no_longer_is_told(policy: str) -> None:
     engine = _engine(policy)
     events: list[AnyStimulus] = [_arrived(0, 1), _arrived(1, 2, slo_ns=600, until_ns=700)]
     run = _Run(engine, events, stage_ns=5_000)
-    assert run.dropped == {"deadline": 1}
+    assert run.dropped == {"deadline_unreachable": 1}
     assert run.batches == [(0,)]
 
 

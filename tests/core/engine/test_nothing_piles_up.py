@@ -134,7 +134,7 @@ def test_what_is_late_and_wanted_long_after_one_that_waits_leaves_nothing_behind
 
 
 def test_who_has_no_deadline_leaves_nothing_behind_another_without_one_that_waits() -> None:
-    flows = WaitingFlows(patience_ns=1)
+    flows = WaitingFlows(no_slo_max_deferral_ns=1)
     flows.join(Request(0, "m", 1, 0, client="patient"))
     for number in range(1, 1000):
         request = Request(number, "m", 1, 0, client=f"c{number}")

@@ -49,7 +49,7 @@ def test_it_is_told_while_the_one_before_it_waits(policy: str, later_ns: int) ->
     while (wake_ns := engine.next_wake_ns) is not None and wake_ns <= began_ns + 500:
         wakes += engine.handle(ClockAdvanced(wake_ns))
         engine.validate()
-    assert wakes == [Drop(2, "deadline")]
+    assert wakes == [Drop(2, "deadline_unreachable")]
     assert engine.now_ns == began_ns + 500 - PLANNED_NS // SURPRISE + 1, "it may be quicker than expected"
     over = StageFinished(began_ns + STAGE_NS, first.batch.id, 0, 0, began_ns, began_ns + STAGE_NS)
     (second,) = _starts(engine, over) or _starts(engine, ClockAdvanced(engine.next_wake_ns or 0))

@@ -113,7 +113,7 @@ def test_every_other_way_to_end() -> None:
         *(arrived(number) for number in range(5)),
         start(0, 2, 3),
         RequestCancelled(1, 0),
-        Drop(1, "deadline"),
+        Drop(1, "deadline_unreachable"),
         Advise(-1),
         RequestCancelled(2, 3),
         BatchFailed(4, 0, 0, 0, "broken"),
@@ -123,7 +123,7 @@ def test_every_other_way_to_end() -> None:
     assert said == [
         ("joined", 0, [2, 3], 0),
         ("cancelled", 0),
-        ("dropped", 1, "deadline"),
+        ("dropped", 1, "deadline_unreachable"),
         ("advised", -1),
         ("cancelled", 3),
         ("ran", 0, 0, 0, 4),

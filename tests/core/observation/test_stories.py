@@ -121,7 +121,7 @@ def test_a_timer_that_is_not_of_its_queue_is_named() -> None:
 
 
 def test_a_request_that_is_dropped_says_for_what() -> None:
-    told = engine([], [Drop(0, "deadline")])
+    told = engine([], [Drop(0, "deadline_unreachable")])
     told.handle(arrived(0))
     told.handle(arrived(1, 7))
     assert steps(told)[-1] == (7, "dropped")

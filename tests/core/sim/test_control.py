@@ -78,7 +78,13 @@ def run(scenario: Scenario, *wants: int, **options: Any) -> RunResult:  # noqa: 
 
 
 def world(make_scenario: MakeScenario, workers: int, **changes: Any) -> Scenario:  # noqa: ANN401
-    controller = {"name": "resizing", "every_s": 5, "pause_s": 0, "start_limit_s": 4, **changes.pop("controller", {})}
+    controller = {
+        "name": "resizing",
+        "interval_s": 5,
+        "cooldown_s": 0,
+        "startup_timeout_s": 4,
+        **changes.pop("controller", {}),
+    }
     given = {**WORLD, "workers": [{"count": workers, "gpu": "A100"}], "controller": controller}
     return make_scenario(**{**given, **changes})
 
@@ -241,7 +247,7 @@ def test_no_policy_loses_a_request_while_workers_come_and_go(make_scenario: Make
     installed = Plugins.installed()
     installed.register(_Offering(type("Made", (Resizing,), {"wants": [4, 1, 3, 2, 5, 1]})), "test")
     models = [{**RESNET, "late": "serve"}, {"name": "bert", "profile": {"alpha_ms": 2, "beta_ms": 4, "max_batch": 8}}]
-    controller = {"every_s": 0.5, "least_gain": 0, "tolerated_loss": 0}
+    controller = {"interval_s": 0.5, "min_improvement": 0, "max_miss_rate": 0}
     simulation = {"startup": {"time_s": {"distribution": "lognormal", "mean": 0.3, "cv": 1}}, "jitter": {"cv": 0.3}}
     scenario = world(
         make_scenario,

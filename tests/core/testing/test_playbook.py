@@ -61,7 +61,7 @@ def test_another_command_is_shown_beside_the_expected_one_after_the_story_so_far
 
 def test_a_missing_command_is_a_mismatch() -> None:
     with pytest.raises(TranscriptMismatch, match="actual   << nothing"):
-        _ = playbook() >> arrived(0) << RUN_0 << Drop(1, "deadline")
+        _ = playbook() >> arrived(0) << RUN_0 << Drop(1, "deadline_unreachable")
 
 
 def test_a_command_too_many_is_a_mismatch_at_the_next_event_and_at_the_end() -> None:

@@ -89,7 +89,9 @@ def test_what_is_over_or_failed_keeps_nothing_busy() -> None:
 
 def test_requests_of_a_split_model_that_no_path_answers_in_time_are_dropped() -> None:
     play = playbook("head", "head", "tail") >> arrived(0) << split(0, tail=2)
-    play = play >> arrived(1, due_ns=29) << Drop(1, "deadline")  # 10 until its tail could begin, which is busy until 20
+    play = (
+        play >> arrived(1, due_ns=29) << Drop(1, "deadline_unreachable")
+    )  # 10 until its tail could begin, which is busy until 20
     assert play >> arrived(2, due_ns=30) << split(2, batch=1, head=1, tail=2, tail_ns=10)
 
 

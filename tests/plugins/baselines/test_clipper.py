@@ -83,7 +83,7 @@ def test_what_waited_beyond_its_deadline_is_dropped_when_a_worker_looks() -> Non
         >> short(2, 10)
         >> took(0, 0, 25)
         >> freed(25)
-        << Drop(1, "deadline")
+        << Drop(1, "deadline_unreachable")
         << run(1, 2, at=25)
     )
 

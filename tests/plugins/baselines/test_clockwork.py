@@ -53,7 +53,7 @@ def when_freed(at: int, **deadlines: tuple[int, ...]) -> list[AnyCommand]:
         # the most urgent is of one: no batch is too small
         ((120, 150, 150), [run(1, 1, at=60)]),
         # the first leaves time for two, by 65; three others must start by 60
-        ((135, 140, 140, 200), [Drop(1, "early"), run(1, 2, 3, 4, at=60)]),
+        ((135, 140, 140, 200), [Drop(1, "early_drop"), run(1, 2, 3, 4, at=60)]),
         ((NEVER_NS, NEVER_NS), [run(1, 1, 2, at=60)]),
     ],
 )

@@ -81,13 +81,13 @@ def test_what_would_be_late_even_alone_is_dropped() -> None:
         >> arrived(2, 5)
         << SetTimer(KEY, 8)
         >> TimerFired(8, KEY)
-        << Drop(1, "deadline")
+        << Drop(1, "deadline_unreachable")
         << SetTimer(KEY, 12)
         >> arrived(3, 9, due_ns=9)
         << SetTimer(KEY, 12)
         >> freed(10)
         << run(1, 2, at=10)
-        << Drop(3, "deadline")
+        << Drop(3, "deadline_unreachable")
         >> TimerFired(12, KEY)
     )
 
@@ -148,7 +148,7 @@ def test_losing_the_fast_worker_makes_hopeless_what_counted_on_it() -> None:
         >> arrived(1, 1, due_ns=11)
         << SetTimer(KEY, 6)
         >> WorkerLost(2, 0)
-        << Drop(1, "deadline")
+        << Drop(1, "deadline_unreachable")
     )
 
 

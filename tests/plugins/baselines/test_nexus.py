@@ -75,7 +75,7 @@ def test_heads_that_leave_no_time_for_the_planned_batch_are_dropped_early() -> N
             play = play >> arrived(number, 1, due_ns=due)
         return list((play >> freed(7)).commands())
 
-    assert waiting("window") == [Drop(1, "early"), Drop(2, "early"), run(1, 3, 4, 5, 6, at=7)]
+    assert waiting("window") == [Drop(1, "early_drop"), Drop(2, "early_drop"), run(1, 3, 4, 5, 6, at=7)]
     assert waiting("hopeless") == [run(1, 1, 2, 3, at=7)]
 
 
@@ -87,8 +87,8 @@ def test_what_would_be_late_even_alone_is_dropped_before_the_worker_goes_on() ->
         >> arrived(1, 1, due_ns=10)
         >> arrived(2, 1, due_ns=11)
         >> freed(6)
-        << Drop(1, "deadline")
-        << Drop(2, "deadline")
+        << Drop(1, "deadline_unreachable")
+        << Drop(2, "deadline_unreachable")
         >> arrived(3, 7)
         << run(1, 3, at=7)
     )

@@ -186,11 +186,11 @@ def test_as_published_a_queue_stalls_behind_its_first_hopeless_request() -> None
         play = playbook(published=published) >> arrived(0, 0) << run(0, 0, at=0) >> arrived(1, 1, "tight")
         return play << hopeless(1, "tight")
 
-    mended = after_an_expiry(False) >> TimerFired(8, ("tight", "", "")) << Drop(1, "deadline")
+    mended = after_an_expiry(False) >> TimerFired(8, ("tight", "", "")) << Drop(1, "deadline_unreachable")
     assert mended >> freed(9) >> arrived(2, 10, "tight") << run(1, 2, at=10, model="tight")
 
     stalled = after_an_expiry(True) >> arrived(2, 7, "tight") << hopeless(7, "tight")
     stalled = stalled >> freed(9) >> arrived(3, 10, "tight") << hopeless(10, "tight")  # the worker is idle
     end = 10 + 12 - 6 + 1
-    dropped = [Drop(number, "deadline") for number in (1, 2, 3)]
+    dropped = [Drop(number, "deadline_unreachable") for number in (1, 2, 3)]
     assert list((stalled >> TimerFired(end, ("tight", "", ""))).commands()) == dropped

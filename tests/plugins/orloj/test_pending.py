@@ -29,7 +29,7 @@ def applications(b: float = 1e-4) -> Applications:
 
 def pending(b: float = 1e-4, steps: Sequence[Cost] = ((1.0, 1.0),), known: Applications | None = None) -> Pending:
     key = ("m", "", "")
-    return Pending(key, MODEL, known or applications(b), tuple(steps), patience_ns=ms_to_ns(100))
+    return Pending(key, MODEL, known or applications(b), tuple(steps), no_slo_max_deferral_ns=ms_to_ns(100))
 
 
 def request(number: int, at_ms: float = 0, slo_ms: float | None = 200, app: str = "", rows: int = 1) -> Request:

@@ -114,7 +114,7 @@ def test_a_request_is_dropped_once_it_is_expected_to_be_late_even_alone() -> Non
     (timer,) = story.commands()
     assert isinstance(timer, SetTimer)
     assert timer.at_ns == pytest.approx(ms_to_ns(100 - 55), rel=0.01)
-    assert story >> TimerFired(timer.at_ns, timer.key) << Drop(0, "deadline") << CancelTimer(timer.key)
+    assert story >> TimerFired(timer.at_ns, timer.key) << Drop(0, "deadline_unreachable") << CancelTimer(timer.key)
 
 
 def test_requests_without_an_application_take_what_the_profile_of_their_shape_says() -> None:

@@ -161,7 +161,7 @@ def test_a_batch_is_as_large_as_the_oldest_deadline_allows() -> None:
 
 
 def test_what_cannot_be_in_time_is_dropped() -> None:
-    assert playbook(SLOW, FAST) >> arrived(0, due_ns=16) << Drop(0, "deadline")
+    assert playbook(SLOW, FAST) >> arrived(0, due_ns=16) << Drop(0, "deadline_unreachable")
 
 
 def test_a_cancelled_request_takes_its_timer_along() -> None:
@@ -189,7 +189,7 @@ def scattered(*workers: Worker, gathering: str = "planned") -> Playbook:
 def test_a_path_has_one_margin_of_which_half_has_to_be_left() -> None:
     leaves = Dispatch(Batch(0, "m", (0,), (Stage(0, "a", 0, 16), Stage(2, "b", 18, 13, 16))))
     assert scattered(SLOW, FAST) >> arrived(0, due_ns=22) << leaves
-    assert scattered(SLOW, FAST) >> arrived(0, due_ns=21) << Drop(0, "deadline")
+    assert scattered(SLOW, FAST) >> arrived(0, due_ns=21) << Drop(0, "deadline_unreachable")
 
 
 def test_a_batch_gathers_while_three_deviations_are_left() -> None:
@@ -204,7 +204,7 @@ def test_what_is_promised_is_never_less_than_the_engine_allows() -> None:
     setup = Setup((Model("m", 1, SLO, (Pipeline(parts, 1),)),), workers, profiles)
     stages = Stage(0, "a", 0, 11), Stage(1, "b", 11, 11), Stage(2, "c", 22, 4)
     assert Playbook(Ppipe(setup, PpipeOptions())) >> arrived(0, due_ns=24) << Dispatch(Batch(0, "m", (0,), stages))
-    assert Playbook(Ppipe(setup, PpipeOptions())) >> arrived(0, due_ns=23) << Drop(0, "deadline")
+    assert Playbook(Ppipe(setup, PpipeOptions())) >> arrived(0, due_ns=23) << Drop(0, "deadline_unreachable")
 
 
 # Which way it goes ----------------------------------------------------------------------------------------------------
@@ -241,7 +241,9 @@ def test_gaps_are_filled_if_that_is_asked_for() -> None:
     for fills, at_ns in ((True, 2), (False, 32)):
         play = playbook(SLOW, shared, pipelines=(SPLIT, WHOLE), fill_gaps=fills) >> arrived(0, rows=4)
         play = play << split(0, rows=4) >> arrived(1, 2, due_ns=22)
-        expected = Dispatch(Batch(1, "m", (1,), (Stage(2, "whole", at_ns, 20),))) if fills else Drop(1, "deadline")
+        expected = (
+            Dispatch(Batch(1, "m", (1,), (Stage(2, "whole", at_ns, 20),))) if fills else Drop(1, "deadline_unreachable")
+        )
         assert play << expected
 
 

@@ -110,7 +110,7 @@ def scenario(*, controlled: bool) -> Scenario:
         "simulation": {"startup": {"time_s": 2}},
     }
     if controlled:
-        given["controller"] = {"name": "ppipe-replanning", "every_s": 5, "options": {"problem": EQUAL}}
+        given["controller"] = {"name": "ppipe-replanning", "interval_s": 5, "options": {"problem": EQUAL}}
     return Scenario.model_validate(given)
 
 

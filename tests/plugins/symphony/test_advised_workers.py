@@ -88,7 +88,7 @@ CHANGING: dict[str, Any] = {
     "workers": [{"count": 6, "gpu": "A100"}],
     "models": [{"name": "m", "slo_ms": 100, "profile": {"alpha_ms": 5, "beta_ms": 5, "max_batch": 16}}],
     "arrivals": {"rate_rps": [{"from_s": 0, "rate_rps": 150}, {"from_s": 60, "rate_rps": 600}]},
-    "controller": {"name": "advised-workers", "every_s": 5, "pause_s": 5},
+    "controller": {"name": "advised-workers", "interval_s": 5, "cooldown_s": 5},
 }
 
 

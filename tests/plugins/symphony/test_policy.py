@@ -231,8 +231,8 @@ def test_a_head_that_cannot_be_in_time_is_dropped_and_the_rest_goes_on() -> None
         >> arrived(4, 7, due=12)
         << timer(10.5)
         >> TimerFired(round(10.5 * T) + 1, KEY)
-        << Drop(2, "deadline")
-        << Drop(4, "deadline")  # it came after 3, and is due before
+        << Drop(2, "deadline_unreachable")
+        << Drop(4, "deadline_unreachable")  # it came after 3, and is due before
         << timer(17.5 - 6, after=True)
     )
 

@@ -208,7 +208,12 @@ def test_what_is_expected_to_be_late_is_tried_and_dropped_only_when_it_cannot_be
         if tried:
             assert play >> freed(8, 0) << run(1, [2], 0, 8, times=3) << CancelTimer(KEY)
         else:
-            assert play >> TimerFired(round((12 - LEAST) * T) + 1, KEY) << Drop(2, "deadline") << CancelTimer(KEY)
+            assert (
+                play
+                >> TimerFired(round((12 - LEAST) * T) + 1, KEY)
+                << Drop(2, "deadline_unreachable")
+                << CancelTimer(KEY)
+            )
 
 
 def test_what_can_only_be_tried_comes_after_what_is_expected_to_be_in_time() -> None:

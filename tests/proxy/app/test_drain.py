@@ -79,7 +79,7 @@ def test_what_takes_too_long_is_told(
     rest_of: Make,
     eventually: Make,
 ) -> None:
-    proxy = serve_here([triton], drain_s=0.2)
+    proxy = serve_here([triton], drain_timeout_s=0.2)
     calls = [start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW})) for _ in range(6)]
     eventually(gate.somebody_waits, "the model to run")
     typed = request_of("gated", {})
@@ -137,10 +137,10 @@ def test_all_clients_share_one_budget(
     eventually: Make,
 ) -> None:
     """What hangs over HTTP and what hangs over gRPC are waited for at the same time, and both are told."""
-    drain_s = 4.0
+    drain_timeout_s = 4.0
     listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
     tritons = [{"grpc": triton.grpc_address, "http": triton.http_address}]
-    proxy = serve_here([triton], drain_s=drain_s, listen=listen, tritons=tritons)
+    proxy = serve_here([triton], drain_timeout_s=drain_timeout_s, listen=listen, tritons=tritons)
     over_grpc = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
     connection = http.client.HTTPConnection(proxy.serving.http_address, timeout=60)
     body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}
@@ -152,7 +152,7 @@ def test_all_clients_share_one_budget(
     began = time.monotonic()
     proxy.stop()
     took_s = time.monotonic() - began
-    assert drain_s <= took_s < 1.75 * drain_s
+    assert drain_timeout_s <= took_s < 1.75 * drain_timeout_s
     assert outcome(over_grpc) == (UNAVAILABLE, SHUTTING_DOWN)
     answer = connection.getresponse()
     assert (answer.status, json.loads(answer.read())) == (503, {"error": SHUTTING_DOWN})
@@ -163,7 +163,7 @@ def test_all_clients_share_one_budget(
 def test_idle_connections_do_not_keep_it_from_ending(triton: EmbeddedTriton, serve_here: Make) -> None:
     listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
     tritons = [{"grpc": triton.grpc_address, "http": triton.http_address}]
-    proxy = serve_here([triton], drain_s=600.0, listen=listen, tritons=tritons)
+    proxy = serve_here([triton], drain_timeout_s=600.0, listen=listen, tritons=tritons)
     idle = http.client.HTTPConnection(proxy.serving.http_address, timeout=60)
     for _ in range(2):  # the second on the same connection
         idle.request("GET", "/v2/health/live")

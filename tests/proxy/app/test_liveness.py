@@ -52,7 +52,7 @@ def world(start_fake: Make, fake_http: str, serve_here: Make, request: pytest.Fi
     listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
     tritons = [{"grpc": start_fake(_echo).address, "http": fake_http}]
     options = getattr(request, "param", {})
-    return serve_here([], tritons=tritons, listen=listen, limits={"silence_s": 1.0}, **options)
+    return serve_here([], tritons=tritons, listen=listen, limits={"liveness_timeout_s": 1.0}, **options)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_while_a_policy_hangs_no_probe_is_told_that_all_is_well(
         assert probe.result()[0] in {200, 503}  # who comes first, the probe or what was to be done long ago
     assert _get(http, "/v2/health/live") == (200, "")
     assert call(world, "ServerLive", b"") == (OK, LIVE)
-    assert "tidegate_live 1.0" in _get(metrics, "/metrics")[1]
+    assert "tidegate_healthy 1.0" in _get(metrics, "/metrics")[1]
 
 
 def test_an_engine_that_is_not_woken_is_told_by_every_probe(
@@ -116,8 +116,8 @@ def test_an_engine_that_is_not_woken_is_told_by_every_probe(
     assert call(world, "ServerReady", b"") == (OK, b"")
     assert call(world, "/grpc.health.v1.Health/Check", b"") == (OK, b"\x08\x02")
     page = _get(metrics, "/metrics")[1]
-    assert "tidegate_live 0.0" in page
-    assert 'tidegate_silence_seconds{part="engine"}' in page
+    assert "tidegate_healthy 0.0" in page
+    assert 'tidegate_heartbeat_age_seconds{part="engine"}' in page
     assert "tidegate_requests_total" in page
     world.in_loop(lambda: alarm.set(time.monotonic_ns() + 3_600_000_000_000))
     assert _get(http, "/v2/health/live")[0] == 200
@@ -130,7 +130,7 @@ def command(start_fake: Make, start_tidegate: Make, tmp_path: Path) -> Callable[
 
     def start(**fields: Any) -> tuple[Any, Callable[..., None]]:  # noqa: ANN401
         path = tmp_path / "tidegate.yaml"
-        given = {"tritons": [start_fake(_echo).address], "policy": "fifs", "drain_s": 1, **fields}
+        given = {"tritons": [start_fake(_echo).address], "policy": "fifs", "drain_timeout_s": 1, **fields}
         given["listen"] = {"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
 
         def write(**changed: Any) -> None:  # noqa: ANN401
@@ -198,7 +198,14 @@ def test_a_reload_is_taken_up_whole_or_refused_whole_and_the_next_one_works(
 def test_asked_to_stop_while_it_waits_for_tritons(number: signal.Signals, tmp_path: Path) -> None:
     """Its Triton takes connections, and says nothing; it would be waited for for five minutes."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        arguments = ["--triton", f"127.0.0.1:{silent.getsockname()[1]}", "--wait-s", "300", "--listen", "127.0.0.1:0"]
+        arguments = [
+            "--triton",
+            f"127.0.0.1:{silent.getsockname()[1]}",
+            "--startup-timeout-s",
+            "300",
+            "--listen",
+            "127.0.0.1:0",
+        ]
         command = [sys.executable, "-c", "from tidegate.cli import main; main()", "serve", *arguments]
         with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
             silent.settimeout(60)

@@ -37,7 +37,7 @@ def _serve(start_proxy_here: Make, triton: EmbeddedTriton, folder: Path, **docum
                 ],
                 "listen": dict.fromkeys(("grpc", "http", "metrics"), "127.0.0.1:0"),
                 "policy": "fifs",
-                "drain_s": 0,
+                "drain_timeout_s": 0,
                 **document,
             }
         )
@@ -187,7 +187,7 @@ def test_shedding_has_the_status_that_is_configured(
     eventually: Make,
     tmp_path: Path,
 ) -> None:
-    proxy = _serve(start_proxy_here, triton, tmp_path, shedding={"status": status}, limits={"max_queue": 1})
+    proxy = _serve(start_proxy_here, triton, tmp_path, shedding={"status": status}, limits={"max_queue_size": 1})
     gated = request_of("gated", {"X": ROW})
     running = start_call(proxy, "ModelInfer", gated)
     eventually(gate.somebody_waits, "the model to run")

@@ -36,22 +36,22 @@ def test_over_grpc_and_http(
 ) -> None:
     listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
     tritons = [{"grpc": triton.grpc_address, "http": triton.http_address}]
-    proxy = serve_here([], tritons=tritons, policy="symphony", limits={"max_queue": 2}, listen=listen)
+    proxy = serve_here([], tritons=tritons, policy="symphony", limits={"max_queue_size": 2}, listen=listen)
     running = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
     eventually(gate.somebody_waits, "the model to run")
 
     expired = request_of("gated", {"X": ROW})
     expired.parameters["slo_ms"].int64_param = 0
-    assert _reason(start_call(proxy, "ModelInfer", expired)) == "expired"
+    assert _reason(start_call(proxy, "ModelInfer", expired)) == "deadline_expired"
 
     dropped = request_of("gated", {"X": ROW})
     dropped.parameters["timeout"].int64_param = 300_000
     dropped.parameters["slo_ms"].int64_param = 3_600_000
-    assert _reason(start_call(proxy, "ModelInfer", dropped)) == "deadline"
+    assert _reason(start_call(proxy, "ModelInfer", dropped)) == "deadline_unreachable"
     stream = open_stream(proxy, [dropped], metadata=STRICT)
     with pytest.raises(grpc.RpcError):
         list(stream)
-    assert dict(stream.trailing_metadata())[refusal.HEADER] == "deadline"
+    assert dict(stream.trailing_metadata())[refusal.HEADER] == "deadline_unreachable"
 
     waiting = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
     eventually(lambda: proxy.engine.queued == 1, "it to queue")

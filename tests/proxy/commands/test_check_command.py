@@ -58,9 +58,9 @@ def test_it_ends_in_one_line(tmp_path: Path) -> None:
 
 def test_a_policy_that_is_not_installed_is_named_beside_other_errors(tmp_path: Path) -> None:
     for policy in ({"name": "symphonie"}, "symphonie"):
-        status, out, errors = _run(_write(tmp_path, policy=policy, limits={"max_queue": "many"}))
+        status, out, errors = _run(_write(tmp_path, policy=policy, limits={"max_queue_size": "many"}))
         assert (status, out) == (1, "")
-        assert "limits.max_queue" in errors
+        assert "limits.max_queue_size" in errors
         assert "policy.name" in errors
 
 
@@ -78,14 +78,14 @@ def test_it_prints_the_configuration_with_every_default(tmp_path: Path) -> None:
             "tls": None,
             "worker": None,
             "kind": None,
-            "in_turn": None,
+            "serialize_models": None,
             "share_memory": None,
             "headers": {},
             "http_header_forward_pattern": None,
             "grpc_header_forward_pattern": None,
         }
     ]
-    assert resolved["drain_s"] == 20
+    assert resolved["drain_timeout_s"] == 20
 
 
 def test_what_it_prints_is_a_configuration(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tidegate.host import Plugins
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Serve = Callable[..., tuple[int, str]]
-NO_TRITON = "127.0.0.1:1"
+BACKEND_UNAVAILABLE = "127.0.0.1:1"
 POINT = {"rows": 1, "median_ms": 1.0, "p95_ms": 1.0, "samples": 5}
 PROFILE = {"model": "echo", "alpha_ms": 1.0, "beta_ms": 1.0, "points": [POINT]}
 
@@ -43,7 +43,11 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
     [
         (["--policy", "nope"], 1, "error: no policy named 'nope' is installed; installed: "),
         (["--policy", "[/nope]"], 1, "error: no policy named '[/nope]' is installed"),
-        ([], 1, f"error: no Triton is ready at {NO_TRITON} after 0.2 s: does it run, and is this its gRPC port?"),
+        (
+            [],
+            1,
+            f"error: no Triton is ready at {BACKEND_UNAVAILABLE} after 0.2 s: does it run, and is this its gRPC port?",
+        ),
         (["--profiles", "/nope.json"], 1, "error: command line: profiles: there is no file /nope.json"),
         (["--listen", "nonsense"], 1, "listen.grpc: 'nonsense' is not HOST:PORT"),
         (["--config", "/nope.yaml"], 1, "error: /nope.yaml: No such file"),
@@ -56,7 +60,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
     ],
 )
 def test_what_is_wrong_before_any_triton_is_asked(serve: Serve, arguments: list[str], status: int, said: str) -> None:
-    code, errors = serve("--triton", NO_TRITON, "--wait-s", "0.2", *arguments)
+    code, errors = serve("--triton", BACKEND_UNAVAILABLE, "--startup-timeout-s", "0.2", *arguments)
     assert (code, said in errors) == (status, True), errors
 
 
@@ -105,13 +109,13 @@ def test_a_port_that_is_taken(serve: Serve, triton: EmbeddedTriton) -> None:
 def test_a_profile_file_that_cannot_be_used(serve: Serve, tmp_path: Path, document: Any, said: str) -> None:  # noqa: ANN401
     path = tmp_path / "profiles.json"
     path.write_text(document if isinstance(document, str) else json.dumps(document))
-    code, errors = serve("--triton", NO_TRITON, "--profiles", str(path))
+    code, errors = serve("--triton", BACKEND_UNAVAILABLE, "--profiles", str(path))
     assert code == 1
     assert f"error: {path}: {said}" in errors
 
 
 def test_a_shell_is_told_in_words() -> None:
-    command = [sys.executable, "-c", "from tidegate.cli import main; main()", "serve", "--triton", NO_TRITON]
+    command = [sys.executable, "-c", "from tidegate.cli import main; main()", "serve", "--triton", BACKEND_UNAVAILABLE]
     done = subprocess.run([*command, "--policy", "nope"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert "error: no policy named 'nope' is installed" in done.stderr

@@ -116,13 +116,13 @@ def test_sizes_may_have_units() -> None:
         ),
         ({"profiles": "p.json"}, "profiles: there is no file "),
         ({"seed": "1"}, "seed: must be a whole number"),
-        ({"wait_s": 0}, "wait_s: must be more than 0"),
-        ({"drain_s": float("nan")}, "drain_s: must be a finite number"),
+        ({"startup_timeout_s": 0}, "startup_timeout_s: must be more than 0"),
+        ({"drain_timeout_s": float("nan")}, "drain_timeout_s: must be a finite number"),
         (
-            {"listen": {"grpc": "0.0.0.0:1", "reuse_port": True}, "drain_s": 1.5},
-            "listen.reuse_port: set drain_s to 2 s or more",
+            {"listen": {"grpc": "0.0.0.0:1", "reuse_port": True}, "drain_timeout_s": 1.5},
+            "listen.reuse_port: set drain_timeout_s to 2 s or more",
         ),
-        ({"limits": {"max_queue": 0}}, "limits.max_queue: must be at least 1"),
+        ({"limits": {"max_queue_size": 0}}, "limits.max_queue_size: must be at least 1"),
         ({"limits": {"max_message_bytes": "3GiB"}}, "limits.max_message_bytes: must be at most"),
         ({"limits": {"max_queue_bytes": "many"}}, "limits.max_queue_bytes: could not parse value and unit"),
         ({"shedding": {"status": "OK"}}, "shedding.status: must be 'UNAVAILABLE', 'RESOURCE_EXHAUSTED' or"),
@@ -208,21 +208,21 @@ def test_flags_override_what_they_name_and_nothing_else(tmp_path: Path) -> None:
         "listen": "0.0.0.0:1000",
         "models": {"m": {"slo_ms": 1}, "n": {"slo_ms": 2}},
         "seed": 7,
-        "drain_s": 3,
+        "drain_timeout_s": 3,
     }
     flags = {
         "tritons": ["c:1"],
         "listen": {"http": "0.0.0.0:2000", "metrics": None},
         "models": {"m": {"slo_ms": 5.0}},
         "seed": 0,
-        "drain_s": None,
-        "limits": {"max_queue": None},
+        "drain_timeout_s": None,
+        "limits": {"max_queue_size": None},
     }
     config = _read(tmp_path, document, flags)
     assert [triton.grpc for triton in config.tritons] == ["c:1"]
     assert (config.listen.grpc, config.listen.http) == ("0.0.0.0:1000", "0.0.0.0:2000")
     assert {name: model.slo_ms for name, model in config.models.items()} == {"m": 5, "n": 2}
-    assert (config.seed, config.drain_s, config.limits) == (0, 3, LimitsConfig())
+    assert (config.seed, config.drain_timeout_s, config.limits) == (0, 3, LimitsConfig())
 
 
 def test_flags_alone_are_a_configuration() -> None:
@@ -349,12 +349,12 @@ def test_what_takes_effect_at_once() -> None:
     new = _of(
         tritons=["b:1", {"grpc": "c:1", "http": "c:2"}],
         models={"m": {"slo_ms": 5}},
-        limits={"max_queue": 5},
+        limits={"max_queue_size": 5},
         log={"level": "debug"},
         restricted=[{"apis": ["trace"], "closed": True}],
     )
     changes = diff(old, new)
-    assert changes.live == ("limits.max_queue", "log.level", "models", "restricted", "tritons")
+    assert changes.live == ("limits.max_queue_size", "log.level", "models", "restricted", "tritons")
     assert [triton.grpc for triton in changes.tritons_added] == ["c:1"]
     assert [triton.grpc for triton in changes.tritons_removed] == ["a:1"]
     assert (changes.restart, changes.warnings, changes.effective) == ((), (), new)
@@ -367,7 +367,7 @@ def test_of_a_controller_only_the_switch_is_live() -> None:
     halted = diff(controlled(), controlled(enabled=False))
     assert (halted.live, halted.restart) == (("controller.enabled",), ())
     assert halted.effective == controlled(enabled=False)
-    other = diff(controlled(), controlled(enabled=False, every_s=3))
+    other = diff(controlled(), controlled(enabled=False, interval_s=3))
     assert (other.live, other.restart) == (("controller.enabled",), ("controller",))
     assert other.effective == controlled(enabled=False)
     gone = diff(controlled(), controlled().model_copy(update={"controller": None}))
@@ -383,12 +383,14 @@ def test_a_controller_needs_a_layout(tmp_path: Path) -> None:
 
 
 def test_what_needs_a_restart_stays_as_it_was_and_is_named() -> None:
-    old = _of(policy="fifs", listen="0.0.0.0:1", limits={"max_queue": 1})
-    new = _of(policy="symphony", listen="0.0.0.0:2", limits={"max_queue": 2, "keepalive_s": 60}, log={"format": "json"})
+    old = _of(policy="fifs", listen="0.0.0.0:1", limits={"max_queue_size": 1})
+    new = _of(
+        policy="symphony", listen="0.0.0.0:2", limits={"max_queue_size": 2, "keepalive_s": 60}, log={"format": "json"}
+    )
     changes = diff(old, new)
-    assert changes.live == ("limits.max_queue", "policy")
+    assert changes.live == ("limits.max_queue_size", "policy")
     assert set(changes.restart) == {"listen", "limits.keepalive_s", "log.format"}
     words = "listen: changed, which needs a restart: clients are connected to the ports that are open"
     assert words in changes.warnings
-    assert changes.effective == _of(policy="symphony", listen="0.0.0.0:1", limits={"max_queue": 2})
+    assert changes.effective == _of(policy="symphony", listen="0.0.0.0:1", limits={"max_queue_size": 2})
     assert diff(changes.effective, new).live == ()

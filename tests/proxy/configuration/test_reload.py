@@ -28,7 +28,7 @@ def configured(start_tidegate: Make, tmp_path: Path) -> Make:
         path = tmp_path / "tidegate.yaml"
 
         def write(*tritons: EmbeddedTriton, **fields: Any) -> None:  # noqa: ANN401
-            document = {"tritons": [triton.grpc_address for triton in tritons], "drain_s": 1, **fields}
+            document = {"tritons": [triton.grpc_address for triton in tritons], "drain_timeout_s": 1, **fields}
             path.write_text(yaml.safe_dump(document))
 
         write(*tritons, **fields)

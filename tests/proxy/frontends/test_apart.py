@@ -78,7 +78,7 @@ def write(folder: Path, tritons: list[Any], ports: list[int], secret: str = "012
             for triton, port in zip(tritons, ports, strict=False)
         ],
         "frontends": 1,
-        "links": {"secret_file": f"secret{name}", "hold_s": 30},
+        "shard_links": {"secret_file": f"secret{name}", "reconnect_timeout_s": 30},
         "policy": "fifs",
         "listen": {"grpc": f"127.0.0.1:{ports[2]}", "http": None, "metrics": None, "reuse_port": True},
     }
@@ -196,7 +196,7 @@ def test_with_tls_both_show_certificates_of_one_authority(
         certificate.private_key_pem.write_to_path(tmp_path / f"{name}.key")
         authority.cert_pem.write_to_path(tmp_path / f"{name}.ca")
         tls = {"cert": f"{name}.crt", "key": f"{name}.key", "ca": f"{name}.ca"}
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**document, "links": {"tls": tls}}))
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**document, "shard_links": {"tls": tls}}))
     start("--role", "shard", "--shard", "0", says="shard", config="own.yaml")
     stranger = start("--role", "frontend", config="other.yaml")
     start("--role", "frontend", says="gRPC", config="own.yaml")
@@ -211,7 +211,7 @@ def test_shards_for_other_machines_must_be_secured(fork_tidegate: Make, pair: li
     (tmp_path / "open.yaml").write_text(json.dumps(document))
     process = Process(fork_tidegate([str(tmp_path / "open.yaml"), "--role", "shard", "--shard", "0"]))
     assert process.forked.wait(60) == 1
-    assert "set links.secret_file, links.tls or both" in " ".join(process.said().split())
+    assert "set shard_links.secret_file, shard_links.tls or both" in " ".join(process.said().split())
     process.end()
 
 

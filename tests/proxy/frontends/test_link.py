@@ -107,7 +107,11 @@ def test_calls_come_out_as_they_went_in(
 
 @given(code=st.sampled_from(grpc.StatusCode), details=st.text())
 def test_statuses_come_out_as_they_went_in(code: grpc.StatusCode, details: str) -> None:
-    assert frames.status_of(frames.status(code.value[0], details, "deadline")) == (code.value[0], details, "deadline")
+    assert frames.status_of(frames.status(code.value[0], details, "deadline_unreachable")) == (
+        code.value[0],
+        details,
+        "deadline_unreachable",
+    )
 
 
 def test_openings_that_are_all_different_are_not_kept_for_ever() -> None:

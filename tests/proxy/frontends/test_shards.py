@@ -130,7 +130,7 @@ def test_statistics_and_metrics_are_those_of_all_shards(
     for name, shard in SHARD_OF.items():
         assert re.search(rf'nv_inference_count{{model="{name}",version="1",shard="{shard}"}} \d', text)
     assert len(re.findall(r"^# TYPE tidegate_requests_total", text, re.MULTILINE)) == 1
-    assert len(re.findall(r"tidegate_up{.*} 1", text)) == 4
+    assert len(re.findall(r"tidegate_triton_up{.*} 1", text)) == 4
 
 
 def test_what_is_one_shards_is_told_by_its_number_and_the_live_page_says_that_it_is_of_one(tidegate: Tidegate) -> None:

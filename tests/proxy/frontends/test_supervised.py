@@ -126,4 +126,4 @@ def test_metrics_count_the_connections_of_all_frontends(
 
 def test_a_shard_that_cannot_serve_ends_it(start_tidegate: Make) -> None:
     with pytest.raises(AssertionError, match="no Triton is ready"):
-        start_tidegate([], triton="127.0.0.1:1", frontends=2, wait_s=0.1)
+        start_tidegate([], triton="127.0.0.1:1", frontends=2, startup_timeout_s=0.1)

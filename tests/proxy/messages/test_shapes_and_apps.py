@@ -172,9 +172,9 @@ def test_what_clients_say_reaches_policy_recording_metrics_and_page(
         counts = {
             line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
             for line in answer.read().decode().splitlines()
-            if line.startswith("tidegate_shape_latency_seconds_count")
+            if line.startswith("tidegate_shape_request_duration_seconds_count")
         }
-    series = 'tidegate_shape_latency_seconds_count{model="echo",shape="X:%d"}'
+    series = 'tidegate_shape_request_duration_seconds_count{model="echo",shape="X:%d"}'
     assert counts == {series % 3: 2, series % 48: 1, series % 2: 2}
     with urllib.request.urlopen(f"{page}/models", timeout=60) as answer:
         (model,) = json.load(answer)

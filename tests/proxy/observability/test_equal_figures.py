@@ -211,7 +211,7 @@ def test_figures_of_one_run_are_equal(run: SimpleNamespace, monkeypatch: pytest.
     assert (of["late"], of["failed"], of["cancelled"]) == (tally.late, tally.failed, tally.cancelled)
     assert of["dropped"] == tally.dropped.total()
     assert tally.cancelled == 3
-    assert page.sum("tidegate_latency_seconds_count") == tally.answered
+    assert page.sum("tidegate_request_duration_seconds_count") == tally.answered
 
     # The log, replayed: what the engine and its policy make of it once more.
     told = Told()
@@ -246,8 +246,8 @@ def test_figures_of_one_run_are_equal(run: SimpleNamespace, monkeypatch: pytest.
         assert stats.success.count == row.answered
         assert counted.execution_count == row.batches
         if row.answered == row.accepted:  # else what was queued, and not answered, is in one of them only
-            queued_s = page.sum("tidegate_queue_seconds_sum", model=row.model)
-            latency_s = page.sum("tidegate_latency_seconds_sum", model=row.model)
+            queued_s = page.sum("tidegate_queue_duration_seconds_sum", model=row.model)
+            latency_s = page.sum("tidegate_request_duration_seconds_sum", model=row.model)
             assert stats.queue.ns / NS_PER_S == pytest.approx(queued_s, abs=1e-9)
             assert (stats.queue.ns + stats.compute_infer.ns) / NS_PER_S == pytest.approx(latency_s, abs=1e-9)
     assert run.statistics["picky"].inference_stats.success.count == 30

@@ -121,10 +121,10 @@ def test_a_straggler_of_a_lost_worker_answers_nobody() -> None:
 
 def test_every_way_to_end() -> None:
     metrics = Followed(SETUP)
-    _tell(metrics, *(_arrived(number) for number in range(4)), RequestCancelled(1, 0), Drop(1, "deadline"))
+    _tell(metrics, *(_arrived(number) for number in range(4)), RequestCancelled(1, 0), Drop(1, "deadline_unreachable"))
     _tell(metrics, BatchFailed(2, 0, 0, 0, "refused"), Fail(2, "refused"), RequestCancelled(3, 2))
     model = metrics.snapshot().models["m"]
-    assert (model.cancelled, model.dropped, model.failed) == (1, {"deadline": 1}, 1)
+    assert (model.cancelled, model.dropped, model.failed) == (1, {"deadline_unreachable": 1}, 1)
     assert metrics.snapshot().waiting == {"m": 1}
 
 

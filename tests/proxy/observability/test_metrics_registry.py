@@ -35,7 +35,7 @@ def _busy_metrics() -> Metrics:
     for number in range(3):
         metrics.handled(RequestArrived(0, Request(number, "m", 1, 0, 20 * MS)), [], 4000)
     start = StartStage(Batch(0, "m", (0, 1), (Stage(0, "m", 0, MS),)), 0, 2)
-    metrics.handled(ClockAdvanced(6 * MS), [start, Drop(2, "deadline")], 40_000)
+    metrics.handled(ClockAdvanced(6 * MS), [start, Drop(2, "deadline_unreachable")], 40_000)
     metrics.handled(StageFinished(9 * MS, 0, 0, 0, 6 * MS, 9 * MS), [Advise(-3)], 4000)
     return metrics
 
@@ -43,28 +43,28 @@ def _busy_metrics() -> Metrics:
 def test_what_happened_is_on_the_page() -> None:
     page = _page(_busy_metrics())
     assert _value(page, "tidegate_requests_total", model="m", outcome="in_time", reason="") == 2
-    assert _value(page, "tidegate_requests_total", model="m", outcome="dropped", reason="deadline") == 1
-    assert _value(page, "tidegate_queue_seconds_bucket", model="m", le="0.005") == 0
-    assert _value(page, "tidegate_queue_seconds_bucket", model="m", le="0.0075") == 2
-    assert _value(page, "tidegate_queue_seconds_sum", model="m") == 0.012
-    assert _value(page, "tidegate_latency_seconds_count", model="m") == 2
+    assert _value(page, "tidegate_requests_total", model="m", outcome="dropped", reason="deadline_unreachable") == 1
+    assert _value(page, "tidegate_queue_duration_seconds_bucket", model="m", le="0.005") == 0
+    assert _value(page, "tidegate_queue_duration_seconds_bucket", model="m", le="0.0075") == 2
+    assert _value(page, "tidegate_queue_duration_seconds_sum", model="m") == 0.012
+    assert _value(page, "tidegate_request_duration_seconds_count", model="m") == 2
     assert _value(page, "tidegate_batch_rows_bucket", model="m", le="1") == 0
     assert _value(page, "tidegate_batch_rows_bucket", model="m", le="2") == 1
     assert _value(page, "tidegate_batch_requests_sum", model="m") == 2
     assert _value(page, "tidegate_queue_length", model="m") == 0
     assert _value(page, "tidegate_worker_busy_seconds_total", worker="a:1/0") == 0.003
     assert _value(page, "tidegate_worker_up", worker="a:1/0") == 1
-    assert _value(page, "tidegate_decision_seconds_bucket", le="5e-06") == 4
-    assert _value(page, "tidegate_decision_seconds_bucket", le="5e-05") == 5
-    assert _value(page, "tidegate_policy_replaced_total") == 0
+    assert _value(page, "tidegate_scheduling_duration_seconds_bucket", le="5e-06") == 4
+    assert _value(page, "tidegate_scheduling_duration_seconds_bucket", le="5e-05") == 5
+    assert _value(page, "tidegate_policy_fallbacks_total") == 0
 
 
 def test_advice_stands_for_a_while() -> None:
     metrics = _busy_metrics()
     while_it_stands, later = _page(metrics), _page(metrics, 10 * MS + round(ADVICE_HOLDS_S * 1e9))
-    assert _value(while_it_stands, "tidegate_workers_advised", advice="release") == 3
-    assert _value(while_it_stands, "tidegate_workers_advised", advice="add") == 0
-    assert _value(later, "tidegate_workers_advised", advice="release") == 0
+    assert _value(while_it_stands, "tidegate_worker_recommendation", direction="down") == 3
+    assert _value(while_it_stands, "tidegate_worker_recommendation", direction="up") == 0
+    assert _value(later, "tidegate_worker_recommendation", direction="down") == 0
 
 
 def test_names_are_escaped() -> None:
@@ -95,6 +95,6 @@ def test_changes_of_the_layout_are_counted_and_timed() -> None:
     page = _page(metrics)
     changes = {state: _value(page, "tidegate_layout_changes_total", state=state) for state in CHANGE_STATES}
     assert changes == {"starting": 2, "switched": 1, "done": 1, "undone": 1, "proposed": 0, "refused": 1}
-    assert _value(page, "tidegate_layout_change_seconds_sum", outcome="done") == 3
-    assert _value(page, "tidegate_layout_change_seconds_sum", outcome="undone") == 2
+    assert _value(page, "tidegate_layout_change_duration_seconds_sum", outcome="done") == 3
+    assert _value(page, "tidegate_layout_change_duration_seconds_sum", outcome="undone") == 2
     assert _value(page, "tidegate_layout_gpus") == 1.5

@@ -113,7 +113,7 @@ def test_both_pages_become_one(pair: list[EmbeddedTriton]) -> None:
         assert _of(series, "nv_inference_request_success", **theirs) == count
         assert _of(series, "nv_inference_count", **theirs) == 3 * count
         assert _of(series, "nv_cpu_utilization", triton=server.grpc_address) >= 0
-        assert _of(series, "tidegate_up", triton=server.grpc_address) == 1
+        assert _of(series, "tidegate_triton_up", triton=server.grpc_address) == 1
     assert _of(series, "tidegate_queue_length") == 0
 
 
@@ -134,7 +134,7 @@ def test_what_no_model_is_scheduled_of_stays_as_triton_printed_it(pair: list[Emb
     [(triton, page)] = _pages(pair[:1]).items()
     assert page is not None
     whole = merge("", [], {triton: page}, [])
-    assert [line for line in whole.splitlines() if "tidegate_up" not in line] == page.splitlines()
+    assert [line for line in whole.splitlines() if "tidegate_triton_up" not in line] == page.splitlines()
 
 
 def test_several_are_told_apart_by_a_last_label(pair: list[EmbeddedTriton]) -> None:
@@ -161,7 +161,7 @@ def test_a_triton_that_does_not_answer_is_left_out(pair: list[EmbeddedTriton]) -
         )
     assert [name for name, page in pages.items() if page is not None] == ["there"]
     series = _parsed(merge(OWN, [], pages, []))
-    assert {name: _of(series, "tidegate_up", triton=name) for name in pages} == {
+    assert {name: _of(series, "tidegate_triton_up", triton=name) for name in pages} == {
         "mute": 0,
         "closed": 0,
         "there": 1,
@@ -173,7 +173,10 @@ def test_a_triton_that_does_not_answer_is_left_out(pair: list[EmbeddedTriton]) -
 def test_a_metric_of_our_own_name_is_ours() -> None:
     page = "# TYPE tidegate_queue_length gauge\ntidegate_queue_length 9\ntidegate_up 3\n"
     series = _parsed(merge(OWN, [], {"t": page}, []))
-    assert series == {("tidegate_queue_length", frozenset()): 0, ("tidegate_up", frozenset({("triton", "t")})): 1}
+    assert series == {
+        ("tidegate_queue_length", frozenset()): 0,
+        ("tidegate_triton_up", frozenset({("triton", "t")})): 1,
+    }
 
 
 def test_no_triton_no_extra() -> None:

@@ -46,4 +46,4 @@ def layout(*models: str, slo_ms: float = 2000) -> Layout:
 
 def write_deployment(folder: Path, of: Layout, **config: object) -> Path:
     """What `tidegate up` starts."""
-    return write_deployment_of(folder, of, lambda name: (MODEL, CONFIG % name), wait_s=60, **config)
+    return write_deployment_of(folder, of, lambda name: (MODEL, CONFIG % name), startup_timeout_s=60, **config)

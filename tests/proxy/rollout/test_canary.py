@@ -69,8 +69,8 @@ def test_a_share_is_scheduled_and_both_are_answered_alike_and_compared(
     assert min(found[side]["attainment"] for side in ("scheduled", "passed")) > 0.98
     assert found["gain"][0] < 0 < found["gain"][1]
     page = _document(half, "metrics")
-    assert 'tidegate_canary_attainment{model="echo",share="passed"} 1.0' in page
-    assert 'tidegate_canary_latency_seconds{model="echo",quantile="0.99",share="scheduled"}' in page
+    assert 'tidegate_canary_attainment{model="echo",group="control"} 1.0' in page
+    assert 'tidegate_canary_request_duration_seconds{model="echo",group="treatment",quantile="0.99"}' in page
     section = section_of(half.serving.trial)
     assert section is not None
     assert (section.mode, section.policy, section.share) == ("canary", "fifs", 0.5)
@@ -126,7 +126,7 @@ def test_a_policy_that_breaks_is_not_spoken_of_as_if_it_scheduled(
         ({"canary": 5}, "canary: must be at most 1"),
         ({"canary": "-1%"}, "canary: must be at least 0"),
         ({"canary": "5%", "shadow": True}, "canary: a share is scheduled, and shadow schedules nothing"),
-        ({"canary": 0.05, "models": {"m": {"load_without_delay": True}}}, "canary: models.m.load_without_delay"),
+        ({"canary": 0.05, "models": {"m": {"strip_queue_delay": True}}}, "canary: models.m.strip_queue_delay"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(given: dict[str, Any], says: str) -> None:

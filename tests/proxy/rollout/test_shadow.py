@@ -184,8 +184,8 @@ def test_it_is_switched_on_and_off_while_it_serves(
 
 def test_what_would_change_the_tritons_is_refused() -> None:
     tritons = {"tritons": ["localhost:8001"], "shadow": True}
-    with pytest.raises(ConfigError, match="load_without_delay"):
-        read_config(flags={**tritons, "models": {"m": {"load_without_delay": True}}})
+    with pytest.raises(ConfigError, match="strip_queue_delay"):
+        read_config(flags={**tritons, "models": {"m": {"strip_queue_delay": True}}})
 
 
 def test_it_says_why_nothing_can_be_said(

@@ -119,7 +119,7 @@ def test_whatever_happens_every_request_ends_once_and_nothing_is_left(
     monkeypatch.setattr("tidegate_proxy.app.serve.Driver", Seen)
     chaos = [Chaos(seed) for seed in range(3)]
     fakes = [start_fake(each) for each in chaos]
-    proxy = serve_here(fakes, policy=policy_name, limits={"max_queue": 60, "execution_timeout_s": 0.1})
+    proxy = serve_here(fakes, policy=policy_name, limits={"max_queue_size": 60, "execution_timeout_s": 0.1})
     callers = Callers(proxy, start_call, open_stream, request_of)
     stop = threading.Event()
     with ThreadPoolExecutor(9) as pool:

@@ -62,7 +62,14 @@ def test_a_deadline_that_passes_is_told_in_tritons_words(
     gate.open()
     assert outcome(running)[0] is grpc.StatusCode.OK
     # The one that was late on its arrival was not even accepted.
-    assert tidegate.stop() == {"accepted": 2, "answered": 1, "late": 0, "failed": 0, "cancelled": 0, "deadline": 1}
+    assert tidegate.stop() == {
+        "accepted": 2,
+        "answered": 1,
+        "late": 0,
+        "failed": 0,
+        "cancelled": 0,
+        "deadline_unreachable": 1,
+    }
 
 
 @dataclass
@@ -142,7 +149,7 @@ def test_where_a_model_serves_late_only_clients_end_the_wait(
         assert code is grpc.StatusCode.OK
         assert service_pb2.ModelInferResponse.FromString(answer).raw_output_contents[0] == (k * ROW).tobytes()
     tally = model.tidegate.stop()
-    assert (tally.accepted, tally.answered, tally.late, dict(tally.dropped)) == (4, 3, 3, {"deadline": 1})
+    assert (tally.accepted, tally.answered, tally.late, dict(tally.dropped)) == (4, 3, 3, {"deadline_unreachable": 1})
 
 
 def test_a_cancelled_request_is_never_run(

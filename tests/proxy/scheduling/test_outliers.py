@@ -9,7 +9,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tidegate.api import Worker
-from tidegate_proxy.configuration.config import Ejection
+from tidegate_proxy.configuration.config import OutlierDetection
 from tidegate_proxy.configuration.settings import CurrentSettings, InForce
 from tidegate_proxy.scheduling.membership import OutlierDetector, is_failure
 from tidegate_proxy.tritons.catalog import Catalog
@@ -31,7 +31,7 @@ class Cluster:
         self.catalog = Catalog(
             workers=workers, backend_of=dict(enumerate(self.tritons)), hosts={"m": list(self.tritons)}
         )
-        self.outliers = OutlierDetector(InForce(CurrentSettings(ejection=Ejection(**limits))))
+        self.outliers = OutlierDetector(InForce(CurrentSettings(outlier_detection=OutlierDetection(**limits))))
 
     def did_well(self, number: int, owner: str = "") -> None:
         self.outliers.did_well(self.tritons[number], owner)
@@ -56,7 +56,7 @@ class _Triton:
 
 
 def test_failures_in_a_row_and_a_growing_while() -> None:
-    cluster = Cluster(2, base_s=10, max_s=25)
+    cluster = Cluster(2, base_ejection_time_s=10, max_ejection_time_s=25)
     assert cluster.fail(0, 4) is None
     cluster.did_well(0)
     assert cluster.fail(0, 4) is None
@@ -110,7 +110,7 @@ def test_where_all_fail_alike_nobody_is_ejected() -> None:
 
 @pytest.mark.parametrize(("count", "share", "out"), [(1, 1.0, 0), (2, 0.5, 1), (2, 1.0, 1), (5, 0.5, 2), (5, 0.0, 0)])
 def test_never_too_many_and_never_the_last(count: int, share: float, out: int) -> None:
-    cluster = Cluster(count, max_share=share)
+    cluster = Cluster(count, max_ejection_fraction=share)
     for number in range(count):
         cluster.fail(number, 20)
     assert sum(not triton.alive for triton in cluster.tritons) == out
@@ -151,9 +151,9 @@ def test_live_the_traffic_moves_and_comes_back(
         return answer
 
     fakes = [start_fake(infer("bad")), start_fake(infer("good"))]
-    proxy = serve_here(fakes, ejection={"base_s": 1.0})
+    proxy = serve_here(fakes, outlier_detection={"base_ejection_time_s": 1.0})
     outcomes = [call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] for _ in range(40)]
-    # Who is refused is told first: his next request may overtake the ejection.
+    # Who is refused is told first: his next request may overtake the outlier_detection.
     assert outcomes.count(grpc.StatusCode.INTERNAL) in (5, 6)
     assert seen.count("bad") in (5, 6)
     assert f"Triton at {fakes[0].address}: it failed 5 times in a row" in caplog.text

@@ -62,7 +62,7 @@ def test_a_full_queue_is_told_in_tritons_words(
     outcome: Make,
     eventually: Make,
 ) -> None:
-    proxy = serve_here([triton], limits={"max_queue": 1})
+    proxy = serve_here([triton], limits={"max_queue_size": 1})
     running = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
     eventually(lambda: proxy.engine.in_flight == 1, "the model to run")
     one_more = request_of("gated", {"X": FULL}, id=name)
@@ -96,7 +96,7 @@ def test_room_is_made_by_every_end_of_a_request(
     with_timeout.parameters["timeout"].int64_param = 300_000
     with_timeout.parameters["slo_ms"].int64_param = 3_600_000
     size = len(request.SerializeToString())
-    limits = {"max_queue": 5} if limit == "requests" else {"max_queue_bytes": 5 * size}
+    limits = {"max_queue_size": 5} if limit == "requests" else {"max_queue_bytes": 5 * size}
     proxy = serve_here([triton], policy="symphony", limits=limits)
 
     def is_full() -> bool:
@@ -138,7 +138,7 @@ def test_the_status_is_a_choice(
     eventually: Make,
 ) -> None:
     shed = grpc.StatusCode.RESOURCE_EXHAUSTED
-    proxy = serve_here([triton], policy="symphony", limits={"max_queue": 2}, shedding={"status": shed.name})
+    proxy = serve_here([triton], policy="symphony", limits={"max_queue_size": 2}, shedding={"status": shed.name})
     running = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
     eventually(gate.somebody_waits, "the model to run")
     dropped = request_of("gated", {"X": ROW})

@@ -29,7 +29,7 @@ def repository(add_model: Make, tmp_path: Path) -> Path:
 class Load:
     """Callers in threads, each with one request under way at a time; every answer is checked."""
 
-    pause_s = 0.0
+    cooldown_s = 0.0
     """How long each waits before it asks again: not at all where a Triton is lost or comes back."""
 
     def __init__(self, address: str, tensors: Make, callers: int) -> None:
@@ -61,7 +61,7 @@ class Load:
                 except InferenceServerException as error:
                     outcome = f"{error.status()}: {error.message()}"
                 self.outcomes[outcome] += 1
-                self._stop.wait(self.pause_s)
+                self._stop.wait(self.cooldown_s)
 
 
 def _restart(
@@ -74,7 +74,7 @@ def _restart(
     """Start a Triton where the dead one was; from then on the callers leave the processors to it and to Tidegate."""
     port = int(dead.grpc_address.rpartition(":")[2])
     dead.stop()
-    load.pause_s = 0.1
+    load.cooldown_s = 0.1
     restarted: EmbeddedTriton = start_triton([repository], grpc_port=port, **options)
     return restarted
 
@@ -115,7 +115,7 @@ def test_with_the_only_triton_gone_clients_are_told(
         eventually(lambda: load.outcomes.total() > load.outcomes["right"] + 20, "clients to be told")
         _restart(start_triton, repository, triton, load)
         eventually(lambda: "is back" in tidegate.log, "Tidegate to find it again")
-        load.pause_s = 0.0
+        load.cooldown_s = 0.0
         right = load.outcomes["right"]
         eventually(lambda: load.outcomes["right"] > right + 50, "requests to be answered again")
     told = {
@@ -196,7 +196,7 @@ def test_a_rolling_update_with_another_max_batch_size_loses_nothing(
         for updated, triton in enumerate(tritons, 1):
             _restart(start_triton, tmp_path / "new", triton, load, grace_s=grace_s)
             eventually(lambda seen=updated: tidegate.log.count("is back") == seen, "it to be taken back")
-            load.pause_s = 0.0
+            load.cooldown_s = 0.0
             so_far = load.outcomes.total()
             eventually(lambda seen=so_far: load.outcomes.total() > seen + 100, "requests to be answered")
     assert set(load.outcomes) == {"right"}, load.outcomes

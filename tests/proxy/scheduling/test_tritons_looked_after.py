@@ -44,7 +44,7 @@ def test_a_task_that_fails_once_goes_on(
     triton = Refusing()
     fake = start_fake(triton)
     flags = {"tritons": [fake.address], "policy": {"name": "fifs"}, "listen": {"grpc": "127.0.0.1:0"}}
-    proxy = start_proxy_here(read_config(flags={**flags, "drain_s": 0.0, "limits": {"health_timeout_s": 0.2}}))
+    proxy = start_proxy_here(read_config(flags={**flags, "drain_timeout_s": 0.0, "limits": {"health_timeout_s": 0.2}}))
     answers = dict(fake.answers)
     newer = service_pb2.RepositoryIndexResponse.FromString(answers["RepositoryIndex"])
     newer.models[0].version = "2"
@@ -98,7 +98,12 @@ def test_who_waits_for_a_triton_that_is_given_up_is_told_though_that_failed_once
     triton = Refusing()
     triton.go_on.clear()
     fake = start_fake(triton)
-    flags = {"tritons": [fake.address], "policy": {"name": "fifs"}, "listen": {"grpc": "127.0.0.1:0"}, "drain_s": 0.0}
+    flags = {
+        "tritons": [fake.address],
+        "policy": {"name": "fifs"},
+        "listen": {"grpc": "127.0.0.1:0"},
+        "drain_timeout_s": 0.0,
+    }
     proxy = start_proxy_here(read_config(flags=flags))
     request = request_of("echo", {"X": ROW})
     calls = [start_call(proxy, "ModelInfer", request, timeout=LIMIT_S) for _ in range(8)]

@@ -42,7 +42,7 @@ def test_one_model_that_is_broken_keeps_no_other_from_being_served(
     infers: Callable[[Any], bool],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    proxy = serve_here([broken], wait_s=0.1)
+    proxy = serve_here([broken], startup_timeout_s=0.1)
     assert infers(proxy)
     assert "weights are missing" in caplog.text
 
@@ -67,7 +67,7 @@ def test_the_configuration_may_name_a_model_that_is_broken(
     serve_here: Make,
     infers: Callable[[Any], bool],
 ) -> None:
-    assert infers(serve_here([broken], wait_s=0.1, models={"bad": {"slo_ms": 30, "scheduling": "batched"}}))
+    assert infers(serve_here([broken], startup_timeout_s=0.1, models={"bad": {"slo_ms": 30, "scheduling": "batched"}}))
 
 
 def test_a_model_that_is_being_loaded_is_waited_for_no_longer_than_wait_s(
@@ -78,7 +78,7 @@ def test_a_model_that_is_being_loaded_is_waited_for_no_longer_than_wait_s(
     index = service_pb2.RepositoryIndexResponse.FromString(broken.answers["RepositoryIndex"])
     index.models[1].state = "LOADING"
     broken.answers["RepositoryIndex"] = index.SerializeToString()
-    assert infers(serve_here([broken], wait_s=1.0))
+    assert infers(serve_here([broken], startup_timeout_s=1.0))
     assert broken.asked["ServerReady"] > 1
 
 
@@ -99,7 +99,7 @@ def test_a_triton_that_does_not_answer_yet_is_asked_again_until_wait_s(
 
     fake.asked = Asked()
     give_back.start()
-    proxy = serve_here([fake], wait_s=30.0)
+    proxy = serve_here([fake], startup_timeout_s=30.0)
     give_back.join()
     assert infers(proxy)
 
@@ -108,4 +108,4 @@ def test_a_triton_that_does_not_answer_within_wait_s_is_said(start_fake: Make, s
     fake = start_fake(echo)
     del fake.answers["ModelConfig"]
     with pytest.raises(BackendError, match="not now"):
-        serve_here([fake], wait_s=0.1)
+        serve_here([fake], startup_timeout_s=0.1)

@@ -223,7 +223,7 @@ def test_a_deadline_that_passes_is_told_as_triton_tells_it(
     assert rest_of(open_stream(tidegate, [in_queue], metadata=STRICT)) == ends
     gate.open()
     assert rest_of(running)[1] is OK
-    assert tidegate.stop()["deadline"] == 2
+    assert tidegate.stop()["deadline_unreachable"] == 2
 
 
 @pytest.mark.parametrize("metadata", [(), STRICT], ids=["in words", "by status"])

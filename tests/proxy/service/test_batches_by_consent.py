@@ -199,7 +199,7 @@ def test_a_model_is_loaded_without_its_delay_where_that_is_wanted(
     with triton_grpc.InferenceServerClient(normalising.grpc_address) as client:
         try:
             proxy = serve_policy(
-                serve_here, normalising, "fifs", models={"delayed": {**merged, "load_without_delay": True}}
+                serve_here, normalising, "fifs", models={"delayed": {**merged, "strip_queue_delay": True}}
             )
             assert proxy.catalog.consents["delayed"].warning == ""
             config = client.get_model_config("delayed", as_json=True)["config"]
@@ -213,7 +213,7 @@ def test_a_triton_that_loads_nothing_keeps_the_delay_and_is_told_of(
     add_model: Make, start_triton: Make, serve_here: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_model(tmp_path, "delayed", "max_batch_size: 4 " + DELAYED)
-    said = {"delayed": {"scheduling": "batched", "load_without_delay": True}}
+    said = {"delayed": {"scheduling": "batched", "strip_queue_delay": True}}
     proxy = serve_here([start_triton([tmp_path])], models=said).serving
     assert proxy.catalog.consents["delayed"].warning
     assert "does not load 'delayed': explicit model load / unload is not allowed" in caplog.text

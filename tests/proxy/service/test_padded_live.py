@@ -268,7 +268,7 @@ def test_everybody_sees_the_shape_in_which_it_ran(padding: Any) -> None:  # noqa
     counts = {
         line.partition('shape="')[2].partition('"')[0]: float(line.rpartition(" ")[2])
         for line in lines
-        if line.startswith("tidegate_shape_latency_seconds_count")
+        if line.startswith("tidegate_shape_request_duration_seconds_count")
     }
     padded = dict(line.rsplit(" ", 1) for line in lines if line.startswith("tidegate_padded"))
     assert padded == {

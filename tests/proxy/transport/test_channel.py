@@ -254,7 +254,7 @@ def test_a_server_that_falls_silent_is_given_up(loop: LoopThread, monkeypatch: p
 
 
 def test_calls_beyond_the_servers_limit_wait(serve: Serve, caller: Callable[[int], Caller]) -> None:
-    one = caller(serve(echo, max_streams=4).port)
+    one = caller(serve(echo, max_concurrent_streams=4).port)
     assert one.ask(b"first")[0] == b"first"  # the limit is known by now
     pending = [one.begin(str(number).encode())[1] for number in range(100)]
     assert [ended.result(30)[0] for ended in pending] == [str(number).encode() for number in range(100)]

@@ -59,7 +59,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 @pytest.fixture
 def serve(loop: LoopThread) -> Iterator[Callable[..., str]]:
-    """`serve(accept, ClientBounds(...), send_timeout_s=..., ...)`: a server, as HOST:PORT."""
+    """`serve(accept, ClientBounds(...), write_timeout_s=..., ...)`: a server, as HOST:PORT."""
     servers: list[Server] = []
 
     def start(accept: Callable[[RpcCall], None], bounds: ClientBounds, **limits: float) -> str:
@@ -116,7 +116,7 @@ def test_a_message_that_never_comes_ends_its_call(serve: Callable[..., str]) -> 
         assert ended.value.details() == "the request did not come within its time limit"
         assert channel.unary_unary(METHOD)(b"in time", timeout=60) == b"in time"
         never.set()
-    assert bounds.ended == {("grpc", "body_timeout_s"): 1}
+    assert bounds.ended == {("grpc", "request_timeout_s"): 1}
 
 
 # The whole proxy ------------------------------------------------------------------------------------------------------
@@ -124,19 +124,19 @@ def test_a_message_that_never_comes_ends_its_call(serve: Callable[..., str]) -> 
 
 @pytest.fixture
 def limited(serve_here: Callable[..., Any], triton: Any) -> Callable[..., Any]:  # noqa: ANN401
-    """`limited(max_streams=..., ...)`: a proxy in this process with such limits."""
+    """`limited(max_concurrent_streams=..., ...)`: a proxy in this process with such limits."""
     return lambda **limits: serve_here([triton], limits=limits)
 
 
 def test_settings_carry_the_limit_of_streams(limited: Callable[..., Any], wire: Callable[[str], Wire]) -> None:
-    client = wire(limited(max_streams=77).address)
+    client = wire(limited(max_concurrent_streams=77).address)
     payload = next(payload for kind, _, payload in client.frames() if kind == SETTINGS)
     settings = dict(struct.unpack_from(">HI", payload, at) for at in range(0, len(payload), 6))
     assert settings[3] == 77
 
 
 def test_connections_are_bounded_and_handshakes_end(limited: Callable[..., Any], eventually: Eventually) -> None:
-    host, _, port = limited(max_connections=5, head_timeout_s=0.5).address.rpartition(":")
+    host, _, port = limited(max_connections=5, request_headers_timeout_s=0.5).address.rpartition(":")
     silent = [socket.create_connection((host, int(port)), timeout=20) for _ in range(20)]
     began = time.monotonic()
 

@@ -133,22 +133,22 @@ def test_what_messages_are_inflated_to_is_bounded_in_all(
 
 
 def test_a_message_that_makes_no_progress_is_given_up(serve: Serve, connect: Connect) -> None:
-    served = serve(lambda call: call.receive(lambda m: call.answer(m or b""), 0.1), body_timeout_s=0.1)
+    served = serve(lambda call: call.receive(lambda m: call.answer(m or b""), 0.1), request_timeout_s=0.1)
     client = connect(served)
     stream_id = client.begin()
     client.http2.send_data(stream_id, prefix(100) + b"slow")
     assert client.status(stream_id)[b"grpc-status"] == b"4"
-    assert served.bounds.ended["grpc", "body_timeout_s"] == 1
+    assert served.bounds.ended["grpc", "request_timeout_s"] == 1
     assert served.bounds.in_flight_bytes == 0
     _others_are_served(served)
 
 
 def test_a_connection_that_says_nothing_is_ended(serve: Serve) -> None:
-    served = serve(echo, head_timeout_s=0.1)
+    served = serve(echo, request_headers_timeout_s=0.1)
     with socket.create_connection(("127.0.0.1", served.port), timeout=30) as silent:
         while silent.recv(1 << 16):
             pass
-    assert served.bounds.ended["grpc", "head_timeout_s"] == 1
+    assert served.bounds.ended["grpc", "request_headers_timeout_s"] == 1
 
 
 def test_a_client_that_falls_silent_is_given_up(
@@ -250,7 +250,7 @@ def test_an_old_connection_ends_gently(serve: Serve, connect: Connect) -> None:
 
 
 def test_calls_on_a_connection_are_bounded(serve: Serve, connect: Connect) -> None:
-    client = connect(serve(_hold, max_streams=10))
+    client = connect(serve(_hold, max_concurrent_streams=10))
     client.send()
     client.until(lambda client: bool(client.http2.remote_settings.get(3) == 10))
     assert client.http2.remote_settings[3] == 10
@@ -364,7 +364,7 @@ def test_what_is_no_http2_ends_its_connection_alone(
 def test_a_client_that_took_its_answer_may_be_silent(
     serve: Serve, connect: Connect, eventually: Callable[..., Any]
 ) -> None:
-    client = connect(served := serve(echo, send_timeout_s=0.1))
+    client = connect(served := serve(echo, write_timeout_s=0.1))
     assert client.status(_begun(client))[b"grpc-status"] == b"0"
     eventually(lambda: served.bounds.unread_bytes == 0, "the answer to count as taken")
     assert client.status(_begun(client))[b"grpc-status"] == b"0"
@@ -374,10 +374,10 @@ def test_a_client_that_took_its_answer_may_be_silent(
 def test_a_client_that_takes_nothing_is_given_up(
     serve: Serve, connect: Connect, eventually: Callable[..., Any]
 ) -> None:
-    served = serve(lambda call: call.receive(lambda _: call.answer(bytes(1 << 20))), send_timeout_s=0.1)
+    served = serve(lambda call: call.receive(lambda _: call.answer(bytes(1 << 20))), write_timeout_s=0.1)
     client = connect(served)
     _begun(client)
-    eventually(lambda: served.bounds.ended["grpc", "send_timeout_s"] == 1, "the end of its connection")
+    eventually(lambda: served.bounds.ended["grpc", "write_timeout_s"] == 1, "the end of its connection")
     eventually(lambda: served.bounds.unread_bytes == 0, "its answer to be forgotten")
 
 
@@ -385,7 +385,7 @@ def test_a_flood_of_a_client_that_takes_nothing_ends_its_connection(
     serve: Serve, connect: Connect, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "RESETS", (50, 1))
-    served = serve(lambda call: call.receive(lambda _: call.answer(bytes(16 << 20))), send_timeout_s=2.0)
+    served = serve(lambda call: call.receive(lambda _: call.answer(bytes(16 << 20))), write_timeout_s=2.0)
     client = connect(served)
     client.send()
     client.socket.sendall(_frame(4, payload=b"\0\4\x7f\0\0\0") + _frame(8, payload=b"\x7f\0\0\0"))  # windows
@@ -409,11 +409,11 @@ def test_answers_that_nobody_reads_are_bounded(serve: Serve, connect: Connect, e
     client.send()  # and it reads nothing
     eventually(lambda: served.bounds.unread_bytes >= 48 << 20, "answers to wait")
     assert not served.bounds.ended
-    served.in_force.settings = replace(served.in_force.settings, max_unread_bytes_per_connection=8 << 20)
+    served.in_force.settings = replace(served.in_force.settings, max_response_buffer_bytes_per_connection=8 << 20)
     client.begin(end_stream=True)
     client.send()  # a limit that is another by now holds from the next answer on
     eventually(
-        lambda: served.bounds.ended["grpc", "max_unread_bytes_per_connection"] == 1,
+        lambda: served.bounds.ended["grpc", "max_response_buffer_bytes_per_connection"] == 1,
         "the end of a connection that is not read",
     )
     eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of it")
@@ -423,12 +423,12 @@ def test_answers_that_nobody_reads_are_bounded_in_all(
     serve: Serve, connect: Connect, eventually: Callable[..., Any]
 ) -> None:
     served = serve(lambda call: call.receive(lambda _: call.answer(bytes(4 << 20))))
-    served.in_force.settings = replace(served.in_force.settings, max_unread_bytes=10 << 20)
+    served.in_force.settings = replace(served.in_force.settings, max_response_buffer_bytes=10 << 20)
     for _ in range(8):
         client = connect(served)
         client.begin(end_stream=True)
         client.send()
-    eventually(lambda: served.bounds.ended["grpc", "max_unread_bytes"] >= 5, "those beyond to be cut off")
+    eventually(lambda: served.bounds.ended["grpc", "max_response_buffer_bytes"] >= 5, "those beyond to be cut off")
     eventually(lambda: served.bounds.unread_bytes <= 10 << 20, "their answers to be forgotten")
 
 

@@ -160,7 +160,7 @@ class Peer:
 @pytest.fixture
 def peer(serve: Serve) -> Iterator[Peer]:
     """A client of a server that echoes, after the connection preface."""
-    one = Peer(serve(echo, max_streams=MOST_STREAMS, min_ping_interval_s=0))
+    one = Peer(serve(echo, max_concurrent_streams=MOST_STREAMS, min_ping_interval_s=0))
     one.send(PREFACE + settings() + frame(SETTINGS, ACK))
     yield one
     one.socket.close()

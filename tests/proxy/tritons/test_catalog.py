@@ -33,7 +33,7 @@ class _Triton:
         self.apis = PassthroughApis()
         self.alive = True
         self.kind = ""
-        self.in_turn: bool | None = None
+        self.serialize_models: bool | None = None
         self.turns = SerializationController()
         self.is_local = True
         self.grpc_forward_pattern = None

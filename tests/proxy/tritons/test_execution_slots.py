@@ -14,8 +14,8 @@ def _config(count: int = 1, *resources: str, gpus: str = "") -> model_config_pb2
     )
 
 
-def _lanes(*turns: str, in_turn: bool | None = None, **configs: model_config_pb2.ModelConfig) -> list[ExecutionSlot]:
-    return list(lanes_of(configs, in_turn=in_turn, turns=frozenset(turns)))
+def _lanes(*turns: str, serialize_models: bool | None = None, **configs: model_config_pb2.ModelConfig) -> list[ExecutionSlot]:
+    return list(lanes_of(configs, serialize_models=serialize_models, turns=frozenset(turns)))
 
 
 def test_models_run_side_by_side_each_on_its_instances() -> None:
@@ -48,8 +48,8 @@ def test_a_resource_is_one_for_each_gpu_unless_it_is_global() -> None:
 
 def test_what_the_configuration_says_goes_before_resources_and_what_was_learned() -> None:
     gpu = _config(1, 'name: "gpu"')
-    assert [lane.models for lane in _lanes(in_turn=True, a=_config(), b=_config(2))] == [("a", "b"), ("b",)]
-    assert [lane.models for lane in _lanes("a", "b", in_turn=False, a=gpu, b=gpu)] == [
+    assert [lane.models for lane in _lanes(serialize_models=True, a=_config(), b=_config(2))] == [("a", "b"), ("b",)]
+    assert [lane.models for lane in _lanes("a", "b", serialize_models=False, a=gpu, b=gpu)] == [
         ("a",),
         ("b",),
     ]

@@ -92,7 +92,7 @@ class FakeBackend:
         self.groups = groups
         self.kind = kind
         self.is_local = is_local
-        self.in_turn = None
+        self.serialize_models = None
         self.turns = None
         self.grpc_forward_pattern = None
         self.metrics = f"{address}2"

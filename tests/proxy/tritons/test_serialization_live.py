@@ -79,7 +79,7 @@ def test_models_that_are_in_each_others_way_take_turns_and_no_answer_is_lost(
     connect: Callable[..., Any],
     tensors: Callable[..., Any],
 ) -> None:
-    told = {"grpc": sliced.grpc_address, "in_turn": "learned"}
+    told = {"grpc": sliced.grpc_address, "serialize_models": "learned"}
     proxy = serve_here([], "symphony", tritons=[told], models=SLOS)
     assert _hosts(proxy) == [("a",), ("b",)]
     wrong = _asked_until(lambda: _hosts(proxy) == [("a", "b")], proxy, connect, tensors)
@@ -87,7 +87,7 @@ def test_models_that_are_in_each_others_way_take_turns_and_no_answer_is_lost(
     assert _hosts(proxy) == [("a", "b")]
     (worker,) = proxy.engine.policy.setup.workers
     assert worker.name.endswith("/a+1/0")
-    assert worker.kind == "default in turn"
+    assert worker.kind == "default serialized"
 
 
 def test_by_default_nothing_that_was_learned_keeps_models_from_running_side_by_side(
@@ -100,7 +100,7 @@ def test_by_default_nothing_that_was_learned_keeps_models_from_running_side_by_s
 
 
 def test_the_configuration_decides_it_instead(sliced: EmbeddedTriton, serve_here: Callable[..., ProxyHere]) -> None:
-    for in_turn, hosts in ((True, [("a", "b")]), (False, [("a",), ("b",)])):
-        told = {"grpc": sliced.grpc_address, "in_turn": in_turn}
+    for serialize_models, hosts in ((True, [("a", "b")]), (False, [("a",), ("b",)])):
+        told = {"grpc": sliced.grpc_address, "serialize_models": serialize_models}
         proxy = serve_here([], "symphony", tritons=[told], models=SLOS)
         assert _hosts(proxy) == hosts

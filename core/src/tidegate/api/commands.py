@@ -24,7 +24,7 @@ class Drop(Command, frozen=True, tag=True):
 
     request_id: int
     reason: str
-    """Short and countable, e.g. `deadline`: it labels a metric."""
+    """Short and countable, e.g. `deadline_unreachable`: it labels a metric."""
 
 
 class Preempt(Command, frozen=True, tag=True):

@@ -74,7 +74,7 @@ class Setup(msgspec.Struct, frozen=True):
     """
     network: Network | None = None
     """Between the nodes of the workers; None: what goes from stage to stage takes no time of its own."""
-    patience_ns: int = PATIENCE_NS
+    no_slo_max_deferral_ns: int = PATIENCE_NS
     """How long requests without a deadline wait for those that have one; then workers are theirs in turn, too."""
     latency_distributions: tuple[LatencyDistribution, ...] = ()
     """How long the requests of applications run alone, as far as that is known."""

@@ -31,8 +31,8 @@ class Governor:
     def on_change_over(self, now_ns: int, *, undone: bool = False) -> None:
         """A change is over: the next one has to wait."""
         self._undone = self._undone + 1 if undone else 0
-        pause_s = self._limits.pause_s * 2 ** min(self._undone, MOST_DOUBLINGS)
-        self._rests_until_ns = now_ns + round(pause_s * 1e9)
+        cooldown_s = self._limits.cooldown_s * 2 ** min(self._undone, MOST_DOUBLINGS)
+        self._rests_until_ns = now_ns + round(cooldown_s * 1e9)
         self._wanted_since_ns = None
 
     def reset_stabilization(self) -> None:
@@ -59,7 +59,7 @@ class Governor:
     def in_cooldown(self, now_ns: int) -> bool:
         """Whether what there is no objection to has to wait: the last change is not long ago, or the wish is new."""
         wanted_ns = 0 if self._wanted_since_ns is None else now_ns - self._wanted_since_ns
-        return now_ns < self._rests_until_ns or wanted_ns < self._limits.dwell_s * 1e9
+        return now_ns < self._rests_until_ns or wanted_ns < self._limits.stabilization_window_s * 1e9
 
     def unserved_requests_reason(
         self, present: LayoutRevision, wanted: LayoutRevision, largest_rows: Mapping[str, int], away: Collection[int]
@@ -75,12 +75,12 @@ class Governor:
         before, after = load_of(present, rows_per_s), load_of(wanted, rows_per_s)
         if after > max(1.0, before):
             return f"it would not bear what comes: that is {after:.0%} of it, and {before:.0%} of what serves"
-        if before > after and observed.attainment < 1 - self._limits.tolerated_loss:
+        if before > after and observed.attainment < 1 - self._limits.max_miss_rate:
             return ""  # requests are lost: whatever helps
         more = before / after - 1 if after else 0.0
         fewer = 1 - gpus_of(wanted) / gpus_of(present)
-        if max(more, fewer) < self._limits.least_gain:
-            wants = f"{self._limits.least_gain:.0%} is wanted"
+        if max(more, fewer) < self._limits.min_improvement:
+            wants = f"{self._limits.min_improvement:.0%} is wanted"
             return f"it bears {more:+.0%} and takes {-fewer:+.0%} of the GPUs: {wants}"
         return ""
 

@@ -48,7 +48,7 @@ class ControlLoop:
         self._choice = choice
         self._governor = Governor(choice)
         self._unanswered = unanswered
-        self._every_ns = round(choice.every_s * 1e9)
+        self._every_ns = round(choice.interval_s * 1e9)
         self._due_ns = now_ns + self._every_ns
         self._enabled = choice.enabled
         self._next_id = len(layout.workers)
@@ -170,8 +170,8 @@ class ControlLoop:
             self._number,
             self.revision,
             wanted,
-            start_limit_ns=round(self._choice.start_limit_s * 1e9),
-            drain_limit_ns=round(self._choice.drain_limit_s * 1e9),
+            start_limit_ns=round(self._choice.startup_timeout_s * 1e9),
+            drain_limit_ns=round(self._choice.drain_timeout_s * 1e9),
         )
         return self._follow(now_ns, self.change.begin(now_ns))
 

@@ -93,7 +93,9 @@ def random_world(rng: random.Random, *, disturbances: bool = True, pipelines: bo
     if disturbances:
         events += _disturbances(rng, events, workers)
     world = World(
-        setup=Setup(models, workers, profiles, seed=rng.randint(0, 9), network=network, patience_ns=ms_to_ns(20)),
+        setup=Setup(
+            models, workers, profiles, seed=rng.randint(0, 9), network=network, no_slo_max_deferral_ns=ms_to_ns(20)
+        ),
         events=tuple(sorted(events, key=lambda event: event.now_ns)),
         service_factors=_service_factors(rng) if disturbances else (1.0,),
         failures=frozenset(rng.sample(range(40), rng.randint(0, 3))) if disturbances else frozenset(),

@@ -129,7 +129,7 @@ class FirstComeFirstServed(QueueingPolicy):
                 break  # a worker that is busy would be in time
             else:
                 (lost,) = self.take(queue, 1)
-                commands.append(Drop(lost.id, "deadline"))
+                commands.append(Drop(lost.id, "deadline_unreachable"))
         return commands
 
     def _in_time(

@@ -44,12 +44,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $mine := slice $tritons (mul $number $each) (mul (add1 $number) $each) -}}
 {{- $shards = append $shards (dict "tritons" $mine "address" (printf "%s-%d.%s:8200" $name $number $name)) -}}
 {{- end -}}
-{{- $links := dict "secret_file" "/etc/tidegate/links/secret" "hold_s" .Values.shards.links.holdSeconds -}}
+{{- $links := dict "secret_file" "/etc/tidegate/links/secret" "reconnect_timeout_s" .Values.shards.links.reconnectTimeoutSeconds -}}
 {{- if .Values.shards.links.tlsSecret -}}
 {{- $tls := "/etc/tidegate/links-tls" -}}
 {{- $links = set $links "tls" (dict "cert" (printf "%s/tls.crt" $tls) "key" (printf "%s/tls.key" $tls) "ca" (printf "%s/ca.crt" $tls)) -}}
 {{- end -}}
-{{- $own = merge $own (dict "shards" $shards "frontends" 1 "links" $links) -}}
+{{- $own = merge $own (dict "shards" $shards "frontends" 1 "shard_links" $links) -}}
 {{- if .Values.shards.plan -}}
 {{- $own = set $own "plan" "/etc/tidegate/config/plan.json" -}}
 {{- end -}}
@@ -67,9 +67,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.shards.enabled }}{{ mul .Values.shards.replicas .Values.shards.tritonsPerShard }}{{ else }}{{ .Values.triton.replicas }}{{ end -}}
 {{- end -}}
 
-{{/* `drain_s`, whose default is Tidegate's own. */}}
+{{/* `drain_timeout_s`, whose default is Tidegate's own. */}}
 {{- define "tidegate.drain" -}}
-{{- if hasKey .Values.tidegate.config "drain_s" }}{{ .Values.tidegate.config.drain_s }}{{ else }}20{{ end -}}
+{{- if hasKey .Values.tidegate.config "drain_timeout_s" }}{{ .Values.tidegate.config.drain_timeout_s }}{{ else }}20{{ end -}}
 {{- end -}}
 
 {{/* How kubelet asks: over TLS it cannot show a certificate, so then it only connects. */}}

@@ -3,7 +3,7 @@
 {{- $root := .root -}}
 {{- $shard := .shard -}}
 automountServiceAccountToken: false
-# First the Services have time to forget the pod (preStop), then what is under way may finish (drain_s), and then
+# First the Services have time to forget the pod (preStop), then what is under way may finish (drain_timeout_s), and then
 # there is some time to end. Frontends forget a shard as soon as it says that it ends.
 terminationGracePeriodSeconds: {{ add (ternary 0 $root.Values.tidegate.preStopSeconds $shard) (ceil (include "tidegate.drain" $root)) 10 }}
 securityContext:
@@ -50,7 +50,7 @@ containers:
     startupProbe:
       tcpSocket: {port: links}
       periodSeconds: 2
-      failureThreshold: {{ add (div (int (default 10 $root.Values.tidegate.config.wait_s)) 2) 30 }}
+      failureThreshold: {{ add (div (int (default 10 $root.Values.tidegate.config.startup_timeout_s)) 2) 30 }}
     readinessProbe:
       tcpSocket: {port: links}
       periodSeconds: 5
@@ -65,7 +65,7 @@ containers:
     startupProbe:
       {{- include "tidegate.probe" (dict "root" $root "path" "/v2/health/ready") | nindent 6 }}
       periodSeconds: 2
-      failureThreshold: {{ add (div (int (default 10 $root.Values.tidegate.config.wait_s)) 2) 30 }}
+      failureThreshold: {{ add (div (int (default 10 $root.Values.tidegate.config.startup_timeout_s)) 2) 30 }}
     readinessProbe:
       {{- include "tidegate.probe" (dict "root" $root "path" "/v2/health/ready") | nindent 6 }}
       periodSeconds: 5

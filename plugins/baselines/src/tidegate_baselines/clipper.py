@@ -114,7 +114,7 @@ class Clipper(QueueingPolicy):
             for request in late:
                 queue.remove(request.id)
                 del self._queue_of[request.id]
-            commands.extend(Drop(request.id, "deadline") for request in late)
+            commands.extend(Drop(request.id, "deadline_unreachable") for request in late)
             self._forget_if_empty(queue)
         if not queue:
             return

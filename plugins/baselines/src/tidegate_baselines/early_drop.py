@@ -71,7 +71,7 @@ class EarlyDrop(QueueingPolicy):
         """Drop the head if it cannot be in time any more."""
         if not GATHERING.is_hopeless(queue.head, fastest, now_ns):
             return ()
-        return [Drop(request.id, "deadline") for request in self.take(queue, 1)]
+        return [Drop(request.id, "deadline_unreachable") for request in self.take(queue, 1)]
 
     def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
         """When to look at a queue again that no idle worker can serve: once its head is hopeless."""
@@ -92,6 +92,6 @@ class EarlyDrop(QueueingPolicy):
     ) -> None:
         start = candidate.start
         if self.gives_up_skipped:
-            commands.extend(Drop(request.id, "early") for request in self.take(queue, start))
+            commands.extend(Drop(request.id, "early_drop") for request in self.take(queue, start))
             start = 0
         commands.append(self.dispatch(now_ns, queue, candidate.count, worker, start=start))

@@ -240,9 +240,9 @@ class Nexus(Policy):
             profile = self._profiles[queue.model.name, backend.worker.kind, queue.shape]
             batch = self._gather(now_ns, queue, backend, profile)
             if batch is None:
-                commands.extend(Drop(request.id, "deadline") for request in self._take(queue, 1))
+                commands.extend(Drop(request.id, "deadline_unreachable") for request in self._take(queue, 1))
             else:
-                commands.extend(Drop(request.id, "early") for request in self._take(queue, batch.start))
+                commands.extend(Drop(request.id, "early_drop") for request in self._take(queue, batch.start))
                 commands.append(self._dispatch(now_ns, self._take(queue, batch.count), backend, profile))
             if batch or not queue:
                 del backend.queues[key]

@@ -59,18 +59,18 @@ class Pending(RequestQueue):
         applications: Applications,
         steps: tuple[Cost, ...],
         *,
-        patience_ns: int,
+        no_slo_max_deferral_ns: int,
     ) -> None:
         """`steps`: what missing a deadline costs more, each at a multiple of the time from arrival to it, rising.
 
-        `patience_ns`: how long a request without a deadline waits for those that have one.
+        `no_slo_max_deferral_ns`: how long a request without a deadline waits for those that have one.
         """
         super().__init__(key, model)
         self.applications = applications
         self.wake_ns = NEVER_NS
         """When the next of its requests cannot be in time any more, as far as a timer is set."""
         self._steps = steps
-        self._patience_ns = patience_ns
+        self._patience_ns = no_slo_max_deferral_ns
         self._place: dict[int, int] = {}
         self._ids: Ints = np.zeros(FIRST_CAPACITY, np.int64)
         self._arrival_ns: Ints = np.zeros(FIRST_CAPACITY, np.int64)

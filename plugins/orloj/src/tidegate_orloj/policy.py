@@ -142,7 +142,7 @@ class Orloj(QueueingPolicy[Pending]):
             model,
             self._applications_of(model.name, key[1]),
             self._steps.get(model.name, ONE_STEP),
-            patience_ns=self.setup.patience_ns,
+            no_slo_max_deferral_ns=self.setup.no_slo_max_deferral_ns,
         )
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
@@ -344,7 +344,7 @@ class Orloj(QueueingPolicy[Pending]):
                 dropped.append(request)
         if dropped:
             self._take(queue, dropped)
-        return [*commands, *(Drop(request.id, "deadline") for request in dropped)]
+        return [*commands, *(Drop(request.id, "deadline_unreachable") for request in dropped)]
 
     def _idle_in_time(self, now_ns: int, queue: Pending, request: Request) -> Worker | None:
         """An idle worker that answers a request in time by its profile: what an application takes is less sure.

@@ -146,7 +146,7 @@ class Waiting:
                 break  # until a worker joins that is not done with another policy's work, or the engine fails it
             if found is None:
                 request = self._take(queue, 1)[0]
-                yield Drop(request.id, "deadline")
+                yield Drop(request.id, "deadline_unreachable")
                 continue
             if self._gathers(now_ns, queue, found) or found.path.start_ns > now_ns:
                 break  # until the last moment, or until that worker is free

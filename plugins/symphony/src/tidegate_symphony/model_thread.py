@@ -70,14 +70,14 @@ class ModelThread(RequestQueue):
         rate: ArrivalRate,
         targets: Sequence[BatchTarget] = (),
         *,
-        patience_ns: int = 0,
+        no_slo_max_deferral_ns: int = 0,
         slack_ns: int = 0,
     ) -> None:
         """`rate`: at which its requests arrive. `targets`: gather by window towards these sizes, one for each
         degree of promises; none: keep the head.
 
-        `patience_ns`: how long a request without a deadline gives way to those that have one, where the model has no
-        SLO. `slack_ns`: a timer may fire so late, so a batch waits that much less.
+        `no_slo_max_deferral_ns`: how long a request without a deadline gives way to those that have one, where the
+        model has no SLO. `slack_ns`: a timer may fire so late, so a batch waits that much less.
         """
         super().__init__(key, model)
         self.kind: Kind = key[:2]
@@ -90,7 +90,7 @@ class ModelThread(RequestQueue):
         self.rate = rate
         """At which requests of its kind and merge key arrive."""
         self._targets = targets
-        self._usual_ns = patience_ns if model.slo_ns is None else model.slo_ns
+        self._usual_ns = no_slo_max_deferral_ns if model.slo_ns is None else model.slo_ns
         """The time that requests usually have."""
         self._came_ns = 0
         """When the latest request came."""

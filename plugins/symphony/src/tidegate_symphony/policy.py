@@ -69,9 +69,7 @@ class SymphonyOptions(PolicyOptions):
     advice_every_s: float = Field(
         default=10.0, ge=0, description="How often to advise on the number of workers; 0: never"
     )
-    tolerated_loss: float = Field(
-        default=0.01, ge=0, lt=1, description="Share of requests lost below which all is well"
-    )
+    max_miss_rate: float = Field(default=0.01, ge=0, lt=1, description="Share of requests lost below which all is well")
     reserve_ms: float = Field(
         default=0.0, ge=0, description="Kept free before every deadline, for the way back to the client"
     )
@@ -110,7 +108,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._ends_ns: dict[int, int] = {}
         """When what runs is planned to end, by worker."""
         self._ready = ReadyCandidates()
-        self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.tolerated_loss)
+        self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.max_miss_rate)
 
     def migrate(self, setup: Setup) -> Self:
         """The next one knows the rates of the models that it has, too, and what it would have advised."""
@@ -125,9 +123,17 @@ class Symphony(QueueingPolicy[ModelThread]):
 
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
         """A thread of its model and shape: all of those share a target."""
-        load, patience_ns = self._loads[key[:2]], self.setup.patience_ns
+        load, no_slo_max_deferral_ns = self._loads[key[:2]], self.setup.no_slo_max_deferral_ns
         rate, targets = load.rates_of_keys[key[2]], load.targets if self._by_window else ()
-        return ModelThread(key, model, self._gathering, rate, targets, patience_ns=patience_ns, slack_ns=self._slack_ns)
+        return ModelThread(
+            key,
+            model,
+            self._gathering,
+            rate,
+            targets,
+            no_slo_max_deferral_ns=no_slo_max_deferral_ns,
+            slack_ns=self._slack_ns,
+        )
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards the rate of its model and shape; it joins the candidate, or there is a new one."""
@@ -255,7 +261,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         while thread and (outlook := self._outlook(thread.kind)):
             if hopeless := thread.count_hopeless(outlook, now_ns):
                 self._autoscaler.dropped(hopeless)
-                commands.extend(Drop(request.id, "deadline") for request in self.take(thread, hopeless))
+                commands.extend(Drop(request.id, "deadline_unreachable") for request in self.take(thread, hopeless))
                 continue
             candidate = thread.update(outlook, now_ns, self._enough_rows(thread), self._alike(thread.kind))
             if candidate.exec_ns > now_ns:  # not schedulable before its moment

@@ -44,7 +44,7 @@ class Template(QueueingPolicy):
         commands: list[AnyCommand] = []
         while queue and (latest_ns := self._latest_start_ns(queue)) is not None:
             if now_ns > latest_ns:
-                commands += [Drop(request.id, "deadline") for request in self.take(queue, 1)]
+                commands += [Drop(request.id, "deadline_unreachable") for request in self.take(queue, 1)]
             elif dispatch := self._dispatch_in_time(now_ns, queue):
                 commands.append(dispatch)
             else:  # it waits: for `worker_freed`, or until its oldest request has to be dropped

@@ -102,8 +102,8 @@ def plugin_problems(config: ServeConfig, plugins: Plugins) -> list[FieldError]:
 def _uses(config: ServeConfig) -> Iterator[tuple[str, Callable[[], object]]]:
     """What it takes to use the files that a field names, by field."""
     yield "plan", partial(assignment_of, config)
-    if config.links.secret_file is not None:
-        yield "links.secret_file", partial(secret_in, config.links.secret_file)
+    if config.shard_links.secret_file is not None:
+        yield "shard_links.secret_file", partial(secret_in, config.shard_links.secret_file)
     if config.profiles is not None:
         yield "profiles", partial(read_profiles, config.profiles)
     if config.tls is not None:

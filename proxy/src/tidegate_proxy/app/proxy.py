@@ -219,7 +219,7 @@ class Proxy:
             await self.actuator.run()
 
     async def drain(self) -> None:
-        """Let what is under way end, whichever way it came in, within `drain_s` in all.
+        """Let what is under way end, whichever way it came in, within `drain_timeout_s` in all.
 
         Where another takes over, or connections have a limited age, clients are served until they have been told to go
         elsewhere, but no longer than half of the time.
@@ -228,9 +228,9 @@ class Proxy:
             self.actuator.halt()
         now, age_s = asyncio.get_running_loop().time(), self.config.limits.max_connection_age_s
         told_s = TOLD_S if self.config.listen.reuse_port else 0.0
-        serve_s = min(told_s if age_s is None else AGE_JITTER * age_s, self.config.drain_s / 2)
+        serve_s = min(told_s if age_s is None else AGE_JITTER * age_s, self.config.drain_timeout_s / 2)
         await asyncio.gather(
-            *(service.drain(now + self.config.drain_s, now + serve_s) for service in self._grpc_services)
+            *(service.drain(now + self.config.drain_timeout_s, now + serve_s) for service in self._grpc_services)
         )
 
     async def close(self) -> None:

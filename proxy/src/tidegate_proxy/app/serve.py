@@ -71,7 +71,7 @@ WAKE_SLACK_NS = 30_000_000
 async def serving(  # noqa: PLR0915 - the list of all parts
     config: ServeConfig, plugins: Plugins, processes: RunningTritons | None = None, shard: Shard | None = None
 ) -> AsyncIterator[Proxy]:
-    """Serve until the block is left; then what is under way may end, for as long as `drain_s`.
+    """Serve until the block is left; then what is under way may end, for as long as `drain_timeout_s`.
 
     `processes`: starts and stops workers where a controller wants that; None: nobody does. `shard`: where the requests
     of frontends come in, which have the clients; None: this process has them.
@@ -304,7 +304,7 @@ def _actuator(
     assert choice is not None, "there is a controller"
     loop = ControlLoop(decider, choice, layout, engine.reducer.open.values, now_ns=time.monotonic_ns())
     engine.reducer.add_listener(loop.monitor)
-    return Actuator(loop, tritons, processes, choice.start_limit_s)
+    return Actuator(loop, tritons, processes, choice.startup_timeout_s)
 
 
 def _serves_http(config: ServeConfig, backends: Sequence[Backend]) -> bool:
@@ -337,7 +337,7 @@ def _setup(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Setu
         seed=config.seed,
         timer_latency_ns=WAKE_SLACK_NS,
         network=catalog.network,
-        patience_ns=round(config.limits.patience_s * 1e9),
+        no_slo_max_deferral_ns=round(config.limits.no_slo_max_deferral_s * 1e9),
     )
 
 
@@ -362,9 +362,10 @@ async def _tell_what_needs_attention(
 async def _first_catalog(
     backends: Sequence[Backend], config: ServeConfig, measured: ProfileFile, shard: int | None
 ) -> Catalog:
-    """What the Tritons serve, asked again until `wait_s` is over while one of them is silent. Raises BackendError."""
+    """What the Tritons serve, asked again until `startup_timeout_s` is over while one of them is silent. Raises
+    BackendError."""
     loop = asyncio.get_running_loop()
-    give_up = loop.time() + config.wait_s
+    give_up = loop.time() + config.startup_timeout_s
     while True:
         await _await_tritons(config, backends, give_up)
         try:
@@ -407,14 +408,14 @@ async def _regions_with(backends: Sequence[Backend], in_force: InForce) -> Share
     return regions
 
 
-async def _await_ready(backend: Backend, triton: TritonAddress, wait_s: float, give_up: float) -> None:
-    """Until it serves and has loaded what it can; after `wait_s`, at this instant, while it loads, too."""
+async def _await_ready(backend: Backend, triton: TritonAddress, startup_timeout_s: float, give_up: float) -> None:
+    """Until it serves and has loaded what it can; after `startup_timeout_s`, at this instant, while it loads, too."""
     while not await backend.serves(settled=True):
         if asyncio.get_running_loop().time() > give_up:
             if await backend.serves():
                 return
             why = await why_not_ready(backend, triton)
-            raise BackendError(f"no Triton is ready at {backend.address} after {wait_s:g} s: {why}")
+            raise BackendError(f"no Triton is ready at {backend.address} after {startup_timeout_s:g} s: {why}")
         await asyncio.sleep(0.1)
 
 
@@ -422,7 +423,7 @@ async def _await_tritons(config: ServeConfig, backends: Sequence[Backend], give_
     """Until all serve, and it is known what they restrict. Raises BackendError, RestrictionError."""
     await asyncio.gather(
         *(
-            _await_ready(backend, triton, config.wait_s, give_up)
+            _await_ready(backend, triton, config.startup_timeout_s, give_up)
             for backend, triton in zip(backends, config.tritons, strict=True)
         )
     )

@@ -142,7 +142,7 @@ class Tritons:
     def _spawn_retirement(self, backend: Backend) -> None:
         async def retire() -> None:
             try:
-                await asyncio.sleep(self.config.drain_s)  # what runs there is finished
+                await asyncio.sleep(self.config.drain_timeout_s)  # what runs there is finished
             finally:
                 await backend.close()
 
@@ -162,7 +162,7 @@ def backend_of(triton: TritonAddress, config: ServeConfig, in_force: InForce) ->
         shares_memory=triton.shares_memory,
         worker=triton.worker or "",
         kind=triton.kind or "",
-        in_turn=triton.in_turn,
+        serialize_models=triton.serialize_models,
         is_local=triton.is_local,
         headers=headers_of(triton),
         http_forward_pattern=triton.http_header_forward_pattern,

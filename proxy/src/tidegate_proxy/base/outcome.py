@@ -38,7 +38,7 @@ class RequestFailed(Exception):
 
 def own_fault(words: str = "Tidegate failed; its log says more") -> RequestFailed:
     """What a client is told when a fault of Tidegate's own is why it gets no answer."""
-    return RequestFailed(grpc.StatusCode.INTERNAL, words, refusal=refusal.FAULT)
+    return RequestFailed(grpc.StatusCode.INTERNAL, words, refusal=refusal.INTERNAL_ERROR)
 
 
 Outcome = bytes | RequestFailed

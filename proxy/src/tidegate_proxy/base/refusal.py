@@ -5,9 +5,9 @@ from typing import Final
 
 HEADER: Final = "tidegate-reason"
 """The trailing metadata of gRPC, the header of HTTP and the parameter of a stream's answer that have the word."""
-DEADLINE: Final = "deadline"
+DEADLINE_UNREACHABLE: Final = "deadline_unreachable"
 """It could not be answered in time any more: what policies say as a rule."""
-EXPIRED: Final = "expired"
+DEADLINE_EXPIRED: Final = "deadline_expired"
 """Its time had run out when it came."""
 QUEUE_FULL: Final = "queue_full"
 """As much waits already as may wait: by `limits`, or by what is left of the client's or the model's part."""
@@ -17,9 +17,9 @@ SHUTTING_DOWN: Final = "shutting_down"
 """This Tidegate ends: another one may take it."""
 SCHEDULER_UNAVAILABLE: Final = "scheduler_unavailable"
 """A frontend has lost the process that schedules: it is being started again."""
-NO_TRITON: Final = "no_triton"
+BACKEND_UNAVAILABLE: Final = "backend_unavailable"
 """The Triton that it was to be passed on to does not answer."""
-FAULT: Final = "fault"
+INTERNAL_ERROR: Final = "internal_error"
 """A fault of Tidegate's own, of which its log says more."""
 MOST_LETTERS: Final = 64
 

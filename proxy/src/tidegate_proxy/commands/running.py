@@ -97,7 +97,7 @@ async def run_proxy(
         async with serving(settings, Plugins.installed(), processes, shard) as proxy:
             serves = True
             announce(proxy)
-            watchdog = Watchdog(lambda: proxy.in_force.settings.silence_s)
+            watchdog = Watchdog(lambda: proxy.in_force.settings.liveness_timeout_s)
             reloading = loop.create_task(_reload(proxy, again, read_again, shard, taken_up))
             await stop.wait()
             reloading.cancel()

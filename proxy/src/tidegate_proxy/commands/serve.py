@@ -62,8 +62,12 @@ def serve(
             metavar="NAME[,OPTION=VALUE]", help="Who watches the engine; may be given several times, with options."
         ),
     ] = None,
-    wait_s: Annotated[float | None, typer.Option(help="How long to wait for the Tritons to become ready.")] = None,
-    drain_s: Annotated[float | None, typer.Option(help="How long what is under way may take at the end.")] = None,
+    startup_timeout_s: Annotated[
+        float | None, typer.Option(help="How long to wait for the Tritons to become ready.")
+    ] = None,
+    drain_timeout_s: Annotated[
+        float | None, typer.Option(help="How long what is under way may take at the end.")
+    ] = None,
     frontends: Annotated[
         int | None,
         typer.Option(help="Processes that clients are connected to, beside the one that schedules. [default: 0]"),
@@ -140,8 +144,8 @@ def serve(
         "listen": {"grpc": listen, "http": listen_http, "metrics": listen_metrics},
         "record": record,
         "observers": [_observer(text) for text in observer] if observer else None,
-        "wait_s": wait_s,
-        "drain_s": drain_s,
+        "startup_timeout_s": startup_timeout_s,
+        "drain_timeout_s": drain_timeout_s,
         "frontends": frontends,
         "batch_verification": {"fraction": verify_batches},
         "shadow": shadow,

@@ -89,7 +89,7 @@ def _serve_with_shards(settings: "ServeConfig", read_again: ReadAgain) -> int:
             ports.http_number,
             settings.frontends,
             ports.metrics_number,
-            settings.links.hold_s,
+            settings.shard_links.reconnect_timeout_s,
             number,
         )
         ports.close()
@@ -105,7 +105,7 @@ def _serve_frontends(settings: "ServeConfig", read_again: ReadAgain) -> int:
     from tidegate_proxy.frontends.supervisor import supervise
 
     ports = _Ports(settings, metrics=True)
-    shards = [RemoteAddress(shard, settings.links) for shard in settings.shards]
+    shards = [RemoteAddress(shard, settings.shard_links) for shard in settings.shards]
     if settings.frontends == 1:
         return _run_frontend(settings, read_again, ports, shards, None, is_alone=True)
 
@@ -123,9 +123,16 @@ def _serve_shard(settings: "ServeConfig", read_again: ReadAgain, number: int) ->
     from tidegate_proxy.frontends.shard import Shard
 
     listen = settings.listen
-    address = RemoteAddress(settings.shards[number], settings.links)
+    address = RemoteAddress(settings.shards[number], settings.shard_links)
     http_port = port_of(listen.http) if listen.http else None
-    shard = Shard(address, port_of(listen.grpc), http_port, 0, hold_s=settings.links.hold_s, number=number)
+    shard = Shard(
+        address,
+        port_of(listen.grpc),
+        http_port,
+        0,
+        reconnect_timeout_s=settings.shard_links.reconnect_timeout_s,
+        number=number,
+    )
     return _run_shard(settings, read_again, shard)
 
 

@@ -109,7 +109,7 @@ class ModelConfig(ConfigSection):
         "time leave over. Replaces `tidegate_late` of its config.pbtxt; default: drop",
     )
     merge: MergeConfig = Field(default=MergeConfig(), description="How its requests share batches")
-    load_without_delay: bool = Field(
+    strip_queue_delay: bool = Field(
         default=False,
         description="Have a Triton under explicit model control load it without `max_queue_delay_microseconds`",
     )
@@ -140,16 +140,16 @@ class RetriesConfig(ConfigSection):
     )
 
 
-class Ejection(ConfigSection):
+class OutlierDetection(ConfigSection):
     """Which Tritons are given nothing for a while, as they fail while others do well, though they answer probes."""
 
     consecutive_errors: int = Field(default=5, ge=0, description="So many failures in a row; 0: they do not matter")
     error_rate: float = Field(default=0.5, gt=0, le=1, description="Or such a share of its calls within `window_s`")
     min_requests: int = Field(default=20, ge=1, description="That share counts from so many calls on")
     window_s: Seconds = Field(default=10.0, description="How long calls are counted for that share")
-    base_s: Seconds = Field(default=10.0, description="How long the first ejection lasts; the second twice as long ...")
-    max_s: Seconds = Field(default=300.0, description="The longest; after so long without one it begins anew")
-    max_share: float = Field(
+    base_ejection_time_s: Seconds = Field(default=10.0, description="How long the first outlier_detection lasts; the second twice as long ...")
+    max_ejection_time_s: Seconds = Field(default=300.0, description="The longest; after so long without one it begins anew")
+    max_ejection_fraction: float = Field(
         default=0.5, ge=0, le=1, description="Of all Tritons, at most so many are ejected at a time; 0: none ever"
     )
 
@@ -236,17 +236,17 @@ class ServeConfig(ConfigSection):
         "`5%`, or 0.05; default: always",
     )
     seed: int = Field(default=0, ge=0, description="Of the policy's random generator")
-    wait_s: Seconds = Field(default=10.0, description="How long to wait at start for the Tritons to become ready")
+    startup_timeout_s: Seconds = Field(default=10.0, description="How long to wait at start for the Tritons to become ready")
     clients: ClientsConfig = Field(default=ClientsConfig(), description="Who counts as one client")
     app: AppConfig = Field(default=AppConfig(), description="What tells the application of a request; default: nothing")
     limits: LimitsConfig = Field(default=LimitsConfig(), description="What is refused or given up")
     shedding: SheddingConfig = Field(default=SheddingConfig(), description="How a request is refused")
     retries: RetriesConfig = Field(default=RetriesConfig(), description="Requests on a Triton that is lost")
-    ejection: Ejection = Field(default=Ejection(), description="Tritons that fail though they answer probes")
+    outlier_detection: OutlierDetection = Field(default=OutlierDetection(), description="Tritons that fail though they answer probes")
     batch_verification: BatchVerification = Field(
         default=BatchVerification(), description="Whether answers in a batch are those that a request has alone"
     )
-    drain_s: float = Field(
+    drain_timeout_s: float = Field(
         default=20.0, ge=0, le=1e6, description="How long what is under way may take when Tidegate is asked to end"
     )
     frontends: int = Field(
@@ -261,7 +261,7 @@ class ServeConfig(ConfigSection):
     plan: InputFile | None = Field(
         default=None, description="Which shard has which model: a plan of `tidegate plan subclusters`. Default: none"
     )
-    links: LinksConfig = Field(default=LinksConfig(), description="Between frontends and shards")
+    shard_links: LinksConfig = Field(default=LinksConfig(), description="Between frontends and shards")
     tls: ServerTls | None = Field(default=None, description="TLS towards clients; default: none")
     authentication: AuthenticationConfig | None = Field(default=None, description="Who may call; default: everybody")
     restricted: tuple[ApiRestriction, ...] = Field(default=(), description="APIs that are not for everybody")
@@ -310,11 +310,11 @@ class ServeConfig(ConfigSection):
         for index, shard in enumerate(self.shards):
             if shard.listen and not shard.address:
                 raise ValueError(f"shards.{index}.listen: nobody comes from elsewhere without an `address`")
-        if apart and not (self.links.secret_file or self.links.tls):
+        if apart and not (self.shard_links.secret_file or self.shard_links.tls):
             raise ValueError(
-                "links: shards with an `address` can be reached from other machines, "
+                "shard_links: shards with an `address` can be reached from other machines, "
                 "and may be asked by anybody there: "
-                "set links.secret_file, links.tls or both"
+                "set shard_links.secret_file, shard_links.tls or both"
             )
 
     def _check_workers(self) -> None:
@@ -334,16 +334,16 @@ class ServeConfig(ConfigSection):
             raise ValueError(
                 f"{which}: models of a layout may be split, and then cannot pass as they are: leave layout out"
             )
-        if delayed := [name for name, model in self.models.items() if model.load_without_delay]:
-            raise ValueError(f"{which}: models.{delayed[0]}.load_without_delay would change the Tritons: leave it out")
+        if delayed := [name for name, model in self.models.items() if model.strip_queue_delay]:
+            raise ValueError(f"{which}: models.{delayed[0]}.strip_queue_delay would change the Tritons: leave it out")
 
     def _check_take_over(self) -> None:
         """Clients have to leave the old process while it still answers."""
         if not self.listen.reuse_port:
             return
-        if self.drain_s < 2 * TOLD_S:
+        if self.drain_timeout_s < 2 * TOLD_S:
             raise ValueError(
-                f"listen.reuse_port: set drain_s to {2 * TOLD_S:g} s or more, for clients to come over in time"
+                f"listen.reuse_port: set drain_timeout_s to {2 * TOLD_S:g} s or more, for clients to come over in time"
             )
 
     def _check_ports(self) -> None:

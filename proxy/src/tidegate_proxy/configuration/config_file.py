@@ -27,9 +27,9 @@ class ConfigError(Exception):
 def read_config(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> ServeConfig:
     """Read a file, put flags over it, and check the whole. Raises ConfigError, which names all that is wrong.
 
-    `flags` is a part of the document, e.g. `{"policy": {"name": "fifs"}, "wait_s": None}`: sections are merged,
-    whatever else is given replaces what the file says, and None stands for what was not given. Paths in the file are
-    relative to its folder, those of flags to the current one.
+    `flags` is a part of the document, e.g. `{"policy": {"name": "fifs"}, "startup_timeout_s": None}`: sections are
+    merged, whatever else is given replaces what the file says, and None stands for what was not given. Paths in the
+    file are relative to its folder, those of flags to the current one.
     """
     given = _given(flags or {})
     source = _source(path, given)

@@ -12,19 +12,19 @@ INT32_MAX: Final = 2**31 - 1
 class LimitsConfig(ConfigSection):
     """What is refused or given up so that the rest goes on."""
 
-    max_queue: int = Field(default=100_000, ge=1, description="Requests queued in all; those above are shed")
+    max_queue_size: int = Field(default=100_000, ge=1, description="Requests queued in all; those above are shed")
     max_queue_bytes: ByteSize = Field(
         default=ByteSize(4 << 30), ge=1, description="Their bytes in all, as a number or with a unit (`512MiB`)"
     )
-    client_share: float = Field(
+    reserved_queue_fraction_per_client: float = Field(
         default=0.01,
         ge=0,
         le=1,
         description="Of both: a client with less than that is not refused because others fill the queue, up to a tenth "
         "more in all",
     )
-    model_share: float = Field(default=0.1, ge=0, le=1, description="The same for a model")
-    patience_s: Seconds = Field(
+    reserved_queue_fraction_per_model: float = Field(default=0.1, ge=0, le=1, description="The same for a model")
+    no_slo_max_deferral_s: Seconds = Field(
         default=1.0,
         description="So long requests without an SLO or a time limit give way to those that have one; then it is their "
         "turn, too",
@@ -40,16 +40,18 @@ class LimitsConfig(ConfigSection):
         ge=1,
         description="Of requests that are read or not answered yet, in all; a client has at most what it leaves free",
     )
-    max_unread_bytes: ByteSize = Field(
+    max_response_buffer_bytes: ByteSize = Field(
         default=ByteSize(4 << 30), ge=1, description="Of answers that their clients have not taken, in all"
     )
-    max_unread_bytes_per_connection: ByteSize = Field(
+    max_response_buffer_bytes_per_connection: ByteSize = Field(
         default=ByteSize(1 << 30), ge=1, description="The same of one gRPC connection, where it is more than one answer"
     )
     max_connections: int = Field(
         default=10_000, ge=1, description="Over HTTP, and as many over gRPC; who has most makes room"
     )
-    max_streams: int = Field(default=10_000, ge=1, le=INT32_MAX, description="Calls at a time on a gRPC connection")
+    max_concurrent_streams: int = Field(
+        default=10_000, ge=1, le=INT32_MAX, description="Calls at a time on a gRPC connection"
+    )
     max_shared_bytes: ByteSize = Field(
         default=ByteSize(1 << 30), ge=0, description="Shared memory with Tritons on this machine, in all; 0: none"
     )
@@ -60,7 +62,7 @@ class LimitsConfig(ConfigSection):
     health_timeout_s: Seconds = Field(
         default=4.0, description="A Triton that answers neither inferences nor health probes for so long is given up"
     )
-    silence_s: float = Field(
+    liveness_timeout_s: float = Field(
         default=4.0,
         ge=1,
         le=1e6,
@@ -78,11 +80,11 @@ class LimitsConfig(ConfigSection):
         le=1e6,
         description="A gRPC client without calls that pings more often is cut off; default: Triton's",
     )
-    head_timeout_s: Seconds = Field(
+    request_headers_timeout_s: Seconds = Field(
         default=60.0, description="From a request's first byte to the end of its headers; a handshake of TLS or gRPC"
     )
-    body_timeout_s: Seconds = Field(default=600.0, description="From there until the request is whole")
-    send_timeout_s: Seconds = Field(
+    request_timeout_s: Seconds = Field(default=600.0, description="From there until the request is whole")
+    write_timeout_s: Seconds = Field(
         default=600.0, description="How long a client may leave an answer that waits for it (HTTP: take nothing of it)"
     )
     idle_timeout_s: Seconds = Field(

@@ -23,6 +23,6 @@ class LinksConfig(ConfigSection):
         default=None, description="A secret that frontends and shards prove to each other, at least 16 bytes"
     )
     tls: LinkTls | None = Field(default=None, description="Mutual TLS; default: none, for networks that are trusted")
-    hold_s: Seconds = Field(
+    reconnect_timeout_s: Seconds = Field(
         default=10.0, description="How long requests wait for a shard that was asked to end and is started again"
     )

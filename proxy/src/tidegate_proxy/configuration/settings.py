@@ -5,7 +5,7 @@ from typing import Final
 
 import grpc
 
-from tidegate_proxy.configuration.config import BatchVerification, Ejection, ServeConfig
+from tidegate_proxy.configuration.config import BatchVerification, OutlierDetection, ServeConfig
 
 STAGE_FACTOR: Final = 10
 STAGE_FLOOR_S: Final = 30.0
@@ -20,9 +20,9 @@ class QueueLimits:
     """Requests that wait for their answers."""
     bytes: int = 8 << 30
     """Their messages, together."""
-    client_share: float = 0.01
+    reserved_queue_fraction_per_client: float = 0.01
     """A share of requests and bytes: an owner with less than that is not refused because others fill the queue."""
-    model_share: float = 0.1
+    reserved_queue_fraction_per_model: float = 0.1
     """The same for a model."""
 
 
@@ -40,21 +40,21 @@ class CurrentSettings:
     stage_s: float | None = None
     """How long a batch may run before it counts as hung, though its Triton answers probes. None: ten times as long as
     planned, and `STAGE_FLOOR_S` at least."""
-    ejection: Ejection = field(default_factory=Ejection)
+    outlier_detection: OutlierDetection = field(default_factory=OutlierDetection)
     """Which Tritons are given nothing for a while."""
     batch_verification: BatchVerification = field(default_factory=BatchVerification)
     """Whether answers in a batch are compared with those that a request has alone."""
     health_timeout_s: float = 4.0
     """After which a Triton counts as hung that answers neither inferences nor health probes."""
-    silence_s: float = 4.0
+    liveness_timeout_s: float = 4.0
     """How long a part of Tidegate may give no sign of life."""
     max_shared_bytes: int = UNLIMITED
     """Shared memory with Tritons on this machine, in all."""
     max_in_flight_bytes: int = UNLIMITED
     """Requests that are read or not answered yet, in all."""
-    max_unread_bytes: int = UNLIMITED
+    max_response_buffer_bytes: int = UNLIMITED
     """Answers that their clients have not taken, in all."""
-    max_unread_bytes_per_connection: int = UNLIMITED
+    max_response_buffer_bytes_per_connection: int = UNLIMITED
     """The same of one connection, where it is more than one answer."""
     refuses_shared_memory: bool = False
     """Whether tensors in shared memory are refused rather than left to a Triton."""
@@ -74,19 +74,19 @@ def settings_of(config: ServeConfig) -> CurrentSettings:
     """What a configuration says of it."""
     limits = config.limits
     return CurrentSettings(
-        queue=QueueLimits(limits.max_queue, int(limits.max_queue_bytes), limits.client_share, limits.model_share),
+        queue=QueueLimits(limits.max_queue_size, int(limits.max_queue_bytes), limits.reserved_queue_fraction_per_client, limits.reserved_queue_fraction_per_model),
         shed_status=grpc.StatusCode[config.shedding.status],
         max_tries=config.retries.max + 1,
         retry_share=config.retries.budget,
         stage_s=limits.execution_timeout_s,
-        ejection=config.ejection,
+        outlier_detection=config.outlier_detection,
         batch_verification=config.batch_verification,
         health_timeout_s=limits.health_timeout_s,
-        silence_s=limits.silence_s,
+        liveness_timeout_s=limits.liveness_timeout_s,
         max_shared_bytes=int(limits.max_shared_bytes),
         max_in_flight_bytes=int(limits.max_bytes_in_flight),
-        max_unread_bytes=int(limits.max_unread_bytes),
-        max_unread_bytes_per_connection=int(limits.max_unread_bytes_per_connection),
+        max_response_buffer_bytes=int(limits.max_response_buffer_bytes),
+        max_response_buffer_bytes_per_connection=int(limits.max_response_buffer_bytes_per_connection),
         refuses_shared_memory=config.shared_memory == "refuse",
         shadow=config.shadow,
         canary=config.canary,

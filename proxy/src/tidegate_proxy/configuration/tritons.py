@@ -53,7 +53,7 @@ class TritonAddress(ConfigSection):
         description="The kind of its workers, which are equally fast: profiles are kept by it. Default: from its GPU, "
         "else `default`",
     )
-    in_turn: bool | Literal["learned"] | None = Field(
+    serialize_models: bool | Literal["learned"] | None = Field(
         default=None,
         description="Its models run in turn, one batch at a time on each of its instances, or concurrently, as in a "
         "Triton alone. `learned`: in turn while that is found to be better; only for models that do not call each "

@@ -110,7 +110,7 @@ class Frontend:
         loop.add_signal_handler(signal.SIGTERM, lambda: self._spawn(self._leave()))
         self._read_again = read_again
         loop.add_signal_handler(signal.SIGHUP, self._reload)
-        watchdog = Watchdog(lambda: self.in_force.settings.silence_s)
+        watchdog = Watchdog(lambda: self.in_force.settings.liveness_timeout_s)
         gc.collect()
         gc.freeze()  # what is here stays: looked through for garbage again and again, it would hold everybody
         await self.run()
@@ -238,13 +238,13 @@ class Frontend:
                 call.end(refused.code, refused.details)
                 return
             call.owner = self._gate.owner(call.metadata, call.peer)
-            body_timeout_s = self._config.limits.body_timeout_s
+            request_timeout_s = self._config.limits.request_timeout_s
             if not self.are_several or call.method in OF_ONE_MODEL:
-                RelayedCall(self, call, body_timeout_s)
+                RelayedCall(self, call, request_timeout_s)
             elif call.method == frames.STREAM:
                 self._streams.add(RelayedStream(self, call))
             else:
-                call.receive(lambda message: self._together.respond(call, message, self._spawn), body_timeout_s)
+                call.receive(lambda message: self._together.respond(call, message, self._spawn), request_timeout_s)
         except Exception as error:
             faults.report("a call", error)
             failed = own_fault()
@@ -357,7 +357,7 @@ class Frontend:
             if len(config.shards) == len(self.shards):  # how many there are only a restart changes
                 for line, shard in zip(self.shards, config.shards, strict=True):
                     if shard.address:
-                        line.move(RemoteAddress(shard, config.links))
+                        line.move(RemoteAddress(shard, config.shard_links))
             self._config = config
             self.in_force.change(settings_of(config))
             logging.getLogger().setLevel(config.log.level.upper())
@@ -379,10 +379,10 @@ class Frontend:
     async def _leave(self) -> None:
         """End alone: have the clients connect to other frontends, and what is under way be answered."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._config.drain_s
+        until = loop.time() + self._config.drain_timeout_s
         self._grpc.close_port()
-        http = self._spawn(self._retire_http(frames.RetireFrontend(self._config.drain_s, 0.0)))
-        await self._grpc.retire(self._config.drain_s)
+        http = self._spawn(self._retire_http(frames.RetireFrontend(self._config.drain_timeout_s, 0.0)))
+        await self._grpc.retire(self._config.drain_timeout_s)
         while not all(shard.is_idle for shard in self.shards) and loop.time() < until:
             await asyncio.sleep(_POLL_S)
         await asyncio.wait([http], timeout=max(0.0, until - loop.time()))

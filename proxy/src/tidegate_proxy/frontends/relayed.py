@@ -26,7 +26,7 @@ class RelayedCall:
 
     __slots__ = ("_call", "_first", "_number", "_shard", "_shards")
 
-    def __init__(self, shards: "Frontend", call: RpcCall, body_timeout_s: float | None) -> None:
+    def __init__(self, shards: "Frontend", call: RpcCall, request_timeout_s: float | None) -> None:
         self._shards = shards
         self._call = call
         self._shard: ShardConnection | None = None
@@ -37,7 +37,7 @@ class RelayedCall:
         if call.method == STREAM:
             self.again()
         else:
-            call.receive(self._received_first, body_timeout_s)
+            call.receive(self._received_first, request_timeout_s)
 
     def take(self, kind: int, payload: bytes) -> None:
         """What the shard says."""

@@ -64,13 +64,13 @@ class Shard:
         http_port: int | None,
         frontends: int,
         metrics_port: int | None = None,
-        hold_s: float | None = None,
+        reconnect_timeout_s: float | None = None,
         number: int | None = None,
     ) -> None:
         """`address`: where frontends come in; ports: where they listen.
 
         `frontends`: how many have to let clients in before it is open. `metrics_port`: where they show its metrics;
-        None: it does so itself. `hold_s`: frontends go on when it ends, and hold for so long what comes for it; None:
+        None: it does so itself. `reconnect_timeout_s`: frontends go on when it ends, and hold for so long what comes for it; None:
         they end with it. `number`: which of several shards it is, each of which has a part of the models; None: it has
         all.
         """
@@ -82,7 +82,7 @@ class Shard:
         """What answers the frontends' clients; None: it is not open."""
         self._address = address
         self._frontends = frontends
-        self._hold_s = hold_s
+        self._hold_s = reconnect_timeout_s
         self._serves: frames.ShardModels | None = None
         self._listener: asyncio.AbstractServer | None = None
         self._closed = False

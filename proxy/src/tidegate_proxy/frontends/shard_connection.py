@@ -240,7 +240,7 @@ class ShardConnection:
 
     def _refused(self) -> None:
         if not self._is_refused:
-            log.error("shard %d at %s lets nobody in: is links.secret_file the same there?", self.number, self._address)
+            log.error("shard %d at %s lets nobody in: is shard_links.secret_file the same there?", self.number, self._address)
         self._is_refused = True
         self._lost.set()
 
@@ -312,7 +312,7 @@ class _Asked:
         elif kind == FrameType.END:
             self.fail(failure_in(payload))
         elif kind == FrameType.GONE:
-            self.fail(RequestFailed(_UNAVAILABLE, "the shard broke the answer off", refusal=refusal.FAULT))
+            self.fail(RequestFailed(_UNAVAILABLE, "the shard broke the answer off", refusal=refusal.INTERNAL_ERROR))
         elif kind == FrameType.WANT and self._rest is not None and self._kind == FrameType.ASK:
             self._shard.send(FrameType.BODY_END, self._number, self._rest)
             self._rest = None

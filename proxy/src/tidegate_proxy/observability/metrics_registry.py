@@ -65,7 +65,7 @@ class _BoundsCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         bounds = self._bounds
         ended = CounterMetricFamily(
-            "tidegate_limited",
+            "tidegate_limit_exceeded",
             "Connections and calls that a limit of the configuration ended or refused.",
             labels=("protocol", "limit"),
         )
@@ -83,7 +83,9 @@ class _BoundsCollector(Collector):
         )
         in_flight.add_metric((), bounds.in_flight_bytes)
         yield in_flight
-        unread = GaugeMetricFamily("tidegate_unread_bytes", "Bytes of answers that their clients have not taken.")
+        unread = GaugeMetricFamily(
+            "tidegate_response_buffer_bytes", "Bytes of answers that their clients have not taken."
+        )
         unread.add_metric((), bounds.unread_bytes)
         yield unread
 
@@ -102,12 +104,12 @@ class _EngineCollector(Collector):
         yield from _about_requests(snapshot)
         yield from _about_workers(snapshot, self._now_ns)
         decisions = HistogramMetricFamily(
-            "tidegate_decision_seconds", "Time the engine and its policy took for one event."
+            "tidegate_scheduling_duration_seconds", "Time the engine and its policy took for one event."
         )
         decisions.add_metric((), *_classes(snapshot.decisions))
         yield decisions
         replaced = CounterMetricFamily(
-            "tidegate_policy_replaced",
+            "tidegate_policy_fallbacks",
             "Times a policy, or a part of one, broke or took too long, and first come, first served took over.",
         )
         replaced.add_metric((), snapshot.policies_replaced)
@@ -136,7 +138,7 @@ class _EngineCollector(Collector):
         yield verified
         yield from _about_changes(snapshot)
         own = CounterMetricFamily(
-            "tidegate_faults", "Faults of Tidegate's own, each of which the log tells of.", labels=("place",)
+            "tidegate_internal_errors", "Faults of Tidegate's own, each of which the log tells of.", labels=("place",)
         )
         for place, count in sorted(faults.counts().items()):
             own.add_metric((place,), count)
@@ -217,7 +219,9 @@ def _about_changes(snapshot: MetricsSnapshot) -> Iterable[Metric]:
         changes.add_metric((state,), snapshot.changes[state])
     yield changes
     times = SummaryMetricFamily(
-        "tidegate_layout_change_seconds", "Time of a change, from its beginning to its end.", labels=("outcome",)
+        "tidegate_layout_change_duration_seconds",
+        "Time of a change, from its beginning to its end.",
+        labels=("outcome",),
     )
     for outcome, each in sorted(snapshot.change_times.items()):
         times.add_metric((outcome,), each.count, each.sum_ns * _PER_NS)
@@ -239,18 +243,20 @@ def _about_requests(snapshot: MetricsSnapshot) -> Iterable[Metric]:
         labels=("model",),
     )
     refused = CounterMetricFamily(
-        "tidegate_refused",
+        "tidegate_queue_rejected",
         "Requests that were not even queued, by what the queues were full of: requests or bytes.",
         labels=("model", "reason"),
     )
     queued = HistogramMetricFamily(
-        "tidegate_queue_seconds", "From a request's arrival until its batch starts.", labels=("model",)
+        "tidegate_queue_duration_seconds", "From a request's arrival until its batch starts.", labels=("model",)
     )
     answered = HistogramMetricFamily(
-        "tidegate_latency_seconds", "From a request's arrival to the end of its batch, if answered.", labels=("model",)
+        "tidegate_request_duration_seconds",
+        "From a request's arrival to the end of its batch, if answered.",
+        labels=("model",),
     )
     of_shape = SummaryMetricFamily(
-        "tidegate_shape_latency_seconds",
+        "tidegate_shape_request_duration_seconds",
         "The same, by what varies in the request's tensors beyond the batch, where anything does.",
         labels=("model", "shape"),
     )
@@ -326,15 +332,15 @@ def _about_workers(snapshot: MetricsSnapshot, now_ns: int) -> Iterable[Metric]:
         busy.add_metric((worker.name,), worker.busy_ns * _PER_NS)
         up.add_metric((worker.name,), int(worker.up))
     advised = GaugeMetricFamily(
-        "tidegate_workers_advised",
-        f"Workers the policy wants added or released; 0 once it has not said so for {ADVICE_HOLDS_S:g} s.",
-        labels=("advice",),
+        "tidegate_worker_recommendation",
+        f"Workers that the policy wants added (up) or removed (down); 0 when it is {ADVICE_HOLDS_S:g} s old.",
+        labels=("direction",),
     )
     told_ns = snapshot.advised_at_ns
     stands = told_ns is not None and now_ns - told_ns <= ADVICE_HOLDS_S / _PER_NS
     workers = snapshot.advised if stands else 0
-    advised.add_metric(("add",), max(0, workers))
-    advised.add_metric(("release",), max(0, -workers))
+    advised.add_metric(("up",), max(0, workers))
+    advised.add_metric(("down",), max(0, -workers))
     return (busy, up, advised)
 
 

@@ -77,11 +77,11 @@ def merge(
     `scheduled`: models, and partitions of models, whose request metrics on the Tritons' pages give way to ours. So does
     any metric of a Triton's that has the name of one in `own`.
     """
-    own_names = {"tidegate_up", *_TYPE_LINE.findall(own)}
-    up = MetricFamily("tidegate_up", "gauge", "1 if a Triton answered with its metrics, else 0.")
+    own_names = {"tidegate_triton_up", *_TYPE_LINE.findall(own)}
+    up = MetricFamily("tidegate_triton_up", "gauge", "1 if a Triton answered with its metrics, else 0.")
     theirs: list[MetricFamily] = []
     for triton, page in pages.items():
-        up.samples.append(sample("tidegate_up", {"triton": triton}, int(page is not None)))
+        up.samples.append(sample("tidegate_triton_up", {"triton": triton}, int(page is not None)))
         label = triton if len(pages) > 1 else None
         theirs += [family for family in _passed_through(page or "", label, scheduled) if family.name not in own_names]
     tail = merged([*([up] if up.samples else []), *requests, *theirs])

@@ -46,11 +46,15 @@ def plan_for_ray(deployment: DeploymentPlan, shards: int, frontends: int, takes:
         for field, words, is_given in (
             ("controller", "on Ray workers come and go as nodes do, not by it: leave it out", config.controller),
             ("record", "it would go with the node of its shard: leave it out", config.record),
-            ("links.tls", "Ray says where shards are, so no certificate can name them: leave it out", config.links.tls),
             (
-                "links.secret_file",
+                "shard_links.tls",
+                "Ray says where shards are, so no certificate can name them: leave it out",
+                config.shard_links.tls,
+            ),
+            (
+                "shard_links.secret_file",
                 "on Ray each start makes a secret of its own: leave it out",
-                config.links.secret_file,
+                config.shard_links.secret_file,
             ),
         )
         if is_given

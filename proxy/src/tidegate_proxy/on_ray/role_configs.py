@@ -38,7 +38,7 @@ class RoleConfigs:
         self._rest = {name: value for name, value in given.items() if name not in _OURS}
         self._rest |= {
             "frontends": max(1, config.frontends),
-            "links": {"secret_file": SECRET_FILE, "hold_s": config.links.hold_s},
+            "shard_links": {"secret_file": SECRET_FILE, "reconnect_timeout_s": config.shard_links.reconnect_timeout_s},
         }
 
     def of_shard(self, tritons: Mapping[str, TritonAddress], address: str) -> Document:

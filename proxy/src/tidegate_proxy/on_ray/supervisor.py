@@ -85,9 +85,9 @@ class Supervisor:
 
     def stop(self) -> None:
         """End all that runs: frontends, once what is under way is answered, then shards, then Tritons."""
-        drain_s = self._plan.deployment.config.drain_s
+        drain_timeout_s = self._plan.deployment.config.drain_timeout_s
         for parts, arguments, within_s in (
-            (self._frontends, (drain_s,), drain_s),
+            (self._frontends, (drain_timeout_s,), drain_timeout_s),
             (self._shards, (_FRONTENDS_LAST_S,), _FRONTENDS_LAST_S),
             (self._devices, (), 0.0),
         ):
@@ -263,13 +263,13 @@ class Supervisor:
             self._calls = {call: other for call, other in self._calls.items() if other is not part}
             part.enter(PartPhase.ABSENT, now)
             return
-        limit_s = self._plan.deployment.config.wait_s
+        limit_s = self._plan.deployment.config.startup_timeout_s
         if part.is_warned or now - part.since < limit_s:
             return
         part.is_warned = True
         wanted = ", ".join(f"{name}={amount:g}" for name, amount in part.takes.items())
         words = (
-            f"{self._cluster}: no node had {wanted} free for {part.name} within {limit_s:g} s (wait_s). "
+            f"{self._cluster}: no node had {wanted} free for {part.name} within {limit_s:g} s (startup_timeout_s). "
             f"{self._nodes()}. Add nodes, end what holds theirs, or say with --takes what a device takes"
         )
         if not self._is_serving:

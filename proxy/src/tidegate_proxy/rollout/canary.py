@@ -168,8 +168,9 @@ def gauges(compared: Sequence[ModelComparison]) -> Iterator[GaugeMetricFamily]:
     """A comparison as metrics."""
     attainment = GaugeMetricFamily(
         "tidegate_canary_attainment",
-        "Share of the requests in time, of the latest ten minutes: while all was scheduled, and while all passed.",
-        labels=["model", "share"],
+        "Fraction of requests on time in the latest ten minutes: while all were scheduled (treatment), while all "
+        "bypassed the scheduler (control).",
+        labels=["model", "group"],
     )
     gain = GaugeMetricFamily(
         "tidegate_canary_gain",
@@ -177,17 +178,17 @@ def gauges(compared: Sequence[ModelComparison]) -> Iterator[GaugeMetricFamily]:
         labels=["model", "bound"],
     )
     latency = GaugeMetricFamily(
-        "tidegate_canary_latency_seconds",
-        "Quantiles of the latency while all was scheduled, and while all passed.",
-        labels=["model", "share", "quantile"],
+        "tidegate_canary_request_duration_seconds",
+        "Latency quantiles while all were scheduled (treatment), while all bypassed the scheduler (control).",
+        labels=["model", "group", "quantile"],
     )
     for each in compared:
-        for share, side in (("scheduled", each.scheduled), ("passed", each.passed)):
+        for group, side in (("treatment", each.scheduled), ("control", each.passed)):
             if side.attainment is not None:
-                attainment.add_metric([each.model, share], side.attainment)
+                attainment.add_metric([each.model, group], side.attainment)
             for quantile, value_ms in (("0.5", side.p50_ms), ("0.99", side.p99_ms)):
                 if value_ms is not None:
-                    latency.add_metric([each.model, share, quantile], value_ms / 1000)
+                    latency.add_metric([each.model, group, quantile], value_ms / 1000)
         for bound, value in zip(("low", "high"), each.gain or (), strict=False):
             gain.add_metric([each.model, bound], value)
     yield from (attainment, gain, latency)

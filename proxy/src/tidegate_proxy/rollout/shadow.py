@@ -330,9 +330,9 @@ def gauges(estimates: Iterable[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
     """Estimates as metrics."""
     attainment = GaugeMetricFamily(
         "tidegate_shadow_attainment",
-        "Share of the requests in time, of the latest minute in shadow mode: as measured, and as simulated under "
+        "Fraction of requests on time in the latest minute of shadow mode: as measured, and as simulated under "
         "Triton's own batcher, as it is and tuned, and under the policy.",
-        labels=["model", "side"],
+        labels=["model", "source"],
     )
     gain = GaugeMetricFamily(
         "tidegate_shadow_gain",
@@ -341,8 +341,8 @@ def gauges(estimates: Iterable[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
         labels=["model", "bound"],
     )
     for estimate in estimates:
-        for side in ("measured", "batcher", "tuned", "policy"):
-            attainment.add_metric([estimate["model"], side], estimate[side])
+        for source in ("measured", "batcher", "tuned", "policy"):
+            attainment.add_metric([estimate["model"], source], estimate[source])
         for bound, value in zip(("low", "high"), estimate["gain"] or (), strict=False):
             gain.add_metric([estimate["model"], bound], value)
     yield attainment

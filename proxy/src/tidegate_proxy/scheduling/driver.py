@@ -116,7 +116,7 @@ class Driver:
         if self.observability.traces:
             self.observability.arrived(client)
         if client.until_ns <= arrival_ns:
-            self.clients.tell(client, _rejected(settings, TIMEOUT_EXPIRED, refusal.EXPIRED))
+            self.clients.tell(client, _rejected(settings, TIMEOUT_EXPIRED, refusal.DEADLINE_EXPIRED))
             return None
         request_id = self.clients.number(client)
         merge_key = envelope.merge_key

@@ -211,7 +211,10 @@ def queue_refusal(limits: QueueLimits, waiting: QueueLoad, of_client: QueueLoad,
     full = _reached(limits, waiting, 1)
     if not full or _reached(limits, waiting, 1 + RESERVE):
         return full
-    shares = ((of_client, limits.client_share), (of_model, limits.model_share))
+    shares = (
+        (of_client, limits.reserved_queue_fraction_per_client),
+        (of_model, limits.reserved_queue_fraction_per_model),
+    )
     return "" if any(not _reached(limits, load, share) for load, share in shares) else full
 
 

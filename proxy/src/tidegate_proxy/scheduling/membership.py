@@ -121,7 +121,7 @@ class OutlierDetector:
         `owners`: whose requests were in it; `backends`: all Tritons.
         """
         record = self._record(backend)
-        limits = self.in_force.settings.ejection
+        limits = self.in_force.settings.outlier_detection
         if now_ns - record.began_ns > limits.window_s * 1e9:
             self._owners_before, self._owners = self._owners, set()
             for each in self._records.values():
@@ -133,13 +133,13 @@ class OutlierDetector:
         reason = self._why(backend, record, backends)
         if reason is None or not backend.alive or not self._can_spare(backend, catalog, backends):
             return None
-        if now_ns - record.until_ns > limits.max_s * 1e9:
+        if now_ns - record.until_ns > limits.max_ejection_time_s * 1e9:
             record.ejections = 0
         record.ejections += 1
         record.total += 1
         record.out = True
         record.forget()
-        lasts_s = min(limits.max_s, limits.base_s * record.ejections)
+        lasts_s = min(limits.max_ejection_time_s, limits.base_ejection_time_s * record.ejections)
         record.until_ns = now_ns + round(lasts_s * 1e9)
         return f"{reason}; it is ejected for {lasts_s:g} s"
 
@@ -160,7 +160,7 @@ class OutlierDetector:
 
     def _why(self, backend: Backend, record: _Record, backends: Sequence[Backend]) -> str | None:
         others = [self._record(other) for other in backends if other is not backend and other.alive]
-        limits = self.in_force.settings.ejection
+        limits = self.in_force.settings.outlier_detection
         is_alone = len(self._owners | self._owners_before) < ENOUGH
         in_row = bool(limits.consecutive_errors) and record.in_row >= limits.consecutive_errors
         if in_row and (is_alone or len(record.in_row_of) >= ENOUGH) and any(other.in_row == 0 for other in others):
@@ -175,7 +175,7 @@ class OutlierDetector:
 
     def _can_spare(self, backend: Backend, catalog: Catalog, backends: Sequence[Backend]) -> bool:
         out = sum(self._record(other).out for other in backends)
-        most = int(self.in_force.settings.ejection.max_share * len(backends))
+        most = int(self.in_force.settings.outlier_detection.max_ejection_fraction * len(backends))
         return out < most and _others_have_all(backend, catalog)
 
 

@@ -64,7 +64,7 @@ class GrpcService:
         self._tasks: set[asyncio.Task[None]] = set()
         self._streams: WeakSet[InferStream] = WeakSet()
         self._draining = False
-        self._body_timeout_s = config.limits.body_timeout_s
+        self._body_timeout_s = config.limits.request_timeout_s
         self._server = new_server(self.accept)
 
     async def listen(self, address: str, tls: ServerTls | None = None) -> int:
@@ -190,7 +190,7 @@ class GrpcService:
                 call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal.SHUTTING_DOWN)
             elif error := task.exception():
                 faults.report(f"answering {call.method.rpartition('/')[2]}", error)
-                call.end(grpc.StatusCode.INTERNAL, own_fault().details, refusal.FAULT)
+                call.end(grpc.StatusCode.INTERNAL, own_fault().details, refusal.INTERNAL_ERROR)
 
         return done
 

@@ -34,7 +34,7 @@ MAX_UNDER_WAY: Final = 1000
 """Requests and answers of one stream that wait; beyond it nothing more is read, from the client or from a Triton."""
 _SEVERAL_RESPONSES: Final = "expected a single response, got "
 """Triton's words for a ModelInfer whose model has sent more than one."""
-_LATE: Final = frozenset({refusal.DEADLINE, refusal.EXPIRED, "early", "timeout"})
+_LATE: Final = frozenset({refusal.DEADLINE_UNREACHABLE, refusal.DEADLINE_EXPIRED, "early_drop", "timeout"})
 """Why requests are given up that have too little time; the last two are words of policies."""
 _EMPTY_BYTES: Final = 256
 """Answers of more bytes have outputs."""

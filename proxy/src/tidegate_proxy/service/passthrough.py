@@ -161,7 +161,7 @@ class Routing:
         """
         if code is grpc.StatusCode.CANCELLED and not backend.alive:  # it was given up, and the call with it
             words = f"Triton at {backend.address} does not answer"
-            return RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.NO_TRITON)
+            return RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.BACKEND_UNAVAILABLE)
         if is_restricted(details):  # which speaks neither against the Triton nor of its end
             return RequestFailed(code, details)
         gone = code in GOING and await self._driver.membership.lost(backend, details)

@@ -36,14 +36,14 @@ class ClientBounds:
         self._lock = threading.Lock()
 
     @property
-    def max_unread_bytes(self) -> int:
+    def max_response_buffer_bytes(self) -> int:
         """The bytes of answers that clients may leave, in all."""
-        return self._in_force.settings.max_unread_bytes
+        return self._in_force.settings.max_response_buffer_bytes
 
     @property
-    def max_unread_bytes_per_connection(self) -> int:
+    def max_response_buffer_bytes_per_connection(self) -> int:
         """The same of one connection, where it is more than one answer."""
-        return self._in_force.settings.max_unread_bytes_per_connection
+        return self._in_force.settings.max_response_buffer_bytes_per_connection
 
     def take(self, size: int, owner: str) -> bool:
         """So many bytes of a request have come; False, and nothing is counted, where they are too many.

@@ -30,16 +30,23 @@ class Liveness(Collector):
         """One more part; `last_sign_ns` is the instant of its last sign, and may be asked from any thread."""
         self._signs[part] = last_sign_ns
 
-    def silence_s(self) -> dict[str, float]:
+    def liveness_timeout_s(self) -> dict[str, float]:
         """For how long each part has been silent."""
         now_ns = time.monotonic_ns()
         return {part: max(0, now_ns - last_ns()) / 1e9 for part, last_ns in self._signs.items()}
 
     def complaint(self) -> str:
         """Which parts have been silent for too long, in words; none: "", and Tidegate lives."""
-        limit_s = self._in_force.settings.silence_s
-        silent = {part: silence_s for part, silence_s in self.silence_s().items() if silence_s > limit_s}
-        return ", ".join(f"no sign of life from the {part} for {silence_s:.1f} s" for part, silence_s in silent.items())
+        limit_s = self._in_force.settings.liveness_timeout_s
+        silent = {
+            part: liveness_timeout_s
+            for part, liveness_timeout_s in self.liveness_timeout_s().items()
+            if liveness_timeout_s > limit_s
+        }
+        return ", ".join(
+            f"no sign of life from the {part} for {liveness_timeout_s:.1f} s"
+            for part, liveness_timeout_s in silent.items()
+        )
 
     def describe(self) -> list[Metric]:
         """Nothing: or the registry would collect once when it is made."""
@@ -47,12 +54,16 @@ class Liveness(Collector):
 
     def collect(self) -> list[Metric]:
         """How long each part has been silent, and whether all live."""
-        silence_s = self.silence_s()
+        liveness_timeout_s = self.liveness_timeout_s()
         silent = GaugeMetricFamily(
-            "tidegate_silence_seconds", "Since when a part of Tidegate has given no sign of life.", labels=("part",)
+            "tidegate_heartbeat_age_seconds",
+            "Since when a part of Tidegate has given no sign of life.",
+            labels=("part",),
         )
-        for part, part_silence_s in silence_s.items():
+        for part, part_silence_s in liveness_timeout_s.items():
             silent.add_metric((part,), part_silence_s)
-        live = GaugeMetricFamily("tidegate_live", "1 while health says that Tidegate lives, else 0.")
-        live.add_metric((), int(max(silence_s.values(), default=0.0) <= self._in_force.settings.silence_s))
+        live = GaugeMetricFamily("tidegate_healthy", "1 while health says that Tidegate lives, else 0.")
+        live.add_metric(
+            (), int(max(liveness_timeout_s.values(), default=0.0) <= self._in_force.settings.liveness_timeout_s)
+        )
         return [silent, live]

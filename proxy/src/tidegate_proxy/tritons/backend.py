@@ -76,7 +76,7 @@ class Backend:
         shares_memory: bool = False,
         worker: str = "",
         kind: str = "",
-        in_turn: bool | Literal["learned"] | None = None,
+        serialize_models: bool | Literal["learned"] | None = None,
         is_local: bool = False,
         headers: Sequence[tuple[str, str]] = (),
         http_forward_pattern: str | None = None,
@@ -103,11 +103,11 @@ class Backend:
         """Which worker of the layout it is, where there is one."""
         self.kind = kind
         """The kind of its workers, where the configuration says it."""
-        self.learns_turns = in_turn == "learned" and not worker
+        self.learns_turns = serialize_models == "learned" and not worker
         """Whether models are to take turns where that is found to be better."""
-        self.in_turn = None if in_turn == "learned" else in_turn
+        self.serialize_models = None if serialize_models == "learned" else serialize_models
         """Whether its models run in turn, where the configuration says it."""
-        self.turns = SerializationController() if self.in_turn is None and not worker else None
+        self.turns = SerializationController() if self.serialize_models is None and not worker else None
         """How much its models slow each other down, and which of them take turns therefore."""
         self.is_local = is_local
         """Whether its address is of this machine."""

@@ -189,7 +189,7 @@ def _delay_warning(config: model_config_pb2.ModelConfig) -> str:
     return (
         f"every batch that is not full waits in its Triton, too: drop `max_queue_delay_microseconds: {delay}` from "
         f"dynamic_batching in {config.name}/config.pbtxt, or let Tidegate load it without, where the Triton runs with "
-        f"--model-control-mode=explicit (models.{config.name}.load_without_delay: true)"
+        f"--model-control-mode=explicit (models.{config.name}.strip_queue_delay: true)"
     )
 
 
@@ -198,7 +198,7 @@ async def drop_delays(backends: Sequence[Backend], told: Mapping[str, ModelConfi
 
     A Triton that refuses (it is not under explicit model control) is told of in the log, and keeps the delay.
     """
-    wanted = {name for name, model in told.items() if model.load_without_delay}
+    wanted = {name for name, model in told.items() if model.strip_queue_delay}
     if wanted:
         await asyncio.gather(*(_drop_delays(backend, wanted) for backend in backends))
 
@@ -211,7 +211,7 @@ async def _drop_delays(backend: Backend, wanted: set[str]) -> None:
                 await backend.load(config.name, _without_delay(config))
                 log.info("%s at %s is loaded without its queue delay of %d us", config.name, backend.address, delay)
     except BackendError as error:
-        log.warning("load_without_delay: %s", error)
+        log.warning("strip_queue_delay: %s", error)
 
 
 def _without_delay(config: model_config_pb2.ModelConfig) -> str:

@@ -23,7 +23,7 @@ from tidegate_proxy.tritons.declared_padding import PaddingError, padding_of
 from tidegate_proxy.tritons.gpus import Gpu
 from tidegate_proxy.tritons.split_models import VERSION, SplitModel, WorkerKey, find_layout
 from tidegate_proxy.tritons.variants import LoadedConfig, ModelConfigVariant, VariantAgreement, agree
-from tidegate_proxy.tritons.workers import IN_TURN, WorkerHardware, lanes_of, places_of
+from tidegate_proxy.tritons.workers import SERIALIZED, WorkerHardware, lanes_of, places_of
 
 SLO_PARAMETER = "slo_ms"
 """The parameter of a config.pbtxt that holds a model's SLO, in milliseconds."""
@@ -432,11 +432,11 @@ def _add_workers(
     }
     place = catalog.places[backend]
     new_id = max(catalog.backend_of, default=-1) + 1
-    for lane in lanes_of(configs, in_turn=backend.in_turn, turns=backend.turns.group if backend.turns else frozenset()):
+    for lane in lanes_of(configs, serialize_models=backend.serialize_models, turns=backend.turns.group if backend.turns else frozenset()):
         name = f"{backend.address}/{lane.name}"
         worker = Worker(new_id, name, lane.models, place.kind, place.device, place.slice)
         if lane.takes_turns:
-            worker = replace(worker, kind=worker.kind + IN_TURN)
+            worker = replace(worker, kind=worker.kind + SERIALIZED)
         worker_id = known.get((name, lane.models, worker.kind), new_id)
         catalog.workers.append(replace(worker, id=worker_id))
         catalog.backend_of[worker_id] = backend

@@ -8,7 +8,7 @@ from tidegate_proxy.base.labels import label
 from tidegate_proxy.messages.padding import padded
 from tidegate_proxy.messages.request import shape_of
 from tidegate_proxy.tritons.catalog import Catalog
-from tidegate_proxy.tritons.workers import IN_TURN
+from tidegate_proxy.tritons.workers import SERIALIZED
 
 GUESS = {"alpha_ms": 0.05, "beta_ms": 0.5}
 """What is planned with where nobody measured anything: milliseconds per row, and per batch."""
@@ -34,7 +34,7 @@ def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile,
             max_rows = catalog.models[name].max_rows
             alpha_ms, beta_ms = GUESS["alpha_ms"], GUESS["beta_ms"]
             guess = Profile.linear(name, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, kind=kind)
-            known = measured.profiles_of(name, kind.removesuffix(IN_TURN), max_rows)
+            known = measured.profiles_of(name, kind.removesuffix(SERIALIZED), max_rows)
             profiles += [replace(profile, kind=kind) for profile in known] or [guess]
     return tuple(profile.of_shape(label(profile.shape)) for profile in profiles)
 

@@ -22,7 +22,7 @@ from tidegate_proxy.tritons.backend import Backend, LoadedModel
 from tidegate_proxy.tritons.gpus import Gpu
 from tidegate_proxy.tritons.metrics_scrape import scrape
 
-IN_TURN: Final = " in turn"
+SERIALIZED: Final = " serialized"
 """How the kinds of workers end whose models take turns: what batches take there is another thing than side by side."""
 _EVERYWHERE: Final = -1
 """The GPU of a resource that is one for all of them, or of an instance that is on none."""
@@ -42,14 +42,14 @@ class ExecutionSlot(NamedTuple):
 
 
 def lanes_of(
-    configs: Mapping[str, model_config_pb2.ModelConfig], *, in_turn: bool | None, turns: frozenset[str] = frozenset()
+    configs: Mapping[str, model_config_pb2.ModelConfig], *, serialize_models: bool | None, turns: frozenset[str] = frozenset()
 ) -> Iterator[ExecutionSlot]:
     """The lanes of one Triton for these of its models: lane k of a group has those with more than k instances.
 
-    `in_turn`: whether all of them are one group, or each is its own; None: those are that wait for each other's
+    `serialize_models`: whether all of them are one group, or each is its own; None: those are that wait for each other's
     resources, be it by way of others, and those of `turns`.
     """
-    for group in _groups(configs, in_turn, turns):
+    for group in _groups(configs, serialize_models, turns):
         instances = {name: instances_of(configs[name]) for name in group}
         others = f"+{len(group) - 1}" if len(group) > 1 else ""
         for number in range(max(instances.values(), default=0)):
@@ -58,11 +58,11 @@ def lanes_of(
 
 
 def _groups(
-    configs: Mapping[str, model_config_pb2.ModelConfig], in_turn: bool | None, turns: frozenset[str]
+    configs: Mapping[str, model_config_pb2.ModelConfig], serialize_models: bool | None, turns: frozenset[str]
 ) -> list[list[str]]:
     """The models in groups, sorted."""
-    if in_turn is not None:
-        return [sorted(configs)] if in_turn else [[name] for name in sorted(configs)]
+    if serialize_models is not None:
+        return [sorted(configs)] if serialize_models else [[name] for name in sorted(configs)]
     alone: list[list[str]] = []
     groups: list[tuple[set[str], set[object]]] = []
     for name, config in configs.items():

@@ -15,7 +15,7 @@ def proxy_config(places: Mapping[str, Place], policy: str) -> str:
         f"layout: {LAYOUT_FILE}",
         f"policy: {json.dumps(policy)}",
         'listen: {grpc: "0.0.0.0:8101", http: "0.0.0.0:8100", metrics: "0.0.0.0:8102"}',
-        "wait_s: 60",
+        "startup_timeout_s: 60",
         "tritons:",
     ]
     for name, place in places.items():

@@ -106,4 +106,4 @@ class Plugin:
         return [ControllerSpec("told", "Wants what it is told to want", Told)]
 
 
-TOLD: dict[str, Any] = {"name": "told", "every_s": 0.05, "pause_s": 0, "least_gain": 0}
+TOLD: dict[str, Any] = {"name": "told", "interval_s": 0.05, "cooldown_s": 0, "min_improvement": 0}

@@ -65,7 +65,7 @@ class Load:
 
     address: str
     clients: int = 4
-    pause_s: float = 0.02
+    cooldown_s: float = 0.02
     """Between an answer and the next request."""
     tensors: tuple[str, str] = ("X", "Y")
     """The names of its input and of its output."""
@@ -94,7 +94,7 @@ class Load:
                     problem = None if (answer == self.expected(asked)).all() else f"{answer} for {asked}"
                 except Exception as error:
                     problem = str(error)
-                self._over.wait(self.pause_s)
+                self._over.wait(self.cooldown_s)
                 with self._lock:
                     self.answered += 1
                     if problem:

@@ -67,7 +67,7 @@ def test_a_deployment_whose_shares_have_no_daemon_does_not_start(
 
 
 def test_a_shadow_that_is_never_ready_is_undone(start_live: Start, start_load: StartLoad) -> None:
-    live = start_live(layout(0, 1), start_limit_s=2)
+    live = start_live(layout(0, 1), startup_timeout_s=2)
     load = start_load(live)
     live.sign("hold").touch()
     Told.wants = layout(1, 2)
@@ -82,7 +82,7 @@ def test_a_shadow_that_is_never_ready_is_undone(start_live: Start, start_load: S
 
 
 def test_a_shadow_that_dies_while_it_loads_is_undone(start_live: Start) -> None:
-    live = start_live(layout(0), pause_s=100)
+    live = start_live(layout(0), cooldown_s=100)
     live.sign("hold").touch()
     Told.wants = layout(1)
     wait_until(lambda: "gpu1" in live.running, "the shadow")
@@ -129,7 +129,7 @@ def test_control_is_halted_at_once(start_live: Start, start_load: StartLoad) -> 
 
 
 def test_what_does_not_run_is_not_warm(start_live: Start) -> None:
-    live = start_live(layout(0), pause_s=100)
+    live = start_live(layout(0), cooldown_s=100)
     live.sign("fails").touch()
     Told.wants = layout(1)
     live.wait_for("undone")
@@ -140,7 +140,7 @@ def test_what_does_not_run_is_not_warm(start_live: Start) -> None:
 
 
 def test_a_shadow_that_runs_out_of_memory_says_so(start_live: Start) -> None:
-    live = start_live(layout(0), pause_s=100)
+    live = start_live(layout(0), cooldown_s=100)
     live.sign("broken").touch()
     Told.wants = layout(1)
     live.wait_for("undone")
@@ -150,7 +150,7 @@ def test_a_shadow_that_runs_out_of_memory_says_so(start_live: Start) -> None:
 
 
 def test_one_that_ends_once_it_was_warm_undoes_the_change(start_live: Start) -> None:
-    live = start_live(layout(0), pause_s=100)
+    live = start_live(layout(0), cooldown_s=100)
     live.sign("hold-gpu2").touch()
     Told.wants = layout(1, 2)
     wait_until(lambda: live.actuator.report()["workers"].get("gpu1") == "warm", "the one that is not held")
@@ -162,7 +162,7 @@ def test_one_that_ends_once_it_was_warm_undoes_the_change(start_live: Start) -> 
 
 
 def test_a_plan_that_the_policy_refuses_is_undone(start_live: Start, start_load: StartLoad) -> None:
-    live = start_live(layout(0), pause_s=100)
+    live = start_live(layout(0), cooldown_s=100)
     load = start_load(live)
 
     def refuse(models: object) -> None:
@@ -195,14 +195,14 @@ def test_a_reload_leaves_the_layout_that_is_in_force(start_live: Start, start_lo
     before = live.proxy.serving.config
     Told.wants = layout(1)
     live.wait_for("done")
-    live.proxy.run(live.proxy.serving.reconfigure(before.model_copy(update={"wait_s": 7.0})))
+    live.proxy.run(live.proxy.serving.reconfigure(before.model_copy(update={"startup_timeout_s": 7.0})))
     load.goes_on()
-    assert (live.serving, live.proxy.serving.config.wait_s) == (["gpu1"], 7.0)
+    assert (live.serving, live.proxy.serving.config.startup_timeout_s) == (["gpu1"], 7.0)
     assert load.end() == []
 
 
 def test_what_does_not_drain_in_time_is_tried_elsewhere(start_live: Start, start_load: StartLoad) -> None:
-    live = start_live(layout(0), drain_limit_s=0.5)
+    live = start_live(layout(0), drain_timeout_s=0.5)
     load = start_load(live)
     live.sign("stuck-gpu0").touch()
     Told.wants = layout(1)
@@ -216,7 +216,7 @@ def test_what_does_not_drain_in_time_is_tried_elsewhere(start_live: Start, start
 def test_a_model_is_cut_while_it_serves(start_live: Start, at_the_end: Callable[..., None], tmp_path: Path) -> None:
     write_document(tmp_path / "layout.json", of_blocks((0, 2)))
     deploy(tmp_path / "layout.json", tmp_path / "deployment", {"m": write_blocks(tmp_path)}, policy="fifs")
-    live = start_live(tmp_path / "deployment", pause_s=100)
+    live = start_live(tmp_path / "deployment", cooldown_s=100)
     load = Load(live.proxy.address, tensors=("x", "y"), width=4, expected=lambda asked: -asked)
     at_the_end(load.end)
     load.goes_on()

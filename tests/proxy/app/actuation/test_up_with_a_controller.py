@@ -21,7 +21,7 @@ from tidegate.observation import ChangeProgressed, TopologyChanged, read_log
 from tidegate.schemas import PROXY_FILE, write_document
 from tidegate_loadtest.processes import deployment_up
 
-ADVISED = {"name": "advised-workers", "every_s": 1.0, "pause_s": 0.2, "least_gain": 0}
+ADVISED = {"name": "advised-workers", "interval_s": 1.0, "cooldown_s": 0.2, "min_improvement": 0}
 SYMPHONY = {"name": "symphony", "options": {"advice_every_s": 0.5}}
 Up = Callable[[Path], dict[str, Any]]
 
@@ -63,7 +63,7 @@ def test_symphonys_advice_joins_workers_and_releases_them(up: Up, tmp_path: Path
     wait_until(lambda: set(workers(folder)) == {"gpu0", "gpu1"}, "a worker to join")
     wait_until(lambda: "tidegate_layout_gpus 2.0" in page(state, "metrics"), "the metrics to say so")
     load.end()
-    quiet = Load(state["grpc"], clients=1, pause_s=0.3)
+    quiet = Load(state["grpc"], clients=1, cooldown_s=0.3)
     wait_until(lambda: len(workers(folder)) == 1, "a worker to be released")
     assert [words for words in quiet.end() if "expired" not in words] == []  # who is late is dropped, on a busy machine
     told = json.loads(page(state, "layout"))

@@ -26,7 +26,7 @@ def test_of_one_moment_from_which_more_comes_than_can_be_shown_the_latest_are_to
     moments = EventBuffer(most=1000, longest_ns=10**12)
     event = RequestArrived(MS, Request(0, "m", 1, MS))
     for number in range(SHOWN + 5):
-        moments.told(event, [Drop(number, "deadline")])
+        moments.told(event, [Drop(number, "deadline_unreachable")])
     moments.handled(event, (), ())
     found, more = latest_decisions(reversed(moments.latest), moments.answers, lambda ns: ns / MS, {})
     assert [decision.request for decision in found] == list(range(5, SHOWN + 5))

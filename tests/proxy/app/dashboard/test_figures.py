@@ -40,7 +40,7 @@ def test_rates_shares_and_percentiles_of_the_window() -> None:
     figures, recent = RollingFigures(0), TickBuffer()
     ran(recent, 0, 0, 1, at_ns=1 * S)
     ran(recent, 1, 2, at_ns=1 * S + 500 * MS, took_ms=40)
-    recent.dropped(1 * S, Request(3, "m", 1, 0), "deadline")
+    recent.dropped(1 * S, Request(3, "m", 1, 0), "deadline_unreachable")
     recent.cancelled(1 * S, Request(4, "m", 1, 0))
     stages = figures.take(recent.take(), 2 * S)
     assert [(bar.start_us, bar.took_us, bar.planned_us, bar.requests, bar.first_request) for bar in stages.bars] == [
@@ -101,7 +101,7 @@ def test_the_worst_come_first_and_are_few() -> None:
     figures, recent = RollingFigures(0), TickBuffer()
     for number in range(2 * SHOWN_WORST):
         ran(recent, number, number, at_ns=1 * S, took_ms=10 + number)
-    recent.dropped(1 * S, Request(900, "m", 1, 0, 5 * MS), "deadline")
+    recent.dropped(1 * S, Request(900, "m", 1, 0, 5 * MS), "deadline_unreachable")
     recent.failed(1 * S, Request(901, "m", 1, 0, NEVER_NS), "no worker")
     figures.take(recent.take(), 2 * S)
     worst = figures.worst()
@@ -130,7 +130,7 @@ def test_each_request_is_counted_once_and_none_is_worse_than_those_that_are_show
                 latencies.setdefault(model, []).append(took_ms)
                 recent.answered(Batch(number, model, (number,), (Stage(0, model, 0, 1),)), [request], ended_ns)
             case "dropped":
-                recent.dropped(ended_ns, request, "deadline")
+                recent.dropped(ended_ns, request, "deadline_unreachable")
             case "failed":
                 recent.failed(ended_ns, request, "no worker")
             case _:

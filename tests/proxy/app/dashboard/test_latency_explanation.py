@@ -89,7 +89,7 @@ def test_dropped() -> None:
         [arrived(0, 0), arrived(1, 1 * MS, due_ns=15 * MS), finished(10 * MS, 0)],
         [run(0, batch=0, last_ns=10 * MS)],
         [],
-        [Drop(1, "deadline")],
+        [Drop(1, "deadline_unreachable")],
     )
     assert story.outcome == "dropped"
     assert story.verdict == (
@@ -145,7 +145,7 @@ def test_one_that_tidegate_overslept() -> None:
         0,
         [arrived(0, 0, due_ns=30 * MS), ClockAdvanced(200 * MS)],
         [SetTimer("t", 5 * MS)],
-        [Drop(0, "deadline")],
+        [Drop(0, "deadline_unreachable")],
     )
     assert story.verdict == (
         "Given up after 200.0 ms (deadline): its deadline had passed. Meanwhile Tidegate woke up 195.0 ms late: its "

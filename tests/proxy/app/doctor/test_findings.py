@@ -125,7 +125,7 @@ def test_slos_of_models_that_are_not_scheduled() -> None:
 
 def test_names_that_no_triton_has() -> None:
     told = {
-        "models": {"resnte": {"slo_ms": 5}, "zzz": {"load_without_delay": True}, "broken": {"scheduling": "batched"}}
+        "models": {"resnte": {"slo_ms": 5}, "zzz": {"strip_queue_delay": True}, "broken": {"scheduling": "batched"}}
     }
     broken = NotReady("t:1", "broken", "1", "Internal: no torch\n\nAt: somewhere")
     facts = facts_of(config_of("resnet"), config=told, not_ready=[broken])
@@ -195,7 +195,7 @@ def test_words_that_cannot_be_followed() -> None:
     told = {"models": {"flat": {"scheduling": "batched"}, "fine": {"scheduling": "bypass"}}}
     facts = facts_of(config_of("flat", "max_batch_size: 0"), config_of("fine"), config=told, unpadded={"fine": "why"})
     findings = list(words_in_vain(facts))
-    assert said(findings) == [("warning", "word-in-vain"), ("error", "not-padded")]
+    assert said(findings) == [("warning", "setting-ignored"), ("error", "not-padded")]
     assert "(scheduling: batched): max_batch_size is 0" in findings[0].what
 
 
@@ -225,7 +225,7 @@ def test_a_remedy_for_a_batch_of_one_fits_its_backend() -> None:
 
 def test_models_that_nobody_has_said_anything_of() -> None:
     bare = config_of("m", "max_batch_size: 8")
-    assert said(merged_by_nobody(facts_of(bare))) == [("advice", "never-merged")]
+    assert said(merged_by_nobody(facts_of(bare))) == [("advice", "unbatched-model")]
     assert said(merged_by_nobody(facts_of(bare, config={"models": {"m": {"scheduling": "unbatched"}}}))) == []
     assert said(merged_by_nobody(facts_of(config_of("m")))) == []
 

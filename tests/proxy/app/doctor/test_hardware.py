@@ -55,7 +55,7 @@ def test_a_profile_is_held_against_what_this_machine_has(
 ) -> None:
     facts = _on_this_machine(there, here, kind)
     found = [*measured_elsewhere(facts), *measured_otherwise(facts)]
-    assert said(found) == ([(severity, "profile-elsewhere")] if severity else [])
+    assert said(found) == ([(severity, "profile-hardware-mismatch")] if severity else [])
 
 
 def test_what_is_said_of_a_profile_of_another_gpu_names_both_and_how_to_measure_here(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def _in_turn(facts: DoctorFacts) -> DoctorFacts:
     return replace(facts, services=services)
 
 
-@pytest.mark.parametrize(("slow_ms", "expected"), [(30, [("warning", "waits-behind")]), (5, [])])
+@pytest.mark.parametrize(("slow_ms", "expected"), [(30, [("warning", "slo-shorter-than-serialized-wait")]), (5, [])])
 def test_who_has_no_time_to_wait_for_another_model_of_its_workers_is_told_so(
     slow_ms: float, expected: list[tuple[str, str]]
 ) -> None:
@@ -33,7 +33,7 @@ def test_who_has_no_time_to_wait_for_another_model_of_its_workers_is_told_so(
 
 
 def test_models_on_processors_that_take_turns_by_configuration_are_told_so_but_no_emulated_gpus() -> None:
-    told = {"tritons": [{"grpc": "t:1", "in_turn": True}]}
+    told = {"tritons": [{"grpc": "t:1", "serialize_models": True}]}
     on_cpu = config_of("a", ON_CPU), config_of("b", ON_CPU), config_of("c")
     assert said(in_turn_on_processors(_in_turn(facts_of(*on_cpu)))) == [], "their Triton has a rate limiter"
     facts = _in_turn(facts_of(*on_cpu, config=told))

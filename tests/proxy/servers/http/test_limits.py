@@ -108,8 +108,8 @@ def _everything(connection: socket.socket) -> bytes:
 @pytest.mark.parametrize(
     ("limits", "sent", "limit", "told"),
     [
-        (HttpLimits(head_s=0.3), HALF_A_HEAD, "head_timeout_s", b"408"),
-        (HttpLimits(body_s=0.3), HALF_A_BODY, "body_timeout_s", b"408"),
+        (HttpLimits(head_s=0.3), HALF_A_HEAD, "request_headers_timeout_s", b"408"),
+        (HttpLimits(body_s=0.3), HALF_A_BODY, "request_timeout_s", b"408"),
         (HttpLimits(idle_s=0.3), b"", "idle_timeout_s", b""),
         (HttpLimits(idle_s=0.3), LIVE, "idle_timeout_s", b"200"),
     ],
@@ -175,7 +175,7 @@ def test_a_trickle_is_no_progress(limited: Callable[..., Peer]) -> None:
                     if not connection.recv(1 << 16):
                         break
         assert time.monotonic() < give_up
-    assert peer.bounds.ended.keys() == {("http", "head_timeout_s"), ("http", "body_timeout_s")}
+    assert peer.bounds.ended.keys() == {("http", "request_headers_timeout_s"), ("http", "request_timeout_s")}
 
 
 def test_who_waits_for_tidegate_is_not_hurried(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
@@ -279,7 +279,7 @@ def test_a_reader_that_takes_nothing_is_cut_off(limited: Callable[..., Peer], ev
     eventually(lambda: peer.bounds.unread_bytes > BIG_BYTES // 2, "the answer to wait")
     eventually(lambda: peer.bounds.connections["http"] == 0, "its connection to end")
     assert peer.bounds.unread_bytes == 0
-    assert peer.bounds.ended == {("http", "send_timeout_s"): 1}
+    assert peer.bounds.ended == {("http", "write_timeout_s"): 1}
 
 
 def test_a_reader_that_takes_its_time_is_not(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
@@ -300,10 +300,10 @@ def test_a_reader_that_takes_its_time_is_not(limited: Callable[..., Peer], event
 def test_answers_that_nobody_reads_are_bounded_in_all(
     limited: Callable[..., Peer], eventually: Callable[..., None]
 ) -> None:
-    peer = limited(HttpLimits(), ClientBounds(InForce(CurrentSettings(max_unread_bytes=3 * BIG_BYTES))))
+    peer = limited(HttpLimits(), ClientBounds(InForce(CurrentSettings(max_response_buffer_bytes=3 * BIG_BYTES))))
     for _ in range(10):
         peer.connect(BIG.replace(b"/v2/big", b"/v2"))
-    eventually(lambda: peer.bounds.ended["http", "max_unread_bytes"] >= 7, "those beyond to be cut off")
+    eventually(lambda: peer.bounds.ended["http", "max_response_buffer_bytes"] >= 7, "those beyond to be cut off")
     assert peer.bounds.unread_bytes <= 3 * BIG_BYTES
     assert peer.status(LIVE) == b"200"
 

@@ -32,7 +32,7 @@ class PolicyHandover:
         """What the next policy plans transfers with."""
         self.lateness = TimerLatency(setup.timer_latency_ns)
         """How late its timers fire."""
-        self._seed, self._patience_ns = setup.seed, setup.patience_ns
+        self._seed, self._patience_ns = setup.seed, setup.no_slo_max_deferral_ns
         self._fleet = fleet
         self._expectations = expectations
         self._alone = alone
@@ -71,7 +71,7 @@ class PolicyHandover:
     def setup(self, models: Iterable[Model], workers: Iterable[Worker], first_batch_id: int) -> Setup:
         """What the next policy is made of, with the profiles as they stand."""
         profiles = tuple(self._expectations.profiles.values())
-        slack_ns, patience_ns = self.lateness.slack_ns, self._patience_ns
+        slack_ns, no_slo_max_deferral_ns = self.lateness.slack_ns, self._patience_ns
         return Setup(
             tuple(models),
             tuple(workers),
@@ -80,7 +80,7 @@ class PolicyHandover:
             first_batch_id,
             slack_ns,
             self.network,
-            patience_ns,
+            no_slo_max_deferral_ns,
             self._alone.known,
         )
 

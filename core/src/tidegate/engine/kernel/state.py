@@ -66,7 +66,7 @@ class EngineState:
         self.waiting = WaitingRequests(
             self.fleet,
             self.expectations,
-            setup.patience_ns,
+            setup.no_slo_max_deferral_ns,
             decides=lambda: self.policy,
             is_free=self._is_free,
             runs=lambda: bool(self.flights),

@@ -22,13 +22,13 @@ class FairQueue:
         fleet: WorkerTable,
         expectations: Expectations,
         queued: Mapping[int, Request],
-        patience_ns: int,
+        no_slo_max_deferral_ns: int,
         is_best_effort: Callable[[str], bool],
     ) -> None:
         self._fleet = fleet
         self._expectations = expectations
         self._queued = queued
-        self._patience_ns = patience_ns
+        self._patience_ns = no_slo_max_deferral_ns
         self._is_best_effort = is_best_effort
         self._shared_by: dict[str, FairQueueGroup] = {}
         self._contended: list[FairQueueGroup] = []

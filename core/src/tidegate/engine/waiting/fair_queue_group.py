@@ -9,7 +9,8 @@ the batches that it takes part in; the flow that was served least is next.
   fills one. What starts is replaced within the same event, so that no batch is smaller for it, and a newcomer is in one
   of the next batches.
 - While a worker is idle nothing is held but what waits behind a full batch of its kind.
-- Requests without a deadline do not hinder those that have one until they have waited for `patience_ns`: then workers
+- Requests without a deadline do not hinder those that have one until they have waited for `no_slo_max_deferral_ns`:
+then workers
   are theirs in turn, too.
 """
 
@@ -117,7 +118,7 @@ class FairQueueGroup:
         fleet: WorkerTable,
         expectations: Expectations,
         places: Mapping[str, WidestRoute],
-        patience_ns: int,
+        no_slo_max_deferral_ns: int,
         is_best_effort: Callable[[str], bool],
     ) -> None:
         """`places`: by model; `is_best_effort`: whether the policy runs what is late of a model."""
@@ -128,7 +129,7 @@ class FairQueueGroup:
         self.hopeless = Timers()
         """When held requests, by id, cannot be in time any more. Kept by `hold` unless the policy is best-effort."""
         self._fleet = fleet
-        self._patience_ns = patience_ns
+        self._patience_ns = no_slo_max_deferral_ns
         self._places = places
         self._costs = BatchCosts(fleet.models, places, expectations, is_best_effort)
         self._sole: FlowKey = ("", True)

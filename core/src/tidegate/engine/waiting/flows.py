@@ -82,9 +82,9 @@ class FlowRanking:
 class WaitingFlows:
     """The flows of all requests that wait for the same workers, held or not."""
 
-    def __init__(self, patience_ns: int) -> None:
-        """`patience_ns`: so long those without deadlines give way to those that have one."""
-        self._patience_ns = patience_ns
+    def __init__(self, no_slo_max_deferral_ns: int) -> None:
+        """`no_slo_max_deferral_ns`: so long those without deadlines give way to those that have one."""
+        self._patience_ns = no_slo_max_deferral_ns
         self._flows: dict[FlowKey, ClientFlow] = {}
         self._flow_of: dict[int, ClientFlow] = {}
         """The flow that a request waits in, by the request's id."""

@@ -16,9 +16,9 @@ from tidegate.engine.waiting.fair_queue import FairQueue
 from tidegate.engine.waiting.late_requests import LateRequests
 from tidegate.engine.waiting.out_of_order_deadlines import OutOfOrderDeadlines
 
-OUT_OF_TURN = "share"
+OUT_OF_TURN = "fair_share"
 """Why a request is dropped whose time ran out while it was the turn of others: its client had more than they."""
-IN_VAIN = "deadline"
+IN_VAIN = "deadline_unreachable"
 """Why a request is dropped whose time ran out where it waited: policies give the same reason."""
 News = RequestArrived | RequestCancelled | ProfileUpdated | Drop | None
 """What is told next: an event to the policy, or a request's end; None: first what follows from what was told."""
@@ -31,13 +31,14 @@ class WaitingRequests:
         self,
         fleet: WorkerTable,
         expectations: Expectations,
-        patience_ns: int,
+        no_slo_max_deferral_ns: int,
         *,
         decides: Callable[[], Policy],
         is_free: Callable[[int], bool],
         runs: Callable[[], bool],
     ) -> None:
-        """`patience_ns`: how long requests without a deadline give way to others. `decides()`: the present policy.
+        """`no_slo_max_deferral_ns`: how long requests without a deadline give way to others. `decides()`: the present
+        policy.
 
         `is_free`: whether a worker, by id, may be given work where it is idle. `runs`: whether any batch is on its way.
         """
@@ -47,7 +48,7 @@ class WaitingRequests:
         self._expectations = expectations
         self._runs = runs
         self._sharing = FairQueue(
-            fleet, expectations, self.queued, patience_ns, lambda name: decides().is_best_effort(name)
+            fleet, expectations, self.queued, no_slo_max_deferral_ns, lambda name: decides().is_best_effort(name)
         )
         self._hurried = OutOfOrderDeadlines(self.queued, self._has_no_request, self._sharing.hopeless_ns)
         """What of `queued` may wait behind requests that have more time."""

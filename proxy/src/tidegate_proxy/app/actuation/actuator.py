@@ -74,13 +74,13 @@ class Actuator:
     """Drives one control loop on the monotonic clock. Lives in the event loop."""
 
     def __init__(
-        self, loop: ControlLoop, tritons: Tritons, processes: RunningTritons | None, start_limit_s: float
+        self, loop: ControlLoop, tritons: Tritons, processes: RunningTritons | None, startup_timeout_s: float
     ) -> None:
-        """`processes`: None where nothing is ever started, in a dry run. `start_limit_s`: that of the loop."""
+        """`processes`: None where nothing is ever started, in a dry run. `startup_timeout_s`: that of the loop."""
         self.loop = loop
         self._tritons = tritons
         self._processes = processes
-        self._start_limit_s = start_limit_s
+        self._start_limit_s = startup_timeout_s
         self._joining: dict[str, tuple[TritonAddress, Backend, list[LoadedModel]]] = {}
         """New workers that are up, by name, until they take part."""
         self._tasks: set[asyncio.Task[None]] = set()

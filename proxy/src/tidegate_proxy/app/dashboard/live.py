@@ -154,7 +154,7 @@ class LiveView:
             seed=before.seed,
             timer_latency_ns=before.timer_latency_ns,
             network=catalog.network,
-            patience_ns=before.patience_ns,
+            no_slo_max_deferral_ns=before.no_slo_max_deferral_ns,
         )
 
     def _workers(self) -> list[tuple[Worker, str]]:

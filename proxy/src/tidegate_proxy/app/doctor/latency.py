@@ -92,7 +92,7 @@ def slos_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
             if given:
                 yield Finding(
                     "error",
-                    "slo-of-unscheduled",
+                    "slo-ignored",
                     f"models.{service.name}.{field}",
                     f"its requests are not scheduled ({service.consent.why}), so that `serve` does not start",
                     "take it out, or see to it that they can be scheduled",
@@ -101,7 +101,7 @@ def slos_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
             if parameter in service.config.parameters:
                 yield Finding(
                     "warning",
-                    "slo-of-unscheduled",
+                    "slo-ignored",
                     f"model {service.name}",
                     f"{parameter} of its config.pbtxt is not read, as its requests are not scheduled "
                     f"({service.consent.why})",
@@ -134,7 +134,7 @@ def not_measured(facts: DoctorFacts) -> Iterator[Finding]:
 def shapes_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
     """Shapes that were measured, and that no request has."""
     for words in facts.misfits:
-        yield Finding("warning", "profile-misfit", "profiles", words, "")
+        yield Finding("warning", "profile-shape-mismatch", "profiles", words, "")
 
 
 def measured_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
@@ -143,14 +143,14 @@ def measured_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
     for name in sorted(unknown):
         yield Finding(
             "advice",
-            "profile-of-unknown",
+            "profile-unknown-model",
             "profiles",
             f"it tells of a model {name!r}, which no Triton has",
             remedy_for(name, facts.services),
         )
 
 
-_RULE: Final = "profile-elsewhere"
+_RULE: Final = "profile-hardware-mismatch"
 _EMULATED: Final = frozenset({"alpha_ms", "table_ms", "groups_ms", "shapes_ms", "time_input"})
 """Parameters of an emulated GPU, one of which says how long it takes: the same on every machine."""
 _ON_GPU: Final = frozenset({int(model_config_pb2.ModelInstanceGroup.KIND_GPU)})
@@ -227,8 +227,11 @@ def _remedy(facts: DoctorFacts, profile: ModelProfile) -> str:
     return f"tidegate profile {profile.model} --triton {triton}{of_kind} -o {facts.config.profiles}"
 
 
-IN_TURN = "they take turns, as they need the same resource of its rate limiter, or as `in_turn` says"
-REMEDY = "serve one of them from a Triton of its own, or let them run side by side: without that resource, or `in_turn`"
+SERIALIZED = "they take turns, as they need the same resource of its rate limiter, or as `serialize_models` says"
+REMEDY = (
+    "serve one of them from a Triton of its own, or let them run side by side: without that resource, "
+    "or `serialize_models`"
+)
 
 
 def waits_behind_longer_ones(facts: DoctorFacts) -> Iterator[Finding]:
@@ -250,28 +253,28 @@ def waits_behind_longer_ones(facts: DoctorFacts) -> Iterator[Finding]:
             worst = max(behind, key=lambda name: behind[name])
             yield Finding(
                 "warning",
-                "waits-behind",
+                "slo-shorter-than-serialized-wait",
                 f"models.{service.name}.slo_ms",
                 f"{service.slo_ms:g} ms are too short to wait for one row of {worst!r}, which takes "
-                f"{behind[worst]:.3g} ms: {IN_TURN}",
+                f"{behind[worst]:.3g} ms: {SERIALIZED}",
                 REMEDY,
             )
 
 
 def in_turn_on_processors(facts: DoctorFacts) -> Iterator[Finding]:
     """Models that run on processors, and in turn: where there are cores for both, one of them idles."""
-    if facts.has_layout or not any(triton.in_turn is True for triton in facts.config.tritons):
+    if facts.has_layout or not any(triton.serialize_models is True for triton in facts.config.tritons):
         return
     for service in facts.services.values():
         others = [name for name in service.beside if _on_processors(facts.services[name])]
         if others and _on_processors(service):
             yield Finding(
                 "advice",
-                "in-turn",
+                "serialized-models",
                 f"model {service.name}",
-                f"it runs on processors, as does {', '.join(others)}, and they take turns, as `in_turn` says: side by "
-                "side is quicker where there are cores for both",
-                "leave `tritons.N.in_turn` out, or let it be `learned`, if they do not call each other",
+                f"it runs on processors, as does {', '.join(others)}, and they take turns, as `serialize_models` says: "
+                "side by side is quicker where there are cores for both",
+                "leave `tritons.N.serialize_models` out, or let it be `learned`, if they do not call each other",
             )
 
 

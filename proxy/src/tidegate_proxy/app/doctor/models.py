@@ -73,7 +73,7 @@ def parts_of_nobody(facts: DoctorFacts) -> Iterator[Finding]:
     if not parts:
         yield Finding(
             "warning",
-            "part-of-nobody",
+            "unmatched-policy-part",
             "policy.options.parts",
             f"{BY_MODEL} has no part: all is served first come, first served",
             "name models and the policy that decides for them",
@@ -87,7 +87,7 @@ def parts_of_nobody(facts: DoctorFacts) -> Iterator[Finding]:
             if not known:
                 yield Finding(
                     "warning",
-                    "part-of-nobody",
+                    "unmatched-policy-part",
                     where,
                     f"no Triton has a model {pattern!r} (it may be loaded later)",
                     remedy_for(pattern, facts.services),
@@ -96,7 +96,7 @@ def parts_of_nobody(facts: DoctorFacts) -> Iterator[Finding]:
                 first = ", ".join(f"parts.{number}" for number in sorted(before))
                 yield Finding(
                     "warning",
-                    "part-of-nobody",
+                    "unmatched-policy-part",
                     where,
                     f"{pattern!r}: all its models are those of {first}, which comes first",
                     "name what is particular before what is general",
@@ -212,7 +212,7 @@ def words_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
         if service.consent.scheduling == "bypass" and word not in (None, "bypass"):
             yield Finding(
                 "warning",
-                "word-in-vain",
+                "setting-ignored",
                 f"models.{service.name}",
                 f"its requests cannot be scheduled (scheduling: {word}): {service.consent.why}",
                 "remove the setting: they bypass the scheduler",
@@ -234,12 +234,12 @@ def waiting_twice(facts: DoctorFacts) -> Iterator[Finding]:
         if service.model is not None and delay:
             yield Finding(
                 "warning",
-                "waits-twice",
+                "double-batching-delay",
                 f"models.{service.name}",
                 f"every batch that is not full waits up to {delay / 1e3:g} ms in its Triton, too: dynamic_batching "
                 f"has max_queue_delay_microseconds: {delay}",
                 f"drop it from {service.name}/config.pbtxt, or, where the Triton runs with "
-                f"--model-control-mode=explicit, say models.{service.name}.load_without_delay: true",
+                f"--model-control-mode=explicit, say models.{service.name}.strip_queue_delay: true",
             )
 
 
@@ -250,7 +250,7 @@ def judged_twice(facts: DoctorFacts) -> Iterator[Finding]:
         if service.model is not None and asked:
             yield Finding(
                 "warning",
-                "judged-twice",
+                "double-queue-policy",
                 f"models.{service.name}",
                 f"its Triton applies to whole batches what was meant for requests: {', '.join(asked)} of "
                 "dynamic_batching",
@@ -279,7 +279,7 @@ def merged_by_nobody(facts: DoctorFacts) -> Iterator[Finding]:
                 remedy = "say merge: its rows are independent" if verdict.batches else f"{remedy} ({verdict.reason})"
             yield Finding(
                 "advice",
-                "never-merged",
+                "unbatched-model",
                 f"models.{service.name}.scheduling",
                 "its requests run one by one, as in its Triton: it has no dynamic_batching",
                 remedy,

@@ -92,11 +92,11 @@ class AsLoaded(Backend):
             tls=triton.tls,
             worker=triton.worker or "",
             kind=triton.kind or "",
-            in_turn=triton.in_turn,
+            serialize_models=triton.serialize_models,
             is_local=triton.is_local,
             headers=headers_of(triton),
         )
-        self._without_delay = {name for name, said in told.items() if said.load_without_delay}
+        self._without_delay = {name for name, said in told.items() if said.strip_queue_delay}
         self._known: list[LoadedModel] | None = None
 
     async def models(self, known: Sequence[LoadedModel] = (), suspects: Collection[str] = ()) -> list[LoadedModel]:

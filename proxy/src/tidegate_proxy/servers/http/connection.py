@@ -208,8 +208,8 @@ class HttpConnections:
         self._timer = self._loop.call_later(SWEEP_S, self._sweep)
         limits, now = self._limits, self._loop.time()
         for book, limit_s, name in (
-            (self._heads, limits.head_s, "head_timeout_s"),
-            (self._bodies, limits.body_s, "body_timeout_s"),
+            (self._heads, limits.head_s, "request_headers_timeout_s"),
+            (self._bodies, limits.body_s, "request_timeout_s"),
             (self._new, limits.idle_s, "idle_timeout_s"),
             (self._idle, limits.idle_s, "idle_timeout_s"),
         ):
@@ -219,7 +219,7 @@ class HttpConnections:
             if left <= size - PROGRESS_BYTES:
                 self.has_unread(connection)
             elif limits.send_s is not None and now - since > limits.send_s:
-                self._end(connection, "send_timeout_s")
+                self._end(connection, "write_timeout_s")
         self._make_memory()
 
     def _end_overdue(self, book: "dict[HttpConnection, float]", now: float, limit_s: float | None, name: str) -> None:
@@ -245,8 +245,10 @@ class HttpConnections:
 
     def _make_memory(self) -> None:
         """End those that have taken least of what was written for them, while all together hold too much."""
-        while self._unread and self._bounds.unread_bytes > self._bounds.max_unread_bytes:
-            self._end(max(self._unread, key=lambda connection: self._unread[connection][1]), "max_unread_bytes")
+        while self._unread and self._bounds.unread_bytes > self._bounds.max_response_buffer_bytes:
+            self._end(
+                max(self._unread, key=lambda connection: self._unread[connection][1]), "max_response_buffer_bytes"
+            )
 
     def _end(self, connection: "HttpConnection", limit: str = "", *, told: bool = False) -> None:
         if limit:

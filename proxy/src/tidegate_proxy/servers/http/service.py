@@ -245,9 +245,9 @@ def http_limits(config: ServeConfig) -> HttpLimits:
     return HttpLimits(
         body_bytes=int(limits.max_message_bytes),
         connections=limits.max_connections,
-        head_s=limits.head_timeout_s,
-        body_s=limits.body_timeout_s,
+        head_s=limits.request_headers_timeout_s,
+        body_s=limits.request_timeout_s,
         idle_s=limits.idle_timeout_s,
-        send_s=limits.send_timeout_s,
+        send_s=limits.write_timeout_s,
         age_s=limits.max_connection_age_s,
     )

@@ -348,7 +348,7 @@ class ServerConnection(Http2Connection):
             ngh2.Role.SERVER,
             # libnghttp2 cannot tell who resets at its deadline from who floods: its limit is the outer one.
             configuration(max_inbound_header_list_size=HEADER_BYTES, stream_reset_rate_limit=RESETS_IN_ALL),
-            {Setting.MAX_CONCURRENT_STREAMS: limits.max_streams, Setting.MAX_HEADER_LIST_SIZE: HEADER_BYTES},
+            {Setting.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams, Setting.MAX_HEADER_LIST_SIZE: HEADER_BYTES},
         )
         self.limits = limits
         self.bounds = server.bounds
@@ -478,20 +478,20 @@ class ServerConnection(Http2Connection):
         limits, now_s = self.limits, self.now_s()
         if not self._greeted:
             self._greeted = self._heard
-            if not self._greeted and now_s - self._began_s > limits.head_timeout_s:
-                self.end_for("head_timeout_s")
+            if not self._greeted and now_s - self._began_s > limits.request_headers_timeout_s:
+                self.end_for("request_headers_timeout_s")
                 return
         for call in [call for call in self._calls.values() if call.until_s]:
             if now_s > call.until_s:
-                self.count("body_timeout_s")
+                self.count("request_timeout_s")
                 if call.is_over:
                     call.until_s = 0.0
                     self._stop_sending(call, waits=False)
                 else:
                     words = "the request did not come within its time limit"
                     self.fail(call, MessageError(StatusCode.DEADLINE_EXCEEDED, words))
-        if self._unread and now_s - self._taken_s > limits.send_timeout_s:
-            self.end_for("send_timeout_s")
+        if self._unread and now_s - self._taken_s > limits.write_timeout_s:
+            self.end_for("write_timeout_s")
         elif not self._calls and now_s - self.idle_since_s > limits.idle_timeout_s:
             self.terminate(ErrorCode.NO_ERROR, "idle")
         elif limits.max_connection_age_s is not None and now_s - self._began_s > self._server.age_s(self):
@@ -526,9 +526,9 @@ class ServerConnection(Http2Connection):
             self._taken_s = self.now_s()
         self.bounds.unread(unread - self._unread)
         self._unread = unread
-        if unread > self.bounds.max_unread_bytes_per_connection and len(self._calls) > 1:
-            self.end_for("max_unread_bytes_per_connection")
-        elif self.bounds.unread_bytes > self.bounds.max_unread_bytes:
+        if unread > self.bounds.max_response_buffer_bytes_per_connection and len(self._calls) > 1:
+            self.end_for("max_response_buffer_bytes_per_connection")
+        elif self.bounds.unread_bytes > self.bounds.max_response_buffer_bytes:
             self._server.end_largest()
 
     def end(self, call: Http2Call, trailers: Sequence[Header], *, is_first: bool) -> None:
@@ -611,7 +611,7 @@ class ServerConnection(Http2Connection):
         try:
             if waits and self.http2.queued_body_size(call.stream_id):
                 call.until_s = (
-                    self.now_s() + self.limits.body_timeout_s
+                    self.now_s() + self.limits.request_timeout_s
                 )  # a reset would overtake what is still to be written
             else:
                 self.http2.reset_stream(call.stream_id, ErrorCode.NO_ERROR)
@@ -712,7 +712,7 @@ class Http2Server:
         self._listener = await self._loop.create_server(
             lambda: ServerConnection(self),
             ssl=context,
-            ssl_handshake_timeout=self.limits.head_timeout_s if context else None,
+            ssl_handshake_timeout=self.limits.request_headers_timeout_s if context else None,
             backlog=BACKLOG,
             **where,
         )
@@ -793,7 +793,7 @@ class Http2Server:
 
     def end_largest(self) -> None:
         """All connections together have too much that is not read."""
-        max(self._connections, key=lambda connection: connection.unread).end_for("max_unread_bytes")
+        max(self._connections, key=lambda connection: connection.unread).end_for("max_response_buffer_bytes")
 
     def _sweep(self) -> None:
         for connection in list(self._connections):
