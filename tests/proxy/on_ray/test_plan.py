@@ -50,7 +50,11 @@ def test_a_device_takes_what_is_said_of_its_product(
         (("GPU=none",), {}, "--takes GPU=none: 'GPU=none' is not RESOURCE=AMOUNT, as in GPU=1"),
         (("T4,GPU=-1",), {}, "'GPU=-1' is not RESOURCE=AMOUNT"),
         ((), {"record": "log.jsonl"}, "record: it would go with the node of its shard: leave it out"),
-        ((), {"shard_links": {"secret_file": "tidegate.yaml"}}, "shard_links.secret_file: on Ray each start makes a secret"),
+        (
+            (),
+            {"shard_links": {"secret_file": "tidegate.yaml"}},
+            "shard_links.secret_file: on Ray each start makes a secret",
+        ),
         ((), {"controller": {"name": "replan"}}, "controller: on Ray workers come and go as nodes do"),
     ],
 )
@@ -73,7 +77,9 @@ def test_a_share_of_a_gpu_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
 def test_each_shard_and_frontend_gets_a_configuration_that_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "from").mkdir()
     (tmp_path / "from" / "tokens.json").write_text("{}")
-    found = plan(tmp_path / "from", frontends=3, shard_links={"reconnect_timeout_s": 4}, listen="0.0.0.0:8101", drain_timeout_s=5)
+    found = plan(
+        tmp_path / "from", frontends=3, shard_links={"reconnect_timeout_s": 4}, listen="0.0.0.0:8101", drain_timeout_s=5
+    )
     documents = RoleConfigs(found)
     there = tmp_path / "there"
     there.mkdir()

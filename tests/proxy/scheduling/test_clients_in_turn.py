@@ -177,7 +177,9 @@ def test_a_key_belongs_to_metadata(clients: dict[str, str]) -> None:
 
 
 def test_full_queues_refuse_those_who_filled_them_first() -> None:
-    limits = QueueLimits(requests=1000, bytes=10_000, reserved_queue_fraction_per_client=0.01, reserved_queue_fraction_per_model=0.1)
+    limits = QueueLimits(
+        requests=1000, bytes=10_000, reserved_queue_fraction_per_client=0.01, reserved_queue_fraction_per_model=0.1
+    )
     full, little, much = QueueLoad(1000, 0), QueueLoad(9, 0), QueueLoad(500, 0)
     assert queue_refusal(limits, QueueLoad(999, 9_999), much, much) == ""
     assert queue_refusal(limits, full, much, much) == "requests"
@@ -197,7 +199,14 @@ def test_a_newcomer_is_admitted_to_full_queues_and_the_crowd_is_counted_as_refus
     request_of: Make,
     eventually: Make,
 ) -> None:
-    proxy = serve_here([triton], limits={"max_queue_size": 20, "reserved_queue_fraction_per_client": 0.1, "reserved_queue_fraction_per_model": 0.0})
+    proxy = serve_here(
+        [triton],
+        limits={
+            "max_queue_size": 20,
+            "reserved_queue_fraction_per_client": 0.1,
+            "reserved_queue_fraction_per_model": 0.0,
+        },
+    )
     crowd, neighbour = new_connection(proxy), new_connection(proxy)
     message = request_of("gated", {"X": ROW}).SerializeToString()
     calls = [crowd(message, timeout=60) for _ in range(20)]

@@ -14,7 +14,9 @@ def _config(count: int = 1, *resources: str, gpus: str = "") -> model_config_pb2
     )
 
 
-def _lanes(*turns: str, serialize_models: bool | None = None, **configs: model_config_pb2.ModelConfig) -> list[ExecutionSlot]:
+def _lanes(
+    *turns: str, serialize_models: bool | None = None, **configs: model_config_pb2.ModelConfig
+) -> list[ExecutionSlot]:
     return list(lanes_of(configs, serialize_models=serialize_models, turns=frozenset(turns)))
 
 

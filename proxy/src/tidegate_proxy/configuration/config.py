@@ -147,8 +147,12 @@ class OutlierDetection(ConfigSection):
     error_rate: float = Field(default=0.5, gt=0, le=1, description="Or such a share of its calls within `window_s`")
     min_requests: int = Field(default=20, ge=1, description="That share counts from so many calls on")
     window_s: Seconds = Field(default=10.0, description="How long calls are counted for that share")
-    base_ejection_time_s: Seconds = Field(default=10.0, description="How long the first outlier_detection lasts; the second twice as long ...")
-    max_ejection_time_s: Seconds = Field(default=300.0, description="The longest; after so long without one it begins anew")
+    base_ejection_time_s: Seconds = Field(
+        default=10.0, description="How long the first outlier_detection lasts; the second twice as long ..."
+    )
+    max_ejection_time_s: Seconds = Field(
+        default=300.0, description="The longest; after so long without one it begins anew"
+    )
     max_ejection_fraction: float = Field(
         default=0.5, ge=0, le=1, description="Of all Tritons, at most so many are ejected at a time; 0: none ever"
     )
@@ -236,13 +240,17 @@ class ServeConfig(ConfigSection):
         "`5%`, or 0.05; default: always",
     )
     seed: int = Field(default=0, ge=0, description="Of the policy's random generator")
-    startup_timeout_s: Seconds = Field(default=10.0, description="How long to wait at start for the Tritons to become ready")
+    startup_timeout_s: Seconds = Field(
+        default=10.0, description="How long to wait at start for the Tritons to become ready"
+    )
     clients: ClientsConfig = Field(default=ClientsConfig(), description="Who counts as one client")
     app: AppConfig = Field(default=AppConfig(), description="What tells the application of a request; default: nothing")
     limits: LimitsConfig = Field(default=LimitsConfig(), description="What is refused or given up")
     shedding: SheddingConfig = Field(default=SheddingConfig(), description="How a request is refused")
     retries: RetriesConfig = Field(default=RetriesConfig(), description="Requests on a Triton that is lost")
-    outlier_detection: OutlierDetection = Field(default=OutlierDetection(), description="Tritons that fail though they answer probes")
+    outlier_detection: OutlierDetection = Field(
+        default=OutlierDetection(), description="Tritons that fail though they answer probes"
+    )
     batch_verification: BatchVerification = Field(
         default=BatchVerification(), description="Whether answers in a batch are those that a request has alone"
     )

@@ -74,7 +74,12 @@ def settings_of(config: ServeConfig) -> CurrentSettings:
     """What a configuration says of it."""
     limits = config.limits
     return CurrentSettings(
-        queue=QueueLimits(limits.max_queue_size, int(limits.max_queue_bytes), limits.reserved_queue_fraction_per_client, limits.reserved_queue_fraction_per_model),
+        queue=QueueLimits(
+            limits.max_queue_size,
+            int(limits.max_queue_bytes),
+            limits.reserved_queue_fraction_per_client,
+            limits.reserved_queue_fraction_per_model,
+        ),
         shed_status=grpc.StatusCode[config.shedding.status],
         max_tries=config.retries.max + 1,
         retry_share=config.retries.budget,

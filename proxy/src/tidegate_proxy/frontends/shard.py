@@ -70,9 +70,9 @@ class Shard:
         """`address`: where frontends come in; ports: where they listen.
 
         `frontends`: how many have to let clients in before it is open. `metrics_port`: where they show its metrics;
-        None: it does so itself. `reconnect_timeout_s`: frontends go on when it ends, and hold for so long what comes for it; None:
-        they end with it. `number`: which of several shards it is, each of which has a part of the models; None: it has
-        all.
+        None: it does so itself. `reconnect_timeout_s`: frontends go on when it ends, and hold for so long what comes
+        for it; None: they end with it. `number`: which of several shards it is, each of which has a part of the models;
+        None: it has all.
         """
         self.grpc_port = grpc_port
         self.http_port = http_port

@@ -240,7 +240,9 @@ class ShardConnection:
 
     def _refused(self) -> None:
         if not self._is_refused:
-            log.error("shard %d at %s lets nobody in: is shard_links.secret_file the same there?", self.number, self._address)
+            log.error(
+                "shard %d at %s lets nobody in: is shard_links.secret_file the same there?", self.number, self._address
+            )
         self._is_refused = True
         self._lost.set()
 

@@ -74,10 +74,10 @@ class SupervisedPart:
         if self.phase is PartPhase.RUNNING:
             self.lost_at = now
         has_been_stable = self.phase is PartPhase.RUNNING and now - self.since > _STABLE_S
-        wait_s = 0.0 if has_been_stable or self._wait_s == _WAIT_S[0] else self._wait_s
+        startup_timeout_s = 0.0 if has_been_stable or self._wait_s == _WAIT_S[0] else self._wait_s
         self._wait_s = _WAIT_S[0] * 2 if has_been_stable else min(2 * self._wait_s, _WAIT_S[1])
         self.actor, self.is_outdated, self.is_warned = None, False, False
-        self.retry_at = now + wait_s
+        self.retry_at = now + startup_timeout_s
         self.enter(PartPhase.ABSENT, now)
 
     def options(self, strategy: Any) -> dict[str, Any]:  # noqa: ANN401 - of Ray's

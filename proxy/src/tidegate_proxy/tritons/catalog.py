@@ -432,7 +432,9 @@ def _add_workers(
     }
     place = catalog.places[backend]
     new_id = max(catalog.backend_of, default=-1) + 1
-    for lane in lanes_of(configs, serialize_models=backend.serialize_models, turns=backend.turns.group if backend.turns else frozenset()):
+    for lane in lanes_of(
+        configs, serialize_models=backend.serialize_models, turns=backend.turns.group if backend.turns else frozenset()
+    ):
         name = f"{backend.address}/{lane.name}"
         worker = Worker(new_id, name, lane.models, place.kind, place.device, place.slice)
         if lane.takes_turns:

@@ -42,12 +42,15 @@ class ExecutionSlot(NamedTuple):
 
 
 def lanes_of(
-    configs: Mapping[str, model_config_pb2.ModelConfig], *, serialize_models: bool | None, turns: frozenset[str] = frozenset()
+    configs: Mapping[str, model_config_pb2.ModelConfig],
+    *,
+    serialize_models: bool | None,
+    turns: frozenset[str] = frozenset(),
 ) -> Iterator[ExecutionSlot]:
     """The lanes of one Triton for these of its models: lane k of a group has those with more than k instances.
 
-    `serialize_models`: whether all of them are one group, or each is its own; None: those are that wait for each other's
-    resources, be it by way of others, and those of `turns`.
+    `serialize_models`: whether all of them are one group, or each is its own; None: those are that wait for each
+    other's resources, be it by way of others, and those of `turns`.
     """
     for group in _groups(configs, serialize_models, turns):
         instances = {name: instances_of(configs[name]) for name in group}
