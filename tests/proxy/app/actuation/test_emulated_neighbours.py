@@ -22,7 +22,8 @@ from tidegate.schemas import PROXY_FILE, Layout, LayoutWorker, Mps
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate_loadtest.emulated_layout import write_emulated_deployment
 
-ALONE_MS = 40.0
+ALONE_MS = 200.0
+"""Long enough that what a busy machine adds to a stage is a small part of it."""
 APART: dict[str, Any] = {
     "duration_s": 1,
     "workers": [
@@ -83,7 +84,7 @@ def asked_without_end(address: str, model: str) -> Iterator[list[float]]:
 def stage_ms(taken_ms: list[float]) -> float:
     """What a stage takes from now on: each answer waits for the stage of the other client, too."""
     before = len(taken_ms)
-    wait_until(lambda: len(taken_ms) > before + 24, "answers")
+    wait_until(lambda: len(taken_ms) > before + 12, "answers")
     return median(taken_ms[before + 4 :]) / 2
 
 
@@ -110,7 +111,7 @@ def test_who_was_moved_slows_its_neighbours_down(start_live: Callable[..., Live]
 
     with asked_without_end(address(stays.name), "a") as of_a:
         with asked_without_end(address(moves.name), "b"):
-            assert ALONE_MS <= stage_ms(of_a) < 1.3 * ALONE_MS, "another GPU's worker is no neighbour"
+            assert 0.9 * ALONE_MS < stage_ms(of_a) < 1.3 * ALONE_MS, "another GPU's worker is no neighbour"
         Told.wants = first.model_copy(update={"workers": (stays, on_the_first(moves, 50, first))})
         live.wait_for("done")
         assert live.serving == ["beside-50", stays.name]

@@ -133,12 +133,14 @@ class _Neighbours:
 
     A line of the board is one instance's: until when it is busy, in seconds of the monotonic clock, and the percentages
     of cache and DRAM that it uses meanwhile. Each takes a line that nobody has when it starts, and has it by a lock of
-    the file: whatever ends the process, the kernel frees it. One that is killed is no neighbour for longer than two
-    steps.
+    the file: whatever ends the process, the kernel frees it. One that is killed is no neighbour for longer than
+    `AWAY_NS`.
     """
 
     STEP_NS = 1_000_000
     """How often an instance looks at the board while it is busy."""
+    AWAY_NS = 50_000_000
+    """How long its line lasts without being written: a busy machine lets a process wait for tens of milliseconds."""
     AHEAD_S = 1.0
     """Nobody is busy for so long at once: a line that says so is of before the machine was started again."""
     LINES, LINE_BYTES = 64, 24
@@ -176,7 +178,7 @@ class _Neighbours:
         while left_ns > 0:
             slowdown = 1 + computing * self._felt(now_ns)
             step_ns = min(self.STEP_NS, math.ceil(left_ns * slowdown))
-            mine[0] = (now_ns + 2 * step_ns) / 1e9
+            mine[0] = (now_ns + self.AWAY_NS) / 1e9
             now_ns += step_ns
             _sleep_until(now_ns)
             left_ns -= step_ns / slowdown
