@@ -65,7 +65,7 @@ class A2:
             constraints=LinearConstraint(
                 matrix.tocsr(), [row[1] for row in self._rows], [row[2] for row in self._rows]
             ),
-            options={"mip_rel_gap": 0, "time_limit": 60},
+            options={"mip_rel_gap": 0},
         )
         assert result.x is not None
         return Optimum(-float(result.fun), -float(result.mip_dual_bound))
