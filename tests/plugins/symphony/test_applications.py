@@ -27,7 +27,7 @@ from tidegate.api import (
 from tidegate.sim.run import Run, simulate
 from tidegate.testing import Playbook
 from tidegate.workload import PolicyChoice
-from tidegate_symphony.applications import LOOK_EVERY, MOST_GROUPS, MOST_POINTS, Applications
+from tidegate_symphony.applications import LOOK_EVERY, MOST_GROUPS, MOST_POINTS, POINTS_PER_EVENT, Applications
 from tidegate_symphony.policy import Symphony, SymphonyOptions
 
 QUANTILE = 0.99
@@ -82,6 +82,7 @@ def test_how_often_each_comes_counts() -> None:
     moved = [applications.count("quick") for _ in range(4 * LOOK_EVERY)]
     assert moved[LOOK_EVERY - 1], "the share has moved from a half to nearly one"
     assert not any(moved[-LOOK_EVERY:]), "and stays there"
+    assert applications.refresh(MOST_POINTS) == (MOST_POINTS - 6 - 3, True), "the quicker one, and both"
     seldom_ns = applications.alike(PROFILE, 4, QUANTILE)[-1].promises.profile.expected_ns(2)
     assert seldom_ns < 0.5 * even_ns, "a slow one is hardly ever in a batch"
 
@@ -215,8 +216,11 @@ def test_the_work_after_distributions_moved_does_not_grow_with_the_names_that_cl
         play >>= LatencyDistributionUpdated(0, msgspec.structs.replace(times, fixed_ns=1000.0))
         play.commands()
     assert not looked, "no event of a request or worker has come"
-    play >>= arrived(1, 1, "a1")
-    play.commands()
+    for number in range(1, 4):
+        before = sum(looked)
+        play >>= arrived(number, number, "a1")
+        play.commands()
+        assert sum(looked) - before < POINTS_PER_EVENT + MOST_POINTS // 2, "the last one may go beyond"
     assert 0 < len(looked) <= MOST_GROUPS
 
 

@@ -1,8 +1,10 @@
 """How long the requests of one application run alone: a distribution, for models whose time depends on the data."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, islice
 from math import ceil, exp, hypot, log, sqrt
+from operator import gt, mul, sub
 from statistics import NormalDist
 
 import msgspec
@@ -81,17 +83,16 @@ class LatencyDistribution(msgspec.Struct, frozen=True):
         log_std = sqrt(log(1 + noise_cv * noise_cv))
         noise_margin = max(0.0, exp(log_std * (NormalDist().inv_cdf(quantile) - log_std / 2)) - 1) if noise_cv else 0.0
         expected_ms, planned_ms = {}, {}
+        up_to: list[float] = []
         for rows in _sizes(like.max_rows):
-            expected_ns = before = up_to = 0.0
-            planned_ns = None
-            for taken_ns, share in sorted((fixed_ns + rows * each_ns, share) for fixed_ns, each_ns, share in drawn):
-                up_to += share / total
-                within = min(1.0, up_to) ** rows  # all of them take no longer: the distribution of the longest
-                expected_ns += taken_ns * (within - before)
-                before = within
-                if planned_ns is None and within >= quantile:
-                    planned_ns = taken_ns
-            longest_ns = taken_ns if planned_ns is None else planned_ns
+            taken_ns = [fixed_ns + rows * each_ns for fixed_ns, each_ns, _ in drawn]
+            if not up_to or any(map(gt, taken_ns, islice(taken_ns, 1, None))):  # another order than with fewer rows
+                drawn = [drawn[at] for at in sorted(range(len(drawn)), key=taken_ns.__getitem__)]
+                taken_ns.sort()
+                up_to = [min(1.0, each) for each in accumulate(share / total for _, _, share in drawn)]
+            within = [each**rows for each in up_to]  # all of them take no longer: the distribution of the longest
+            expected_ns = sum(map(mul, taken_ns, map(sub, within, [0.0, *within])))
+            longest_ns = taken_ns[min(bisect_left(within, quantile), len(within) - 1)]
             margin_ns = hypot(max(0.0, longest_ns - expected_ns), noise_margin * expected_ns)
             expected_ms[rows], planned_ms[rows] = expected_ns / NS_PER_MS, (expected_ns + margin_ns) / NS_PER_MS
         return Profile.from_points(

@@ -1,8 +1,9 @@
 """The applications of a model: what batches take that hold the quickest of them only, and those that hold all."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 from tidegate.api import LatencyDistribution, Profile, Request
 from tidegate_symphony.latency_bounds import Promises
@@ -11,6 +12,8 @@ MOST_GROUPS = 8
 """So many groups of applications are told apart at most; clients name applications."""
 MOST_POINTS = 640
 """About so many points of all groups' distributions together are looked at."""
+POINTS_PER_EVENT = MOST_POINTS // 2
+"""About so many of them are looked at for one event: the groups that were made before hold until all are made again."""
 DIFFERENT = 1.1
 """Applications are worth telling apart where the largest batch of all takes so many times what one of the quickest
 does: less may be chance, and who names applications may do so for other reasons."""
@@ -34,6 +37,16 @@ class Alike:
         return list(requests) if apps is None else [request for request in requests if request.app in apps]
 
 
+class Mixed(NamedTuple):
+    """How long batches of some applications take."""
+
+    profile: Profile
+    apps: frozenset[str] | None
+    """The applications; None: all."""
+    points: int
+    """About how many points of their distributions were looked at."""
+
+
 class Applications:
     """The applications of one model of which it is known how long their requests run alone."""
 
@@ -45,8 +58,16 @@ class Applications:
         self._shares: dict[str, float] = {}
         """What was made of that."""
         self._arrived = 0
-        self._mixed: dict[tuple[str, str, int], tuple[tuple[Profile, frozenset[str] | None], ...]] = {}
-        """The groups by (kind of worker, shape, largest batch), until a distribution or a share has moved."""
+        self._like: tuple[Profile, float] | None = None
+        """The largest profile and the quantile that groups were last made for."""
+        self._mixed: tuple[Mixed, ...] = ()
+        """The groups, as of when they were last made; none where all take about the same."""
+        self.is_stale = False
+        """Whether a distribution or a share has moved since the groups began to be made."""
+        self._mixing: Iterator[Mixed] | None = None
+        """The groups that are made to follow them; None: those are up to date, or nobody has begun."""
+        self._followers: list[Mixed] = []
+        """The groups among them that are made."""
 
     def tell(self, times: LatencyDistribution) -> None:
         """What an application's requests take alone on a kind of worker."""
@@ -73,33 +94,60 @@ class Applications:
     def alike(self, profile: Profile, max_rows: int, quantile: float) -> tuple[Alike, ...]:
         """The groups of a queue: the quickest applications, these and the next quicker ones, and so on, at last all.
 
-        `profile`: of the queue; nobody may promise less than it says that a batch takes at least. None where fewer than
-        two applications are known on that kind of worker, or all take about the same.
+        They are as they were when `refresh` last made all of them. `profile`: of the queue; nobody may promise less
+        than it says that a batch takes at least. None where fewer than two applications are known on that kind of
+        worker, or all take about the same.
         """
-        key = profile.kind, profile.shape, max_rows
-        mixed = self._mixed.get(key)
-        if mixed is None:
-            mixed = tuple(self._mix(profile, max_rows, quantile))
-            if mixed and mixed[-1][0].expected_ns(max_rows) < DIFFERENT * mixed[0][0].expected_ns(max_rows):
-                mixed = ()
-            self._mixed[key] = mixed
+        like, before = profile.up_to(max_rows), self._like
+        if before is None or (before[0].key, before[0].max_rows, before[1]) != (like.key, max_rows, quantile):
+            self._like, self._mixing, self._followers, self.is_stale = (like, quantile), None, [], False
+            self._mixed = _told_apart([*self._mix(like, quantile)])
         least = profile.lower_bound()
-        return tuple(Alike(Promises.of(Profile.slowest((each, least)), quantile), apps) for each, apps in mixed)
+        return tuple(
+            Alike(Promises.of(Profile.slowest((each.profile, least)), quantile), each.apps) for each in self._mixed
+        )
 
-    def _mix(self, profile: Profile, max_rows: int, quantile: float) -> Iterable[tuple[Profile, frozenset[str] | None]]:
-        known = [times for (kind, app), times in self._times.items() if kind == profile.kind and app]
+    def refresh(self, points: int) -> tuple[int, bool]:
+        """Make groups again with what is known now, as far as the work for an event allows.
+
+        `points`: about so many are looked at. Returns how many of them are left, and whether `alike` tells of all
+        groups that were begun.
+        """
+        if self._mixing is None and self.is_stale and self._like:
+            self.is_stale, self._mixing = False, self._mix(*self._like)
+        while self._mixing and points > 0:
+            follower = next(self._mixing, None)
+            if follower is None:
+                self._mixed, self._followers, self._mixing = _told_apart(self._followers), [], None
+            else:
+                self._followers.append(follower)
+                points -= follower.points
+        return points, self._mixing is None
+
+    def _mix(self, like: Profile, quantile: float) -> Iterator[Mixed]:
+        known = [times for (kind, app), times in self._times.items() if kind == like.kind and app]
         ranked = sorted(known, key=lambda times: (times.fixed_ns + times.scale * times.mean_ns, times.app))
         if len(ranked) < 2:
             return
         step = ceil(len(ranked) / MOST_GROUPS)
         lasts = range(len(ranked) - step * ((len(ranked) - 1) // step), len(ranked) + 1, step)
+        points = min(256, MOST_POINTS // len(lasts))
         for last in lasts:
             among = ranked[:last]
             apps = None if last == len(ranked) else frozenset(times.app for times in among)
-            like, points = profile.up_to(max_rows), min(256, MOST_POINTS // len(lasts))
-            yield LatencyDistribution.profile_of_batches(among, self._shares, like, quantile, most_points=points), apps
+            profile = LatencyDistribution.profile_of_batches(among, self._shares, like, quantile, most_points=points)
+            yield Mixed(profile, apps, min(points, sum(len(times.times_ns) for times in among)))
 
     def _take_stock(self) -> None:
         total = sum(self._counts.values())
         self._shares = {app: count / total for app, count in self._counts.items()}
-        self._mixed.clear()
+        self.is_stale = True
+
+
+def _told_apart(groups: Sequence[Mixed]) -> tuple[Mixed, ...]:
+    """The groups; none where all take about the same."""
+    if not groups:
+        return ()
+    quickest, every = groups[0].profile, groups[-1].profile
+    rows = every.max_rows
+    return tuple(groups) if every.expected_ns(rows) >= DIFFERENT * quickest.expected_ns(rows) else ()

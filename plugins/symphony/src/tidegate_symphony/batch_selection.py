@@ -33,14 +33,17 @@ def choose(
     requests are expected to be in time per time that it takes, those with little time left counting more. Each counts
     once, of however many rows: else small ones would be left behind for as long as large ones come.
     """
-    best, most = None, 0.0
+    best, most, looked_at = None, 0.0, 0
     fades = URGENCY / groups[-1].promises.profile.expected_ns(1)
     for group in groups:
+        members = group.of(queue)
+        if len(members) == looked_at:
+            continue  # the same as of quicker ones
+        looked_at = len(members)
         promises = group.promises
         expected_ns = promises.profile.expected_ns
         profile = promises.less_sure[0] if promises.less_sure else promises.profile
-        members = group.of(queue)
-        rest = sum(request.rows for request in members)
+        rest = sum([request.rows for request in members])
         tried = 0
         for start, request in enumerate(members):
             largest = max(request.rows, min(rest, most_rows))
@@ -51,7 +54,7 @@ def choose(
             tried = rows
             if rows > most * expected_ns(rows):  # else it could not be better even if all were in time and urgent
                 batch = gathering.longest_run(members, most_rows, profile, now_ns, start=start)
-                if batch:
+                if batch and batch.count + len(batch.fillers) > most * expected_ns(batch.rows):
                     chosen = members[start : start + batch.count]
                     if batch.fillers:
                         chosen += [each for each in members if each.id in batch.fillers]

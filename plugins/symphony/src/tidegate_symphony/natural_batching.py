@@ -1,7 +1,7 @@
 """Whether requests merge enough where no batch waits: while all workers are busy, a queue grows by itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 
 from tidegate_symphony.latency_bounds import Outlook
@@ -21,11 +21,13 @@ class Arriving:
     rows_per_ns: float
     rows_per_request: float
     """The mean rows of a request; at least 1."""
+    request_rows: int = field(init=False)
+    """The smallest batch: of one request, in whole rows."""
 
-    @property
-    def request_rows(self) -> int:
-        """The smallest batch: of one request, in whole rows."""
-        return min(ceil(self.rows_per_request), self.outlook.profile.max_rows)
+    def __post_init__(self) -> None:
+        """Round them once: they are asked for at every size that is tried."""
+        rows = min(ceil(self.rows_per_request), self.outlook.profile.max_rows)
+        object.__setattr__(self, "request_rows", rows)
 
     def asked_in_batches_of(self, rows: int) -> float:
         """How many workers are busy all the time with batches of so many rows."""

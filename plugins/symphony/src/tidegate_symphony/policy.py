@@ -9,6 +9,7 @@ from pydantic import Field
 from tidegate.api import (
     NEVER_NS,
     AnyCommand,
+    AnyEvent,
     CancelTimer,
     Commands,
     Drop,
@@ -32,7 +33,7 @@ from tidegate.api import (
     queue_key,
 )
 from tidegate.toolkit import ArrivalRate, Gathered, Gathering, QueueingPolicy
-from tidegate_symphony.applications import Alike, Applications
+from tidegate_symphony.applications import POINTS_PER_EVENT, Alike, Applications
 from tidegate_symphony.autoscaler import Autoscaler
 from tidegate_symphony.batch_selection import Chosen
 from tidegate_symphony.latency_bounds import Outlook, Promises
@@ -103,8 +104,8 @@ class Symphony(QueueingPolicy[ModelThread]):
         """The applications that are known, by model."""
         for times in setup.latency_distributions:
             self._applications.setdefault(times.model, Applications()).tell(times)
-        self._moved: set[str] = set()
-        """The models of which something else is known of applications than candidates were gathered by."""
+        self._moved: dict[str, None] = {}
+        """The models of which something else is known of applications than candidates were gathered by, in turn."""
         self._ends_ns: dict[int, int] = {}
         """When what runs is planned to end, by worker."""
         self._ready = ReadyCandidates()
@@ -120,6 +121,12 @@ class Symphony(QueueingPolicy[ModelThread]):
         }
         follower._autoscaler = self._autoscaler
         return follower
+
+    def handle(self, event: AnyEvent) -> Commands:
+        """Answer an event; what is known of applications is looked at once for all of which something was told."""
+        if self._moved and type(event) is not ExecutionTimesUpdated:
+            self._plan_by_applications()
+        return super().handle(event)
 
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
         """A thread of its model and shape: all of those share a target."""
@@ -138,8 +145,6 @@ class Symphony(QueueingPolicy[ModelThread]):
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards the rate of its model and shape; it joins the candidate, or there is a new one."""
         request, now_ns = event.request, event.now_ns
-        if self._moved:
-            self._plan_by_applications()
         load = self._loads.get((request.model, request.shape))
         if load is None:
             load = self._begin_load((request.model, request.shape), now_ns)
@@ -151,8 +156,7 @@ class Symphony(QueueingPolicy[ModelThread]):
                 load.rate.observe(now_ns, request.rows)
                 rate_of_key.observe(now_ns, request.rows)
             if request.app and (known := self._applications.get(request.model)) and known.count(request.app):
-                self._moved.add(request.model)
-                self._plan_by_applications()
+                self._moved[request.model] = None
             if self._adapts and (need := self._needs.get(request.model) or self._share(request.model)):
                 need.refresh(now_ns, request.rows)
         thread = self.enqueue(request)
@@ -168,8 +172,6 @@ class Symphony(QueueingPolicy[ModelThread]):
 
     def queue_changed(self, now_ns: int, queue: ModelThread) -> Commands:
         """A new candidate: dispatch it, or wait for its moment."""
-        if self._moved:
-            self._plan_by_applications()
         commands: list[AnyCommand] = []
         self._update(now_ns, queue, commands)
         return commands
@@ -179,8 +181,6 @@ class Symphony(QueueingPolicy[ModelThread]):
 
         One that had better wait until a worker that is about to be idle is so keeps it from those less urgent.
         """
-        if self._moved:
-            self._plan_by_applications()
         commands: list[AnyCommand] = []
         hosts = self.idle.hosts(worker.id)
         tried: set[QueueKey] = set()
@@ -243,7 +243,7 @@ class Symphony(QueueingPolicy[ModelThread]):
     def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
         """Batches of an application take otherwise: those of many may be told one after the other."""
         self._applications.setdefault(event.times.model, Applications()).tell(event.times)
-        self._moved.add(event.times.model)
+        self._moved[event.times.model] = None
         return ()
 
     def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
@@ -387,19 +387,29 @@ class Symphony(QueueingPolicy[ModelThread]):
         return known.alike(profile, model.merged_rows, self.quantile)
 
     def _plan_by_applications(self) -> None:
-        """Plan with what is known of applications now: candidates are gathered anew when they are asked for."""
-        moved = sorted(self._moved)
-        self._moved.clear()
-        self.forget_plans(moved)
-        for kind in [kind for kind in self._loads if kind[0] in moved]:
+        """Plan with what is known of applications now, once all groups of a model's are made again."""
+        points = POINTS_PER_EVENT
+        for model in list(self._moved):
+            points, are_made = self._applications[model].refresh(points)
+            if are_made:
+                del self._moved[model]
+                self._tell_apart(model)
+                if self._applications[model].is_stale:  # others wait for their turn before it
+                    self._moved[model] = None
+            if points <= 0:
+                break
+
+    def _tell_apart(self, model: str) -> None:
+        """What is known of a model's applications has moved: candidates are gathered anew when they are asked for."""
+        self.forget_plans((model,))
+        for kind in [kind for kind in self._loads if kind[0] == model]:
             self._outlook(kind)
 
     def _begin_load(self, kind: Kind, now_ns: int) -> KindLoad:
         """Something of a kind arrives for the first time."""
         load = self._loads[kind] = KindLoad.of(ArrivalRate(now_ns))
         if kind[0] in self._applications:
-            self._moved.add(kind[0])
-            self._plan_by_applications()
+            self._tell_apart(kind[0])
         self._outlook(kind)
         if need := self._needs.get(kind[0]):
             need.loads.append(load)
