@@ -46,6 +46,8 @@ class Budget:
     QUEUE, SIZE, CURVES = 1, 2, 5
     """The units to look at a queue, at the batches of a size, and to draw the curves of a size."""
     MOST_CURVES = 4
+    FEW_GROUPS = 4
+    """A size of more groups than that counts as two: its curves are as many as there are pairs of groups."""
 
     def __init__(self) -> None:
         self.renew()
@@ -58,11 +60,11 @@ class Budget:
         """So much was done."""
         self.left -= units
 
-    def allows_curves(self) -> bool:
-        """Whether the curves of one more size may be drawn, which is done then."""
-        if not self._curves:
+    def allows_curves(self, groups: int) -> bool:
+        """Whether the curves of one more size may be drawn, of so many groups, which is done then."""
+        if self._curves <= 0:
             return False
-        self._curves -= 1
+        self._curves -= 1 if groups <= self.FEW_GROUPS else 2
         self.spend(self.CURVES)
         return True
 
@@ -207,7 +209,7 @@ class Applications:
         As many are drawn as the work for an event allows: those of single requests first, then those that are missing,
         of these the largest, then those of the oldest version.
         """
-        self.groups(sizes[0].kind)  # which drops those that are no longer true
+        groups = len(self.groups(sizes[0].kind).laws)  # which drops curves that are no longer true
         known = self._curves
         old = [size for size in sizes if size not in known or known[size].version != self._version]
 
@@ -215,7 +217,7 @@ class Applications:
             return min(1, size.others), known[size].version if size in known else -1, -size.rows
 
         for size in sorted(old, key=order):
-            if not self._budget.allows_curves():
+            if not self._budget.allows_curves(groups):
                 break
             latency = self.latency(size)
             known[size] = BatchCurves(self._version, latency.mean_ns, Curve(latency, self.b))

@@ -9,7 +9,7 @@ Noise is the same for all requests of a batch: it is a factor of the maximum, an
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from math import ceil, erf, log, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
@@ -48,6 +48,8 @@ MOST_EDGES = 4 * MOST_BINS
 """So many edges of several distributions are looked at before they are made coarser."""
 MOST_POINTS = 64
 """The finest distribution of several applications together."""
+MOST_SIZES = 32
+"""Of so many batch sizes the latest knots of a law are kept."""
 NARROWEST = 0.005
 """The least width of a distribution, as a share of its largest value: one that is a single number is widened to it."""
 MIN_NOISE_CV = 0.01
@@ -87,6 +89,7 @@ def law_of_several(times: Sequence[LatencyDistribution], shares: Sequence[float]
     up_to /= up_to[-1]
     mean_ms = float(np.diff(up_to) @ (edges_ms[:-1] + edges_ms[1:])) / 2
 
+    @lru_cache(MOST_SIZES)
     def knots(rows: int) -> Knots:
         return _rising(fixed_ms + rows * edges_ms), up_to
 
@@ -109,6 +112,7 @@ def law_of_profile(profile: Profile, quantile: float, noise_cv: float | None = N
         margin_ms = own * (profile.planned_ns(rows) / NS_PER_MS - expected_ms)
         return max(expected_ms - margin_ms, expected_ms / 2), expected_ms, expected_ms + margin_ms
 
+    @lru_cache(MOST_SIZES)
     def knots(rows: int) -> Knots:
         return _rising(np.array(edges_ms(rows))), np.array([0.0, 0.5, 1.0])
 
@@ -133,22 +137,23 @@ class BatchLatency:
         """
         knots = [law.knots(rows) for law in laws]
         every = ceil(sum(len(edges) for edges, _ in knots) / MOST_EDGES)
-        edges_ms = np.unique(np.concatenate([np.append(edges[:-1:every], edges[-1]) for edges, _ in knots]))
+        edges_ms = np.unique(np.concatenate([part for edges, _ in knots for part in (edges[:-1:every], edges[-1:])]))
         own = np.array([np.interp(edges_ms, edges, shares_up_to) for edges, shares_up_to in knots])
         mean_shares = shares.reshape(-1, len(laws)).mean(axis=0)
         if len(edges_ms) > MOST_BINS + 1:
             kept = _evenly(mean_shares @ own, MOST_BINS)
             edges_ms, own = edges_ms[kept], own[:, kept]
         middles_ms: Floats = (edges_ms[:-1] + edges_ms[1:]) / 2
-        mixed = shares @ own
-        mass = np.diff(own * (mixed**others)[..., None, :], axis=-1)
+        up_to = own * ((shares @ own) ** others)[..., None, :]
+        mass: Floats = up_to[..., 1:] - up_to[..., :-1]
         self.mean_ms: Floats = mass @ middles_ms
         noise_cv = sqrt(sum(share * law.noise_cv**2 for law, share in zip(laws, mean_shares.tolist(), strict=True)))
         if noise_cv > MIN_NOISE_CV:
             edges_ms, fractions = _scattered(middles_ms, noise_cv)
             mass = mass @ fractions
+        mass /= edges_ms[1:] - edges_ms[:-1]
         self.edges_ms: Floats = edges_ms
-        self.density: Floats = mass / np.diff(edges_ms)
+        self.density = mass
         self.mean_ns: NDArray[np.int64] = (self.mean_ms * NS_PER_MS).astype(np.int64)
 
 
@@ -179,9 +184,11 @@ def _scattered(times_ms: Floats, noise_cv: float) -> tuple[Floats, Floats]:
 def _rising(edges_ms: Floats) -> Floats:
     """The same edges, strictly rising, and spread at least as far as NARROWEST."""
     least_ms = NARROWEST * max(float(edges_ms[-1]), 1e-6) / (len(edges_ms) - 1)
-    widths: Floats = np.maximum(np.diff(edges_ms), least_ms)
-    missing_ms = float(np.sum(widths)) - float(edges_ms[-1] - edges_ms[0])  # half of it goes to either side
-    rising: Floats = edges_ms[0] - missing_ms / 2 + np.concatenate(([0.0], np.cumsum(widths)))
+    widths: Floats = np.maximum(edges_ms[1:] - edges_ms[:-1], least_ms)
+    missing_ms = float(widths.sum()) - float(edges_ms[-1] - edges_ms[0])  # half of it goes to either side
+    rising: Floats = np.zeros(len(edges_ms))
+    widths.cumsum(out=rising[1:])
+    rising += edges_ms[0] - missing_ms / 2
     return rising
 
 

@@ -173,9 +173,12 @@ class Pending(RequestQueue):
             self._base_ns = now_ns
             self._lines.clear()
         lines = self._lines.get(size)
-        if lines is None or lines.curve is not curve:
+        if lines is None or len(lines.alpha) != curve.batches:
             drawn, capacity = np.zeros((curve.batches, len(self._ids))), len(self._ids)
             lines = self._lines[size] = _Lines(curve, drawn, drawn.copy(), np.full(capacity, -np.inf))
+        elif lines.curve is not curve:
+            lines.curve = curve
+            lines.milestone_ms.fill(-np.inf)
         now_ms = (now_ns - self._base_ns) / NS_PER_MS
         past = np.flatnonzero(lines.milestone_ms[:count] <= now_ms)
         if len(past):

@@ -11,6 +11,10 @@ Cost = tuple[float, float]
 """A step of a cost function: (deadline, what it costs more once that has passed)."""
 
 
+MOST_EXPONENT = 600.0
+"""exp() overflows at 709."""
+
+
 class Curve:
     """The priority of requests in batches of one size, for a unit of cost, as a function of the time that is left.
 
@@ -26,16 +30,16 @@ class Curve:
         self.batches = len(latency.density) if latency.density.ndim > 2 else 1
         """How many batches of a size, by what they hold, the latency is of."""
         factor = 1 / (latency.mean_ms * b)[..., None]
-        widths_ms = np.diff(self.edges_ms)
-        # In a narrow bin exp(-b*w) is nearly 1: taken from 1, it would leave rounding errors alone.
-        gains = latency.density * -np.expm1(-b * widths_ms)
-        apart_ms = self.edges_ms[None, :] - self.edges_ms[1:, None]
-        sums = gains @ np.where(apart_ms >= 0, np.exp(-b * np.maximum(apart_ms, 0.0)), 0.0)
-        density = np.concatenate((latency.density, np.zeros((*latency.density.shape[:-1], 1))), axis=-1)
+        density, bins = latency.density, len(self.edges_ms) - 1
         # Column 0 is of those whose time is below every edge: they have no chance left.
-        none = np.zeros((*latency.density.shape[:-1], 1))
-        self._slope: Floats = np.concatenate((none, factor * (sums - density)), axis=-1)
-        self._constant: Floats = np.concatenate((none, factor * density), axis=-1)
+        self._slope: Floats = np.zeros((*density.shape[:-1], bins + 2))
+        self._constant: Floats = np.zeros((*density.shape[:-1], bins + 2))
+        # In a narrow bin exp(-b*w) is nearly 1: taken from 1, it would leave rounding errors alone.
+        gains = np.multiply(density, -np.expm1(-b * np.diff(self.edges_ms)), out=self._slope[..., 2:])
+        _fade(gains, b * self.edges_ms)
+        self._slope[..., 1:-1] -= density
+        self._slope *= factor
+        np.multiply(density, factor, out=self._constant[..., 1:-1])
         self._lower_ms: Floats = np.concatenate(([0.0], self.edges_ms))
         self._next_ms: Floats = np.concatenate(([-np.inf], self.edges_ms))
 
@@ -55,8 +59,32 @@ class Curve:
         self, app: NDArray[np.intp], steps: Sequence[tuple[Floats, float]], now_ms: float
     ) -> tuple[Floats, Floats, Floats]:
         """The same of a cost that rises in steps: a sum of single steps (Appendix B), each its instants and cost."""
-        drawn = [(cost, *self.lines(app, due_ms, now_ms)) for due_ms, cost in steps]
-        alpha: Floats = sum((cost * slope for cost, slope, _, _ in drawn[1:]), drawn[0][0] * drawn[0][1])
-        beta: Floats = sum((cost * constant for cost, _, constant, _ in drawn[1:]), drawn[0][0] * drawn[0][2])
-        milestone: Floats = np.min([until for _, _, _, until in drawn], axis=0)
+        (due_ms, cost), *others = steps
+        alpha, beta, milestone = self.lines(app, due_ms, now_ms)
+        alpha *= cost
+        beta *= cost
+        for due_ms, cost in others:
+            slope, constant, until = self.lines(app, due_ms, now_ms)
+            alpha += cost * slope
+            beta += cost * constant
+            milestone = np.minimum(milestone, until)
         return alpha, beta, milestone
+
+
+def _fade(gains: Floats, edges: Floats) -> None:
+    """Add to each bin's gain those of the bins below, each less by `exp(-d)`, d from the upper edge of its bin to here.
+
+    As sums that grow, in place, over spans that `exp` can hold. A product with the matrix of all distances takes
+    longer, and libraries of linear algebra share it among threads: who is woken for so little is waited for.
+    """
+    first, last = 0, len(edges) - 1
+    while first < last:
+        until = max(first + 1, int(np.searchsorted(edges, edges[first] + MOST_EXPONENT, side="right")) - 1)
+        growth = np.exp(np.minimum(edges[first + 1 : until + 1] - edges[first], MOST_EXPONENT))
+        span = gains[..., first:until]
+        span *= growth
+        if first:
+            span[..., 0] += gains[..., first - 1]
+        np.cumsum(span, axis=-1, out=span)
+        span /= growth
+        first = until
