@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.arrivals import Arrivals
 from tidegate.api import (
     AnyCommand,
@@ -20,7 +22,9 @@ from tidegate.api import (
     WorkerReady,
 )
 from tidegate.testing import Playbook
+from tidegate_baselines import nexus
 from tidegate_baselines.nexus import Nexus, NexusOptions
+from tidegate_baselines.squishy import STEPS, Plan, PlanSearch
 
 MODELS = (Model("m", 8, slo_ns=20), Model("n", 8, slo_ns=20))
 
@@ -142,6 +146,26 @@ def test_the_plan_follows_the_rates_given_or_observed_first() -> None:
         (observing >> freed(200, worker)).commands()
         (observing >> freed(201, worker)).commands()
     assert idle_for_m(observing, 1000) >= 3
+
+
+def test_a_plan_is_looked_for_a_step_at_a_time_where_models_and_workers_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed: list[float] = []
+    pack = PlanSearch._pack
+
+    def counted(search: PlanSearch, multiple: float) -> Plan | None:
+        packed.append(multiple)
+        return pack(search, multiple)
+
+    monkeypatch.setattr(PlanSearch, "_pack", counted)
+    at_work = workers(4, "m", "n")
+    monkeypatch.setattr(nexus, "PAIRS_PER_EVENT", len(at_work) * len(MODELS))
+    play = playbook(at_work, MODELS, observe_ms=0.0001)
+    for number in range(3 * STEPS):
+        packed.clear()
+        (play >> arrived(number, 100 * min(number, 1), "m")).commands()
+        assert len(packed) == (1 <= number <= STEPS), "one step for each that arrives, until it is found"
 
 
 def test_what_waits_at_a_lost_worker_is_routed_again() -> None:

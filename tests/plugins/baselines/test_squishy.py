@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tidegate.api import Model, Profile, Worker, ms_to_ns
-from tidegate_baselines.squishy import Share, largest_batch, static_plan
+from tidegate_baselines.squishy import Plan, PlanSearch, Profiles, Share, largest_batch
 
 RESNET = (Model("resnet", 64, ms_to_ns(25)), Profile.linear("resnet", alpha_ms=1.053, beta_ms=5.072, max_rows=64))
 INCEPTION = (
@@ -16,6 +16,16 @@ INCEPTION = (
 
 def workers(count: int, *hosts: str) -> list[Worker]:
     return [Worker(number, f"w{number}", hosts) for number in range(count)]
+
+
+def static_plan(models: list[Model], workers: list[Worker], profiles: Profiles, rates: dict[str, float]) -> Plan:
+    at_once = PlanSearch(models, workers, profiles, rates)
+    assert at_once.run()
+    step_by_step = PlanSearch(models, workers, profiles, rates)
+    while not step_by_step.run(1):
+        pass
+    assert step_by_step.plan == at_once.plan
+    return at_once.plan
 
 
 @pytest.mark.parametrize(("model", "profile", "rows"), [(*RESNET, 7), (*INCEPTION, 3)])

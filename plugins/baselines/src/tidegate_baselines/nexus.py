@@ -32,9 +32,11 @@ from tidegate.api import (
     queue_key,
 )
 from tidegate.toolkit import Gathered, Gathering, RequestQueue
-from tidegate_baselines.squishy import Plan, largest_batch, static_plan
+from tidegate_baselines.squishy import Plan, PlanSearch, largest_batch
 
 GATHERING = Gathering(reserve_ns=0)
+PAIRS_PER_EVENT = 1000
+"""A plan is looked for in steps of which so many pairs of a model and a worker are looked at for one event."""
 ROWS_PER_S = 1e-9
 """A row per second, in rows per ns."""
 
@@ -120,6 +122,8 @@ class Nexus(Policy):
         self._rates = {model: rate * ROWS_PER_S for model, rate in options.rates.items()}
         self._observed: dict[str, int] = {}
         self._observing_since_ns: int | None = None
+        self._search: PlanSearch | None = None
+        """The search for a plan that is not found yet: the one before holds."""
         self._make_plan()
 
     def migrate(self, setup: Setup) -> Self:
@@ -137,6 +141,8 @@ class Nexus(Policy):
         request = event.request
         if not self.is_readmitted(request) and not self._rates:
             self._observe(event.now_ns, request)
+        if self._search and self._search.run(max(1, PAIRS_PER_EVENT // max(1, self._search.pairs))):
+            self._follow(self._search)
         return self._accept(event.now_ns, request)
 
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
@@ -191,14 +197,23 @@ class Nexus(Policy):
         elapsed_ns = now_ns - self._observing_since_ns
         if elapsed_ns >= ms_to_ns(self.options.observe_ms):
             self._rates = {model: rows / elapsed_ns for model, rows in self._observed.items()}
-            self._make_plan()
+            self._search = self._begin_search()
         else:
             self._observed[request.model] = self._observed.get(request.model, 0) + request.rows
 
-    def _make_plan(self) -> None:
-        """Before anything is known every model is expected to be asked equally."""
+    def _begin_search(self) -> PlanSearch:
+        """Look for a plan; before anything is known every model is expected to be asked equally."""
         workers = [backend.worker for backend in self._backends.values()]
-        self._plan = static_plan(self._models.values(), workers, self._slowest_shapes(), self._rates)
+        return PlanSearch(self._models.values(), workers, self._slowest_shapes(), self._rates)
+
+    def _make_plan(self) -> None:
+        """Workers or rates are other ones: a plan is needed at once."""
+        search = self._begin_search()
+        search.run()
+        self._follow(search)
+
+    def _follow(self, search: PlanSearch) -> None:
+        self._search, self._plan = None, search.plan
         count = self.options.frontends
         self._frontends = [_Frontend(self._plan, self.rng.random() if count > 1 else 0.0) for _ in range(count)]
 

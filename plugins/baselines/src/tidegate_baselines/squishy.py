@@ -5,8 +5,9 @@ largest batch with `2*l(b) <= SLO`. What is left of each model shares workers: a
 *duty cycle*, short enough that `cycle + l(b) <= SLO` for each, and takes per cycle what arrived in one.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import ceil
 
 from tidegate.api import Model, Profile, Worker
@@ -37,45 +38,149 @@ class _Node:
 
     worker: Worker
     duty_ns: float
-    shares: dict[str, Share] = field(default_factory=dict)
-    occupancy: float = 0.0
-    """The part of its duty cycle in which it is busy."""
+    shares: dict[str, Share]
+    busy_ns: int | None = None
+    """How long it is busy in a duty cycle; None: batches are not what arrives in one, as a single model has it."""
 
 
-def static_plan(
-    models: Iterable[Model], workers: Iterable[Worker], profiles: Profiles, rates: Mapping[str, float]
-) -> Plan:
-    """The plan for the largest multiple of the expected rates (rows per ns) that fits on these workers.
+class PlanSearch:
+    """The search for the plan for the largest multiple of the expected rates (rows per ns) that fits on these workers.
 
     Nexus rents as many workers as the load needs; here they are given, and all of them are used. Where not even a
     trickle of every model fits within the SLOs, every worker serves all that it hosts.
     """
-    models, workers = list(models), list(workers)
-    hosted = [model for model in models if any(model.name in worker.hosts for worker in workers)]
-    if not hosted:
-        return {}
-    least = min((rate for rate in rates.values() if rate > 0), default=1e-9)
-    # A model of which nothing was seen yet needs a place, too.
-    wanted = {model.name: max(rates.get(model.name, 0.0), least / 1000) for model in hosted}
 
-    def fits(multiple: float) -> Plan | None:
-        return _pack(hosted, workers, profiles, {name: rate * multiple for name, rate in wanted.items()})
+    def __init__(
+        self, models: Iterable[Model], workers: Iterable[Worker], profiles: Profiles, rates: Mapping[str, float]
+    ) -> None:
+        """`profiles`: of all models on the kinds of the workers that host them."""
+        self._workers = list(workers)
+        self._hosts = {worker.id: frozenset(worker.hosts) for worker in self._workers}
+        everywhere = frozenset().union(*self._hosts.values())
+        self._models = {model.name: model for model in models if model.name in everywhere}
+        self._profiles = profiles
+        kinds = {
+            (name, worker.kind) for worker in self._workers for name in self._hosts[worker.id] & self._models.keys()
+        }
+        self._whole = {(name, kind): _whole(self._models[name], profiles[name, kind]) for name, kind in kinds}
+        least = min((rate for rate in rates.values() if rate > 0), default=1e-9)
+        # A model of which nothing was seen yet needs a place, too.
+        self._wanted = {name: max(rates.get(name, 0.0), least / 1000) for name in self._models}
+        capacity = sum(
+            max((share.rows_per_ns for share in self._whole_each(worker).values()), default=0.0)
+            for worker in self._workers
+        )
+        self._low, self._high = 0.0, 1 + capacity / sum(self._wanted.values()) if self._models else 0.0
+        self._steps = STEPS if self._models else 0
+        self._best: Plan | None = None
 
-    capacity = sum(_throughput(hosted, worker, profiles) for worker in workers)
-    low, high = 0.0, 1 + capacity / sum(wanted.values())
-    best: Plan | None = None
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        plan = fits(middle)
-        low, high, best = (middle, high, plan) if plan else (low, middle, best)
-    if best is None:
-        return {worker.id: _whole_each(hosted, worker, profiles) for worker in workers}
-    for worker in workers:
-        # Held back by others: they get a part of whatever they host that is asked most.
-        if worker.id not in best and (own := _whole_each(hosted, worker, profiles)):
-            name = max(own, key=lambda name: (wanted[name], name))
-            best[worker.id] = {name: own[name]}
-    return best
+    @property
+    def pairs(self) -> int:
+        """How many models and workers there are, multiplied: what a step takes grows with it."""
+        return len(self._models) * len(self._workers)
+
+    def run(self, steps: int = STEPS) -> bool:
+        """Halve the range of multiples that may be the largest so many times; True once the plan is found."""
+        for _ in range(min(steps, self._steps)):
+            middle = (self._low + self._high) / 2
+            if plan := self._pack(middle):
+                self._low, self._best = middle, plan
+            else:
+                self._high = middle
+            self._steps -= 1
+        return not self._steps
+
+    @property
+    def plan(self) -> Plan:
+        """The best plan so far."""
+        if self._best is None:
+            return {worker.id: self._whole_each(worker) for worker in self._workers} if self._models else {}
+        plan = dict(self._best)
+        for worker in self._workers:
+            # Held back by others: they get a part of whatever they host that is asked most.
+            if worker.id not in plan and (own := self._whole_each(worker)):
+                name = max(own, key=lambda name: (self._wanted[name], name))
+                plan[worker.id] = {name: own[name]}
+        return plan
+
+    def _whole_each(self, worker: Worker) -> dict[str, Share]:
+        """What a worker could do for each model that it hosts, for that alone."""
+        hosts = self._hosts[worker.id]
+        return {name: self._whole[name, worker.kind] for name in self._models if name in hosts}
+
+    def _pack(self, multiple: float) -> Plan | None:
+        """A plan for that multiple of the rates; None where they do not fit."""
+        plan: Plan = {}
+        # Workers that host little are taken first, so that those that could serve anyone stay.
+        free = sorted(self._workers, key=lambda worker: (len(worker.hosts), worker.id))
+        residual: dict[str, float] = {}
+        for name in self._models:
+            rate = self._wanted[name] * multiple
+            for worker in [worker for worker in free if name in self._hosts[worker.id]]:
+                share = self._whole[name, worker.kind]
+                if rate < share.rows_per_ns:
+                    break
+                plan[worker.id] = {name: share}
+                free.remove(worker)
+                rate -= share.rows_per_ns
+            if rate > 0:
+                residual[name] = rate
+        nodes: list[_Node] = []
+        for name, rate in sorted(residual.items(), key=lambda entry: (-entry[1], entry[0])):
+            if self._merge(nodes, name, rate):
+                continue
+            own = next((worker for worker in free if name in self._hosts[worker.id]), None)
+            if own is None:
+                return None
+            # Alone it never waits for others, so that its batches may be as large.
+            duty_ns = _duty_ns(self._models[name], self._profiles[name, own.kind], rate)
+            nodes.append(_Node(own, duty_ns, {name: Share(self._whole[name, own.kind].rows, rate)}))
+            free.remove(own)
+        plan.update({node.worker.id: node.shares for node in nodes})
+        return plan
+
+    def _merge(self, nodes: list[_Node], name: str, rate: float) -> bool:
+        """Let a model share the worker on which it leaves the least (best fit); False where it fits on none."""
+        duties_ns: dict[str, float] = {}
+        best, least, best_busy_ns, best_duty_ns = None, -1.0, 0, 0.0
+        for node in nodes:
+            kind = node.worker.kind
+            if name not in self._hosts[node.worker.id]:
+                continue
+            own_ns = duties_ns.get(kind)
+            if own_ns is None:
+                own_ns = duties_ns[kind] = _duty_ns(self._models[name], self._profiles[name, kind], rate)
+            duty_ns = min(node.duty_ns, own_ns)
+            busy_ns = self._busy_ns(node, duty_ns, name, rate)
+            if busy_ns is not None and busy_ns / duty_ns > least:
+                best, least, best_busy_ns, best_duty_ns = node, busy_ns / duty_ns, busy_ns, duty_ns
+        if best is None:
+            return False
+        if best.busy_ns is None or best_duty_ns < best.duty_ns:
+            best.shares = {
+                each: Share(_rows_in(best_duty_ns, share.rows_per_ns), share.rows_per_ns)
+                for each, share in best.shares.items()
+            }
+        best.shares[name] = Share(_rows_in(best_duty_ns, rate), rate)
+        best.duty_ns, best.busy_ns = best_duty_ns, best_busy_ns
+        return True
+
+    def _busy_ns(self, node: _Node, duty_ns: float, name: str, rate: float) -> int | None:
+        """How long a worker is busy in such a cycle with one more model; None where that is too long."""
+        kind, busy_ns = node.worker.kind, 0
+        parts = [(name, rate)]
+        if node.busy_ns is not None and duty_ns == node.duty_ns:
+            busy_ns = node.busy_ns  # what was there takes what it did
+        else:
+            parts += [(each, share.rows_per_ns) for each, share in node.shares.items()]
+        for each, part in parts:
+            rows, profile = _rows_in(duty_ns, part), self._profiles[each, kind]
+            if rows > profile.max_rows:
+                return None
+            busy_ns += profile.planned_ns(rows)
+            if busy_ns > duty_ns:
+                return None
+        return busy_ns
 
 
 def largest_batch(model: Model, profile: Profile) -> int:
@@ -85,90 +190,26 @@ def largest_batch(model: Model, profile: Profile) -> int:
     return max(1, min(model.merged_rows, profile.largest_rows_within(model.slo_ns // 2)))
 
 
-def _pack(models: list[Model], workers: list[Worker], profiles: Profiles, rates: Mapping[str, float]) -> Plan | None:
-    """A plan for these rates; None where they do not fit."""
-    plan: Plan = {}
-    # Workers that host little are taken first, so that those that could serve anyone stay.
-    free = sorted(workers, key=lambda worker: (len(worker.hosts), worker.id))
-    residual: dict[str, float] = {}
-    for model in models:
-        rate = rates[model.name]
-        for worker in [worker for worker in free if model.name in worker.hosts]:
-            share = _whole(model, profiles[model.name, worker.kind])
-            if rate < share.rows_per_ns:
-                break
-            plan[worker.id] = {model.name: share}
-            free.remove(worker)
-            rate -= share.rows_per_ns
-        if rate > 0:
-            residual[model.name] = rate
-    nodes: list[_Node] = []
-    by_name = {model.name: model for model in models}
-    for name, rate in sorted(residual.items(), key=lambda entry: (-entry[1], entry[0])):
-        model = by_name[name]
-        merged = [
-            (index, grown)
-            for index, node in enumerate(nodes)
-            if name in node.worker.hosts and (grown := _merge(node, model, rate, profiles))
-        ]
-        if merged:  # best fit: where it leaves the least
-            index, node = max(merged, key=lambda entry: entry[1].occupancy)
-            nodes[index] = node
-            continue
-        own = next((worker for worker in free if name in worker.hosts), None)
-        if own is None:
-            return None
-        nodes.append(_open(own, model, profiles[name, own.kind], rate))
-        free.remove(own)
-    plan.update({node.worker.id: node.shares for node in nodes})
-    return plan
-
-
-def _open(worker: Worker, model: Model, profile: Profile, rate: float) -> _Node:
-    """A worker for what is left of a model: alone it never waits for others, so that its batches may be as large."""
-    rows = largest_batch(model, profile)
-    duty_ns = _duty_ns(model, profile, rate)
-    return _Node(worker, duty_ns, {model.name: Share(rows, rate)}, rate * profile.expected_ns(rows) / rows)
-
-
-def _merge(node: _Node, model: Model, rate: float, profiles: Profiles) -> _Node | None:
-    """The node with one more model; None where its batches do not fit into the duty cycle."""
-    duty_ns = min(node.duty_ns, _duty_ns(model, profiles[model.name, node.worker.kind], rate))
-    rates = {name: share.rows_per_ns for name, share in node.shares.items()} | {model.name: rate}
-    shares = {name: Share(max(1, ceil(duty_ns * part - 1e-6)), part) for name, part in rates.items()}
-    busy_ns = 0
-    for name, share in shares.items():
-        profile = profiles[name, node.worker.kind]
-        if share.rows > profile.max_rows:
-            return None
-        busy_ns += profile.planned_ns(share.rows)
-    return replace(node, duty_ns=duty_ns, shares=shares, occupancy=busy_ns / duty_ns) if busy_ns <= duty_ns else None
+def _rows_in(duty_ns: float, rate: float) -> int:
+    """The rows that arrive in a duty cycle; at least 1."""
+    return max(1, ceil(duty_ns * rate - 1e-6))
 
 
 def _duty_ns(model: Model, profile: Profile, rate: float) -> float:
     """The longest duty cycle in which a model of this rate meets its SLO: the largest b with `l(b) + b/rate <= SLO`."""
-    if model.slo_ns is None:
+    slo_ns = model.slo_ns
+    if slo_ns is None:
         return model.merged_rows / rate
-    rows = 1
-    while rows < model.merged_rows and profile.planned_ns(rows + 1) + (rows + 1) / rate <= model.slo_ns:
-        rows += 1
+
+    def too_large(rows: int) -> bool:
+        return profile.planned_ns(rows) + rows / rate > slo_ns
+
+    rows = bisect_left(range(2, model.merged_rows + 1), True, key=too_large) + 1
     # Requests that come less often than that are not waited for: the worker looks often enough.
-    return min(rows / rate, max(1, model.slo_ns - profile.planned_ns(rows)))
+    return min(rows / rate, max(1, slo_ns - profile.planned_ns(rows)))
 
 
 def _whole(model: Model, profile: Profile) -> Share:
     """A worker for a model alone."""
     rows = largest_batch(model, profile)
     return Share(rows, rows / profile.expected_ns(rows))
-
-
-def _whole_each(models: list[Model], worker: Worker, profiles: Profiles) -> dict[str, Share]:
-    """What a worker could do for each model that it hosts, for that alone."""
-    return {
-        model.name: _whole(model, profiles[model.name, worker.kind]) for model in models if model.name in worker.hosts
-    }
-
-
-def _throughput(models: list[Model], worker: Worker, profiles: Profiles) -> float:
-    """The most rows per ns that a worker could do of any model."""
-    return max((share.rows_per_ns for share in _whole_each(models, worker, profiles).values()), default=0.0)
