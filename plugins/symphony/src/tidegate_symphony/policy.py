@@ -124,7 +124,7 @@ class Symphony(QueueingPolicy[ModelThread]):
 
     def handle(self, event: AnyEvent) -> Commands:
         """Answer an event; what is known of applications is looked at once for all of which something was told."""
-        if self._moved and type(event) is not ExecutionTimesUpdated:
+        if self._moved and type(event) is not LatencyDistributionUpdated:
             self._plan_by_applications()
         return super().handle(event)
 
