@@ -21,9 +21,9 @@ from tidegate.commands.common import with_progress
 from tidegate.report import Colours, picture
 from tidegate.report.words import rate, share
 from tidegate.schemas import tuned_settings
-from tidegate.sim.load_sweep import LoadCurve, Tried, latency_plot, load_legend, load_plot
+from tidegate.sim.load_sweep import LoadCurve, LoadPoint, latency_plot, load_legend, load_plot
 from tidegate.sim.parallel import run_parallel
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, mean_rate_rps, read_scenario
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "resnet50.yaml"
@@ -53,15 +53,15 @@ def curves(scenario: Scenario, rates_rps: Sequence[float], seeds: Sequence[int],
         *((scenario, PolicyChoice(name="triton", label=label, options=told)) for label, told in settings.items()),
     ]
     runs = [
-        Run(where, choice, seed, load=rate_rps / base_rps)
+        RunSpec(where, choice, seed, load=rate_rps / base_rps)
         for where, choice in contenders
         for rate_rps in rates_rps
         for seed in seeds
     ]
     results = with_progress(console, "simulating", run_parallel(simulate, runs), len(runs))
-    tried: dict[str, list[Tried]] = {}
+    tried: dict[str, list[LoadPoint]] = {}
     for row in (result.total for result in results):
-        tried.setdefault(row.policy, []).append(Tried(row.rate_rps, 1 - row.worst_bad_rate, row.seed, row.p99_ms))
+        tried.setdefault(row.policy, []).append(LoadPoint(row.rate_rps, 1 - row.worst_bad_rate, row.seed, row.p99_ms))
     return [
         LoadCurve(TIDEGATE, tried[TIDEGATE], None),
         LoadCurve(TUNED, best_at_each_rate([tried[label] for label in settings]), None),
@@ -69,7 +69,7 @@ def curves(scenario: Scenario, rates_rps: Sequence[float], seeds: Sequence[int],
     ]
 
 
-def best_at_each_rate(settings: Sequence[Sequence[Tried]]) -> list[Tried]:
+def best_at_each_rate(settings: Sequence[Sequence[LoadPoint]]) -> list[LoadPoint]:
     """The runs, at each rate, of the setting with the highest mean attainment there."""
     found = []
     for rate_rps in sorted({each.rate_rps for runs in settings for each in runs}):

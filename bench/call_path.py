@@ -25,7 +25,7 @@ import tritonclient.grpc
 from bench.no_op import no_op_models
 from bench.proxy_process import proxy_process
 from tidegate.sim import Simulation
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -111,7 +111,7 @@ def simulated() -> Crossed:
     profiler.install()
     try:
         with patch.object(Simulation, "run", profiled):
-            simulate(Run(scenario, PolicyChoice(name="fifs"), seed=0))
+            simulate(RunSpec(scenario, PolicyChoice(name="fifs"), seed=0))
     finally:
         profiler.remove()
     return _in_each(spells)

@@ -30,11 +30,11 @@ from tritonclient.grpc import model_config_pb2
 
 from bench.proxy_process import proxy_process
 from tidegate.schemas import write_profile
-from tidegate.sim.result import Row
+from tidegate.sim.result import ResultRow
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.emulated import by_kind, write_emulated_model
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.processes import serving_command
 from tidegate_loadtest.profiler import measure_profiles
 from tidegate_loadtest.scenario_run import LiveRun, run_live
@@ -139,12 +139,16 @@ def measure(
                 config = work / "tidegate.yaml"
                 config.write_text(json.dumps(told))
                 with proxy_process(work, "--config", str(config)) as proxy:
-                    live = run_live(LiveRun(scenario, PolicyChoice(name="symphony"), 1, Sending({}), target=proxy.grpc))
+                    live = run_live(
+                        LiveRun(scenario, PolicyChoice(name="symphony"), 1, SendingOptions({}), target=proxy.grpc)
+                    )
                 rows.append(_measured(workload, slowdown, load, arm, live.result.rows, live.fell_behind))
     return rows
 
 
-def _measured(workload: str, slowdown: float, load: float, arm: str, rows: list[Row], fell_behind: bool) -> Measured:
+def _measured(
+    workload: str, slowdown: float, load: float, arm: str, rows: list[ResultRow], fell_behind: bool
+) -> Measured:
     total = rows[0]
     worst = min(row.attainment for row in rows)
     return Measured(workload, slowdown, load, arm, total.attainment, worst, total.p50_ms or 0.0, fell_behind)

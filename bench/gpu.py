@@ -23,7 +23,7 @@ from tidegate_loadtest.comparison.document import comparison_document
 from tidegate_loadtest.comparison.runs import compare
 from tidegate_loadtest.comparison.table import print_comparison
 from tidegate_loadtest.comparison.targets import Target
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.processes import serving_command
 from tidegate_loadtest.progress_bar import progress_bar
 from tidegate_loadtest.recorder import Progress
@@ -145,7 +145,7 @@ def _run(console: Console, options: Options) -> None:
                 compared = compare(
                     scenario,
                     targets,
-                    Sending({}),
+                    SendingOptions({}),
                     rounds=options.rounds,
                     seed=1,
                     shown=_teller(show, each_s),

@@ -17,7 +17,7 @@ from rich.table import Table
 from tidegate.schemas import InterferenceModel, NonDecreasingLine
 from tidegate_loadtest.interference.fit import constant_factors, fit, transfers, with_compute
 from tidegate_loadtest.interference.held_out import (
-    Errors,
+    RelativeErrors,
     by_constant,
     by_model,
     by_nothing,
@@ -26,7 +26,7 @@ from tidegate_loadtest.interference.held_out import (
     few_of_each,
     split,
 )
-from tidegate_loadtest.interference.runs import CoRun, Solo, read_co_runs, read_compute, read_solo
+from tidegate_loadtest.interference.runs import CoRun, SoloRun, read_co_runs, read_compute, read_solo
 
 GPU = "V100"
 FEW_BATCHES, FEW_SHARES = (1, 8, 16, 32), (20, 40, 60, 80)
@@ -36,7 +36,9 @@ Fit = Callable[[Sequence[CoRun]], InterferenceModel]
 Split = tuple[list[CoRun], list[CoRun]]
 
 
-def ways_to_predict(company: Fit, without: Fit, fitted: Sequence[CoRun], held: Sequence[CoRun]) -> dict[str, Errors]:
+def ways_to_predict(
+    company: Fit, without: Fit, fitted: Sequence[CoRun], held: Sequence[CoRun]
+) -> dict[str, RelativeErrors]:
     """The errors on all co-runs held out, by way to predict them."""
     model = company(fitted)
     return {
@@ -84,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _of_models(
-    few: Sequence[Solo], solo: Sequence[Solo], co_runs: Sequence[CoRun], buses: dict[str, NonDecreasingLine]
+    few: Sequence[SoloRun], solo: Sequence[SoloRun], co_runs: Sequence[CoRun], buses: dict[str, NonDecreasingLine]
 ) -> Table:
     fitted, held = split(co_runs, HELD_OUT, 0)
     model = fit(few, fitted, GPU, buses=buses)
@@ -100,7 +102,7 @@ def _of_models(
     return table
 
 
-def _over(title: str, solo: Sequence[Solo], splits: Sequence[Split], buses: dict[str, NonDecreasingLine]) -> Table:
+def _over(title: str, solo: Sequence[SoloRun], splits: Sequence[Split], buses: dict[str, NonDecreasingLine]) -> Table:
     """Mean and standard deviation, over the splits, of the mean error and its 95th percentile; the largest of all."""
 
     def company(runs: Sequence[CoRun]) -> InterferenceModel:
@@ -118,7 +120,7 @@ def _over(title: str, solo: Sequence[Solo], splits: Sequence[Split], buses: dict
     return table
 
 
-def _cell(errors: Errors) -> str:
+def _cell(errors: RelativeErrors) -> str:
     return f"{errors.mean:.1%} / {errors.p95:.1%} / {errors.largest:.1%}"
 
 

@@ -25,12 +25,12 @@ from rich.table import Table
 from tidegate.api import NS_PER_MS, Dispatch, RequestArrived, StageFinished
 from tidegate.observation import read_log
 from tidegate.schemas import ModelProfile
-from tidegate.sim.result import Row
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.result import ResultRow
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.emulated import TRITON, emulated_cluster
-from tidegate_loadtest.live import Seen, Sending
+from tidegate_loadtest.live import LiveObservations, SendingOptions
 from tidegate_loadtest.profiler import measure_profiles
 from tidegate_loadtest.progress_bar import progress_bar
 from tidegate_loadtest.scenario_run import LiveRun, run_live
@@ -69,8 +69,8 @@ class Pair:
     policy: str
     rate_rps: float
     seed: int
-    live: Row
-    simulated: Row
+    live: ResultRow
+    simulated: ResultRow
     fell_behind: bool
     overhead: Overhead
 
@@ -148,7 +148,9 @@ def _pair(
     profile: ModelProfile, choice: PolicyChoice, rate_rps: float, seed: int, duration_s: float, work: Path
 ) -> Pair:
     expected = {"points_ms": {point.rows: point.p95_ms for point in profile.points}}
-    live = run_live(LiveRun(scenario_of(rate_rps, duration_s, expected, NOMINAL), choice, seed, Sending({})), work=work)
+    live = run_live(
+        LiveRun(scenario_of(rate_rps, duration_s, expected, NOMINAL), choice, seed, SendingOptions({})), work=work
+    )
     if choice.name == TRITON:
         overhead = _overhead_in_triton(live.seen)
     else:
@@ -158,7 +160,7 @@ def _pair(
         reserve_ms = max(0.0, overhead.reserve_ms - overhead.way_ms)
         choice = choice.model_copy(update={"options": {**choice.options, "reserve_ms": reserve_ms}})
     scenario = scenario_of(rate_rps, duration_s, expected, true, slo_ms=SLO_MS - overhead.way_ms)
-    simulated = simulate(Run(scenario, choice, seed))
+    simulated = simulate(RunSpec(scenario, choice, seed))
     title = live.run.policy.title
     return Pair(title, rate_rps, seed, live.result.total, simulated.total, live.fell_behind, overhead)
 
@@ -168,12 +170,12 @@ def nominal_ms(rows: int) -> float:
     return NOMINAL["alpha_ms"] * rows + NOMINAL["beta_ms"]
 
 
-def _latency_ms(seen: Seen) -> float:
+def _latency_ms(seen: LiveObservations) -> float:
     """By the clients' clock, mean of the answered."""
     return float(seen.run.latency_ns[seen.run.ok].mean()) / NS_PER_MS
 
 
-def _overhead_in_triton(seen: Seen) -> Overhead:
+def _overhead_in_triton(seen: LiveObservations) -> Overhead:
     usage = seen.usage[MODEL]
     assert usage.mean_request_ms is not None, "it answered"
     emulated_ms = sum(count * nominal_ms(rows) for rows, count in usage.executions_of.items())
@@ -181,7 +183,7 @@ def _overhead_in_triton(seen: Seen) -> Overhead:
     return Overhead(execution_ms, 0.0, _latency_ms(seen) - usage.mean_request_ms)
 
 
-def overhead_in_log(seen: Seen, event_log: Path) -> Overhead:
+def overhead_in_log(seen: LiveObservations, event_log: Path) -> Overhead:
     """What a run through Tidegate added."""
     arrival_ns: dict[int, int] = {}
     batches: dict[int, tuple[int, ...]] = {}

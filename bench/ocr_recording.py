@@ -17,7 +17,7 @@ from rich.console import Console
 from bench.dynamic_models.baselines import generate_repository
 from bench.dynamic_models.ocr import CASES
 from tidegate.workload import PolicyChoice, Scenario
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.processes import serving_command
 from tidegate_loadtest.scenario_run import LiveRun, run_live
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -53,7 +53,9 @@ def record(path: Path, *, rate_rps: float, seconds: float, work: Path) -> float:
     with EmbeddedTriton([work / "models"], log=work / "triton.log") as triton:
         flags = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", "--record", str(path))
         with serving_command("serve", *flags, log=work / "tidegate.log") as address:
-            run = LiveRun(scenario, PolicyChoice(name="symphony"), SEED, Sending({}, inputs=inputs), target=address)
+            run = LiveRun(
+                scenario, PolicyChoice(name="symphony"), SEED, SendingOptions({}, inputs=inputs), target=address
+            )
             return run_live(run).result.total.attainment
 
 

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.dynamic_models.ocr import AS_THEY_ARE, HEIGHT, write_lines
-from tidegate.sim.goodput import Goodput, Question, search_goodput, summarise_searches
-from tidegate.sim.run import Run, choose_policies
+from tidegate.sim.goodput import Goodput, GoodputQuery, search_goodput, summarise_searches
+from tidegate.sim.run import RunSpec, choose_policies
 from tidegate.workload import Scenario
 
 ALPHA_MS, BETA_MS = 1.053, 5.072
@@ -63,7 +63,7 @@ def scenario_of(widths: Mapping[int, int], *, duration_s: float = 20) -> Scenari
 def goodput_of(scenario: Scenario, seeds: int, precision: float) -> Goodput:
     """Of the default policy."""
     (choice,) = choose_policies(scenario, ())
-    questions = [Question(Run(scenario, choice, seed), precision=precision) for seed in range(1, seeds + 1)]
+    questions = [GoodputQuery(RunSpec(scenario, choice, seed), precision=precision) for seed in range(1, seeds + 1)]
     (found,) = summarise_searches([search_goodput(question) for question in questions])
     return found
 

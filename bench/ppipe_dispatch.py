@@ -22,7 +22,7 @@ from rich.table import Table
 from tidegate.api import AnyEvent, Commands, Setup
 from tidegate.schemas import DocumentError, Layout, read_document
 from tidegate.sim.build import setup_of, simulation_of
-from tidegate.sim.record import Record
+from tidegate.sim.record import RunRecord
 from tidegate.workload import Scenario, draw_requests
 from tidegate_ppipe.policy import Ppipe, PpipeOptions
 
@@ -119,7 +119,7 @@ def measure(layout: Layout, options: PpipeOptions) -> dict[str, float]:
     )
     policy = Timed(setup_of(scenario, 0), options)
     requests = draw_requests(scenario, 0, 1.0)
-    record = Record(requests, measured_from_ns=0, limits=None)
+    record = RunRecord(requests, measured_from_ns=0, limits=None)
     simulation_of(scenario, policy, requests, record, name="ppipe", seed=0).run()
     batches = policy.new_batch_id()
     return {

@@ -29,14 +29,14 @@ from tidegate.observation import Recorder, read_log
 from tidegate.recommend.assess import tightened
 from tidegate.recommend.candidates import Candidate, candidates_on
 from tidegate.recommend.held_out import HELD_OUT_SEEDS
-from tidegate.recommend.query import Question
+from tidegate.recommend.query import RecommendQuery
 from tidegate.recommend.recommendation import recommend
 from tidegate.recommend.recording import read_recording, scenario_of_recording
-from tidegate.recommend.simulation_run import Trial
-from tidegate.recommend.simulation_runs import Trials
+from tidegate.recommend.simulation_run import SimulationRun
+from tidegate.recommend.simulation_runs import SimulationRuns
 from tidegate.recommend.triton_tuning import in_proportion, triton_choices
 from tidegate.schemas import BlockLatencies, BlockProfile
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 
 PLANNING_S = 1.0
@@ -86,12 +86,12 @@ class Compared:
         return 100 * (max(self.best_score, self.best_triton) - self.score)
 
 
-def workloads(requests: int, recording: Path | None = None) -> dict[str, Callable[[], Question]]:
+def workloads(requests: int, recording: Path | None = None) -> dict[str, Callable[[], RecommendQuery]]:
     """The questions, by name; each is made when it is asked. `recording`: of a server, as one more."""
 
-    def asked(given: dict[str, Any], **more: Any) -> Question:  # noqa: ANN401 - fields of a question
+    def asked(given: dict[str, Any], **more: Any) -> RecommendQuery:  # noqa: ANN401 - fields of a question
         scenario = Scenario.model_validate({"warmup_s": 1, "duration_s": 20, **given})
-        return Question(scenario, requests=requests, run_planner=run_planner, **more)
+        return RecommendQuery(scenario, requests=requests, run_planner=run_planner, **more)
 
     recorded = {} if recording is None else {recording.stem: lambda: question_of(recording, requests)}
     return {
@@ -153,10 +153,10 @@ def run_planner(planner: PlannerSpec, problem: VersionedDocument) -> Plan:
     return planner.run(problem, time_limit_s=PLANNING_S, progress=progress)
 
 
-def compare(workload: str, question: Question, jobs: int) -> Compared:
+def compare(workload: str, question: RecommendQuery, jobs: int) -> Compared:
     """Ask, and search all."""
     begun = time.perf_counter()
-    found = recommend(question, Trials(jobs))
+    found = recommend(question, SimulationRuns(jobs))
     took_s = time.perf_counter() - begun
     chosen = found.chosen
     begun = time.perf_counter()
@@ -164,7 +164,7 @@ def compare(workload: str, question: Question, jobs: int) -> Compared:
     candidates, _ = candidates_on(site, chosen.count)
     grid = triton_choices(question.scenario)
     tritons = [Candidate(choice) for choice in [*grid, *(in_proportion(question.scenario, each) for each in grid)]]
-    trials = Trials(jobs)
+    trials = SimulationRuns(jobs)
     scores = _scores(trials, question, [(each, site.scenario(each.planner, chosen.count)) for each in candidates])
     tritons_scores = _scores(trials, question, [(each, site.scenario("", chosen.count)) for each in tritons])
     best, best_score = max(zip(candidates, scores, strict=True), key=lambda pair: pair[1])
@@ -185,10 +185,12 @@ def compare(workload: str, question: Question, jobs: int) -> Compared:
     )
 
 
-def _scores(trials: Trials, question: Question, entrants: Sequence[tuple[Candidate, Scenario]]) -> list[float]:
+def _scores(
+    trials: SimulationRuns, question: RecommendQuery, entrants: Sequence[tuple[Candidate, Scenario]]
+) -> list[float]:
     """Every entrant on every held-out seed, in windows as long as those that are reported."""
     runs = [
-        Trial(tightened(scenario, 1), each.choice, seed, 1.0, question.recording, 2 * question.requests)
+        SimulationRun(tightened(scenario, 1), each.choice, seed, 1.0, question.recording, 2 * question.requests)
         for each, scenario in entrants
         for seed in HELD_OUT_SEEDS
     ]
@@ -245,7 +247,7 @@ def _detector() -> BlockProfile:
     )
 
 
-def _ocr(requests: int) -> Question:
+def _ocr(requests: int) -> RecommendQuery:
     """Pages, each one to find lines in and many lines to read, recorded while they were served first come first."""
     lines = {"distribution": "lognormal", "mean": 6, "cv": 0.8}
     served = Scenario.model_validate(
@@ -262,19 +264,19 @@ def _ocr(requests: int) -> Question:
         }
     )
     log = BytesIO()
-    simulate(Run(served, PolicyChoice(name="fifs"), seed=7), observers=[Recorder(log)])
+    simulate(RunSpec(served, PolicyChoice(name="fifs"), seed=7), observers=[Recorder(log)])
     return _question(log.getvalue().splitlines(keepends=True), served.name, requests)
 
 
-def question_of(path: Path, requests: int) -> Question:
+def question_of(path: Path, requests: int) -> RecommendQuery:
     """What a server recorded. Raises RecordingError, OSError."""
     return _question(path.read_bytes().splitlines(keepends=True), path.stem, requests)
 
 
-def _question(lines: Sequence[bytes], name: str, requests: int) -> Question:
+def _question(lines: Sequence[bytes], name: str, requests: int) -> RecommendQuery:
     header, entries = read_log(lines)
     recording, given = read_recording(header.setup, entries)
-    return Question(scenario_of_recording(given, name), recording, requests=requests, run_planner=run_planner)
+    return RecommendQuery(scenario_of_recording(given, name), recording, requests=requests, run_planner=run_planner)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

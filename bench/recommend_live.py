@@ -30,18 +30,18 @@ from bench.slowed_workloads import WARMUP_S, Asked, live_workloads, slowed_block
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.files import CONFIG, SCENARIO, host_of, write_files
 from tidegate.recommend.hardware import on_gpus
-from tidegate.recommend.held_out import Measured
+from tidegate.recommend.held_out import HeldOutResult
 from tidegate.recommend.recommendation import Recommendation, recommend
-from tidegate.recommend.simulation_runs import Trials
+from tidegate.recommend.simulation_runs import SimulationRuns
 from tidegate.recommend.verdicts import verdicts
 from tidegate.schemas import read_shape
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, mean_rate_rps, read_scenario
 from tidegate.workload.scenario import ModelSpec
 from tidegate.workload.workers import WorkerSpec
 from tidegate_loadtest.connection import Connection, LoadTestError
 from tidegate_loadtest.emulated import emulated_cluster, write_emulated_model
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.processes import serving_command
 from tidegate_loadtest.profiler import measure_profiles
 from tidegate_loadtest.progress_bar import progress_bar
@@ -98,7 +98,7 @@ def compare(name: str, asked: Asked, seconds: float, work: Path) -> Compared:
     measured, added_ms = profiled(truth, work)
     blocks = {model: slowed_blocks(profile, 1, added_ms) for model, profile in asked.question.blocks.items()}
     begun = time.perf_counter()
-    found = recommend(replace(asked.question, scenario=measured, blocks=blocks), Trials())
+    found = recommend(replace(asked.question, scenario=measured, blocks=blocks), SimulationRuns())
     asking_s = time.perf_counter() - begun
     answer = work / "answer"
     write_files(found, answer, verdicts(found))
@@ -240,7 +240,9 @@ def _with_workers(truth: Scenario, scenario: Scenario) -> Scenario:
     )
 
 
-def _triton(scenario: Scenario, truth: Scenario, candidate: Candidate, promised: Measured, work: Path) -> Side | None:
+def _triton(
+    scenario: Scenario, truth: Scenario, candidate: Candidate, promised: HeldOutResult, work: Path
+) -> Side | None:
     """The same requests to one Triton by itself, with its batcher tuned."""
     folder = work / "triton"
     folder.mkdir()
@@ -257,11 +259,13 @@ def _triton(scenario: Scenario, truth: Scenario, candidate: Candidate, promised:
         return None
 
 
-def _side(scenario: Scenario, choice: PolicyChoice, promised: Measured, serving: AbstractContextManager[str]) -> Side:
+def _side(
+    scenario: Scenario, choice: PolicyChoice, promised: HeldOutResult, serving: AbstractContextManager[str]
+) -> Side:
     """Send the requests, and simulate them."""
     with serving as address:
-        live: LiveResult = run_live(LiveRun(scenario, choice, SEED, Sending({}), target=address))
-    simulated = simulate(Run(scenario, choice, SEED))
+        live: LiveResult = run_live(LiveRun(scenario, choice, SEED, SendingOptions({}), target=address))
+    simulated = simulate(RunSpec(scenario, choice, SEED))
     total = live.result.total
     return Side(
         promised.attainment.mean,

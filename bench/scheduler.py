@@ -19,8 +19,8 @@ from rich.table import Table
 from bench.scheduler_driver import BATCH, Drive, Lap, setup_of
 from tidegate.commands.common import origin
 from tidegate.host import Plugins
-from tidegate.report import Axis, Colours, Entry, Line, Origin, Page, Plot, Points, facets
-from tidegate.sim.run import Run, simulate
+from tidegate.report import Colours, LegendEntry, LineMark, Page, PageOrigin, Plot, PlotAxis, PointMarks, facets
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, read_scenario
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "resnet50.yaml"
@@ -89,7 +89,7 @@ def simulated_rps(plugins: Plugins, policy: str) -> float:
     """Requests per second of one core, of the whole simulator: drawing them, running, and the report's figures."""
     scenario = read_scenario(SCENARIO).model_copy(update={"warmup_s": 0.5, "duration_s": SIMULATED_S})
     clock_s = time.process_time()
-    result = simulate(Run(scenario, PolicyChoice(name=policy), seed=1), plugins=plugins)
+    result = simulate(RunSpec(scenario, PolicyChoice(name=policy), seed=1), plugins=plugins)
     cpu_s = time.process_time() - clock_s
     requests = result.rows[0].offered_rps * (scenario.warmup_s + scenario.duration_s)
     return requests / cpu_s
@@ -120,7 +120,7 @@ def growth(cells: list[Cell], deferral: str, of: str) -> Growth:
     return Growth(deferral, of, median(exponents), median(doublings))
 
 
-def page_of(cells: Sequence[Cell], growths: Sequence[Growth], origin: Origin) -> str:
+def page_of(cells: Sequence[Cell], growths: Sequence[Growth], origin: PageOrigin) -> str:
     """Time per request against each size, the other constant, as a page that needs no network."""
     colours = Colours((), DEFERRALS)
     plots = []
@@ -132,19 +132,19 @@ def page_of(cells: Sequence[Cell], growths: Sequence[Growth], origin: Origin) ->
         points = {
             deferral: [(log2(getattr(cell, of)), cell.us_per_request) for cell in row] for deferral, row in rows.items()
         }
-        marks: list[Line | Points] = []
+        marks: list[LineMark | PointMarks] = []
         for deferral, line in points.items():
             colour = colours.of_contender(deferral)
             says = [f"{deferral}: {taken_us:.1f} µs with {2**at:.0f} {of}" for at, taken_us in line]
-            marks += [Line(line, colour, deferral, colours.dash_of(deferral)), Points(line, colour, says, 3)]
+            marks += [LineMark(line, colour, deferral, colours.dash_of(deferral)), PointMarks(line, colour, says, 3)]
         ticks = tuple(sorted({at for line in points.values() for at, _ in line}))
-        x = Axis(f"{of} (logarithmic)", ticks[0], ticks[-1], ticks, lambda at: f"{2**at:.0f}")
-        y = Axis.over([cell.us_per_request for cell in cells], "µs per request", least=0.0)
+        x = PlotAxis(f"{of} (logarithmic)", ticks[0], ticks[-1], ticks, lambda at: f"{2**at:.0f}")
+        y = PlotAxis.over([cell.us_per_request for cell in cells], "µs per request", least=0.0)
         plots.append((f"{MIDDLE} {other}", Plot(marks, x, y)))
     chart = facets(
         "How does the scheduler's time per request grow with models and workers?",
         plots,
-        legend=[Entry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in DEFERRALS],
+        legend=[LegendEntry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in DEFERRALS],
         note="Sizes grow by factors: time that grows with their logarithm is a straight line.",
     )
     verdicts = [

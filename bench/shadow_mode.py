@@ -31,7 +31,7 @@ from tidegate.schemas import write_profile
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.emulated import TRITON, emulated_cluster
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.profiler import measure_profiles
 from tidegate_loadtest.scenario_run import LiveRun, run_live
 
@@ -141,7 +141,7 @@ def _sent(scenario: Scenario, work: Path, *flags: str) -> tuple[Any, float, floa
     """
     with proxy_process(work, *flags) as proxy:
         began_s, (spent_s, _) = time.monotonic(), proxy.spent()
-        run = LiveRun(scenario, PolicyChoice(name="symphony"), 1, Sending({}), target=proxy.grpc)
+        run = LiveRun(scenario, PolicyChoice(name="symphony"), 1, SendingOptions({}), target=proxy.grpc)
         live = run_live(run)
         took_s = time.monotonic() - began_s
         cpu = (proxy.spent()[0] - spent_s) / took_s

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.recommend import question_of, run_planner, workloads
-from tidegate.recommend.query import Question
+from tidegate.recommend.query import RecommendQuery
 from tidegate.schemas import BlockLatencies, BlockProfile
 from tidegate.workload import Scenario, mean_rate_rps
 
@@ -18,7 +18,7 @@ GPUS_AS_RECORDED, MORE_LOAD = 2, 3.2
 class Asked:
     """A workload as it truly is, and how to name it."""
 
-    question: Question
+    question: RecommendQuery
     slower: float
     """Times that of `bench.recommend`."""
 
@@ -38,7 +38,7 @@ def live_workloads(requests: int, recording: Path | None = None) -> dict[str, Ca
     }
 
 
-def slowed(question: Question, factor: float) -> Asked:
+def slowed(question: RecommendQuery, factor: float) -> Asked:
     """A question of which everything takes so many times as long."""
     given = question.scenario.model_dump(mode="json", exclude_defaults=True)
     for model in given["models"]:
@@ -57,7 +57,7 @@ def slowed(question: Question, factor: float) -> Asked:
     return Asked(replace(question, scenario=scenario, blocks=blocks), factor)
 
 
-def _alone(question: Question, rate_rps: float) -> Question:
+def _alone(question: RecommendQuery, rate_rps: float) -> RecommendQuery:
     """A question about a model of which each request runs by itself: what MIG slices are for."""
     given = question.scenario.model_dump(mode="json", exclude_defaults=True)
     for model in given["models"]:
@@ -89,7 +89,7 @@ def slowed_blocks(profile: BlockProfile, factor: float, added_ms: dict[str, floa
     )
 
 
-def _as_recorded(path: Path, requests: int) -> Question:
+def _as_recorded(path: Path, requests: int) -> RecommendQuery:
     """The models of a recording, with the times and the shapes that it says, on more GPUs and under more load.
 
     A cluster is emulated for a scenario, so that its requests are drawn: of the recorded mix, in bursts.
@@ -100,10 +100,10 @@ def _as_recorded(path: Path, requests: int) -> Question:
     given["workers"] = [{"count": GPUS_AS_RECORDED, "gpu": kind}]
     given["arrivals"] = {"process": "gamma", "shape": 0.5, "rate_rps": MORE_LOAD * GPUS_AS_RECORDED * rate_rps}
     scenario = Scenario.model_validate(given | {"warmup_s": WARMUP_S, "duration_s": 60})
-    return Question(scenario, requests=requests, run_planner=run_planner)
+    return RecommendQuery(scenario, requests=requests, run_planner=run_planner)
 
 
-def _lines_of_text(requests: int) -> Question:
+def _lines_of_text(requests: int) -> RecommendQuery:
     """A recogniser of lines of unlike widths, and the detector before it."""
     widths = {320: 60, 480: 15, 640: 10, 800: 6, 960: 5}
     scenario = Scenario.model_validate(
@@ -132,4 +132,4 @@ def _lines_of_text(requests: int) -> Question:
             "arrivals": {"process": "gamma", "shape": 0.5, "rate_rps": 230},
         }
     )
-    return Question(scenario, requests=requests, run_planner=run_planner)
+    return RecommendQuery(scenario, requests=requests, run_planner=run_planner)

@@ -34,7 +34,7 @@ from bench.fuzz import CONFIG, ECHO, send
 from bench.fuzz_inputs import MODEL, WORDS, good_request, make_input
 from bench.proxy_process import ProxyProcess, proxy_before
 from tidegate.commands.common import origin
-from tidegate.report import Axis, Chart, Entry, Line, Origin, Page, Plot, chart_of
+from tidegate.report import Chart, LegendEntry, LineMark, Page, PageOrigin, Plot, PlotAxis, chart_of
 from tidegate.report.colours import INK
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -308,22 +308,22 @@ def _slope(ledger: Ledger) -> str:
     return f"{growth_mib_per_hour(second):+.1f} MiB an hour" if len(second) > 1 else "unknown"
 
 
-def page_of(ledger: Ledger, origin: Origin) -> str:
+def page_of(ledger: Ledger, origin: PageOrigin) -> str:
     """The samples as a page: what is kept, and how quickly and how surely is answered meanwhile."""
     samples = ledger.samples
-    x = Axis.over([sample["at_s"] / 60 for sample in samples], "minutes", least=0.0)
+    x = PlotAxis.over([sample["at_s"] / 60 for sample in samples], "minutes", least=0.0)
 
     def lines(title: str, label: str, figures: Mapping[str, str], *, least: float | None = 0.0) -> Chart:
         values = [sample[name] for sample in samples for name in figures]
         drawn = [
-            Line([(sample["at_s"] / 60, sample[name]) for sample in samples], colour, name.removesuffix("_ms"))
+            LineMark([(sample["at_s"] / 60, sample[name]) for sample in samples], colour, name.removesuffix("_ms"))
             for name, colour in figures.items()
         ]
-        keys = [Entry(line.name, line.colour, shape="line") for line in drawn] if len(drawn) > 1 else []
-        return chart_of(title, Plot(drawn, x, Axis.over(values, label, least=least), 150), legend=keys)
+        keys = [LegendEntry(line.name, line.colour, shape="line") for line in drawn] if len(drawn) > 1 else []
+        return chart_of(title, Plot(drawn, x, PlotAxis.over(values, label, least=least), 150), legend=keys)
 
     in_time = [(sample["at_s"] / 60, sample["attainment"]) for sample in samples]
-    attained = Plot([Line(in_time, "in-time")], x, Axis.shares([value for _, value in in_time], "in time"), 150)
+    attained = Plot([LineMark(in_time, "in-time")], x, PlotAxis.shares([value for _, value in in_time], "in time"), 150)
     parts = [
         lines("Does it keep memory?", "MiB", {"memory_mib": INK}, least=None),
         lines("Does it keep descriptors?", "descriptors", {"descriptors": INK}),

@@ -7,13 +7,13 @@ from rich.progress import Progress
 
 from demo.emulated import Fleet
 from tidegate.schemas import tuned_settings
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.comparison.findings import ATTAINMENT, contrast_of, interval_of
 from tidegate_loadtest.comparison.runs import Comparison, compare
 from tidegate_loadtest.comparison.table import print_figures
 from tidegate_loadtest.comparison.targets import Target, emulated_targets
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.recorder import Progress as RunProgress
 
 FLEET = Fleet(gpus=4, alpha_ms=5.09, beta_ms=18.368, slo_ms=70, max_batch=16)
@@ -32,7 +32,7 @@ def contenders(scenario: Scenario, seed: int) -> list[PolicyChoice]:
         PolicyChoice(name="triton", options=options, label=f"{TRITON}, {label}")
         for label, options in tuned_settings({model.name: model.slo_ms or 0.0 for model in scenario.models}).items()
     )
-    tuned.sort(key=lambda choice: simulate(Run(scenario, choice, seed)).total.attainment, reverse=True)
+    tuned.sort(key=lambda choice: simulate(RunSpec(scenario, choice, seed)).total.attainment, reverse=True)
     return [
         unmodified,
         *tuned[:TUNED],
@@ -66,7 +66,9 @@ def run_why(console: Console, work: Path, *, seed: int = 1) -> Comparison:
             bar.update(task, completed=len(choices) + done, description=name)
 
         with emulated_targets(scenario, choices, seed=seed, work=work, starting=starting) as targets:
-            compared = compare(scenario, targets, Sending({}, timeout_s=5), rounds=ROUNDS, seed=seed, shown=shown)
+            compared = compare(
+                scenario, targets, SendingOptions({}, timeout_s=5), rounds=ROUNDS, seed=seed, shown=shown
+            )
     title = (
         f"{FLEET.gpus} emulated GPUs, l(b) = {FLEET.alpha_ms} b + {FLEET.beta_ms} ms, SLO {FLEET.slo_ms:g} ms, "
         f"Poisson {RATE_RPS} requests/s, {ROUNDS} rounds of {DURATION_S:g} s\n"

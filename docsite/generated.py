@@ -7,7 +7,7 @@ from typer.cli import get_docs_for_click
 
 from docsite.places import API, ROOT
 from tidegate.cli import build_app
-from tidegate.commands.plugins import Offer, offers_of
+from tidegate.commands.plugins import PluginOffer, offers_of
 from tidegate.host import Plugins
 
 KINDS: Final = {"policy": "Policies", "planner": "Planners", "controller": "Controllers", "observer": "Observers"}
@@ -27,7 +27,7 @@ def commands() -> str:
 
 def options() -> str:
     """Every option of every plugin, by kind and name."""
-    by_kind: dict[str, list[Offer]] = {}
+    by_kind: dict[str, list[PluginOffer]] = {}
     for offer in offers_of(Plugins.installed()):
         by_kind.setdefault(offer.kind, []).append(offer)
     return "\n".join(
@@ -38,7 +38,7 @@ def options() -> str:
     )
 
 
-def _section(offer: Offer) -> str:
+def _section(offer: PluginOffer) -> str:
     lines = [f"### {offer.name}", "", f"{offer.summary}. From `{offer.source}`.", ""]
     if offer.options:
         lines += ["| option | type | default | |", "|---|---|---|---|"]

@@ -232,6 +232,22 @@ def test_docstrings_begin_with_their_subjects() -> None:
     assert fragments == []
 
 
+NAMED_BY_OTHERS = {"TritonPythonModel"}
+"""Class names that Triton's Python backend looks for."""
+
+
+def test_no_two_public_classes_of_a_distribution_share_a_name() -> None:
+    """A traceback or a search that names a class leads to one place."""
+    for source in (*ROOT.glob("*/src"), *ROOT.glob("plugins/*/src")):
+        places: dict[str, list[str]] = {}
+        for path in sorted(source.rglob("*.py")):
+            for node in ast.parse(path.read_bytes()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(str(path.relative_to(source)))
+        twice = {name: files for name, files in places.items() if len(files) > 1 and name not in NAMED_BY_OTHERS}
+        assert twice == {}, source
+
+
 def test_every_package_says_that_it_is_typed() -> None:
     members = {manifest.parent for manifest in ROOT.glob("*/pyproject.toml")}
     members |= {manifest.parent for manifest in ROOT.glob("plugins/*/pyproject.toml")}

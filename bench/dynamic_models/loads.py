@@ -12,10 +12,10 @@ from bench.dynamic_models.case import Case
 from bench.dynamic_models.measuring import Alone
 from tidegate.workload import Scenario
 from tidegate_loadtest.comparison.document import comparison_document
-from tidegate_loadtest.comparison.findings import ATTAINMENT, FIGURES, Contrast, contrast_of, interval_of
+from tidegate_loadtest.comparison.findings import ATTAINMENT, FIGURES, TargetContrast, contrast_of, interval_of
 from tidegate_loadtest.comparison.runs import Comparison, compare
 from tidegate_loadtest.comparison.targets import Target
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.progress_bar import progress_bar
 
 LATE_SHARE = 0.05
@@ -36,7 +36,7 @@ class Load:
     comparison: Comparison
     best: Target
     """The Triton with the highest attainment, among equals that with the lowest median latency."""
-    contrasts: Sequence[Contrast]
+    contrasts: Sequence[TargetContrast]
     """Each Tidegate against it, a contrast for each figure of BESIDE."""
 
     def document(self) -> dict[str, Any]:
@@ -66,7 +66,9 @@ def run_load(
     """Run it, with a bar on the terminal."""
     rate_rps = share * 1e3 / alone.mean_ms
     scenario = _scenario(case, alone.mean_ms, rate_rps, duration_s, warmup_s)
-    sending = Sending({}, timeout_s=TIMEOUT_S, lateness_limit_ms=LATE_SHARE * case.slo_ms, inputs={case.model: folder})
+    sending = SendingOptions(
+        {}, timeout_s=TIMEOUT_S, lateness_limit_ms=LATE_SHARE * case.slo_ms, inputs={case.model: folder}
+    )
     each_s = warmup_s + duration_s
     with progress_bar(console, each_s * rounds * len(targets)) as show:
         comparison = compare(

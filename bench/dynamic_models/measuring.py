@@ -10,7 +10,7 @@ import numpy as np
 
 from bench.dynamic_models.case import Case
 from tidegate.schemas import format_shape
-from tidegate_loadtest.comparison.intervals import Interval, difference_of, mean_of
+from tidegate_loadtest.comparison.intervals import ConfidenceInterval, difference_of, mean_of
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.input_files import FileRequests, Tensors, inputs_of_model
@@ -43,9 +43,9 @@ class SingleCaller:
 
     base: str
     target: str
-    p50_ms: Mapping[str, Interval]
-    p99_ms: Mapping[str, Interval]
-    difference_ms: Interval
+    p50_ms: Mapping[str, ConfidenceInterval]
+    p99_ms: Mapping[str, ConfidenceInterval]
+    difference_ms: ConfidenceInterval
     """The target's median less the base's."""
 
 
@@ -131,5 +131,5 @@ async def _ask(connection: Connection, request_of: RequestFactory, index: int) -
     return (time.perf_counter() - began) * 1e3
 
 
-def _intervals(values: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
+def _intervals(values: Mapping[str, Sequence[float]]) -> dict[str, ConfidenceInterval]:
     return {name: interval for name, each in values.items() if (interval := mean_of(each))}

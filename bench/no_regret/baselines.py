@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.no_regret.workloads import beside, draw_workload, scenario_of
 from tidegate.schemas import tuned_settings
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_proxy.configuration.config import PolicyChoice as ServedPolicy
 
@@ -60,7 +60,7 @@ def measure(task: Task) -> dict[str, Any]:
     for choice in contenders(scenario):
         if task.only_default and choice.title != DEFAULT:
             continue
-        total = simulate(Run(near if choice.name == TRITON else scenario, choice, SEED)).total
+        total = simulate(RunSpec(near if choice.name == TRITON else scenario, choice, SEED)).total
         figures[choice.title] = {
             "attainment": total.attainment,
             "worst": 1 - total.worst_bad_rate,

@@ -36,7 +36,7 @@ from tidegate.api import (
 )
 from tidegate.host import Plugins
 from tidegate.sim.parallel import run_parallel
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice
 
 SEED: Final = 1
@@ -87,7 +87,7 @@ def run_cell(cell: Cell) -> Finished:
     """Simulate it."""
     scenario = cell.workload.scenario(cell.policy)
     requests = cell.workload.requests_of(scenario, SEED)
-    total = simulate(Run(scenario, cell.policy, SEED), requests=requests).total
+    total = simulate(RunSpec(scenario, cell.policy, SEED), requests=requests).total
     row = {
         **asdict(cell.workload),
         "policy": cell.policy.title,

@@ -26,7 +26,7 @@ from rich.table import Table
 from tidegate.host import Plugins
 from tidegate.schemas import BlockLatencies, BlockProfile
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
-from tidegate_ppipe.published_plans import MARGIN, Published, read_published
+from tidegate_ppipe.published_plans import MARGIN, PublishedProblem, read_published
 
 TIME_LIMIT_S = 10.0
 PLANNERS = ("np", "dart-r", "ppipe")
@@ -78,7 +78,7 @@ def main() -> None:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
 
 
-def bench_published(console: Console, published: list[Published]) -> list[dict[str, Any]]:
+def bench_published(console: Console, published: list[PublishedProblem]) -> list[dict[str, Any]]:
     """Each problem, with each planner; the objective as a share of the published one."""
     rows: list[dict[str, Any]] = []
     for each in track(published, "published problems", console=console, transient=True):
@@ -127,7 +127,7 @@ def bench_published(console: Console, published: list[Published]) -> list[dict[s
     return rows
 
 
-def bench_regrouped(console: Console, published: list[Published]) -> list[dict[str, Any]]:
+def bench_regrouped(console: Console, published: list[PublishedProblem]) -> list[dict[str, Any]]:
     """Three models that were not published together, on 30 to 150 GPUs, with weights and SLOs of their own."""
     rows: list[dict[str, Any]] = []
     for number in track(range(REGROUPED if published else 0), "other groups", console=console, transient=True):
@@ -146,7 +146,7 @@ def bench_regrouped(console: Console, published: list[Published]) -> list[dict[s
     return rows
 
 
-def _regrouped(draw: random.Random, published: list[Published]) -> PpipeProblem:
+def _regrouped(draw: random.Random, published: list[PublishedProblem]) -> PpipeProblem:
     """A published cluster of another size, with other models."""
     known = {model.name: model for each in published for model in each.problem.models}
     groups = [{model.name for model in each.problem.models} for each in published]
@@ -215,7 +215,7 @@ def _problem(classes: dict[str, int], models: tuple[PlannedModel, ...], gbps: fl
     )
 
 
-def _models(published: list[Published]) -> tuple[PlannedModel, ...]:
+def _models(published: list[PublishedProblem]) -> tuple[PlannedModel, ...]:
     """The first group of the data, of efficientnet-b8, encnet and rtmdet; else synthetic ones."""
     return published[0].problem.models if published else tuple(_synthetic(number) for number in range(3))
 

@@ -26,15 +26,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tidegate.commands.common import origin
-from tidegate.report import Axis, Colours, Columns, Entry, Origin, Page, Plot, facets
+from tidegate.report import Colours, ColumnMarks, LegendEntry, Page, PageOrigin, Plot, PlotAxis, facets
 from tidegate.schemas import DocumentError, Layout, read_document, write_document
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.result import RunResult
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import Scenario
 from tidegate_ppipe.layout import layout_of
 from tidegate_ppipe.planners import plan_dart, plan_np, plan_ppipe
-from tidegate_ppipe.published_plans import Published, read_published
+from tidegate_ppipe.published_plans import PublishedProblem, read_published
 
 FRAMEWORKS = {
     "NP": (plan_np, "ppipe"),
@@ -65,7 +65,7 @@ PAPER = {
 class Task:
     """One framework on one problem, under one kind of arrivals."""
 
-    published: Published
+    published: PublishedProblem
     framework: str
     arrivals: str
     folder: Path
@@ -116,7 +116,7 @@ def load_factors(task: Task) -> dict[str, Any]:
             return True
         if step not in results:
             scenario = scenario_of(task, step * STEP)
-            results[step] = simulate(Run(scenario, scenario.policies[0], seed=1))
+            results[step] = simulate(RunSpec(scenario, scenario.policies[0], seed=1))
         return any(row.model == model and row.attainment >= ATTAINMENT for row in results[step].rows)
 
     factors: dict[str, float] = {}
@@ -284,11 +284,11 @@ def _busy_table(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def page_of(lines: Sequence[dict[str, Any]], origin: Origin, settings: Mapping[str, Any]) -> str:
+def page_of(lines: Sequence[dict[str, Any]], origin: PageOrigin, settings: Mapping[str, Any]) -> str:
     """The load factors as a page: a plot for each kind of arrivals, in it a group of bars for each cluster."""
     frameworks = [name for name in FRAMEWORKS if name in lines[0]]
     colours = Colours((), FRAMEWORKS)
-    y = Axis.over([line[name] for line in lines for name in frameworks], "load factor", least=0.0)
+    y = PlotAxis.over([line[name] for line in lines for name in frameworks], "load factor", least=0.0)
     plots = []
     for arrivals in dict.fromkeys(line["arrivals"] for line in lines):
         own = [line for line in lines if line["arrivals"] == arrivals]
@@ -296,7 +296,7 @@ def page_of(lines: Sequence[dict[str, Any]], origin: Origin, settings: Mapping[s
     chart = facets(
         f"How much load does each framework bear with {ATTAINMENT:.0%} in time?",
         plots,
-        legend=[Entry(name, colours.of_contender(name)) for name in frameworks],
+        legend=[LegendEntry(name, colours.of_contender(name)) for name in frameworks],
         note="Means over a cluster's models. 1 is the throughput that the artifact's own PPipe plan bears.",
     )
     return Page(
@@ -309,18 +309,18 @@ def page_of(lines: Sequence[dict[str, Any]], origin: Origin, settings: Mapping[s
     ).html()
 
 
-def _clusters(lines: Sequence[dict[str, Any]]) -> Axis:
+def _clusters(lines: Sequence[dict[str, Any]]) -> PlotAxis:
     """An axis with a name in the middle of each group of bars."""
     names = [line["cluster"] for line in lines]
     middles = tuple(number + 0.5 for number in range(len(names)))
-    return Axis("cluster", 0.0, float(len(names)), middles, lambda at: names[int(at)])
+    return PlotAxis("cluster", 0.0, float(len(names)), middles, lambda at: names[int(at)])
 
 
-def _groups(lines: Sequence[dict[str, Any]], frameworks: Sequence[str], colours: Colours) -> list[Columns]:
+def _groups(lines: Sequence[dict[str, Any]], frameworks: Sequence[str], colours: Colours) -> list[ColumnMarks]:
     """The bars of each framework, beside each other in every group."""
     wide = 0.8 / len(frameworks)
     return [
-        Columns(
+        ColumnMarks(
             [
                 (group + 0.1 + wide * place, group + 0.1 + wide * (place + 1), line[name])
                 for group, line in enumerate(lines)

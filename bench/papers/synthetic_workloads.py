@@ -24,23 +24,23 @@ from rich.table import Table
 from tidegate.commands.common import origin
 from tidegate.parallel_backend import Backend
 from tidegate.report import (
-    Axis,
     Chart,
     Colours,
     Download,
-    Entry,
-    Line,
+    LegendEntry,
+    LineMark,
     Page,
+    PageSection,
     Plot,
-    Points,
-    Rule,
-    Section,
+    PlotAxis,
+    PointMarks,
+    RuleMark,
     chart_of,
     table,
 )
-from tidegate.sim.goodput import Question, Search, search_goodput
+from tidegate.sim.goodput import GoodputQuery, GoodputSearch, search_goodput
 from tidegate.sim.parallel import run_parallel
-from tidegate.sim.run import Run
+from tidegate.sim.run import RunSpec
 from tidegate.workload import PolicyChoice, Scenario, stream
 
 PROFILES = Path(__file__).parents[2] / "scenarios" / "profiles_1080ti.csv"
@@ -171,7 +171,7 @@ def compare(workload: Workload, requests_per_model: int = REQUESTS_PER_MODEL) ->
     pilot = _search(workload, POLICIES[0], rate_rps, requests * PILOT_SHARE, PILOT_PRECISION)
     rate_rps = pilot.rate_rps or rate_rps
     duration_s = requests / rate_rps
-    found: dict[str, Search] = {}
+    found: dict[str, GoodputSearch] = {}
     for choice in POLICIES:
         found[choice.title] = _search(workload, choice, rate_rps, rate_rps * duration_s, PRECISION, duration_s)
         rate_rps = found[choice.title].rate_rps or rate_rps
@@ -243,14 +243,14 @@ def page(groups: dict[str, list[dict[str, Any]]]) -> str:
     """The distributions as one HTML page that needs no network."""
     ratio = next(iter(RATIOS))
     colours = Colours((), RATIOS)
-    parts: list[Chart | Section] = []
+    parts: list[Chart | PageSection] = []
     verdicts = []
     for name, rows in groups.items():
         title = f"{len(rows)} workloads, {name}"
         summary = summarise(rows, ratio)
         verdicts.append(f"{title}: {ratio} is {summary['median']:.2f} in the median, {summary['least']:.2f} at least.")
         headers, cells = zip(*_columns(rows), strict=True)
-        parts.append(Section(title, table(headers, list(zip(*cells, strict=True)))))
+        parts.append(PageSection(title, table(headers, list(zip(*cells, strict=True)))))
         parts.append(_distribution(f"How are the ratios of goodputs distributed over the {title}?", rows, colours))
     title = "Goodput of deferred over eager batching, synthetic workloads"
     data = Download("workloads.json", "application/json", json.dumps(groups))
@@ -281,9 +281,9 @@ def _search(
     requests: float,
     precision: float,
     duration_s: float | None = None,
-) -> Search:
+) -> GoodputSearch:
     scenario = scenario_of(workload, rate_rps, duration_s or requests / rate_rps)
-    return search_goodput(Question(Run(scenario, choice, SEED), precision=precision))
+    return search_goodput(GoodputQuery(RunSpec(scenario, choice, SEED), precision=precision))
 
 
 def _with_progress(console: Console, rows: Iterator[dict[str, Any]], total: int) -> Iterator[dict[str, Any]]:
@@ -314,7 +314,7 @@ def _print(console: Console, title: str, rows: Sequence[dict[str, Any]]) -> None
 
 def _distribution(title: str, rows: Sequence[dict[str, Any]], colours: Colours) -> Chart:
     """Share of the workloads with at most a ratio, for each of the ratios."""
-    marks: list[Line | Points | Rule] = [Rule(1.0, "equal", down=True)]
+    marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(1.0, "equal", down=True)]
     known = []
     for ratio in RATIOS:
         shown = sorted((row for row in rows if row["ratios"][ratio] is not None), key=lambda row: row["ratios"][ratio])
@@ -325,10 +325,12 @@ def _distribution(title: str, rows: Sequence[dict[str, Any]], colours: Colours) 
             for row in shown
         ]
         colour = colours.of_contender(ratio)
-        marks += [Line(points, colour, ratio, colours.dash_of(ratio)), Points(points, colour, says, 2)]
+        marks += [LineMark(points, colour, ratio, colours.dash_of(ratio)), PointMarks(points, colour, says, 2)]
         known += [value for value, _ in points]
-    plot = Plot(marks, Axis.over(known, "ratio of goodputs"), Axis.shares([], "of the workloads", from_zero=True), 320)
-    legend = [Entry(ratio, colours.of_contender(ratio), colours.dash_of(ratio), "line") for ratio in RATIOS]
+    plot = Plot(
+        marks, PlotAxis.over(known, "ratio of goodputs"), PlotAxis.shares([], "of the workloads", from_zero=True), 320
+    )
+    legend = [LegendEntry(ratio, colours.of_contender(ratio), colours.dash_of(ratio), "line") for ratio in RATIOS]
     return chart_of(title, plot, legend=legend, wide=True)
 
 

@@ -23,16 +23,16 @@ from tidegate.api import NS_PER_MS, Batch, Dispatch, Request, RequestArrived, St
 from tidegate.engine import StartStage
 from tidegate.observation import EngineSettings, Recorder
 from tidegate.sim.build import setup_of
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice
-from tidegate_loadtest.live import Seen
+from tidegate_loadtest.live import LiveObservations
 from tidegate_loadtest.result import RunResult
 
 SCENARIO = scenario_of(100, 1, {**NOMINAL}, {**NOMINAL})
 
 
 def pair(*, goodput: float = 1.0, batch: float = 0.0) -> Pair:
-    simulated = simulate(Run(SCENARIO, PolicyChoice(name="fifs"), 1)).total
+    simulated = simulate(RunSpec(SCENARIO, PolicyChoice(name="fifs"), 1)).total
     assert simulated.median_batch_rows is not None
     live = replace(
         simulated,
@@ -71,7 +71,7 @@ def test_what_live_adds_is_read_from_the_event_log(tmp_path: Path) -> None:
     due = np.zeros(2, np.int64)
     finished = np.full(2, took_ns + 2 * NS_PER_MS, np.int64)
     run = RunResult(1, began_ns, due, due, finished, np.array(["OK", "OK"]))
-    found = overhead_in_log(Seen(run, 0, {}), tmp_path / "events.jsonl")
+    found = overhead_in_log(LiveObservations(run, 0, {}), tmp_path / "events.jsonl")
     assert found.execution_ms == pytest.approx(1.5, abs=1e-3)
     assert found.reserve_ms == pytest.approx(0.5)
     assert found.way_ms == pytest.approx(2, abs=1e-3)

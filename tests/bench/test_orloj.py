@@ -10,7 +10,7 @@ from bench.papers.orloj_paper import SYSTEMS, published
 from bench.papers.orloj_workloads import CASES, MOMENTS_MS, SLOS, SPREADS, Workload, times_of
 from tidegate.sim.build import setup_of
 from tidegate.workload import PolicyChoice
-from tidegate.workload.distributions import Table
+from tidegate.workload.distributions import ValueTable
 
 
 def test_every_cell_of_the_paper_has_a_workload_and_the_other_way_round() -> None:
@@ -23,7 +23,7 @@ def test_every_cell_of_the_paper_has_a_workload_and_the_other_way_round() -> Non
 
 @pytest.mark.parametrize("case", MOMENTS_MS)
 def test_times_have_the_moments_that_the_paper_gives(case: str) -> None:
-    values = [value for half in times_of(case) for value in Table.model_validate(half).values]
+    values = [value for half in times_of(case) for value in ValueTable.model_validate(half).values]
     mean_ms, p99_ms = MOMENTS_MS[case]
     assert sum(values) / len(values) == pytest.approx(mean_ms, rel=0.01)
     assert sorted(values)[int(0.99 * len(values))] == pytest.approx(p99_ms, rel=0.02)

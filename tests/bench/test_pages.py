@@ -4,9 +4,9 @@ from bench import scheduler, soak
 from bench.papers import ppipe_simulated
 from bench.scheduler import MIDDLE, MODELS, WORKERS, Cell, growth
 from tests.pages import check_alone, headings, verdicts
-from tidegate.report import Origin
+from tidegate.report import PageOrigin
 
-ORIGIN = Origin("1.2.3", "2026-01-31 12:00 UTC", "python -m bench")
+ORIGIN = PageOrigin("1.2.3", "2026-01-31 12:00 UTC", "python -m bench")
 
 
 def test_the_scheduler_s_page_has_a_line_for_each_deferral_against_models_and_workers() -> None:

@@ -19,7 +19,7 @@ from tidegate.engine import StartStage
 from tidegate.observation import EngineSettings, Recorder
 from tidegate.sim.build import setup_of
 from tidegate.workload import Scenario
-from tidegate_loadtest.live import Seen
+from tidegate_loadtest.live import LiveObservations
 from tidegate_loadtest.result import RunResult
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -107,7 +107,7 @@ def test_live_overhead_is_read_from_the_event_log(tmp_path: Path) -> None:
         recorder.handled(StageFinished(began_ns + took_ns, 0, 0, 0, began_ns, began_ns + took_ns), [], [])
     finished = np.full(1, took_ns + 2 * NS_PER_MS, np.int64)
     run = RunResult(1, began_ns, np.zeros(1, np.int64), np.zeros(1, np.int64), finished, np.array(["OK"]))
-    found = overhead_in_log(Seen(run, 0, {}), tmp_path / "events.jsonl", layout)
+    found = overhead_in_log(LiveObservations(run, 0, {}), tmp_path / "events.jsonl", layout)
     assert found.execution_ms == pytest.approx(1.5, abs=1e-3)
     assert found.way_ms == pytest.approx(2, abs=1e-3)
 

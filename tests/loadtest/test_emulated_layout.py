@@ -15,12 +15,12 @@ from tidegate.schemas import Device, InterferenceModel, Layout, Mps, WholeDevice
 from tidegate.sim.build import setup_of
 from tidegate.sim.gantt_charts import gantt_charts
 from tidegate.sim.result import RunResult
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.emulated import check_can_be_emulated
 from tidegate_loadtest.emulated_layout import needs_layout, write_emulated_deployment
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.scenario_run import plan_runs, run_live
 
 FRONT: dict[str, Any] = {
@@ -211,9 +211,9 @@ def test_triton_by_itself_runs_no_pipelines() -> None:
 @pytest.mark.usefixtures("start_triton")
 def test_live_on_emulated_gpus_of_two_kinds(tmp_path: Path) -> None:
     document = scenario()
-    (run,) = plan_runs(document, [], [5], Sending({}), gantt_s=3)
+    (run,) = plan_runs(document, [], [5], SendingOptions({}), gantt_s=3)
     live = run_live(run, work=tmp_path).result
-    simulated = simulate(Run(document, run.policy, 5, gantt_s=3))
+    simulated = simulate(RunSpec(document, run.policy, 5, gantt_s=3))
     for row, other in zip(live.rows, simulated.rows, strict=True):
         assert (row.model, row.accepted) == (other.model, other.accepted)
         assert row.answered + sum(row.dropped.values()) + row.failed + row.stranded == row.accepted
@@ -238,9 +238,9 @@ def test_live_neighbours_slow_each_other_down_as_simulated_ones_do(tmp_path: Pat
     """Both are offered twice what they can do, so that each is always busy: the median stage is one beside the
     other."""
     document = Scenario.model_validate(SHARED)
-    (run,) = plan_runs(document, [], [5], Sending({}), gantt_s=4)
+    (run,) = plan_runs(document, [], [5], SendingOptions({}), gantt_s=4)
     live = run_live(run, work=tmp_path).result
-    simulated = simulate(Run(document, run.policy, 5, gantt_s=4))
+    simulated = simulate(RunSpec(document, run.policy, 5, gantt_s=4))
     for name, slowed_ms in SLOWED_MS.items():
         assert median_ms(simulated, name) == pytest.approx(slowed_ms, rel=0.01)
         # Live a neighbour idles for a moment between two stages, longer where the machine is busy; and what Triton and
@@ -268,7 +268,7 @@ def test_the_controller_of_a_scenario_is_that_of_its_deployment(tmp_path: Path) 
     assert (told["name"], told["cooldown_s"], told["enabled"]) == ("advised-workers", 0.2, True)
     unknown = Scenario.model_validate({**ADVISED, "controller": {"name": "nobody"}})
     with pytest.raises(PluginError, match="no controller named 'nobody'"):
-        plan_runs(unknown, [], [5], Sending({}))
+        plan_runs(unknown, [], [5], SendingOptions({}))
     with pytest.raises(LoadTestError, match="nor a controller"):
         check_can_be_emulated(document, [PolicyChoice(name="triton")])
 
@@ -276,7 +276,7 @@ def test_the_controller_of_a_scenario_is_that_of_its_deployment(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.usefixtures("start_triton")
 def test_live_changes_of_the_layout_are_among_the_results(tmp_path: Path) -> None:
-    (run,) = plan_runs(Scenario.model_validate(ADVISED), [], [5], Sending({}))
+    (run,) = plan_runs(Scenario.model_validate(ADVISED), [], [5], SendingOptions({}))
     result = run_live(run, work=tmp_path).result
     states = [change.state for change in result.changes]
     assert states[:3] == ["starting", "switched", "done"]

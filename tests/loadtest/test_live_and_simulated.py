@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, read_scenario
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.emulated import emulated_cluster
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.scenario_run import plan_runs, run_live
 
 pytestmark = pytest.mark.usefixtures("start_triton")  # skips where there is no tritonserver
@@ -45,9 +45,9 @@ def document(tmp_path: Path) -> Scenario:
 
 @pytest.mark.parametrize("policy", ["symphony", pytest.param("triton", marks=pytest.mark.slow)])
 def test_simulated_is_live(document: Scenario, policy: str) -> None:
-    (run,) = plan_runs(document, [policy], [5], Sending({}), gantt_s=1)
+    (run,) = plan_runs(document, [policy], [5], SendingOptions({}), gantt_s=1)
     live = run_live(run).result
-    simulated = simulate(Run(document, run.policy, 5, gantt_s=1))
+    simulated = simulate(RunSpec(document, run.policy, 5, gantt_s=1))
     assert [list(asdict(row)) for row in live.rows] == [list(asdict(row)) for row in simulated.rows]
     for row, other in zip(live.rows, simulated.rows, strict=True):
         assert (row.policy, row.seed, row.model) == (other.policy, other.seed, other.model)

@@ -14,7 +14,7 @@ from tidegate.engine import Engine
 from tidegate.host import Plugins
 from tidegate.observation import read_log
 from tidegate.workload import Scenario
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.scenario_run import plan_runs, run_live
 
 pytestmark = pytest.mark.usefixtures("start_triton")  # skips where there is no tritonserver
@@ -69,7 +69,7 @@ def test_each_shape_is_learned_within_two_hundred_requests(tmp_path: Path, stall
     """Its expectation is near what its stages take, whatever the machine does besides."""
     simulation = {"jitter": {"cv": 0.05}, "stalls": {"probability": stalls}}
     scenario = Scenario.model_validate(DOCUMENT | {"simulation": simulation})
-    (run,) = plan_runs(scenario, ["fifs"], [7], Sending({}))
+    (run,) = plan_runs(scenario, ["fifs"], [7], SendingOptions({}))
     assert run_live(run, work=tmp_path).result.total.failed == 0
     took_ns: dict[str, list[int]] = defaultdict(list)
     expected_ns: dict[str, int] = {}

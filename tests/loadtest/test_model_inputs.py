@@ -10,7 +10,7 @@ from tritonclient.utils import deserialize_bytes_tensor
 from typer import BadParameter
 
 from tidegate_loadtest.connection import Connection, LoadTestError
-from tidegate_loadtest.model_inputs import RandomRequests, Values
+from tidegate_loadtest.model_inputs import RandomRequests, RandomValues
 from tidegate_loadtest.profiler import accepted_values
 from tidegate_loadtest.shapes import Shape, parse_shapes
 
@@ -112,9 +112,9 @@ def test_integers_stay_below_the_limits_of_the_models_config(triton: "FakeTriton
     assert set(kind) == {0, 1}
 
 
-@pytest.mark.parametrize(("model", "values"), [("echo", Values.DRAWN), ("picky", Values.ZEROS)])
-def test_values_that_a_model_takes_are_found(triton: "FakeTriton", model: str, values: Values) -> None:
-    async def find() -> Values:
+@pytest.mark.parametrize(("model", "values"), [("echo", RandomValues.DRAWN), ("picky", RandomValues.ZEROS)])
+def test_values_that_a_model_takes_are_found(triton: "FakeTriton", model: str, values: RandomValues) -> None:
+    async def find() -> RandomValues:
         async with Connection(triton.target) as connection:
             return await accepted_values(connection, model, {})
 
@@ -124,9 +124,9 @@ def test_values_that_a_model_takes_are_found(triton: "FakeTriton", model: str, v
 def test_a_model_that_takes_none_says_what_it_said_of_the_first(
     triton: "FakeTriton", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate_loadtest.profiler.Values", [Values.DRAWN, Values.ONES])
+    monkeypatch.setattr("tidegate_loadtest.profiler.Values", [RandomValues.DRAWN, RandomValues.ONES])
 
-    async def find(model: str) -> Values:
+    async def find(model: str) -> RandomValues:
         async with Connection(triton.target) as connection:
             return await accepted_values(connection, model, {})
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from tests.pages import chart, check_alone, dots, verdicts
 from tidegate.cli import build_app
 from tidegate.host import Plugins
-from tidegate.sim.load_sweep import Tried
+from tidegate.sim.load_sweep import LoadPoint
 from tidegate.workload import draw_requests, read_scenario
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.rate_sweep import highest_within, parse_rates
@@ -95,5 +95,5 @@ def test_rates_are_tried_from_the_lowest_on() -> None:
 def test_the_highest_rate_is_below_the_first_that_fails(
     attained: dict[float, list[float]], found: float | None
 ) -> None:
-    tried = [Tried(rate, value, seed) for rate, values in attained.items() for seed, value in enumerate(values)]
+    tried = [LoadPoint(rate, value, seed) for rate, values in attained.items() for seed, value in enumerate(values)]
     assert highest_within(tried, 0.01) == found

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tidegate.sim.result import RunResult
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import Scenario
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.scenario_run import plan_runs, run_live
 
 pytestmark = pytest.mark.usefixtures("start_triton")  # skips where there is no tritonserver
@@ -67,8 +67,8 @@ def rows_on_small(result: RunResult) -> set[int]:
 
 @pytest.mark.parametrize("policy", ["elsa", pytest.param("fifs", marks=pytest.mark.slow)])
 def test_queries_of_all_sizes_on_slices(policy: str, tmp_path: Path) -> None:
-    (run,) = plan_runs(SCENARIO, [policy], [3], Sending({}), gantt_s=4)
-    simulated = simulate(Run(SCENARIO, run.policy, 3, gantt_s=4))
+    (run,) = plan_runs(SCENARIO, [policy], [3], SendingOptions({}), gantt_s=4)
+    simulated = simulate(RunSpec(SCENARIO, run.policy, 3, gantt_s=4))
     live = run_live(run, work=tmp_path).result
     row, other = live.total, simulated.total
     assert row.accepted == other.accepted

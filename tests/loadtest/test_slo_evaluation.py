@@ -11,7 +11,7 @@ from tidegate.observation import EngineSettings, Recorder
 from tidegate.sim.build import setup_of
 from tidegate.sim.result import RunResult as Figures
 from tidegate.workload import Scenario, draw_requests
-from tidegate_loadtest.live import Seen
+from tidegate_loadtest.live import LiveObservations
 from tidegate_loadtest.result import RunResult
 from tidegate_loadtest.server_stats import ServerUsage
 from tidegate_loadtest.slo_evaluation import judge
@@ -38,7 +38,7 @@ CLOCK_NS = 10**15
 
 def seen(
     latency_ms: float = 10, usage: dict[str, ServerUsage] | None = None, status_of: dict[int, str] | None = None
-) -> Seen:
+) -> LiveObservations:
     """Every request was answered after so long and sent 1 ms late, but for those whose status is given."""
     scheduled_ns = np.array(REQUESTS.at_ns[FIRST:], np.int64) - 100 * MS
     statuses = [(status_of or {}).get(number, "OK") for number in range(FIRST, len(REQUESTS))]
@@ -50,10 +50,10 @@ def seen(
         finished_ns=scheduled_ns + round(latency_ms * MS),
         status=np.array(statuses),
     )
-    return Seen(run, FIRST, usage or {})
+    return LiveObservations(run, FIRST, usage or {})
 
 
-def judged(what: Seen, event_log: Path | None = None) -> Figures:
+def judged(what: LiveObservations, event_log: Path | None = None) -> Figures:
     return judge(SCENARIO, REQUESTS, what, policy="p", seed=1, event_log=event_log, gantt_s=1)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from bench.papers.inss.outcomes import Load, Way, plan, problem_for
 from bench.papers.inss.workloads import stretched
 from tidegate.sim.result import RunResult
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_inss.layout import layout_of
 from tidegate_inss.problem import ShareProblem
@@ -62,7 +62,7 @@ class Followed:
 def follow(hour: Hour) -> Followed:
     """Simulate."""
     with TemporaryDirectory() as folder:
-        return followed(simulate(Run(scenario_of(hour, Path(folder)), POLICY, hour.load.seed)))
+        return followed(simulate(RunSpec(scenario_of(hour, Path(folder)), POLICY, hour.load.seed)))
 
 
 def scenario_of(hour: Hour, folder: Path) -> Scenario:

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from bench.papers.inss.changing import CONTROLLERS, POLICY, Followed, Hour, follow, followed, scenario_of
 from bench.papers.inss.outcomes import Load
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.scenario_run import LiveRun, run_live
 
 NAMES = ("alexnet", "resnet50", "vgg19", "mobilenet")
@@ -95,7 +95,7 @@ def _live(hour: Hour, keep: Path | None) -> tuple[Followed, float]:
         scenario = scenario_of(hour, Path(folder))
         work = keep or Path(folder) / "work"
         work.mkdir(parents=True)
-        run = LiveRun(scenario, POLICY, hour.load.seed, Sending({}, lateness_limit_ms=LATENESS_MS))
+        run = LiveRun(scenario, POLICY, hour.load.seed, SendingOptions({}, lateness_limit_ms=LATENESS_MS))
         result = run_live(run, work=work).result
     return followed(result), result.rows[0].lateness_p99_ms or 0.0
 

@@ -10,7 +10,7 @@ from bench.papers.inss.workloads import interference_of, measured, problem_of, r
 from tidegate.api import PlanningError
 from tidegate.host import Plugins
 from tidegate.schemas import InterferenceModel, Layout, Sensitivity
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
@@ -123,7 +123,7 @@ def outcome(load: Load, way: Way, seconds: float) -> Outcome:
     rates = {model.name: model.rate_rps for model in problem.models}
     placed = {share.model for gpu in found.gpus for share in gpu.shares}
     scenario = scenario_of(load, _served(problem, found, placed), seconds, rates)
-    result = simulate(Run(scenario, PolicyChoice(name=way.policy), load.seed))
+    result = simulate(RunSpec(scenario, PolicyChoice(name=way.policy), load.seed))
     bad = dict.fromkeys(rates, 1.0) | {row.model: row.bad_rate for row in result.rows[1:]}
     total = sum(rates.values())
     late = sum(bad[name] * rates[name] for name in rates) / total

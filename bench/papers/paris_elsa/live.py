@@ -16,10 +16,10 @@ from bench.papers.paris_elsa.throughput import ceiling_rps, scenario_of
 from tidegate.api import NS_PER_MS, Dispatch, RequestArrived, StageFinished
 from tidegate.observation import read_log
 from tidegate.schemas import Layout
-from tidegate.sim.result import Row
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.result import ResultRow
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import Scenario
-from tidegate_loadtest.live import Seen, Sending
+from tidegate_loadtest.live import LiveObservations, SendingOptions
 from tidegate_loadtest.scenario_run import LiveRun, run_live
 
 AIM = 0.05
@@ -46,8 +46,8 @@ class Pair:
     load: float
     """Of what no scheduler can pass."""
     seed: int
-    live: Row
-    simulated: Row
+    live: ResultRow
+    simulated: ResultRow
     overhead: Overhead
     slices: dict[int, int]
 
@@ -103,14 +103,14 @@ def run_pair(case: Case, point: Point, load: float, seed: int, seconds: float, g
     rate_rps = load * ceiling_rps(layout, sizes, slo_ms)
     scenario = _seen_live(scenario_of(layout, sizes, rate_rps, seconds))
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
-        live = run_live(LiveRun(scenario, point.policy, seed, Sending({})), work=Path(folder))
+        live = run_live(LiveRun(scenario, point.policy, seed, SendingOptions({})), work=Path(folder))
         overhead = overhead_in_log(live.seen, Path(folder) / "events.jsonl", layout)
     slower = _slower(layout, overhead.execution_ms, slo_ms - overhead.way_ms)
-    simulated = simulate(Run(_seen_live(scenario_of(slower, sizes, rate_rps, seconds)), point.policy, seed))
+    simulated = simulate(RunSpec(_seen_live(scenario_of(slower, sizes, rate_rps, seconds)), point.policy, seed))
     return Pair(point.policy.title, load, seed, live.result.total, simulated.total, overhead, slices_of(layout))
 
 
-def overhead_in_log(seen: Seen, event_log: Path, layout: Layout) -> Overhead:
+def overhead_in_log(seen: LiveObservations, event_log: Path, layout: Layout) -> Overhead:
     """What a run through Tidegate added to the times of its layout."""
     tables = layout.partitions[0].latency_ms
     kinds = [worker.speed for worker in layout.workers]

@@ -12,8 +12,8 @@ from bench.papers.paris_elsa.design_points import MODEL, Point, layout_of, slice
 from bench.papers.paris_elsa.measured import Case, sizes_of_requests
 from tidegate.api import PlanningError
 from tidegate.schemas import Layout
-from tidegate.sim.goodput import Question, search_goodput
-from tidegate.sim.run import Run
+from tidegate.sim.goodput import GoodputQuery, search_goodput
+from tidegate.sim.run import RunSpec
 from tidegate.workload import Scenario
 
 LATE = 0.05
@@ -88,7 +88,7 @@ def measure(cell: Cell) -> Found:
     highest_rps = ceiling_rps(layout, sizes, slo_ms)
     rate_rps = 0.7 * capacity_rps(layout, sizes)
     scenario = scenario_of(layout, sizes, rate_rps, cell.requests / rate_rps, merging=cell.merging)
-    search = search_goodput(Question(Run(scenario, cell.point.policy, SEED), LATE, PRECISION))
+    search = search_goodput(GoodputQuery(RunSpec(scenario, cell.point.policy, SEED), LATE, PRECISION))
     return Found(cell, search.rate_rps, slices_of(layout), highest_rps)
 
 

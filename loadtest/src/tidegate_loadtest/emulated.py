@@ -57,7 +57,7 @@ GPUS = "gpus"
 
 
 @dataclass(frozen=True)
-class Cluster:
+class EmulatedCluster:
     """One that answers."""
 
     address: str
@@ -117,7 +117,7 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
 
 
 @contextmanager
-def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: Path) -> Iterator[Cluster]:
+def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: Path) -> Iterator[EmulatedCluster]:
     """Run the scenario's cluster under a policy until the block is left. Its files go into the folder `work`.
 
     Raises LoadTestError where a part of it does not start.
@@ -127,7 +127,7 @@ def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: 
     if needs_layout(scenario) and not own_batcher:
         write_emulated_deployment(work / "deployment", scenario, choice, seed, event_log)
         with deployment_up(work / "deployment", work / "tidegate.errors") as state:
-            yield Cluster(state["grpc"], event_log, tuple(worker["grpc"] for worker in state["workers"]))
+            yield EmulatedCluster(state["grpc"], event_log, tuple(worker["grpc"] for worker in state["workers"]))
         return
     groups = [by_kind(scenario.workers)] if own_batcher else [[pool] for pool in scenario.workers]
     with ExitStack() as running:
@@ -146,14 +146,14 @@ def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: 
             command = ("triton", *ports, *log, str(repository), *flags)
             tritons.append(running.enter_context(serving_command(*command, log=work / f"triton{number}.errors")))
         if own_batcher:
-            yield Cluster(tritons[0], None, tuple(tritons))
+            yield EmulatedCluster(tritons[0], None, tuple(tritons))
             return
         serve = [word for address in tritons for word in ("--triton", address)]
         serve += [word for name, value in choice.options.items() for word in ("--option", f"{name}={_text(value)}")]
         serve += ["--profiles", str(write_profiles(work / "profiles.json", scenario, seed)), "--record", str(event_log)]
         command = ("serve", "--policy", choice.name, "--listen", "127.0.0.1:0", "--seed", str(seed), *serve)
         address = running.enter_context(serving_command(*command, log=work / "tidegate.errors"))
-        yield Cluster(address, event_log, tuple(tritons))
+        yield EmulatedCluster(address, event_log, tuple(tritons))
 
 
 def write_emulated_model(

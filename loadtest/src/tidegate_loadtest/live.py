@@ -18,7 +18,7 @@ from tidegate_loadtest.shapes import Shapes
 
 
 @dataclass(frozen=True)
-class Sending:
+class SendingOptions:
     """How the requests are sent."""
 
     shapes: Shapes
@@ -35,7 +35,7 @@ class Sending:
 
 
 @dataclass(frozen=True)
-class Seen:
+class LiveObservations:
     """What the clients saw, and what the server says of itself."""
 
     run: RunResult
@@ -50,11 +50,11 @@ async def send_scenario(
     target: str,
     scenario: Scenario,
     requests: RequestSequence,
-    sending: Sending,
+    sending: SendingOptions,
     *,
     seed: int,
     progress: Callable[[Progress], None] | None = None,
-) -> Seen:
+) -> LiveObservations:
     """Send the requests of the warm-up and of the window; return when the last is answered or has failed.
 
     Raises LoadTestError, before any of them is sent, where there is no server, a model is missing or takes fewer rows,
@@ -77,7 +77,7 @@ async def send_scenario(
                 lateness_limit_ms=sending.lateness_limit_ms,
                 progress=progress,
             )
-            return Seen(run, bisect_left(requests.at_ns, warmup_ns), await usage)
+            return LiveObservations(run, bisect_left(requests.at_ns, warmup_ns), await usage)
         finally:
             usage.cancel()
 

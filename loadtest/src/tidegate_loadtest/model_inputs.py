@@ -23,7 +23,7 @@ LIMITS_PARAMETER = "tidegate_input_limits"
 """The parameter of a config.pbtxt that bounds the values of integer inputs, as JSON: {"token_type_ids": 2}."""
 
 
-class Values(StrEnum):
+class RandomValues(StrEnum):
     """Contents of random tensors."""
 
     DRAWN = "drawn"
@@ -56,14 +56,14 @@ class RandomRequests:
         *,
         seed: int,
         distinct: int,
-        values: Values = Values.DRAWN,
+        values: RandomValues = RandomValues.DRAWN,
         limits: Mapping[str, int] | None = None,
     ) -> None:
         """`inputs` gives (Triton data type, full shape) by input name; so many `distinct` requests are drawn.
 
         `limits`: integers of these inputs are smaller.
         """
-        highest = {name: (limits or {}).get(name, 128) if values is Values.DRAWN else 2 for name in inputs}
+        highest = {name: (limits or {}).get(name, 128) if values is RandomValues.DRAWN else 2 for name in inputs}
         rng = np.random.default_rng(seed)
         drawn = any(not isinstance(size, int) for _datatype, shape in inputs.values() for size in shape)
         self._requests: list[pb.ModelInferRequest] = []
@@ -92,7 +92,7 @@ class RandomRequests:
         shapes: Shapes,
         seed: int,
         distinct: int = DISTINCT_REQUESTS,
-        values: Values = Values.DRAWN,
+        values: RandomValues = RandomValues.DRAWN,
     ) -> "RandomRequests":
         """Ask the server for the inputs. `shapes`, by input name and without rows, fills in what it leaves open.
 
@@ -152,7 +152,7 @@ def _drawn(rng: np.random.Generator, shape: Shape) -> tuple[int, ...]:
 
 
 def _tensor(
-    rng: np.random.Generator, datatype: str, shape: tuple[int, ...], values: Values, highest: int
+    rng: np.random.Generator, datatype: str, shape: tuple[int, ...], values: RandomValues, highest: int
 ) -> NDArray[Any]:
     """A tensor of these values; its integers are smaller than `highest`."""
     if datatype == "BYTES":
@@ -161,8 +161,8 @@ def _tensor(
     dtype = triton_to_np_dtype(datatype)
     if dtype is None:
         raise LoadTestError(f"cannot draw random tensors of data type {datatype}")
-    if values in (Values.ONES, Values.ZEROS):
-        return np.full(shape, values is Values.ONES).astype(dtype)
+    if values in (RandomValues.ONES, RandomValues.ZEROS):
+        return np.full(shape, values is RandomValues.ONES).astype(dtype)
     if np.issubdtype(dtype, np.integer):
         # 128: small enough for every type, and most vocabularies
         return rng.integers(0, min(highest, np.iinfo(dtype).max), shape).astype(dtype)

@@ -16,8 +16,8 @@ import numpy as np
 from tidegate.schemas import DEFAULT_KIND, ModelProfile, ProfilePoint, format_shape, read_shape
 from tidegate_loadtest.connection import AsksForModels, Connection, LoadTestError
 from tidegate_loadtest.input_files import FileRequests, Tensors, inputs_of_model
-from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, LIMITS_PARAMETER, RandomRequests, Values
-from tidegate_loadtest.requested_shapes import AskedShape, Dimensions
+from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, LIMITS_PARAMETER, RandomRequests, RandomValues
+from tidegate_loadtest.requested_shapes import Dimensions, RequestedShape
 
 Progress = Callable[[int, str], None]
 """Called with (requests measured so far, what is measured now)."""
@@ -49,14 +49,14 @@ async def sizes_to_measure(connection: Connection, model: str, asked: Sequence[i
 
 
 async def shapes_to_measure(
-    connection: AsksForModels, model: str, asked: Sequence[AskedShape]
-) -> dict[str, AskedShape]:
+    connection: AsksForModels, model: str, asked: Sequence[RequestedShape]
+) -> dict[str, RequestedShape]:
     """The shapes to measure, each once, by how requests have them; without any the model must leave nothing open.
 
     Raises LoadTestError, naming where it was asked for, for one that does not fit the model.
     """
-    shapes: dict[str, AskedShape] = {}
-    for each in asked or (AskedShape("", {}, ""),):
+    shapes: dict[str, RequestedShape] = {}
+    for each in asked or (RequestedShape("", {}, ""),):
         try:
             shapes.setdefault(await shape_to_measure(connection, model, each.dimensions), each)
         except LoadTestError as error:
@@ -97,13 +97,13 @@ async def _open_inputs(connection: AsksForModels, model: str) -> set[str]:
     return {tensor.name for tensor in declared if any(size < 0 for size in tensor.shape[1:])}
 
 
-async def accepted_values(connection: Connection, model: str, dimensions: Dimensions) -> Values:
+async def accepted_values(connection: Connection, model: str, dimensions: Dimensions) -> RandomValues:
     """Find values that a model takes: what indexes a small table, say, must not be drawn from many.
 
     Raises LoadTestError where it takes none, with what it said of the first.
     """
     refusal: LoadTestError | None = None
-    for values in Values:
+    for values in RandomValues:
         requests = await RandomRequests.for_model(
             connection, model, rows=1, shapes=dimensions, seed=0, distinct=1, values=values
         )
@@ -141,7 +141,7 @@ async def measure_profiles(
     unknown model or dimensions that do not fit, and for a request that fails.
     """
     texts = [await shape_to_measure(connection, model, dimensions) for dimensions in shapes]
-    values = Values.DRAWN if files else await accepted_values(connection, model, shapes[0])
+    values = RandomValues.DRAWN if files else await accepted_values(connection, model, shapes[0])
     latencies_ms: dict[tuple[int, int], list[float]] = {(at, rows): [] for at in range(len(shapes)) for rows in sizes}
     turns, done = min(TURNS, samples), 0
     for turn in range(turns):
@@ -191,7 +191,7 @@ def fit_line(points: Sequence[ProfilePoint]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Law:
+class LatencyLaw:
     """`l(b, e) = gamma*b*e + beta`: what a batch of b rows of e elements takes, whatever their shape."""
 
     gamma_ms: float
@@ -201,7 +201,7 @@ class Law:
     """The largest relative error among the medians that it was fitted to."""
 
 
-def fit_law(profiles: Sequence[ModelProfile]) -> Law | None:
+def fit_law(profiles: Sequence[ModelProfile]) -> LatencyLaw | None:
     """The law over a model's shapes, fitted as `fit_line` does; None without two shapes of unlike sizes."""
     elements = [sum(map(prod, read_shape(profile.shape).values())) for profile in profiles]
     if len(set(elements)) < 2:
@@ -212,7 +212,7 @@ def fit_law(profiles: Sequence[ModelProfile]) -> Law | None:
         for point in profile.points
     ]
     gamma_ms, beta_ms = _line([size for size, _ in measured], [ms for _, ms in measured])
-    return Law(gamma_ms, beta_ms, max(abs(gamma_ms * size + beta_ms - ms) / ms for size, ms in measured))
+    return LatencyLaw(gamma_ms, beta_ms, max(abs(gamma_ms * size + beta_ms - ms) / ms for size, ms in measured))
 
 
 def _line(xs: Sequence[int], taken_ms: Sequence[float]) -> tuple[float, float]:

@@ -11,15 +11,15 @@ from tidegate_loadtest.hardware import runs_on_gpu
 from tidegate_loadtest.input_files import Tensors
 from tidegate_loadtest.profilable_models import why_not_measurable
 from tidegate_loadtest.profiler import files_by_shape, measure_profiles, shapes_to_measure, sizes_to_measure
-from tidegate_loadtest.requested_shapes import AskedShape, Dimensions
+from tidegate_loadtest.requested_shapes import Dimensions, RequestedShape
 
-Asked = Callable[[str, bool], Sequence[AskedShape]]
+Asked = Callable[[str, bool], Sequence[RequestedShape]]
 """The shapes that somebody wants of a model, by (name, whether its config leaves dimensions open). May raise
 LoadTestError."""
 
 
 @dataclass(frozen=True)
-class Job:
+class ModelProfiling:
     """One model that is to be measured."""
 
     model: str
@@ -47,10 +47,10 @@ class Job:
 
 
 @dataclass
-class Campaign:
+class ProfilingRun:
     """What is to be measured, and what has become of it."""
 
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[ModelProfiling] = field(default_factory=list)
     """The models that are to be measured, in this order."""
     known: list[str] = field(default_factory=list)
     """The models that had been measured before."""
@@ -71,7 +71,7 @@ class InputFolders:
 
 
 async def plan_campaign(
-    campaign: Campaign,
+    campaign: ProfilingRun,
     connection: Connection,
     models: Sequence[str],
     asked: Asked,
@@ -97,7 +97,7 @@ async def _job(
     inputs: InputFolders,
     *,
     alone: bool,
-) -> Job:
+) -> ModelProfiling:
     config = await connection.model_config(model)
     if sizes and not alone:  # those of several models need not suit each of them
         sizes = [rows for rows in sizes if rows <= config.max_batch_size]
@@ -109,12 +109,12 @@ async def _job(
         return await _job_of_files(connection, model, rows, wanted, folder, inputs.most_shapes)
     shapes = await shapes_to_measure(connection, model, wanted)
     dimensions = {text: each.dimensions for text, each in shapes.items()}
-    return Job(model, rows, dimensions, runs_on_gpu(config))
+    return ModelProfiling(model, rows, dimensions, runs_on_gpu(config))
 
 
 async def _job_of_files(
-    connection: Connection, model: str, rows: list[int], asked: Sequence[AskedShape], folder: Path, most_shapes: int
-) -> Job:
+    connection: Connection, model: str, rows: list[int], asked: Sequence[RequestedShape], folder: Path, most_shapes: int
+) -> ModelProfiling:
     """Measure the shapes that a folder's files have; of these the asked ones, if any are."""
     files = await files_by_shape(connection, model, folder)
     wanted = await shapes_to_measure(connection, model, asked) if asked else list(islice(files, most_shapes))
@@ -124,11 +124,11 @@ async def _job_of_files(
         )
     used = {text: files[text] for text in wanted}
     dimensions = {text: {name: array.shape for name, array in own[0].items()} for text, own in used.items()}
-    return Job(model, rows, dimensions, runs_on_gpu(await connection.model_config(model)), used)
+    return ModelProfiling(model, rows, dimensions, runs_on_gpu(await connection.model_config(model)), used)
 
 
 def skip_known(
-    campaign: Campaign, profiles: Collection[ModelProfile], kind: str, samples: int, hardware: Hardware | None
+    campaign: ProfilingRun, profiles: Collection[ModelProfile], kind: str, samples: int, hardware: Hardware | None
 ) -> None:
     """Measure nothing again that a campaign before this one has measured."""
     campaign.known = [job.model for job in campaign.jobs if job.is_known(profiles, kind, samples, hardware)]
@@ -137,13 +137,13 @@ def skip_known(
 
 async def carry_out(
     connection: Connection,
-    campaign: Campaign,
+    campaign: ProfilingRun,
     *,
     samples: int,
     kind: str,
     hardware: Hardware | None,
-    keep: Callable[[Job, list[ModelProfile]], None],
-    progress: Callable[[Job, int, str], None],
+    keep: Callable[[ModelProfiling, list[ModelProfile]], None],
+    progress: Callable[[ModelProfiling, int, str], None],
 ) -> None:
     """Measure one model after the other; one that fails hinders no other, but where the server is gone, all is over.
 
@@ -152,7 +152,7 @@ async def carry_out(
     """
     for job in campaign.jobs:
 
-        def advance(done: int, what: str, job: Job = job) -> None:
+        def advance(done: int, what: str, job: ModelProfiling = job) -> None:
             progress(job, done, what)
 
         try:

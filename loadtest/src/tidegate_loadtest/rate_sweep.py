@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from tidegate.report import words
 from tidegate.sim.document import Document
-from tidegate.sim.load_sweep import LoadCurve, Tried
+from tidegate.sim.load_sweep import LoadCurve, LoadPoint
 from tidegate.workload import Scenario, mean_rate_rps
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.recorder import Progress
@@ -35,7 +35,7 @@ class RateSweep:
         curves = []
         for policy in dict.fromkeys(live.run.policy.title for live in self.lives):
             rows = [(live.run.seed, live.result.total) for live in self.lives if live.run.policy.title == policy]
-            tried = [Tried(row.rate_rps, 1 - row.worst_bad_rate, seed, row.p99_ms) for seed, row in rows]
+            tried = [LoadPoint(row.rate_rps, 1 - row.worst_bad_rate, seed, row.p99_ms) for seed, row in rows]
             curves.append(LoadCurve(policy, tried, highest_within(tried, self.limit)))
         return curves
 
@@ -56,7 +56,7 @@ def parse_rates(text: str) -> list[float]:
     return sorted(set(rates))
 
 
-def highest_within(tried: Sequence[Tried], limit: float) -> float | None:
+def highest_within(tried: Sequence[LoadPoint], limit: float) -> float | None:
     """The highest rate at which the median of the seeds is within the limit, and at every lower one that was tried."""
     found = None
     for rate_rps in sorted({each.rate_rps for each in tried}):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tidegate.report import Chart, Colours, Origin, Page, Section, words
+from tidegate.report import Chart, Colours, Page, PageOrigin, PageSection, words
 from tidegate.sim import charts
 from tidegate.sim.document import Document, rows_csv
 from tidegate.sim.load_sweep import latency_over_load, over_load
@@ -14,7 +14,7 @@ def rate_sweep_page(
     title: str,
     sweep: RateSweep,
     document: Document,
-    origin: Origin,
+    origin: PageOrigin,
     *,
     target: str | None,
     warnings: Sequence[str] = (),
@@ -25,10 +25,10 @@ def rate_sweep_page(
     results = [live.result for live in sweep.lives]
     highest = sweep.rates_rps[-1]
     at_highest = [result for result in results if abs(result.total.rate_rps - highest) < 1e-3 * highest]
-    parts: list[Chart | Section] = [
+    parts: list[Chart | PageSection] = [
         over_load(curves, sweep.limit, colours),
         latency_over_load(curves, colours),
-        Section("The figures at each rate", figures_table(results, by_rate=True)),
+        PageSection("The figures at each rate", figures_table(results, by_rate=True)),
     ]
     if at_highest:
         ended = charts.outcomes(at_highest)

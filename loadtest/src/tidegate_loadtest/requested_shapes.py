@@ -17,7 +17,7 @@ Dimensions = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class AskedShape:
+class RequestedShape:
     """A shape that somebody wants measured."""
 
     text: str
@@ -33,7 +33,7 @@ class AskedShape:
 class RecordedShapes:
     """What a recording says of the shapes of a model's requests."""
 
-    shapes: tuple[AskedShape, ...]
+    shapes: tuple[RequestedShape, ...]
     """The most frequent ones, most requests first."""
     distinct: int
     """How many shapes there were in all."""
@@ -46,12 +46,12 @@ class RecordedShapes:
         return sum(shape.requests or 0 for shape in self.shapes) / self.requests
 
 
-def parse_asked(texts: Iterable[str]) -> list[AskedShape]:
+def parse_asked(texts: Iterable[str]) -> list[RequestedShape]:
     """The shapes of `--shape x:3,48,320;y:7`. Raises typer.BadParameter for what is none."""
     asked = []
     for text in texts:
         try:
-            asked.append(AskedShape(text, read_shape(text), f"--shape {text}"))
+            asked.append(RequestedShape(text, read_shape(text), f"--shape {text}"))
         except ValueError as error:
             raise typer.BadParameter(f"{error}, each with its dimensions without rows", param_hint="--shape") from error
     return asked
@@ -80,7 +80,7 @@ def recorded_shapes(recording: BinaryIO, model: str, most: int) -> RecordedShape
     found = []
     for text, requests in counts[model].most_common():
         try:
-            found.append(AskedShape(text, read_shape(text), f"{recording.name}: {text or 'no shape'}", requests))
+            found.append(RequestedShape(text, read_shape(text), f"{recording.name}: {text or 'no shape'}", requests))
         except ValueError:  # it was cut
             continue
     if not found:

@@ -15,7 +15,7 @@ from tidegate.sim.result import RunResult
 from tidegate.sim.run import choose_policies
 from tidegate.workload import PolicyChoice, Scenario, draw_requests, layout_of, mean_rate_rps
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.live import Seen, Sending, send_scenario
+from tidegate_loadtest.live import LiveObservations, SendingOptions, send_scenario
 from tidegate_loadtest.recorder import Progress
 from tidegate_loadtest.slo_evaluation import judge
 
@@ -27,7 +27,7 @@ class LiveRun:
     scenario: Scenario
     policy: PolicyChoice
     seed: int
-    sending: Sending
+    sending: SendingOptions
     target: str | None = None
     """Where the server is; None: emulate the cluster, under the policy."""
     gantt_s: float = 0.0
@@ -48,7 +48,7 @@ class LiveResult:
 
     run: LiveRun
     result: RunResult
-    seen: Seen
+    seen: LiveObservations
 
     @property
     def fell_behind(self) -> bool:
@@ -60,7 +60,7 @@ def plan_runs(
     scenario: Scenario,
     policies: Sequence[str],
     seeds: Sequence[int],
-    sending: Sending,
+    sending: SendingOptions,
     *,
     target: str | None = None,
     gantt_s: float = 0.0,
@@ -105,10 +105,10 @@ def run_live(
     scenario, seed = run.scenario, run.seed
     requests = draw_requests(scenario, seed, run.load)
 
-    def send(target: str) -> Seen:
+    def send(target: str) -> LiveObservations:
         return uvloop.run(send_scenario(target, scenario, requests, run.sending, seed=seed, progress=progress))
 
-    def judged(seen: Seen, event_log: Path | None) -> LiveResult:
+    def judged(seen: LiveObservations, event_log: Path | None) -> LiveResult:
         title = run.policy.title
         result = judge(
             scenario,

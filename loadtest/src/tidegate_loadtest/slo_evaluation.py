@@ -12,11 +12,11 @@ from tidegate.control.capacity import gpus_of
 from tidegate.observation import ChangeProgressed, OutcomeListener, Reducer, StartStage, TopologyChanged, read_log
 from tidegate.sim import result as figures
 from tidegate.sim.build import setup_of
-from tidegate.sim.record import ANSWERED, LATE, Record
-from tidegate.sim.result import ALL_MODELS, DIGITS, Row
+from tidegate.sim.record import ANSWERED, LATE, RunRecord
+from tidegate.sim.result import ALL_MODELS, DIGITS, ResultRow
 from tidegate.workload import RequestSequence, Scenario, layout_of, mean_rate_rps
 from tidegate.workload.arrivals import NS_PER_S
-from tidegate_loadtest.live import Seen
+from tidegate_loadtest.live import LiveObservations
 from tidegate_loadtest.result import CLIENT_TIMEOUT, DROPS, OK
 from tidegate_loadtest.server_stats import ServerUsage
 
@@ -24,7 +24,7 @@ from tidegate_loadtest.server_stats import ServerUsage
 def judge(
     scenario: Scenario,
     requests: RequestSequence,
-    seen: Seen,
+    seen: LiveObservations,
     *,
     policy: str,
     seed: int,
@@ -39,7 +39,7 @@ def judge(
     scenario's rate was multiplied.
     """
     warmup_ns = round(scenario.warmup_s * NS_PER_S)
-    record = Record(requests, measured_from_ns=warmup_ns)
+    record = RunRecord(requests, measured_from_ns=warmup_ns)
     origin_ns = seen.run.began_ns - warmup_ns
     _note_ends(record, requests, seen, warmup_ns)
     if event_log is not None:
@@ -63,7 +63,7 @@ def judge(
     return replace(result, rows=rows)
 
 
-def _note_ends(record: Record, requests: RequestSequence, seen: Seen, warmup_ns: int) -> None:
+def _note_ends(record: RunRecord, requests: RequestSequence, seen: LiveObservations, warmup_ns: int) -> None:
     """How each request of the window ended; the ones before it count for nothing."""
     run = seen.run
     rows = zip(run.status.tolist(), run.finished_ns.tolist(), run.latency_ns.tolist(), strict=True)
@@ -79,7 +79,7 @@ def _note_ends(record: Record, requests: RequestSequence, seen: Seen, warmup_ns:
             record.fail(request_id, ended_ns)
 
 
-def _note_stages(record: Record, event_log: Path, origin_ns: int) -> None:
+def _note_stages(record: RunRecord, event_log: Path, origin_ns: int) -> None:
     """What ran where, what the policy advised, and how the layout changed."""
     reducer = Reducer(_Stages(record, origin_ns))
     with event_log.open("rb") as lines:
@@ -97,7 +97,7 @@ class _Stages(OutcomeListener):
     The log's instants are of the clock that `origin_ns` is of.
     """
 
-    def __init__(self, record: Record, origin_ns: int) -> None:
+    def __init__(self, record: RunRecord, origin_ns: int) -> None:
         self._record = record
         self._origin_ns = origin_ns
 
@@ -115,7 +115,7 @@ class _Stages(OutcomeListener):
         self._record.change_progressed(msgspec.structs.replace(event, now_ns=event.now_ns - self._origin_ns))
 
 
-def _with_lateness(row: Row, requests: RequestSequence, seen: Seen) -> Row:
+def _with_lateness(row: ResultRow, requests: RequestSequence, seen: LiveObservations) -> ResultRow:
     lateness_ns = seen.run.lateness_ns
     if row.model != ALL_MODELS:
         of_model = np.array(requests.model[seen.first :]) == requests.models.index(row.model)
@@ -126,7 +126,9 @@ def _with_lateness(row: Row, requests: RequestSequence, seen: Seen) -> Row:
     return replace(row, lateness_p50_ms=p50_ms, lateness_p99_ms=p99_ms)
 
 
-def _with_usage(row: Row, requests: RequestSequence, seen: Seen, workers: int, window_s: float) -> Row:
+def _with_usage(
+    row: ResultRow, requests: RequestSequence, seen: LiveObservations, workers: int, window_s: float
+) -> ResultRow:
     """The batches as the server counted them; its busy share is that of the scenario's workers together.
 
     What its requests did not execute they waited, or were on their way.
@@ -153,7 +155,7 @@ def _with_usage(row: Row, requests: RequestSequence, seen: Seen, workers: int, w
     )
 
 
-def _waits(row: Row, requests: RequestSequence, seen: Seen) -> tuple[float | None, float | None]:
+def _waits(row: ResultRow, requests: RequestSequence, seen: LiveObservations) -> tuple[float | None, float | None]:
     """The time of the answered in two parts: the rest of what clients saw, and executing by the server's word."""
     of_model = np.array(requests.model[seen.first :])
     latency_ms = executing_ms = 0.0

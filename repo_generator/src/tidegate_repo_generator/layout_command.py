@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tidegate.schemas import Layout
-    from tidegate_repo_generator.deploying.deploy import Deployed
+    from tidegate_repo_generator.deploying.deploy import GeneratedDeployment
 
 
 def generate_layout(
@@ -114,7 +114,7 @@ def _pairs(given: Iterable[str], flag: str) -> dict[str, str]:
     return pairs
 
 
-def _as_json(deployed: "Deployed", notices: Sequence[str]) -> dict[str, Any]:
+def _as_json(deployed: "GeneratedDeployment", notices: Sequence[str]) -> dict[str, Any]:
     workers = [
         {
             **worker.model_dump(mode="json"),
@@ -126,7 +126,7 @@ def _as_json(deployed: "Deployed", notices: Sequence[str]) -> dict[str, Any]:
     return {"path": str(deployed.path), **document, "workers": workers, "notices": notices}
 
 
-def _as_table(deployed: "Deployed") -> "Table":
+def _as_table(deployed: "GeneratedDeployment") -> "Table":
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 

@@ -73,7 +73,7 @@ def profile_blocks(
     from tidegate.schemas import DocumentError, write_document  # noqa: PLC0415
     from tidegate.terminal import console_for_tables  # noqa: PLC0415
     from tidegate_repo_generator.splitting.block_times import merge_into  # noqa: PLC0415
-    from tidegate_repo_generator.splitting.imports import Tool, import_profile  # noqa: PLC0415
+    from tidegate_repo_generator.splitting.imports import ProfilingTool, import_profile  # noqa: PLC0415
     from tidegate_repo_generator.splitting.manifest import read_manifest  # noqa: PLC0415
 
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
@@ -85,11 +85,13 @@ def profile_blocks(
                 raise GenerateError("--file needs --import TOOL, which says what wrote it")
             measured = _measured(folder, manifest, rows, kind, provider, share, repeats, errors)
         else:
-            if tool not in list(Tool):
-                raise GenerateError(f"--import {tool}: give one of {', '.join(Tool)}")
+            if tool not in list(ProfilingTool):
+                raise GenerateError(f"--import {tool}: give one of {', '.join(ProfilingTool)}")
             if len(rows) != 1:
                 raise GenerateError(f"--batches {batches}: an imported profile is of one batch size; say which")
-            measured = import_profile(folder, manifest, Tool(tool), file or [], kind=kind, share=share, rows=rows[0])
+            measured = import_profile(
+                folder, manifest, ProfilingTool(tool), file or [], kind=kind, share=share, rows=rows[0]
+            )
         profile = merge_into(output, measured)
         write_document(output, profile)
     except OSError as error:

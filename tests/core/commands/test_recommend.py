@@ -13,7 +13,7 @@ from tidegate.cli import build_app
 from tidegate.host import Plugins
 from tidegate.observation import Recorder
 from tidegate.schemas import read_profiles
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, read_scenario
 
 PLUGINS = Plugins.installed()
@@ -124,7 +124,7 @@ def test_the_cheapest_of_what_could_be_bought(tmp_path: Path) -> None:
 def test_a_recording_is_judged_by_the_windows_that_did_not_choose(tmp_path: Path) -> None:
     served = Scenario.model_validate(BUSY | {"duration_s": 8, "warmup_s": 0})
     log = BytesIO()
-    simulate(Run(served, PolicyChoice(name="fifs"), seed=1), observers=[Recorder(log)])
+    simulate(RunSpec(served, PolicyChoice(name="fifs"), seed=1), observers=[Recorder(log)])
     path = tmp_path / "run.jsonl"
     path.write_bytes(log.getvalue()[:-9])  # its Tidegate was killed
     code, output = ask(path, "--policy", "eager", "--set", "models.*.slo_ms=60", "--json", tmp_path / "answer.json")

@@ -36,7 +36,7 @@ from tidegate.engine import FIRST_LEAD_NS, CancelStage, ClockAdvanced, Engine, I
 from tidegate.engine.kernel.early_dispatch import LARGEST, LONGEST_NS
 from tidegate.host import Plugins
 from tidegate.observation import TopologyChanged
-from tidegate.sim import Agenda, Simulation
+from tidegate.sim import EventQueue, Simulation
 from tidegate.sim.workers import Outcome
 from tidegate.toolkit import FirstComeFirstServed
 
@@ -68,7 +68,7 @@ class FarAway:
         self.waited_ns: list[int] = []
         """How long each batch was there before it was executed."""
 
-    def start(self, now_ns: int, effect: StartStage, agenda: Agenda) -> None:
+    def start(self, now_ns: int, effect: StartStage, agenda: EventQueue) -> None:
         worker_id = effect.batch.stages[effect.stage].worker_id
         there_ns = now_ns + self._there_ns
         idle_since_ns = self._idle_since_ns.get(worker_id, there_ns)
@@ -79,13 +79,13 @@ class FarAway:
         back_ns = ends_ns + self._back_ns
         agenda.schedule(StageFinished(back_ns, effect.batch.id, effect.stage, worker_id, now_ns, back_ns))
 
-    def cancel(self, now_ns: int, effect: CancelStage, agenda: Agenda) -> None:
+    def cancel(self, now_ns: int, effect: CancelStage, agenda: EventQueue) -> None:
         raise NotImplementedError("nobody preempts here")
 
-    def ended(self, outcome: Outcome, agenda: Agenda) -> None:
+    def ended(self, outcome: Outcome, agenda: EventQueue) -> None:
         pass
 
-    def forget(self, now_ns: int, worker_id: int, agenda: Agenda) -> None:
+    def forget(self, now_ns: int, worker_id: int, agenda: EventQueue) -> None:
         raise NotImplementedError("nobody is lost here")
 
 

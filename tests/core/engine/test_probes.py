@@ -7,7 +7,7 @@ import pytest
 from tidegate.api import Request
 from tidegate.engine.estimates.probes import KNOWN_EVERY, MODEL_EVERY, UNKNOWN_EVERY, ProbeCounts
 from tidegate.engine.estimates.standalone_latency import FIRST, MOST_APPS
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
 SCALE = 0.18
@@ -74,5 +74,5 @@ def scenario(times_ms: dict[str, float], weights: dict[str, int]) -> Scenario:
     ids=["three", "two"],
 )
 def test_applications_that_never_run_alone_are_learned(times_ms: dict[str, float], weights: dict[str, int]) -> None:
-    result = simulate(Run(scenario(times_ms, weights), PolicyChoice(name="symphony"), seed=3))
+    result = simulate(RunSpec(scenario(times_ms, weights), PolicyChoice(name="symphony"), seed=3))
     assert result.total.attainment > 0.85, "0.66 where the seldom ones are never learned"

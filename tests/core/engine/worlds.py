@@ -28,14 +28,14 @@ from tidegate.host import make_policy
 from tidegate.observation import Observer, ObserverOptions, Recorder
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import Outcome, failed, finished
-from tidegate.testing import World, random_world
+from tidegate.testing import ConformanceWorld, random_world
 from tidegate.testing.world import refused
 
 
 class Ledger:
     """A listener that keeps books of its own: it knows only what clients, workers and effects tell it."""
 
-    def __init__(self, engine: Engine, scenario: World) -> None:
+    def __init__(self, engine: Engine, scenario: ConformanceWorld) -> None:
         self.engine = engine
         self.effects: list[tuple[int, AnyEffect]] = []
         changes = [event for event in scenario.events if isinstance(event, TopologyChanged)]
@@ -159,10 +159,10 @@ class Watch(Observer):
 
 def run(
     spec: PolicySpec,
-    scenario: World,
+    scenario: ConformanceWorld,
     *,
     observer: Watch | Recorder | None = None,
-    driver: Callable[[Engine, World], Ledger] = Ledger,
+    driver: Callable[[Engine, ConformanceWorld], Ledger] = Ledger,
     strict: bool = True,
     learn: bool = True,
 ) -> Ledger:
@@ -177,7 +177,7 @@ def run(
     return driver(engine, scenario)
 
 
-def assert_nothing_lost(driver: Ledger, scenario: World) -> None:
+def assert_nothing_lost(driver: Ledger, scenario: ConformanceWorld) -> None:
     tally = driver.engine.tally
     assert not driver.open, "requests that nobody ended"
     assert tally.accepted == sum(isinstance(event, RequestArrived) for event in scenario.events)
@@ -188,13 +188,13 @@ def assert_nothing_lost(driver: Ledger, scenario: World) -> None:
     assert driver.engine.queued == driver.engine.in_flight == 0
 
 
-def world(spec: PolicySpec, rng: random.Random) -> World:
+def world(spec: PolicySpec, rng: random.Random) -> ConformanceWorld:
     """A random one, every second time with split models if the policy takes them, now and then with a crowd."""
     scenario = random_world(rng, pipelines=spec.policy.runs_pipelines and rng.random() < 0.5)
     return crowded(rng, scenario) if rng.random() < 0.2 else scenario
 
 
-def crowded(rng: random.Random, scenario: World) -> World:
+def crowded(rng: random.Random, scenario: ConformanceWorld) -> ConformanceWorld:
     """The same with some of the requests sent several times at once, by other clients."""
     events: list[AnyStimulus] = []
     first_id = 1 + max((event.request.id for event in scenario.events if isinstance(event, RequestArrived)), default=0)
@@ -208,7 +208,7 @@ def crowded(rng: random.Random, scenario: World) -> World:
     return dataclasses.replace(scenario, events=tuple(events))
 
 
-def with_other_plans(rng: random.Random, scenario: World) -> World:
+def with_other_plans(rng: random.Random, scenario: ConformanceWorld) -> ConformanceWorld:
     """The same with other workers, and perhaps models less, from some instants on; some of them are lost then."""
     setup = scenario.setup
     models, workers = setup.models, setup.workers
@@ -230,7 +230,7 @@ def with_other_plans(rng: random.Random, scenario: World) -> World:
     return dataclasses.replace(scenario, events=tuple(sorted(events, key=lambda event: event.now_ns)))
 
 
-def log_of(spec: PolicySpec, scenario: World, *, learn: bool = True) -> bytes:
+def log_of(spec: PolicySpec, scenario: ConformanceWorld, *, learn: bool = True) -> bytes:
     log = io.BytesIO()
     run(spec, scenario, observer=Recorder(log), learn=learn)
     return log.getvalue()

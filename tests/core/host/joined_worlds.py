@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from tidegate.api import Model, Network, RequestArrived, RequestCancelled, Worker, WorkerJoined, WorkerLost
 from tidegate.observation import AnyStimulus
-from tidegate.testing.world import World
+from tidegate.testing.world import ConformanceWorld
 
 APART = 1000
 """By how much ids of the second world are larger."""
@@ -17,7 +17,7 @@ def of_other(name: str) -> str:
     return f"other-{name}"
 
 
-def joined(one: World, two: World) -> World:
+def joined(one: ConformanceWorld, two: ConformanceWorld) -> ConformanceWorld:
     """Both, with the execution of the first."""
     mine, other = one.setup, two.setup
     bytes_per_row = dict(mine.network.bytes_per_row) if mine.network else {}

@@ -44,7 +44,7 @@ from tidegate.observation import (
     TopologyChanged,
 )
 from tidegate.sim import ExactWorkers, Simulation
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.sim.workers import taking
 from tidegate.testing import check_policy
 from tidegate.testing.conformance import check_world
@@ -91,7 +91,7 @@ def scenario_of(*models: str, rate_rps: float) -> Scenario:
 
 def outcomes(scenario: Scenario, policy: str, **options: object) -> dict[str, tuple[object, ...]]:
     """What becomes of each model's requests, and in which batches they run."""
-    result = simulate(Run(scenario, PolicyChoice(name=policy, options=options), 1))
+    result = simulate(RunSpec(scenario, PolicyChoice(name=policy, options=options), 1))
     return {
         row.model: (row.accepted, row.answered, row.late, row.dropped, row.mean_waiting_ms, row.batch_rows)
         for row in result.rows
@@ -395,7 +395,7 @@ def test_the_compositions_of_the_examples_beat_their_parts(name: str, parts: lis
     scenario = read_scenario(ROOT / "scenarios" / f"{name}.yaml")
     shorter = scenario.model_copy(update={"duration_s": 3.0})
     bad = {
-        choice.title: simulate(Run(shorter, choice, seed=1)).rows[0].bad_rate
+        choice.title: simulate(RunSpec(shorter, choice, seed=1)).rows[0].bad_rate
         for choice in scenario.policies
         if choice.name in ("by-model", *parts)
     }
@@ -408,7 +408,7 @@ def test_the_compositions_of_the_examples_beat_their_parts(name: str, parts: lis
 def test_with_distributions_a_policy_beats_itself_without(policy: str) -> None:
     scenario = read_scenario(ROOT / "scenarios" / "layered.yaml").model_copy(update={"duration_s": 4.0})
     with_them, without = (
-        simulate(Run(scenario, next(each for each in scenario.policies if each.title == title), seed=3))
+        simulate(RunSpec(scenario, next(each for each in scenario.policies if each.title == title), seed=3))
         .rows[0]
         .bad_rate
         for title in (f"{policy} by application", policy)

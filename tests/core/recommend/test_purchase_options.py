@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from tidegate.recommend.assess import Assessment, Assessor
-from tidegate.recommend.candidates import Candidate, Site
+from tidegate.recommend.candidates import Candidate, HardwareSite
 from tidegate.recommend.purchase_options import assess_offers
 
 
@@ -73,7 +73,7 @@ def test_what_is_sure_to_be_dearer_is_not_assessed(
 ) -> None:
     known = Known()
     small = Offer("small", 6 if why == "one costs 6" else 1, 6)
-    found, unfit = assess_offers(cast("Assessor", known), cast("list[Site]", [others, small]))
+    found, unfit = assess_offers(cast("Assessor", known), cast("list[HardwareSite]", [others, small]))
     assert known.assessed == assessed
     assert known.tried == tried
     assert [each.why[: len(why)] for each in unfit] == ([why] if why else [])
@@ -81,6 +81,6 @@ def test_what_is_sure_to_be_dearer_is_not_assessed(
 
 
 def test_nothing_will_do() -> None:
-    found, unfit = assess_offers(cast("Assessor", Known()), cast("list[Site]", [Offer("old", 1, None)]))
+    found, unfit = assess_offers(cast("Assessor", Known()), cast("list[HardwareSite]", [Offer("old", 1, None)]))
     assert not found
     assert "not even 256xold answer 99 %" in unfit[0].why

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from tidegate.observation import Recorder, read_log
-from tidegate.recommend.query import Question
+from tidegate.recommend.query import RecommendQuery
 from tidegate.recommend.recommendation import recommend
-from tidegate.recommend.recording import Recording, read_recording, scenario_of_recording
-from tidegate.recommend.simulation_runs import Trials
-from tidegate.sim.run import Run, simulate
+from tidegate.recommend.recording import RecordedTraffic, read_recording, scenario_of_recording
+from tidegate.recommend.simulation_runs import SimulationRuns
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
 GUESS = {"alpha_ms": 0.05, "beta_ms": 0.5, "max_batch": 8}
@@ -18,7 +18,7 @@ GUESS = {"alpha_ms": 0.05, "beta_ms": 0.5, "max_batch": 8}
 TRUE_MS = {rows: 4.0 + 2 * rows for rows in range(1, 9)}
 
 
-def recorded(**changes: Any) -> tuple[Recording, Scenario]:  # noqa: ANN401
+def recorded(**changes: Any) -> tuple[RecordedTraffic, Scenario]:  # noqa: ANN401
     model = {"name": "m", "slo_ms": 60, "profile": GUESS, **changes}
     served = Scenario.model_validate(
         {
@@ -31,7 +31,7 @@ def recorded(**changes: Any) -> tuple[Recording, Scenario]:  # noqa: ANN401
         }
     )
     log = BytesIO()
-    simulate(Run(served, PolicyChoice(name="fifs"), seed=1), observers=[Recorder(log)])
+    simulate(RunSpec(served, PolicyChoice(name="fifs"), seed=1), observers=[Recorder(log)])
     header, entries = read_log(log.getvalue().splitlines(keepends=True))
     recording, given = read_recording(header.setup, entries)
     return recording, scenario_of_recording(given, "recorded")
@@ -68,6 +68,6 @@ def test_shapes_are_recorded_with_their_times() -> None:
     assert measured["x:8"][4] == pytest.approx(TRUE_MS[4], abs=0.01)
     assert measured["x:16"][4] == pytest.approx(2 * TRUE_MS[4], abs=0.01)
     assert measured["x:17"] == measured["x:16"]
-    question = Question(scenario, recording, only=("eager",), requests=300)
-    found = recommend(question, Trials(jobs=1))
+    question = RecommendQuery(scenario, recording, only=("eager",), requests=300)
+    found = recommend(question, SimulationRuns(jobs=1))
     assert found.chosen.ours.attainment.mean > 0.5

@@ -9,39 +9,41 @@ import pytest
 from tidegate.api import PlanningError
 from tidegate.host import Plugins
 from tidegate.recommend import simulation_runs as trials_module
-from tidegate.recommend.hardware import in_words, parse_gpus, parse_offer
+from tidegate.recommend.hardware import format_gpus, parse_gpus, parse_offer
 from tidegate.recommend.min_hardware import first_enough, least_around, least_count
-from tidegate.recommend.simulation_run import Outcome, Trial
-from tidegate.recommend.simulation_runs import Trials
-from tidegate.recommend.successive_halving import FAR, race
+from tidegate.recommend.simulation_run import SimulationOutcome, SimulationRun
+from tidegate.recommend.simulation_runs import SimulationRuns
+from tidegate.recommend.successive_halving import FAR, successive_halving
 from tidegate.schemas import Demand, DemandedModel
 from tidegate.sim.interval import interval_of
 from tidegate.workload import PolicyChoice, Scenario
 
 
 @dataclass
-class Known(Trials):
+class Known(SimulationRuns):
     """What runs would tell: an entrant carries so many times the load."""
 
     asked: int = 0
 
-    def run(self, label: str, trials: Sequence[Trial]) -> list[Outcome]:
+    def run(self, label: str, trials: Sequence[SimulationRun]) -> list[SimulationOutcome]:
         """The more it carries, the later it begins to miss."""
         self.asked += len(trials)
         found = []
         for trial in cast("list[tuple[float, int, float]]", trials):
             carries, seed, load = trial
             if not carries:
-                found.append(Outcome(broken="no"))
+                found.append(SimulationOutcome(broken="no"))
                 continue
             kept = max(0.0, min(1.0, 1 - (load - carries) + 0.001 * (seed % 3 - 1)))
-            found.append(Outcome(kept, {"m": kept}))
+            found.append(SimulationOutcome(kept, {"m": kept}))
         return found
 
 
 def race_of(*carried: float) -> tuple[list[float], float, int]:
     trials = Known()
-    found = race("race", carried, lambda each, seed, load, goal=None: cast("Trial", (each, seed, load)), trials)
+    found = successive_halving(
+        "race", carried, lambda each, seed, load, goal=None: cast("SimulationRun", (each, seed, load)), trials
+    )
     return [standing.entrant for standing in found.standings], found.load, trials.asked
 
 
@@ -57,12 +59,12 @@ def test_who_is_far_behind_is_stopped_and_not_asked_again() -> None:
     """Those that the heat stops stand last, below what is far behind the best."""
     asked: list[tuple[float, int, float | None]] = []
 
-    def trial_of(each: float, seed: int, load: float, goal: float | None = None) -> Trial:
+    def trial_of(each: float, seed: int, load: float, goal: float | None = None) -> SimulationRun:
         asked.append((each, seed, goal))
-        return cast("Trial", (each, seed, load))
+        return cast("SimulationRun", (each, seed, load))
 
     class Stopping(Known):
-        def run(self, label: str, trials: Sequence[Trial]) -> list[Outcome]:
+        def run(self, label: str, trials: Sequence[SimulationRun]) -> list[SimulationOutcome]:
             found = super().run(label, trials)
             goals = [goal for _, _, goal in asked[-len(found) :]]
             return [
@@ -71,7 +73,7 @@ def test_who_is_far_behind_is_stopped_and_not_asked_again() -> None:
             ]
 
     slow, near, best = [0.3] * 3, 0.88, 0.95
-    found = race("race", [best, *slow, near, 0.2, 0.93], trial_of, Stopping())
+    found = successive_halving("race", [best, *slow, near, 0.2, 0.93], trial_of, Stopping())
     assert [(each.entrant, each.runs) for each in found.standings] == [
         (best, 6), (0.93, 6), (near, 6), (0.3, 1), (0.3, 1), (0.3, 1), (0.2, 0),
     ]  # fmt: skip
@@ -82,9 +84,9 @@ def test_who_is_far_behind_is_stopped_and_not_asked_again() -> None:
 def test_what_was_run_to_its_end_is_run_for_no_goal_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[float | None] = []
 
-    def run_trial(trial: Trial) -> Outcome:
+    def run_trial(trial: SimulationRun) -> SimulationOutcome:
         ran.append(trial.goal)
-        return Outcome(0.5, {"m": 0.5}, missed=trial.goal is not None and trial.goal > 0.5)
+        return SimulationOutcome(0.5, {"m": 0.5}, missed=trial.goal is not None and trial.goal > 0.5)
 
     monkeypatch.setattr(trials_module, "run_trial", run_trial)
     scenario = Scenario.model_validate(
@@ -96,10 +98,10 @@ def test_what_was_run_to_its_end_is_run_for_no_goal_again(monkeypatch: pytest.Mo
         }
     )
 
-    def trial(seed: int, goal: float | None) -> Trial:
-        return Trial(scenario, PolicyChoice(name="eager"), seed, goal=goal)
+    def trial(seed: int, goal: float | None) -> SimulationRun:
+        return SimulationRun(scenario, PolicyChoice(name="eager"), seed, goal=goal)
 
-    trials = Trials(jobs=1)
+    trials = SimulationRuns(jobs=1)
     assert trials.run("", [trial(0, 0.6)])[0].missed
     assert trials.run("", [trial(0, 0.7)])[0].missed  # who misses the lower goal misses the higher one
     assert not trials.run("", [trial(0, 0.4)])[0].missed
@@ -152,7 +154,7 @@ def test_intervals_hold_the_mean_and_end_where_figures_do() -> None:
 
 def test_gpus_in_words() -> None:
     assert parse_gpus("2xT4,A100") == ("T4", "T4", "A100")
-    assert in_words(parse_gpus("A100+3xT4")) == "1xA100,3xT4"
+    assert format_gpus(parse_gpus("A100+3xT4")) == "1xA100,3xT4"
     assert parse_offer("A100+3xT4=3.5").cost == 3.5
     assert parse_offer("2xT4").cost == 2
 

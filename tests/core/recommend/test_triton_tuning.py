@@ -9,9 +9,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tidegate.recommend.by_model import tuned_by_model
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.files import dynamic_batching
-from tidegate.recommend.simulation_run import Outcome, Trial
-from tidegate.recommend.simulation_runs import Trials
-from tidegate.recommend.successive_halving import Race, Standing
+from tidegate.recommend.simulation_run import SimulationOutcome, SimulationRun
+from tidegate.recommend.simulation_runs import SimulationRuns
+from tidegate.recommend.successive_halving import EntrantStanding, HalvingResult
 from tidegate.recommend.triton_tuning import BY_MODEL, choices_of, in_proportion, nearby, sections_of, triton_choices
 from tidegate.recommend.verdicts import settings
 from tidegate.workload import PolicyChoice, Scenario
@@ -78,16 +78,16 @@ def test_what_a_model_may_go_back_to_is_said() -> None:
     assert {"preferred_batch_size": []} in tried
 
 
-class Wanted(Trials):
+class Wanted(SimulationRuns):
     """Every model keeps the less the further its delay is from the one that is good for it; seeds differ a little."""
 
-    def run(self, label: str, trials: Sequence[Trial]) -> list[Outcome]:
+    def run(self, label: str, trials: Sequence[SimulationRun]) -> list[SimulationOutcome]:
         """Of pairs of a candidate and a seed."""
         del label
         self.count += len(trials)
         return [self._outcome(*pair) for pair in cast("list[tuple[Candidate, int]]", trials)]
 
-    def _outcome(self, candidate: Candidate, seed: int) -> Outcome:
+    def _outcome(self, candidate: Candidate, seed: int) -> SimulationOutcome:
         options = candidate.choice.options
         good = {"quick": 0.0, "slow": 20.0}
         kept = {}
@@ -95,16 +95,16 @@ class Wanted(Trials):
             own = options.get("models", {}).get(name, {})
             delay_ms = own.get("max_queue_delay_ms", options.get("max_queue_delay_ms", 0.0))
             kept[name] = 0.9 - abs(delay_ms - wanted_ms) / 100 + 0.001 * (seed % 3)
-        return Outcome(sum(kept.values()) / 2, kept)
+        return SimulationOutcome(sum(kept.values()) / 2, kept)
 
 
-def tune(*standings: tuple[PolicyChoice, float]) -> tuple[Race[Candidate], int]:
-    def trial_of(each: Candidate, seed: int, load: float, goal: float | None = None, /) -> Trial:
+def tune(*standings: tuple[PolicyChoice, float]) -> tuple[HalvingResult[Candidate], int]:
+    def trial_of(each: Candidate, seed: int, load: float, goal: float | None = None, /) -> SimulationRun:
         del load, goal
-        return cast("Trial", (each, seed))
+        return cast("SimulationRun", (each, seed))
 
     trials = Wanted()
-    common = Race(1.0, [Standing(Candidate(choice), score, 6) for choice, score in standings], [])
+    common = HalvingResult(1.0, [EntrantStanding(Candidate(choice), score, 6) for choice, score in standings], [])
     return tuned_by_model(SCENARIO, common, trial_of, trials), trials.count
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.report import Axis
+from tidegate.report import PlotAxis
 
 values = st.lists(
     st.floats(min_value=-1e9, max_value=1e9, allow_subnormal=False).map(lambda x: round(x, 6)), max_size=9
@@ -22,7 +22,7 @@ values = st.lists(
     ],
 )
 def test_ticks_are_round(known: list[float], shown: list[str]) -> None:
-    axis = Axis.over(known, "x")
+    axis = PlotAxis.over(known, "x")
     assert [axis.written(tick) for tick in axis.ticks] == shown
 
 
@@ -36,18 +36,18 @@ def test_ticks_are_round(known: list[float], shown: list[str]) -> None:
     ],
 )
 def test_shares_end_at_all(known: list[float], shown: list[str]) -> None:
-    axis = Axis.shares(known, "share")
+    axis = PlotAxis.shares(known, "share")
     assert [axis.written(tick) for tick in axis.ticks] == shown
     assert axis.place(1.0) == 1.0
 
 
 def test_whole_numbers_have_no_ticks_between() -> None:
-    assert Axis.over([3], "rows", least=0.0, whole=True).ticks == (0.0, 1.0, 2.0, 3.0)
+    assert PlotAxis.over([3], "rows", least=0.0, whole=True).ticks == (0.0, 1.0, 2.0, 3.0)
 
 
 @given(values)
 def test_everything_lies_between_the_ends(known: list[float]) -> None:
-    axis = Axis.over(known, "x")
+    axis = PlotAxis.over(known, "x")
     assert all(axis.holds(value) for value in known)
     assert 2 <= len(axis.ticks) <= 9
     assert len({axis.written(tick) for tick in axis.ticks}) == len(axis.ticks)

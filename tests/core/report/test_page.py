@@ -2,28 +2,28 @@
 
 from tests.pages import check_alone, document, downloads, headings, text_of, verdicts
 from tidegate.report import (
-    Axis,
     Chart,
     Colours,
     Download,
-    Entry,
-    Line,
-    Origin,
+    LegendEntry,
+    LineMark,
     Page,
+    PageOrigin,
+    PageSection,
     Plot,
-    Points,
-    Rule,
-    Section,
+    PlotAxis,
+    PointMarks,
+    RuleMark,
     chart_of,
     picture,
     table,
 )
 
 ODD = '<b>odd</b> & "so"'
-ORIGIN = Origin("1.2.3", "2026-01-31 12:00 UTC", f"tidegate simulate '{ODD}'")
+ORIGIN = PageOrigin("1.2.3", "2026-01-31 12:00 UTC", f"tidegate simulate '{ODD}'")
 
 
-def page(*parts: Chart | Section) -> str:
+def page(*parts: Chart | PageSection) -> str:
     data = Download("a.json", "application/json", '{"ü": 1}')
     return Page(
         ODD, [f"{ODD} wins.", "Then others."], ORIGIN, {"Seeds": "1, 2"}, {"name": ODD}, parts, [ODD], [data]
@@ -31,7 +31,7 @@ def page(*parts: Chart | Section) -> str:
 
 
 def test_all_that_a_reader_must_know_is_there_and_escaped() -> None:
-    shown = page(Section(ODD, table(["policy", "seed"], [[ODD, 1]])))
+    shown = page(PageSection(ODD, table(["policy", "seed"], [[ODD, 1]])))
     check_alone(shown, most=20_000)
     assert "<b>odd" not in shown
     assert verdicts(shown) == [f"{ODD} wins.", "Then others."]
@@ -57,11 +57,13 @@ def test_models_and_contenders_have_colours_of_their_own_and_the_rest_share_one(
 
 
 def test_a_picture_stands_alone() -> None:
-    x, y = Axis.over([0, 10], "requests/s"), Axis.shares([0.5], "in time")
+    x, y = PlotAxis.over([0, 10], "requests/s"), PlotAxis.shares([0.5], "in time")
     plot = Plot(
-        [Rule(0.99, ODD), Line([(0, 1), (10, 0.5)], "contender-0", ODD), Points([(5, 0.9)], "contender-0")], x, y
+        [RuleMark(0.99, ODD), LineMark([(0, 1), (10, 0.5)], "contender-0", ODD), PointMarks([(5, 0.9)], "contender-0")],
+        x,
+        y,
     )
-    drawn = picture(ODD, [plot, plot], [Entry(ODD, "contender-0", shape="line")])
+    drawn = picture(ODD, [plot, plot], [LegendEntry(ODD, "contender-0", shape="line")])
     assert drawn.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
     assert "<b>odd" not in drawn
     assert "prefers-color-scheme: dark" in drawn

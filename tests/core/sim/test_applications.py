@@ -6,7 +6,7 @@ import pytest
 
 from tidegate.api import ms_to_ns
 from tidegate.sim.build import setup_of
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
 FIXED_MS = 20.0
@@ -58,6 +58,6 @@ def test_what_is_told_has_the_mean_of_the_stand_alone_times_and_the_true_law_of_
 
 def test_batches_are_padded_to_the_longest_of_their_requests() -> None:
     alone = {"name": "a", "time_ms": 30}
-    result = simulate(Run(scenario(alone, rows=1), PolicyChoice(name="fifs"), 1))
+    result = simulate(RunSpec(scenario(alone, rows=1), PolicyChoice(name="fifs"), 1))
     assert result.total.p50_ms == pytest.approx(50)
     assert result.total.p99_ms == pytest.approx(50)

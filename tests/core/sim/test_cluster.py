@@ -31,13 +31,13 @@ from tidegate.engine import Engine
 from tidegate.schemas import Interference, InterferenceModel, NonDecreasingLine, Sensitivity, ShareTable, SharingModel
 from tidegate.sim.build import PATIENCE
 from tidegate.sim.cluster import Cluster
-from tidegate.sim.links import Forwarding, Links
-from tidegate.sim.record import ANSWERED, FAILED, WAITING, Record
+from tidegate.sim.links import Forwarding, NetworkLinks
+from tidegate.sim.record import ANSWERED, FAILED, WAITING, RunRecord
 from tidegate.sim.simulation import Simulation
 from tidegate.sim.true_latency import (
     ConstantSlowdown,
     SimulatedWorker,
-    Truth,
+    TrueLatency,
     drawing_delays,
     drawing_factors,
     drawing_failures,
@@ -52,7 +52,7 @@ SETUP = Setup(
     tuple(Worker(number, f"w{number}", ("m",)) for number in range(3)),
     (Profile("m", "default", (1000, 2000, 3000, 4000)),),
 )
-EXACT = Truth({("m", "default", ""): (1000, 2000, 3000, 4000), ("tail", "default", ""): (500, 500, 500, 500)})
+EXACT = TrueLatency({("m", "default", ""): (1000, 2000, 3000, 4000), ("tail", "default", ""): (500, 500, 500, 500)})
 
 
 def requests(count: int) -> "object":
@@ -68,7 +68,7 @@ def requests(count: int) -> "object":
     return draw_requests(Scenario.model_validate(document), seed=0)
 
 
-class Stages(Record):
+class Stages(RunRecord):
     """A record that is read as a list."""
 
     def __init__(self, count: int) -> None:
@@ -84,11 +84,11 @@ def run(
     events: Sequence[AnyEvent],
     *,
     policy: Policy | None = None,
-    truth: Truth = EXACT,
+    truth: TrueLatency = EXACT,
     worker: Callable[[int], SimulatedWorker] = SimulatedWorker,
     interference: Interference | None = None,
     retry: bool = True,
-    links: Links | None = None,
+    links: NetworkLinks | None = None,
 ) -> Stages:
     policy = policy or FirstComeFirstServed(SETUP, PolicyOptions())
     engine = Engine(policy, name="test", strict=True, learn=False)
@@ -111,7 +111,7 @@ arrived = Arrivals()
 
 
 def test_the_truth_may_differ_from_what_was_planned() -> None:
-    record = run([arrived(0)], truth=Truth({("m", "default", ""): (1700, 1, 1, 1)}))
+    record = run([arrived(0)], truth=TrueLatency({("m", "default", ""): (1700, 1, 1, 1)}))
     assert record.stages == [(0, 0, 1700)]
     assert record.outcome[0] == ANSWERED
 
@@ -119,7 +119,7 @@ def test_the_truth_may_differ_from_what_was_planned() -> None:
 @pytest.mark.parametrize(("how", "carried_ns"), [("max", 5_000_000), ("sum", 8_000_000), ("padded", 15_000_000)])
 def test_what_requests_carry_lengthens_their_batch(how: str, carried_ns: int) -> None:
     """Two of them, with three rows together, wait until the worker is free and share a batch."""
-    truth = Truth(EXACT.tables_ns, (0.0, 3.0, 5.0), {"m": how})  # type: ignore[dict-item]
+    truth = TrueLatency(EXACT.tables_ns, (0.0, 3.0, 5.0), {"m": how})  # type: ignore[dict-item]
     only = Setup(SETUP.models, SETUP.workers[:1], SETUP.profiles)
     policy = FirstComeFirstServed(only, PolicyOptions())
     record = run([arrived(0), arrived(1, 1, rows=2), arrived(2, 2)], truth=truth, policy=policy)
@@ -313,9 +313,9 @@ class TwoStages(Policy):
     on_worker_joined = on_worker_lost = on_worker_ready = on_profile_updated = _nothing
 
 
-def links(nodes: Mapping[int, str]) -> Links:
+def links(nodes: Mapping[int, str]) -> NetworkLinks:
     """A byte takes one nanosecond, a row is 100 bytes, and every transfer 7 ns more."""
-    return Links(Network({"m": 100}, bytes_per_s=1e9, latency_ns=7), nodes)
+    return NetworkLinks(Network({"m": 100}, bytes_per_s=1e9, latency_ns=7), nodes)
 
 
 def over(nodes: Mapping[int, str], events: Sequence[AnyEvent]) -> list[tuple[int, int, int]]:

@@ -14,7 +14,7 @@ from tidegate.schemas import Layout
 from tidegate.sim.document import simulate_document
 from tidegate.sim.replay import replay
 from tidegate.sim.result import RunResult
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 
@@ -74,7 +74,7 @@ def plugins(*wants: int) -> Plugins:
 
 
 def run(scenario: Scenario, *wants: int, **options: Any) -> RunResult:  # noqa: ANN401
-    return simulate(Run(scenario, FIFS, 1), plugins=plugins(*wants), **options)
+    return simulate(RunSpec(scenario, FIFS, 1), plugins=plugins(*wants), **options)
 
 
 def world(make_scenario: MakeScenario, workers: int, **changes: Any) -> Scenario:  # noqa: ANN401
@@ -96,7 +96,7 @@ def told(result: RunResult) -> list[tuple[float, str]]:
 def test_a_worker_joins_after_its_start_up_time_and_bears_the_load(make_scenario: MakeScenario) -> None:
     scenario = world(make_scenario, 1)
     alone = make_scenario(**{**WORLD, "workers": [{"count": 1, "gpu": "A100"}]})
-    before = simulate(Run(alone, FIFS, 1), plugins=plugins())
+    before = simulate(RunSpec(alone, FIFS, 1), plugins=plugins())
     result = run(scenario, 2)
     assert told(result) == [(5, "starting"), (8, "switched"), (8, "done")]
     assert result.changes[0].starts == ("node0/A100-1",)
@@ -223,7 +223,7 @@ def test_what_a_controller_is_told_is_what_came(make_scenario: MakeScenario) -> 
     installed = Plugins()
     installed.register(Plugin(), "test")
     log = io.BytesIO()
-    simulate(Run(world(make_scenario, 2), FIFS, 1), plugins=installed, observers=[Recorder(log)])
+    simulate(RunSpec(world(make_scenario, 2), FIFS, 1), plugins=installed, observers=[Recorder(log)])
     assert [its.now_ns / S for its in seen] == [5, 10, 15]
     entries = read_log(log.getvalue().splitlines())[1]
     arrivals = [entry.event.now_ns for entry in entries if isinstance(entry.event, RequestArrived)]
@@ -236,7 +236,7 @@ def test_what_a_controller_is_told_is_what_came(make_scenario: MakeScenario) -> 
 
 def test_without_a_controller_nothing_is_different(make_scenario: MakeScenario) -> None:
     plain = make_scenario(**{**WORLD, "workers": [{"count": 2, "gpu": "A100"}]})
-    without, idle = simulate(Run(plain, FIFS, 1), plugins=plugins()), run(world(make_scenario, 2))
+    without, idle = simulate(RunSpec(plain, FIFS, 1), plugins=plugins()), run(world(make_scenario, 2))
     assert without.rows == idle.rows
     assert layout_of(plain) == layout_of(world(make_scenario, 2))
 
@@ -258,7 +258,7 @@ def test_no_policy_loses_a_request_while_workers_come_and_go(make_scenario: Make
         controller=controller,
         simulation=simulation,
     )
-    result = simulate(Run(scenario, PolicyChoice(name=name), 1), plugins=installed)
+    result = simulate(RunSpec(scenario, PolicyChoice(name=name), 1), plugins=installed)
     assert [state for _, state in told(result)].count("done") >= 3
     assert result.total.failed == result.total.stranded == 0
 
@@ -288,7 +288,7 @@ def test_a_worker_that_joins_on_a_gpu_slows_down_what_runs_there(make_scenario: 
     installed.register(_Offering(Beside), "test")
     slow = {"interference": 2, "startup": {"time_s": 0.0071}}
     alone, both = (
-        simulate(Run(world(make_scenario, 1, simulation=its), FIFS, 1), plugins=installed)
+        simulate(RunSpec(world(make_scenario, 1, simulation=its), FIFS, 1), plugins=installed)
         for its in ({"startup": slow["startup"]}, slow)
     )
     assert [state for _, state in told(both)] == ["starting", "switched", "done"]

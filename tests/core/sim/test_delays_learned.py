@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tidegate.sim.goodput import Question, search_goodput
-from tidegate.sim.result import Row
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.goodput import GoodputQuery, search_goodput
+from tidegate.sim.result import ResultRow
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, read_scenario
 
 RESNET50 = Path(__file__).parents[3] / "scenarios/resnet50.yaml"
@@ -18,18 +18,18 @@ KNOWN = {"models.0.profile": {"alpha_ms": 1.103, "beta_ms": 6.072, "max_batch": 
 UNTAUGHT = {"simulation.learn": False}
 
 
-def run_of(changes: dict[str, Any], rate_rps: float, seed: int = 1) -> Run:
+def run_of(changes: dict[str, Any], rate_rps: float, seed: int = 1) -> RunSpec:
     window = {"warmup_s": 1, "duration_s": 4, "arrivals.rate_rps": rate_rps}
-    return Run(read_scenario(RESNET50, {**window, **changes}), PolicyChoice(name="symphony"), seed)
+    return RunSpec(read_scenario(RESNET50, {**window, **changes}), PolicyChoice(name="symphony"), seed)
 
 
-def total(changes: dict[str, Any], rate_rps: float, **options: str) -> Row:
+def total(changes: dict[str, Any], rate_rps: float, **options: str) -> ResultRow:
     run = run_of(changes, rate_rps)
     return simulate(replace(run, policy=PolicyChoice(name="symphony", options=options))).total
 
 
 def goodput_rps(changes: dict[str, Any], seed: int) -> float:
-    return search_goodput(Question(run_of(changes, 4700, seed), precision=0.02)).rate_rps
+    return search_goodput(GoodputQuery(run_of(changes, 4700, seed), precision=0.02)).rate_rps
 
 
 @pytest.mark.slow

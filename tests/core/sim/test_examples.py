@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, read_scenario
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
@@ -17,7 +17,7 @@ OF_WHOLE_MODELS = sorted(path for path in SCENARIOS.glob("*.yaml") if not path.s
 def test_symphony_carries_what_fifs_does_not(path: Path) -> None:
     scenario = read_scenario(path, {"warmup_s": 0.5, "duration_s": 1 if "zoo" in path.stem else 2})
     symphony, fifs = (
-        simulate(Run(scenario, PolicyChoice(name=name), scenario.seed)).total for name in ("symphony", "fifs")
+        simulate(RunSpec(scenario, PolicyChoice(name=name), scenario.seed)).total for name in ("symphony", "fifs")
     )
     assert symphony.bad_rate <= 0.01
     assert fifs.worst_bad_rate > 0.01
@@ -31,7 +31,7 @@ def test_symphony_that_consolidates_leaves_workers_idle_in_proportion_to_the_loa
         changes = {"warmup_s": 1, "duration_s": 3, "arrivals.rate_rps": share * peak_rps}
         scenario = read_scenario(SCENARIOS / "resnet50.yaml", changes)
         choices = PolicyChoice(name="symphony", options={"consolidate": True}), PolicyChoice(name="eager")
-        symphony, eager = (simulate(Run(scenario, choice, 1)).total for choice in choices)
+        symphony, eager = (simulate(RunSpec(scenario, choice, 1)).total for choice in choices)
         assert symphony.busy_share == pytest.approx(share, abs=0.05)
         assert symphony.touched_workers in range(2, 8)
         assert eager.touched_workers == 8
@@ -46,6 +46,6 @@ def test_pools_of_partitions_carry_what_whole_models_on_the_same_gpus_do_not() -
         ("pooled_pipeline_whole", "symphony"),
     ):
         scenario = read_scenario(SCENARIOS / f"{name}.yaml", {"warmup_s": 1, "duration_s": 10})
-        attainment[name] = simulate(Run(scenario, PolicyChoice(name=policy), scenario.seed)).total.attainment
+        attainment[name] = simulate(RunSpec(scenario, PolicyChoice(name=policy), scenario.seed)).total.attainment
     assert attainment["pooled_pipeline"] > 0.99
     assert max(attainment["pooled_pipeline_np"], attainment["pooled_pipeline_whole"]) < 0.93

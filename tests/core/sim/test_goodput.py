@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tidegate.sim.goodput import Question, search_goodput, summarise_searches
-from tidegate.sim.run import Run, SimulationError
+from tidegate.sim.goodput import GoodputQuery, search_goodput, summarise_searches
+from tidegate.sim.run import RunSpec, SimulationError
 from tidegate.workload import PolicyChoice, Scenario
 
 MakeScenario = Callable[..., Scenario]
@@ -22,7 +22,7 @@ def metronome(make_scenario: MakeScenario, rate_rps: float) -> Scenario:
 
 @pytest.mark.parametrize("begun_at_rps", [3, 90, 104, 900])
 def test_the_border_is_found_from_wherever_the_search_begins(make_scenario: MakeScenario, begun_at_rps: float) -> None:
-    question = Question(Run(metronome(make_scenario, begun_at_rps), ONE_BY_ONE, 1), precision=0.005)
+    question = GoodputQuery(RunSpec(metronome(make_scenario, begun_at_rps), ONE_BY_ONE, 1), precision=0.005)
     search = search_goodput(question)
     assert search.bounded
     assert search.rate_rps == pytest.approx(100, rel=0.006)
@@ -41,7 +41,9 @@ def test_every_model_counts(make_scenario: MakeScenario) -> None:
         {"name": "easy", "slo_ms": 1000, "profile": line, "share": 9},
         {"name": "impossible", "slo_ms": 9, "profile": line},
     ]
-    search = search_goodput(Question(Run(make_scenario(models=models, arrivals={"rate_rps": 20}), ONE_BY_ONE, 1)))
+    search = search_goodput(
+        GoodputQuery(RunSpec(make_scenario(models=models, arrivals={"rate_rps": 20}), ONE_BY_ONE, 1))
+    )
     assert search.rate_rps == 0
     assert search.best is None
 
@@ -53,15 +55,15 @@ def test_a_model_that_gets_no_request_cannot_be_judged(make_scenario: MakeScenar
         {"name": "rare", "slo_ms": 90, "profile": line, "share": 1e-9},
     ]
     with pytest.raises(SimulationError, match="no request of model 'rare' falls into the window: lengthen duration_s"):
-        search_goodput(Question(Run(make_scenario(models=models), ONE_BY_ONE, 1)))
+        search_goodput(GoodputQuery(RunSpec(make_scenario(models=models), ONE_BY_ONE, 1)))
     models[1]["share"] = 0
-    assert search_goodput(Question(Run(make_scenario(models=models), ONE_BY_ONE, 1))).rate_rps > 100
+    assert search_goodput(GoodputQuery(RunSpec(make_scenario(models=models), ONE_BY_ONE, 1))).rate_rps > 100
 
 
 def test_what_is_good_at_any_rate_is_said_not_to_be_bounded(make_scenario: MakeScenario) -> None:
     model = {"name": "m", "slo_ms": 60_000, "profile": {"alpha_ms": 0, "beta_ms": 1, "max_batch": 64}}
     scenario = make_scenario(models=[model], arrivals={"rate_rps": 5}, duration_s=1)
-    search = search_goodput(Question(Run(scenario, PolicyChoice(name="fifs"), 1)))
+    search = search_goodput(GoodputQuery(RunSpec(scenario, PolicyChoice(name="fifs"), 1)))
     assert not search.bounded
     assert search.rate_rps > 32 * 5
 
@@ -69,7 +71,7 @@ def test_what_is_good_at_any_rate_is_said_not_to_be_bounded(make_scenario: MakeS
 def test_goodput_needs_something_to_be_late_for(make_scenario: MakeScenario) -> None:
     model = {"name": "m", "profile": {"alpha_ms": 0, "beta_ms": 1, "max_batch": 64}}
     with pytest.raises(SimulationError, match="no model of the scenario has an SLO"):
-        search_goodput(Question(Run(make_scenario(models=[model]), ONE_BY_ONE, 1)))
+        search_goodput(GoodputQuery(RunSpec(make_scenario(models=[model]), ONE_BY_ONE, 1)))
 
 
 def test_seeds_are_summarised_by_policy(make_scenario: MakeScenario) -> None:
@@ -77,7 +79,7 @@ def test_seeds_are_summarised_by_policy(make_scenario: MakeScenario) -> None:
     poisson = scenario.model_copy(update={"arrivals": scenario.arrivals.model_copy(update={"process": "poisson"})})
     batched = PolicyChoice(name="fifs", label="twin")
     questions = [
-        Question(Run(poisson, policy, seed), limit=0.2, precision=0.05)
+        GoodputQuery(RunSpec(poisson, policy, seed), limit=0.2, precision=0.05)
         for policy in (ONE_BY_ONE, batched)
         for seed in (1, 2, 3)
     ]

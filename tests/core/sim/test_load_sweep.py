@@ -8,26 +8,28 @@ from hypothesis import strategies as st
 
 from tests.pages import dots, lines
 from tidegate.report import Colours
-from tidegate.sim.load_sweep import LoadCurve, Tried, decreasing, over_load
+from tidegate.sim.load_sweep import LoadCurve, LoadPoint, decreasing, over_load
 
 tried = st.lists(
-    st.builds(Tried, st.sampled_from([10.0, 20.0, 30.0, 40.0]), st.floats(0, 1).map(lambda x: round(x, 3)), st.just(1)),
+    st.builds(
+        LoadPoint, st.sampled_from([10.0, 20.0, 30.0, 40.0]), st.floats(0, 1).map(lambda x: round(x, 3)), st.just(1)
+    ),
     min_size=1,
     max_size=12,
 )
 
 
 def test_what_decreases_is_left_as_it_is() -> None:
-    runs = [Tried(10, 1.0, 1), Tried(20, 0.9, 1), Tried(20, 0.8, 2), Tried(30, 0.1, 1)]
+    runs = [LoadPoint(10, 1.0, 1), LoadPoint(20, 0.9, 1), LoadPoint(20, 0.8, 2), LoadPoint(30, 0.1, 1)]
     assert dict(decreasing(runs)) == pytest.approx({10: 1.0, 20: 0.85, 30: 0.1})
 
 
 def test_what_rises_is_levelled() -> None:
-    assert dict(decreasing([Tried(10, 0.4, 1), Tried(20, 0.8, 1)])) == pytest.approx({10: 0.6, 20: 0.6})
+    assert dict(decreasing([LoadPoint(10, 0.4, 1), LoadPoint(20, 0.8, 1)])) == pytest.approx({10: 0.6, 20: 0.6})
 
 
 @given(tried)
-def test_it_never_rises_and_keeps_the_mean(runs: list[Tried]) -> None:
+def test_it_never_rises_and_keeps_the_mean(runs: list[LoadPoint]) -> None:
     line = decreasing(runs)
     assert [rate for rate, _ in line] == sorted({each.rate_rps for each in runs})
     assert all(before >= after - 1e-9 for (_, before), (_, after) in pairwise(line))
@@ -36,7 +38,7 @@ def test_it_never_rises_and_keeps_the_mean(runs: list[Tried]) -> None:
 
 
 def test_every_run_is_a_dot_and_the_limit_is_crossed_where_it_says() -> None:
-    runs = [Tried(100, 1.0, 1), Tried(200, 0.99, 1), Tried(300, 0.5, 1), Tried(300, 0.7, 2)]
+    runs = [LoadPoint(100, 1.0, 1), LoadPoint(200, 0.99, 1), LoadPoint(300, 0.5, 1), LoadPoint(300, 0.7, 2)]
     drawn = over_load([LoadCurve("a", runs, 200.0)], 0.01, Colours((), ["a"])).html()
     assert [said for _, said in dots(drawn)] == [
         "a, seed 1: 100.0 % at 100/s",

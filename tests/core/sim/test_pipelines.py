@@ -11,7 +11,7 @@ from tests.core.schemas.test_layout import LAYOUT
 from tidegate.api import Network, Pipeline
 from tidegate.host import PluginError
 from tidegate.sim.build import setup_of
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, read_scenario
 
 SPLIT: dict[str, Any] = {
@@ -58,13 +58,13 @@ def test_a_model_in_one_partition_of_another_name_runs() -> None:
     part = {"name": "m.all", "profile": {"alpha_ms": 2, "beta_ms": 8}}
     model = {**SPLIT["models"][0], "pipelines": [{"batch": 4, "partitions": [part]}]}
     scenario = {**SPLIT, "models": [model], "workers": [{"count": 1, "gpu": "slow", "hosts": ["m.all"]}]}
-    total = simulate(Run(Scenario.model_validate(scenario), FIFS, seed=0)).total
+    total = simulate(RunSpec(Scenario.model_validate(scenario), FIFS, seed=0)).total
     assert total.answered == total.accepted == 50
 
 
 def test_first_come_first_served_runs_them_stage_after_stage() -> None:
     """10 ms on the slow worker, 1 ms on the link, 5 ms on the fast one, whose pool bounds the rate."""
-    total = simulate(Run(Scenario.model_validate(SPLIT), FIFS, seed=0)).total
+    total = simulate(RunSpec(Scenario.model_validate(SPLIT), FIFS, seed=0)).total
     assert total.answered == total.accepted == 50
     assert total.p50_ms == 16
     assert total.batches == 100, "stages"
@@ -72,7 +72,7 @@ def test_first_come_first_served_runs_them_stage_after_stage() -> None:
 
 def test_other_policies_say_that_they_cannot() -> None:
     with pytest.raises(PluginError, match="'symphony': it schedules whole models only, and 'm' is split"):
-        simulate(Run(Scenario.model_validate(SPLIT), PolicyChoice(name="symphony"), seed=0))
+        simulate(RunSpec(Scenario.model_validate(SPLIT), PolicyChoice(name="symphony"), seed=0))
 
 
 def test_a_layout_stands_for_models_workers_and_network(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_layout_stands_for_models_workers_and_network(tmp_path: Path) -> None:
         (("a",), "P4", "one"),
         (("b",), "L4/mps-50", "two"),
     ]
-    total = simulate(Run(scenario, FIFS, seed=0)).total
+    total = simulate(RunSpec(scenario, FIFS, seed=0)).total
     assert (total.answered, total.late) == (20, 0)
     assert total.p50_ms == pytest.approx(3 + 0.001 + 0.5 + 1)
 

@@ -1,6 +1,6 @@
 """The record of a run: one byte says how a request ended."""
 
-from tidegate.sim.record import FIRST_DROP, MAX_REASONS, OTHER_REASONS, Record
+from tidegate.sim.record import FIRST_DROP, MAX_REASONS, OTHER_REASONS, RunRecord
 from tidegate.workload import draw_requests
 from tidegate.workload.scenario import Scenario
 
@@ -14,7 +14,7 @@ def test_a_policy_that_invents_reasons_is_cut_short() -> None:
         "models": [{"name": "m", "profile": line}],
         "arrivals": {"process": "uniform", "rate_rps": 400},
     }
-    record = Record(draw_requests(Scenario.model_validate(document), seed=0))
+    record = RunRecord(draw_requests(Scenario.model_validate(document), seed=0))
     for number in range(400):
         record.drop(number, 0, f"request {number} is late")
     assert len(record.reasons) == MAX_REASONS + 1

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.pages import bars, chart, check_alone, document, dots, downloads, facets, headings, lines, verdicts
-from tidegate.report import Colours, Origin
+from tidegate.report import Colours, PageOrigin
 from tidegate.report.words import rate, share
 from tidegate.sim.chart_data import QUANTILES
 from tidegate.sim.charts import MOST_COLOURED, MOST_PANELS
 from tidegate.sim.document import goodput_document, simulate_document, sweep_document
 from tidegate.sim.gantt_charts import MOST_MARKS, gantt_charts
-from tidegate.sim.goodput import Question, Search, search_goodput, summarise_searches
+from tidegate.sim.goodput import GoodputQuery, GoodputSearch, search_goodput, summarise_searches
 from tidegate.sim.goodput_report import goodput_page
 from tidegate.sim.report import simulate_page
-from tidegate.sim.result import Advice, RunResult
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.result import RunResult, WorkerAdvice
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.sim.sweep import parse_grid, sweep_runs
 from tidegate.sim.sweep_report import sweep_page
 from tidegate.sim.tables import MOST_ADVICE
@@ -28,7 +28,7 @@ MakeScenario = Callable[..., Scenario]
 ODD = PolicyChoice(name="fifs", label="<b>fast</b>")
 BUSY = {"arrivals": {"rate_rps": 700}, "duration_s": 2}
 """More than the small world bears: some requests are late."""
-ORIGIN = Origin("1.2.3", "2026-01-31 12:00 UTC", "tidegate simulate small.yaml")
+ORIGIN = PageOrigin("1.2.3", "2026-01-31 12:00 UTC", "tidegate simulate small.yaml")
 ENDED = "How did each model's requests end?"
 CURVES = "What share of the requests is answered within which share of the SLO?"
 OVER_TIME = "When were requests missed?"
@@ -36,7 +36,7 @@ WHERE = "Where does the time go: waiting or executing?"
 
 
 def simulated(scenario: Scenario, *choices: PolicyChoice, seeds: tuple[int, ...] = (1,)) -> list[RunResult]:
-    return [simulate(Run(scenario, choice, seed, gantt_s=0.2)) for choice in choices for seed in seeds]
+    return [simulate(RunSpec(scenario, choice, seed, gantt_s=0.2)) for choice in choices for seed in seeds]
 
 
 def page_of(scenario: Scenario, results: list[RunResult]) -> str:
@@ -178,7 +178,7 @@ def test_waiting_and_executing_are_the_latency(make_scenario: MakeScenario) -> N
 def test_one_request_at_a_time_waits_for_nothing(make_scenario: MakeScenario) -> None:
     models = [{"name": "m", "slo_ms": 100, "profile": {"alpha_ms": 2, "beta_ms": 5, "max_batch": 1}}]
     scenario = make_scenario(models=models, arrivals={"process": "uniform", "rate_rps": 10})
-    total = simulate(Run(scenario, ODD, 1)).total
+    total = simulate(RunSpec(scenario, ODD, 1)).total
     assert (total.mean_waiting_ms, total.mean_executing_ms) == (0, 7)
 
 
@@ -240,7 +240,7 @@ def test_the_data_are_in_the_page(make_scenario: MakeScenario) -> None:
 def test_advice_is_a_table_of_each_run_in_page_and_document(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(arrivals={"rate_rps": 100})
     advised = PolicyChoice(name="symphony", options={"advice_every_s": 1}, label="<i>advised</i>")
-    results = [simulate(Run(scenario, choice, 1)) for choice in (advised, ODD)]
+    results = [simulate(RunSpec(scenario, choice, 1)) for choice in (advised, ODD)]
     said = simulate_document(scenario, results)["advice"]
     assert {(each["policy"], each["seed"]) for each in said} == {("<i>advised</i>", 1)}
     assert len(said) == results[0].total.advice["count"] >= 2  # type: ignore[index]
@@ -256,8 +256,8 @@ def test_advice_is_a_table_of_each_run_in_page_and_document(make_scenario: MakeS
 
 def test_of_much_advice_the_page_shows_the_first(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(duration_s=1)
-    result = simulate(Run(scenario, ODD, 1))
-    result.advice.extend(Advice(number / 1000, 1, "more") for number in range(MOST_ADVICE + 1234))
+    result = simulate(RunSpec(scenario, ODD, 1))
+    result.advice.extend(WorkerAdvice(number / 1000, 1, "more") for number in range(MOST_ADVICE + 1234))
     page = page_of(scenario, [result])
     assert page.count('<td class="words">more</td>') == MOST_ADVICE
     assert "and 1,234 more" in page
@@ -274,29 +274,31 @@ def short(make_scenario: MakeScenario) -> Scenario:
 
 
 @pytest.fixture(scope="module")
-def quick(short: Scenario) -> list[Search]:
+def quick(short: Scenario) -> list[GoodputSearch]:
     """Searches whose runs end as soon as too many requests were missed."""
     return searched(short, whole=False)
 
 
 @pytest.fixture(scope="module")
-def whole(short: Scenario) -> list[Search]:
+def whole(short: Scenario) -> list[GoodputSearch]:
     """The same with every run to its end."""
     return searched(short, whole=True)
 
 
-def searched(scenario: Scenario, *, whole: bool) -> list[Search]:
-    runs = [Run(scenario, choice, seed) for choice in (*scenario.policies, ODD) for seed in (1, 2)]
-    return [search_goodput(Question(run, limit=0.1, precision=0.2, whole=whole)) for run in runs]
+def searched(scenario: Scenario, *, whole: bool) -> list[GoodputSearch]:
+    runs = [RunSpec(scenario, choice, seed) for choice in (*scenario.policies, ODD) for seed in (1, 2)]
+    return [search_goodput(GoodputQuery(run, limit=0.1, precision=0.2, whole=whole)) for run in runs]
 
 
-def goodput_shown(scenario: Scenario, searches: list[Search], limit: float = 0.1) -> str:
+def goodput_shown(scenario: Scenario, searches: list[GoodputSearch], limit: float = 0.1) -> str:
     found = summarise_searches(searches)
     written = goodput_document(scenario, found, limit=limit, precision=0.2)
     return goodput_page("small", found, limit, written, ORIGIN)
 
 
-def test_a_search_shows_all_rates_that_were_tried_through_the_limit(short: Scenario, whole: list[Search]) -> None:
+def test_a_search_shows_all_rates_that_were_tried_through_the_limit(
+    short: Scenario, whole: list[GoodputSearch]
+) -> None:
     page = goodput_shown(short, whole)
     check_alone(page)
     drawn = dots(chart(page, "How much load does each bear before its worst model misses too much?"))
@@ -309,7 +311,7 @@ def test_a_search_shows_all_rates_that_were_tried_through_the_limit(short: Scena
     assert len(downloads(page)["goodput.csv"].splitlines()) == 1 + len(probes)
 
 
-def test_the_verdict_of_a_search_is_what_was_found(short: Scenario, quick: list[Search]) -> None:
+def test_the_verdict_of_a_search_is_what_was_found(short: Scenario, quick: list[GoodputSearch]) -> None:
     best, *others = sorted(summarise_searches(quick), key=lambda each: -each.median_rps)
     first, second = verdicts(goodput_shown(short, quick))
     assert first.startswith(
@@ -322,7 +324,7 @@ def test_the_verdict_of_a_search_is_what_was_found(short: Scenario, quick: list[
         )
 
 
-def test_to_run_failures_to_their_end_finds_the_same(quick: list[Search], whole: list[Search]) -> None:
+def test_to_run_failures_to_their_end_finds_the_same(quick: list[GoodputSearch], whole: list[GoodputSearch]) -> None:
     for one, other in zip(quick, whole, strict=True):
         assert (other.rate_rps, other.bounded, other.best and other.best.rows) == (
             one.rate_rps,
@@ -335,12 +337,12 @@ def test_to_run_failures_to_their_end_finds_the_same(quick: list[Search], whole:
 def test_a_search_that_found_nothing_has_a_page_too(make_scenario: MakeScenario) -> None:
     models = [{"name": "m", "slo_ms": 1, "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 1}}]
     scenario = make_scenario(models=models, arrivals={"rate_rps": 5})
-    page = goodput_shown(scenario, [search_goodput(Question(Run(scenario, ODD, 1)))], 0.01)
+    page = goodput_shown(scenario, [search_goodput(GoodputQuery(RunSpec(scenario, ODD, 1)))], 0.01)
     check_alone(page)
     assert verdicts(page)[0].startswith("Nobody carries any rate that was tried with at most 1 % of")
 
 
-def sweep_shown(path: Path, *grid: str) -> tuple[list[Run], list[RunResult], str]:
+def sweep_shown(path: Path, *grid: str) -> tuple[list[RunSpec], list[RunResult], str]:
     runs = sweep_runs(path, parse_grid(grid), policies=["fifs"])
     results = [simulate(run) for run in runs]
     return runs, results, sweep_page("small", runs, results, sweep_document(read_scenario(path), runs, results), ORIGIN)

@@ -22,8 +22,8 @@ from tidegate.engine import AnyEffect, AnyStimulus
 from tidegate.host import PluginError, Plugins
 from tidegate.observation import EngineSettings, Observer, ObserverOptions
 from tidegate.schemas import Mig
-from tidegate.sim.result import ALL_MODELS, Row
-from tidegate.sim.run import Run, SimulationError, choose_policies, simulate
+from tidegate.sim.result import ALL_MODELS, ResultRow
+from tidegate.sim.run import RunSpec, SimulationError, choose_policies, simulate
 from tidegate.toolkit import FirstComeFirstServed, RequestQueue
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 
@@ -68,11 +68,11 @@ OWN = PolicyChoice(name="own")
 
 def watch(scenario: Scenario, seed: int = 1) -> Seen:
     seen = Seen()
-    simulate(Run(scenario, FIFS, seed), observers=[seen])
+    simulate(RunSpec(scenario, FIFS, seed), observers=[seen])
     return seen
 
 
-def check(row: Row) -> None:
+def check(row: ResultRow) -> None:
     """The figures of a row agree with each other."""
     bad = row.late + sum(row.dropped.values()) + row.failed + row.stranded
     assert row.accepted == row.answered + row.failed + row.stranded + sum(row.dropped.values())
@@ -87,7 +87,7 @@ def test_a_model_of_which_nothing_merges(make_scenario: MakeScenario, policy: st
     runs = {}
     for scheduling in ("batched", "unbatched"):
         scenario = make_scenario(models=[{**model, "scheduling": scheduling}], arrivals={"rate_rps": 100})
-        runs[scheduling] = simulate(Run(scenario, PolicyChoice(name=policy), 1)).rows[0]
+        runs[scheduling] = simulate(RunSpec(scenario, PolicyChoice(name=policy), 1)).rows[0]
     assert set(runs["unbatched"].batch_rows) == {"2"}
     assert max(map(int, runs["batched"].batch_rows)) > 2
     assert runs["unbatched"].accepted == runs["batched"].accepted
@@ -96,7 +96,7 @@ def test_a_model_of_which_nothing_merges(make_scenario: MakeScenario, policy: st
 def test_only_the_window_counts_but_all_of_it(make_scenario: MakeScenario) -> None:
     scenario = make_scenario()
     seen = Seen()
-    result = simulate(Run(scenario, FIFS, 1), observers=[seen])
+    result = simulate(RunSpec(scenario, FIFS, 1), observers=[seen])
     window_from_ns = 10**9
     assert any(at_ns < window_from_ns for at_ns, _, _ in seen.arrivals()), "the warm-up is load as well"
     in_window = [model for at_ns, model, _ in seen.arrivals() if at_ns >= window_from_ns]
@@ -122,7 +122,7 @@ def test_only_the_window_counts_but_all_of_it(make_scenario: MakeScenario) -> No
 
 
 def test_what_waits_when_the_window_closes_is_run_to_its_end(make_scenario: MakeScenario) -> None:
-    total = simulate(Run(make_scenario(arrivals={"rate_rps": 4000}), FIFS, 1)).total
+    total = simulate(RunSpec(make_scenario(arrivals={"rate_rps": 4000}), FIFS, 1)).total
     assert total.stranded == 0
     assert total.answered == total.accepted
     assert total.p99_ms is not None
@@ -134,7 +134,7 @@ def test_what_waits_when_the_window_closes_is_run_to_its_end(make_scenario: Make
 def test_latencies_are_those_of_an_idle_worker_when_nothing_waits(make_scenario: MakeScenario) -> None:
     model = {"name": "resnet", "slo_ms": 25, "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 16}}
     scenario = make_scenario(models=[model], arrivals={"process": "uniform", "rate_rps": 10})
-    total = simulate(Run(scenario, FIFS, 1)).total
+    total = simulate(RunSpec(scenario, FIFS, 1)).total
     assert (total.p50_ms, total.p95_ms, total.p99_ms) == (6.0, 6.0, 6.0)
     assert total.batch_rows == {"1": 40}
     assert (total.median_batch_rows, total.touched_workers) == (1.0, 1)
@@ -143,11 +143,11 @@ def test_latencies_are_those_of_an_idle_worker_when_nothing_waits(make_scenario:
 
 
 def test_the_gantt_shows_the_first_moments_of_the_window(make_scenario: MakeScenario) -> None:
-    bars = simulate(Run(make_scenario(), FIFS, 1, gantt_s=0.5)).gantt
+    bars = simulate(RunSpec(make_scenario(), FIFS, 1, gantt_s=0.5)).gantt
     assert bars
     assert all(bar.end_s > 0 and bar.start_s < 0.5 for bar in bars)
     assert {bar.worker for bar in bars} == {"node0/A100-0", "node0/A100-1"}
-    assert simulate(Run(make_scenario(), FIFS, 1)).gantt == []
+    assert simulate(RunSpec(make_scenario(), FIFS, 1)).gantt == []
 
 
 def test_drops_are_counted_by_reason_and_requests_that_are_forgotten_are_bad(make_scenario: MakeScenario) -> None:
@@ -164,7 +164,7 @@ def test_drops_are_counted_by_reason_and_requests_that_are_forgotten_are_bad(mak
                 return [Drop(number, "odd" if number % 2 else "even"), Advise(number % 5 - 1, f"at {number}")]
             return super().on_request_arrived(event)
 
-    result = simulate(Run(make_scenario(), OWN, 1), plugins=plugins(Careless))
+    result = simulate(RunSpec(make_scenario(), OWN, 1), plugins=plugins(Careless))
     total = result.total
     check(total)
     assert total.stranded == pytest.approx(total.accepted / 7, rel=0.05)
@@ -188,7 +188,7 @@ def test_a_policy_that_breaks_is_named(make_scenario: MakeScenario) -> None:
             raise KeyError("lost my notes")
 
     with pytest.raises(SimulationError, match=r"policy 'own', seed 1, at \d+ ns: KeyError: 'lost my notes'"):
-        simulate(Run(make_scenario(), OWN, 1), plugins=plugins(Broken))
+        simulate(RunSpec(make_scenario(), OWN, 1), plugins=plugins(Broken))
 
 
 def test_a_run_is_given_up_once_too_much_went_wrong(make_scenario: MakeScenario) -> None:
@@ -200,18 +200,18 @@ def test_a_run_is_given_up_once_too_much_went_wrong(make_scenario: MakeScenario)
             return super().queue_changed(now_ns, queue)
 
     overloaded = make_scenario(arrivals={"rate_rps": 4000}, warmup_s=0)
-    result = simulate(Run(overloaded, OWN, 1, bad_limit=0.01), plugins=plugins(Counting))
+    result = simulate(RunSpec(overloaded, OWN, 1, bad_limit=0.01), plugins=plugins(Counting))
     assert result.stopped_early
     assert ended[-1] < 10**9, "of four seconds"
-    fine = simulate(Run(make_scenario(), FIFS, 1, bad_limit=0.01))
+    fine = simulate(RunSpec(make_scenario(), FIFS, 1, bad_limit=0.01))
     assert not fine.stopped_early
-    assert fine.rows == simulate(Run(make_scenario(), FIFS, 1)).rows
+    assert fine.rows == simulate(RunSpec(make_scenario(), FIFS, 1)).rows
 
 
 def test_a_limit_is_not_spent_by_the_warm_up(make_scenario: MakeScenario) -> None:
     steps = [{"from_s": 0, "rate_rps": 1}, {"from_s": 0.001, "rate_rps": 50}]
     scenario = make_scenario(warmup_s=0.0, arrivals={"rate_rps": steps})
-    assert not simulate(Run(scenario, FIFS, 1, bad_limit=0.0)).stopped_early
+    assert not simulate(RunSpec(scenario, FIFS, 1, bad_limit=0.0)).stopped_early
 
 
 # Streams -------------------------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def test_a_policy_must_be_installed_and_have_the_options(make_scenario: MakeScen
     with pytest.raises(PluginError, match="name one with --policy"):
         choose_policies(make_scenario(policies=[]), [])
     with pytest.raises(PluginError, match="max_rows"):
-        simulate(Run(make_scenario(), PolicyChoice(name="fifs", options={"size": 1}), 1))
+        simulate(RunSpec(make_scenario(), PolicyChoice(name="fifs", options={"size": 1}), 1))
 
 
 def test_a_policy_hears_what_the_scenario_says(make_scenario: MakeScenario) -> None:
@@ -334,7 +334,7 @@ def test_a_policy_hears_what_the_scenario_says(make_scenario: MakeScenario) -> N
             heard.append(setup)
 
     pools = [{"count": 1, "gpu": "A100", "hosts": ["resnet"]}, {"count": 1, "gpu": "A100"}]
-    simulate(Run(make_scenario(workers=pools), OWN, seed=7), plugins=plugins(Listening))
+    simulate(RunSpec(make_scenario(workers=pools), OWN, seed=7), plugins=plugins(Listening))
     (setup,) = heard
     assert setup.seed == 7
     assert [worker.hosts for worker in setup.workers] == [("resnet",), ("bert", "resnet")]

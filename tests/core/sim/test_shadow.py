@@ -7,8 +7,15 @@ from msgspec.structs import replace
 
 from tidegate.api import Model, Profile, Setup, Worker
 from tidegate.host import Plugins
-from tidegate.sim.shadow import MOST_REQUESTS, PASSING, Shadow, _interval
-from tidegate.sim.shadow_messages import Begin, Ended, Estimate, Executed, Passed, Seen
+from tidegate.sim.shadow import MOST_REQUESTS, PASSING, ShadowWindow, _interval
+from tidegate.sim.shadow_messages import (
+    BypassedRequest,
+    BypassedResponse,
+    BypassedTraffic,
+    ShadowEstimate,
+    ShadowSetup,
+    TritonStatistics,
+)
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -20,24 +27,24 @@ SETUP = Setup(
 )
 
 
-def _begin(*, guessed: tuple[str, ...] = (), slo_ms: int = 50) -> Begin:
+def _begin(*, guessed: tuple[str, ...] = (), slo_ms: int = 50) -> ShadowSetup:
     models = (replace(SETUP.models[0], slo_ns=slo_ms * MS),)
-    return Begin(replace(SETUP, models=models), "symphony", {}, {}, guessed)
+    return ShadowSetup(replace(SETUP, models=models), "symphony", {}, {}, guessed)
 
 
-def _passed(rate_rps: float, until_ns: int = NOW) -> list[Seen]:
+def _passed(rate_rps: float, until_ns: int = NOW) -> list[BypassedRequest]:
     rng, at_s, seen = Random(1), 0.0, []
     while (at_s := at_s + rng.expovariate(rate_rps)) < until_ns / S:
-        seen.append(Seen(round(at_s * S), "m", 1, "", ""))
+        seen.append(BypassedRequest(round(at_s * S), "m", 1, "", ""))
     return seen
 
 
-def _estimate(begin: Begin, seen: list[Seen], in_time: float) -> Estimate:
+def _estimate(begin: ShadowSetup, seen: list[BypassedRequest], in_time: float) -> ShadowEstimate:
     """What is said where so large a share was in time, as measured."""
-    shadow, rng = Shadow(begin, Plugins.installed()), Random(2)
+    shadow, rng = ShadowWindow(begin, Plugins.installed()), Random(2)
     took_ns = [20 * MS if rng.random() < in_time else 90 * MS for _ in seen]
-    ended = [Ended(request.at_ns, "m", each, ok=True) for request, each in zip(seen, took_ns, strict=True)]
-    shadow.take(Passed(NOW, seen, ended, report=True))
+    ended = [BypassedResponse(request.at_ns, "m", each, ok=True) for request, each in zip(seen, took_ns, strict=True)]
+    shadow.take(BypassedTraffic(NOW, seen, ended, report=True))
     return shadow.report(NOW).estimates[0]
 
 
@@ -71,11 +78,11 @@ def test_triton_tuned_by_its_experts_is_beside_the_policy() -> None:
     """At an overload a queue timeout carries Triton: after all settings were tried it is the better baseline."""
     few = replace(SETUP.models[0], max_rows=2)  # so that few requests are an overload
     profiles = (Profile.linear("m", alpha_ms=1.0, beta_ms=10.0, max_rows=2),)
-    begin = Begin(replace(SETUP, models=(few,), profiles=profiles), "symphony", {}, {}, ())
+    begin = ShadowSetup(replace(SETUP, models=(few,), profiles=profiles), "symphony", {}, {}, ())
     now_ns = 8 * S
-    shadow, seen = Shadow(begin, Plugins.installed()), _passed(220, now_ns)
-    ended = [Ended(request.at_ns, "m", 90 * MS, ok=True) for request in seen]
-    shadow.take(Passed(now_ns, seen, ended, report=True))
+    shadow, seen = ShadowWindow(begin, Plugins.installed()), _passed(220, now_ns)
+    ended = [BypassedResponse(request.at_ns, "m", 90 * MS, ok=True) for request in seen]
+    shadow.take(BypassedTraffic(now_ns, seen, ended, report=True))
     reports = [shadow.report(now_ns) for _ in range(17)]
     attainments = [report.estimates[0].tuned for report in reports]
     assert attainments == sorted(attainments), "a report never forgets the best setting"
@@ -105,36 +112,42 @@ def test_a_policy_has_no_more_time_than_it_is_given_live() -> None:
 
 def test_who_left_without_an_answer_was_not_in_time() -> None:
     seen = _passed(20)
-    shadow = Shadow(_begin(), Plugins.installed())
-    ended = [Ended(request.at_ns, "m", 20 * MS, ok=True) for request in seen[::2]]
-    shadow.take(Passed(NOW, seen, ended, report=True))
+    shadow = ShadowWindow(_begin(), Plugins.installed())
+    ended = [BypassedResponse(request.at_ns, "m", 20 * MS, ok=True) for request in seen[::2]]
+    shadow.take(BypassedTraffic(NOW, seen, ended, report=True))
     assert shadow.report(NOW).estimates[0].measured == pytest.approx(0.5, abs=0.01)
 
 
 def test_the_window_is_bounded_and_slides() -> None:
-    shadow = Shadow(_begin(), Plugins.installed())
-    shadow.take(Passed(S, [Seen(at_ns, "m", 1, "", "") for at_ns in range(2 * MOST_REQUESTS)], [], report=False))
+    shadow = ShadowWindow(_begin(), Plugins.installed())
+    shadow.take(
+        BypassedTraffic(
+            S, [BypassedRequest(at_ns, "m", 1, "", "") for at_ns in range(2 * MOST_REQUESTS)], [], report=False
+        )
+    )
     assert len(shadow._seen) == MOST_REQUESTS
-    shadow.take(Passed(200 * S, [], [], report=True))
+    shadow.take(BypassedTraffic(200 * S, [], [], report=True))
     assert shadow.report(200 * S).estimates == []
 
 
-def _told(begin: Begin, *executed: Executed, shapes: tuple[str, ...] = ("",)) -> Estimate:
+def _told(begin: ShadowSetup, *executed: TritonStatistics, shapes: tuple[str, ...] = ("",)) -> ShadowEstimate:
     """What is said where the Tritons have said this at the window's beginning and at its end."""
-    shadow = Shadow(begin, Plugins.installed())
-    seen = [Seen(each.at_ns, "m", 1, "", shapes[number % len(shapes)]) for number, each in enumerate(_passed(3))]
-    ended = [Ended(request.at_ns, "m", 20 * MS, ok=True) for request in seen]
+    shadow = ShadowWindow(begin, Plugins.installed())
+    seen = [
+        BypassedRequest(each.at_ns, "m", 1, "", shapes[number % len(shapes)]) for number, each in enumerate(_passed(3))
+    ]
+    ended = [BypassedResponse(request.at_ns, "m", 20 * MS, ok=True) for request in seen]
     for now_ns, said in zip((S, NOW), executed, strict=False):
-        shadow.take(Passed(now_ns, [], [], report=False, executed=[said]))
-    shadow.take(Passed(NOW, seen, ended, report=True))
+        shadow.take(BypassedTraffic(now_ns, [], [], report=False, executed=[said]))
+    shadow.take(BypassedTraffic(NOW, seen, ended, report=True))
     return shadow.report(NOW).estimates[0]
 
 
 def test_batches_take_what_the_tritons_say_and_requests_the_ways_besides() -> None:
     """The profile has 11 ms for a batch of one row: 6 in Triton, and then 14 of the 20 that were measured are ways."""
     quick = (
-        Executed("m", "triton 1", 0, 0, [(1, 0, 0)]),
-        Executed("m", "triton 1", 400, 400 * 6 * MS, [(1, 400, 400 * 6 * MS)]),
+        TritonStatistics("m", "triton 1", 0, 0, [(1, 0, 0)]),
+        TritonStatistics("m", "triton 1", 400, 400 * 6 * MS, [(1, 400, 400 * 6 * MS)]),
     )
     for slo_ms, by_profile, by_triton in ((15, True, False), (25, True, True)):
         assert (_told(_begin(slo_ms=slo_ms)).batcher > 0.9) == by_profile
@@ -144,12 +157,12 @@ def test_batches_take_what_the_tritons_say_and_requests_the_ways_besides() -> No
 
 
 def test_what_tritons_say_counts_not_where_they_began_anew_or_shapes_differ() -> None:
-    before = Executed("m", "triton 1", 900, 900 * MS, [(1, 900, 900 * MS)])
-    after = Executed("m", "triton 1", 400, 400 * MS, [(1, 400, 400 * MS)])
+    before = TritonStatistics("m", "triton 1", 900, 900 * MS, [(1, 900, 900 * MS)])
+    after = TritonStatistics("m", "triton 1", 400, 400 * MS, [(1, 400, 400 * MS)])
     assert _told(_begin(slo_ms=15), before, after).batcher > 0.9
     quick = (
-        Executed("m", "triton 1", 0, 0, [(1, 0, 0)]),
-        Executed("m", "triton 1", 400, 400 * 6 * MS, [(1, 400, 400 * 6 * MS)]),
+        TritonStatistics("m", "triton 1", 0, 0, [(1, 0, 0)]),
+        TritonStatistics("m", "triton 1", 400, 400 * 6 * MS, [(1, 400, 400 * 6 * MS)]),
     )
     assert _told(_begin(slo_ms=15), *quick).batcher == 0
     assert _told(_begin(slo_ms=15), *quick, shapes=("x:1", "x:2")).batcher > 0.9
@@ -162,18 +175,20 @@ def test_of_models_that_share_a_worker_that_of_the_fewest_turns_is_next() -> Non
     setup = Setup(models=(SETUP.models[0], other), workers=(Worker(0, "w", ("m", "n")),), profiles=profiles)
     attainment = {}
     for turns in ("oldest", "fewest"):
-        begin = Begin(setup, "symphony", {}, {"turns": turns}, ())
+        begin = ShadowSetup(setup, "symphony", {}, {"turns": turns}, ())
         seen = sorted(
-            (Seen(each.at_ns + of * MS, "mn"[of], 1, "", "") for each in _passed(70) for of in (0, 1)),
+            (BypassedRequest(each.at_ns + of * MS, "mn"[of], 1, "", "") for each in _passed(70) for of in (0, 1)),
             key=lambda request: request.at_ns,
         )
-        shadow = Shadow(begin, Plugins.installed())
-        ended = [Ended(request.at_ns, request.model, 20 * MS, ok=True) for request in seen]
+        shadow = ShadowWindow(begin, Plugins.installed())
+        ended = [BypassedResponse(request.at_ns, request.model, 20 * MS, ok=True) for request in seen]
         for now_ns, count in ((S, 0), (NOW, 400)):
             took = [(name, had + count, 11 * MS * (had + count)) for name, had in (("m", 900), ("n", 0))]
-            said = [Executed(name, "triton 1", had, total_ns, [(1, had, total_ns)]) for name, had, total_ns in took]
-            shadow.take(Passed(now_ns, [], [], report=False, executed=said))
-        shadow.take(Passed(NOW, seen, ended, report=True))
+            said = [
+                TritonStatistics(name, "triton 1", had, total_ns, [(1, had, total_ns)]) for name, had, total_ns in took
+            ]
+            shadow.take(BypassedTraffic(now_ns, [], [], report=False, executed=said))
+        shadow.take(BypassedTraffic(NOW, seen, ended, report=True))
         attainment[turns] = {each.model: each.batcher for each in shadow.report(NOW).estimates}
     assert attainment["fewest"]["n"] > attainment["oldest"]["n"]
     assert attainment["fewest"]["m"] < attainment["oldest"]["m"]

@@ -7,9 +7,9 @@ import pytest
 from tidegate.api import Model, Profile, Setup, Worker
 from tidegate.host import Plugins
 from tidegate.sim.shadow_batcher import BEGINS_MS, OwnBatcher
-from tidegate.sim.shadow_messages import Begin, Seen
+from tidegate.sim.shadow_messages import BypassedRequest, ShadowSetup
 from tidegate.sim.shadow_replay import replay_under_batcher
-from tidegate.sim.triton_batch_stats import NOTHING_TOLD, Told
+from tidegate.sim.triton_batch_stats import NOTHING_TOLD, TritonBatchStats
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -19,26 +19,26 @@ SETUP = Setup(
     workers=(Worker(0, "a", ("m",)), Worker(1, "b", ("m",))),
     profiles=(Profile.linear("m", alpha_ms=5.0, beta_ms=19.0, max_rows=16),),
 )
-BEGIN = Begin(SETUP, "symphony", {}, {"max_queue_delay_ms": 0.0}, ())
+BEGIN = ShadowSetup(SETUP, "symphony", {}, {"max_queue_delay_ms": 0.0}, ())
 PLUGINS = Plugins.installed()
 
 
-def _bursts(seed: int) -> list[Seen]:
+def _bursts(seed: int) -> list[BypassedRequest]:
     """Some 100 requests a second for 20 s; within a burst they come within 0.6 ms of each other."""
     rng, at_ns, seen = Random(seed), 0, []
     while at_ns < 20 * S:
         at_ns += round(rng.expovariate(25) * S)
         for _ in range(rng.randint(1, 7)):
             at_ns += round(rng.uniform(0.02, 0.6) * MS)
-            seen.append(Seen(at_ns, "m", 1, "", ""))
+            seen.append(BypassedRequest(at_ns, "m", 1, "", ""))
     return seen
 
 
-def _of_truth(seen: list[Seen], begin_ms: float) -> Told:
+def _of_truth(seen: list[BypassedRequest], begin_ms: float) -> TritonBatchStats:
     """What Tritons would tell whose instances take so long to begin."""
     batches = replay_under_batcher(BEGIN, PLUGINS, seen, {"begin_ms": begin_ms}, {}).batches
     sizes = [rows for _, _, rows in batches]
-    return Told(0, {rows: (sizes.count(rows), (19.0 + 5.0 * rows) * MS) for rows in set(sizes)})
+    return TritonBatchStats(0, {rows: (sizes.count(rows), (19.0 + 5.0 * rows) * MS) for rows in set(sizes)})
 
 
 @pytest.mark.parametrize("begin_ms", BEGINS_MS)
@@ -65,7 +65,7 @@ def test_it_is_unlearned_where_batches_become_smaller() -> None:
 
 
 def test_where_batches_do_not_tell_nothing_is_assumed() -> None:
-    batcher, alone = OwnBatcher(BEGIN, PLUGINS), [Seen(at_s * S, "m", 1, "", "") for at_s in range(20)]
+    batcher, alone = OwnBatcher(BEGIN, PLUGINS), [BypassedRequest(at_s * S, "m", 1, "", "") for at_s in range(20)]
     took_ns = batcher.took_ns(alone, {"m": _of_truth(alone, 1.6)}, ALL)
     assert batcher.begin_ms == 0
     assert took_ns == [24 * MS] * 20

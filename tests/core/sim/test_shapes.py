@@ -7,7 +7,7 @@ import pytest
 
 from tidegate.api import ms_to_ns
 from tidegate.sim.build import setup_of
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.sim.true_latency import drawing_factors
 from tidegate.workload import PolicyChoice, Scenario, draw_requests
 from tidegate.workload.simulated import JitterSpec, StallSpec
@@ -47,7 +47,7 @@ def test_each_comes_as_often_as_its_share_says_whatever_else_is_drawn() -> None:
 def test_batches_take_as_long_as_their_shape() -> None:
     """Alone on idle workers each takes what the truth says, told or not."""
     slow = scenario(arrivals={"process": "uniform", "rate_rps": 10}, simulation={"learn": False})
-    result = simulate(Run(slow, PolicyChoice(name="fifs"), 1, gantt_s=20))
+    result = simulate(RunSpec(slow, PolicyChoice(name="fifs"), 1, gantt_s=20))
     took_ms = {
         (request.shape, round((bar.end_s - bar.start_s) * 1000, 6))
         for request, bar in zip(draw_requests(slow, 1), result.gantt, strict=True)
@@ -60,7 +60,7 @@ def test_more_shapes_than_are_told_apart_are_still_true() -> None:
     crowded = scenario(
         models=[{**DOCUMENT["models"][0], "shapes": many}], arrivals={"process": "uniform", "rate_rps": 10}
     )
-    result = simulate(Run(crowded, PolicyChoice(name="fifs"), 1, gantt_s=20))
+    result = simulate(RunSpec(crowded, PolicyChoice(name="fifs"), 1, gantt_s=20))
     for request, bar in zip(draw_requests(crowded, 1), result.gantt, strict=True):
         assert bar.end_s - bar.start_s == pytest.approx(0.005 * int(request.shape[2:]) / 100)
 

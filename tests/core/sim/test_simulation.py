@@ -20,7 +20,7 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.engine import AnyEffect, AnyStimulus, Engine, Fail, StartStage
-from tidegate.sim import Agenda, ExactWorkers, Simulation
+from tidegate.sim import EventQueue, ExactWorkers, Simulation
 from tidegate.sim.workers import taking
 from tidegate.toolkit import FirstComeFirstServed
 
@@ -93,7 +93,7 @@ def test_of_one_instant_what_was_scheduled_first_happens_first() -> None:
 
 
 def test_what_was_called_off_does_not_happen() -> None:
-    agenda = Agenda()
+    agenda = EventQueue()
     agenda.schedule(arrived(0, 5))
     agenda.call_off(agenda.schedule(arrived(1, 5)))
     agenda.feed([arrived(2, 7)])

@@ -3,32 +3,34 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.sim.shadow_messages import Ended, Executed
-from tidegate.sim.triton_batch_stats import NOTHING_TOLD, Told, told
+from tidegate.sim.shadow_messages import BypassedResponse, TritonStatistics
+from tidegate.sim.triton_batch_stats import NOTHING_TOLD, TritonBatchStats, told
 
 S = 1_000_000_000
 MS = 1_000_000
 TOOK_MS = {1: 24, 2: 29}
-ENDED = [Ended(at_s * S, "m", 32 * MS, ok=True) for at_s in range(60)]
+ENDED = [BypassedResponse(at_s * S, "m", 32 * MS, ok=True) for at_s in range(60)]
 
 
-def _says(triton: str, ones: int, twos: int) -> dict[str, Executed]:
+def _says(triton: str, ones: int, twos: int) -> dict[str, TritonStatistics]:
     """What a Triton says that has executed so many batches of one row and of two; each request took 30 ms in it."""
     batches = [(rows, n, n * TOOK_MS[rows] * MS) for rows, n in ((1, ones), (2, twos)) if n]
     answered = ones + 2 * twos
-    return {triton: Executed("m", triton, answered, answered * 30 * MS, batches)}
+    return {triton: TritonStatistics("m", triton, answered, answered * 30 * MS, batches)}
 
 
 def test_told_is_what_was_executed_between_two_instants() -> None:
     first, last = _says("a", 10, 0), _says("a", 20, 10)
-    assert told([(0, first), (10 * S, last)], ENDED) == Told(2 * MS, {1: (10, 24.0 * MS), 2: (10, 29.0 * MS)}, 10)
+    assert told([(0, first), (10 * S, last)], ENDED) == TritonBatchStats(
+        2 * MS, {1: (10, 24.0 * MS), 2: (10, 29.0 * MS)}, 10
+    )
     assert told([(0, first)], ENDED) == told([(0, last), (10 * S, first)], ENDED) == NOTHING_TOLD
 
 
 def test_a_triton_that_begins_anew_or_does_not_answer_once_is_left_out_of_that_time() -> None:
     """Of `b` there were 900 batches before; added up, all would be fewer at the end than at the beginning."""
     instants = [0, 10 * S, 20 * S, 30 * S]
-    expected = Told(2 * MS, {1: (30 + 20, 24.0 * MS)}, 10 + 900)
+    expected = TritonBatchStats(2 * MS, {1: (30 + 20, 24.0 * MS)}, 10 + 900)
     of_a = [_says("a", ones, 0) for ones in (10, 20, 30, 40)]
     for of_b in (
         [_says("b", ones, 0) for ones in (900, 920, 5, 5)],
@@ -38,9 +40,9 @@ def test_a_triton_that_begins_anew_or_does_not_answer_once_is_left_out_of_that_t
 
 
 def test_requests_of_a_time_of_which_nothing_is_known_are_left_out_too() -> None:
-    slow = [Ended(at_s * S, "m", 500 * MS, ok=True) for at_s in range(11, 19)]
+    slow = [BypassedResponse(at_s * S, "m", 500 * MS, ok=True) for at_s in range(11, 19)]
     said = [(0, _says("a", 10, 0)), (10 * S, _says("a", 20, 0)), (20 * S, _says("a", 3, 0)), (30 * S, _says("a", 9, 0))]
-    assert told(said, [*ENDED, *slow]) == Told(2 * MS, {1: (16, 24.0 * MS)}, 10)
+    assert told(said, [*ENDED, *slow]) == TritonBatchStats(2 * MS, {1: (16, 24.0 * MS)}, 10)
 
 
 @given(
@@ -58,7 +60,7 @@ def test_nothing_is_told_that_no_triton_executed(steps: list[dict[str, tuple[int
     all_of = {1: 0, 2: 0}
     said = []
     for number, step in enumerate(steps):
-        says: dict[str, Executed] = {}
+        says: dict[str, TritonStatistics] = {}
         for name, (ones, twos, begins_anew, answers) in step.items():
             before = (0, 0) if begins_anew else executed[name]
             executed[name] = before[0] + ones, before[1] + twos

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tidegate.api import NEVER_NS, NS_PER_MS, Model, Profile, Request, Setup, Worker
 from tidegate.host import Plugins
 from tidegate.observation import EngineSettings
-from tidegate.sim.what_if import AS_IT_IS, Alternative, Question, answer, usual_alternatives
+from tidegate.sim.what_if import AS_IT_IS, WhatIfAlternative, WhatIfQuestion, answer, usual_alternatives
 
 PLUGINS = Plugins.installed()
 MS = NS_PER_MS
@@ -23,16 +23,16 @@ SETUP = Setup(
 )
 
 
-def question(*, count: int = 400, policy: str = "symphony", factors: tuple[float, ...] = ()) -> Question:
+def question(*, count: int = 400, policy: str = "symphony", factors: tuple[float, ...] = ()) -> WhatIfQuestion:
     """Requests of one model, as often as two workers bear."""
     first_ns = 10**15
     arrivals = [first_ns + round(number * 3.5 * MS) for number in range(count)]
     requests = [Request(5000 + 3 * n, "m", 1, at_ns, at_ns + 50 * MS) for n, at_ns in enumerate(arrivals)]
-    return Question(SETUP, policy, {}, EngineSettings(learn=True, max_tries=1), requests, factors)
+    return WhatIfQuestion(SETUP, policy, {}, EngineSettings(learn=True, max_tries=1), requests, factors)
 
 
-def share(asked: Question, **otherwise: Any) -> float:  # noqa: ANN401
-    found = answer(asked, Alternative("other", **otherwise), PLUGINS)
+def share(asked: WhatIfQuestion, **otherwise: Any) -> float:  # noqa: ANN401
+    found = answer(asked, WhatIfAlternative("other", **otherwise), PLUGINS)
     assert found.why == ""
     assert found.share is not None
     return found.share
@@ -45,7 +45,7 @@ def test_fewer_workers_serve_less_and_more_serve_more() -> None:
     assert less < 0.9
     assert share(asked, without=(1,), twice=0) == 1.0
     assert share(asked, pace=4.0) < 0.9
-    assert answer(asked, Alternative(AS_IT_IS), PLUGINS) == answer(asked, Alternative(AS_IT_IS), PLUGINS)
+    assert answer(asked, WhatIfAlternative(AS_IT_IS), PLUGINS) == answer(asked, WhatIfAlternative(AS_IT_IS), PLUGINS)
 
 
 def test_stages_take_what_they_were_seen_to_take() -> None:
@@ -61,9 +61,9 @@ def test_shapes_that_are_new_and_requests_without_deadlines() -> None:
 
 def test_what_cannot_be_said_has_a_reason() -> None:
     asked = question(count=20)
-    assert "no policy" in answer(asked, Alternative("x", policy="nosuch"), PLUGINS).why
-    assert "took too long" in answer(asked, Alternative("x"), PLUGINS, enough=lambda: True).why
-    assert answer(replace(asked, requests=[]), Alternative("x"), PLUGINS).why == "nothing came"
+    assert "no policy" in answer(asked, WhatIfAlternative("x", policy="nosuch"), PLUGINS).why
+    assert "took too long" in answer(asked, WhatIfAlternative("x"), PLUGINS, enough=lambda: True).why
+    assert answer(replace(asked, requests=[]), WhatIfAlternative("x"), PLUGINS).why == "nothing came"
 
 
 @pytest.mark.parametrize("policy", ["symphony", "eager"])

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from tidegate.api import Commands, PolicySpec, RequestArrived, WorkerReady, hookimpl
 from tidegate.cli import build_app
 from tidegate.host import PluginError, Plugins
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.testing.judgement import WORLDS, YARDSTICKS, judge_policies
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate.workload import PolicyChoice, Scenario
@@ -57,7 +57,7 @@ def test_a_yardstick_is_as_good_as_what_it_is_measured_by_says() -> None:
     (judged,) = judging.judgements("fifs")
     short = {"version": 1, "name": EASY, **WORLDS[EASY], "warmup_s": 0.05, "duration_s": 0.3}
     scenario = Scenario.model_validate(short)
-    own = [simulate(Run(scenario, PolicyChoice(name="fifs"), seed)).total.attainment for seed in (1, 2)]
+    own = [simulate(RunSpec(scenario, PolicyChoice(name="fifs"), seed)).total.attainment for seed in (1, 2)]
     assert judged.attainment == pytest.approx(sum(own) / 2)
     assert judged.best != "fifs"
     assert judged.gain.low <= judged.gain.mean <= judged.gain.high
@@ -104,7 +104,7 @@ def test_the_command_says_what_breaks_and_what_is_below(tmp_path: Path, monkeypa
 
 
 def test_a_yardstick_that_breaks_on_a_seed_is_none_in_that_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    def breaking(run: Run) -> object:
+    def breaking(run: RunSpec) -> object:
         if run.policy.name == "eager" and run.seed == 2:
             raise ValueError("made to break")
         return simulate(run)

@@ -24,7 +24,7 @@ from tidegate.api import (
     WorkerReady,
 )
 from tidegate.engine import Engine, Fail, StartStage
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.testing import Playbook
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate.workload import PolicyChoice, Scenario
@@ -148,11 +148,11 @@ CLUSTER: dict[str, Any] = {
 def test_pools_are_used_as_far_as_they_reach(simulation: dict[str, Any]) -> None:
     """Where whole paths were kept for a batch, three pools bore a third: 200/s."""
     scenario = Scenario.model_validate(CLUSTER | {"simulation": simulation})
-    total = simulate(Run(scenario, PolicyChoice(name="fifs"), seed=0)).total
+    total = simulate(RunSpec(scenario, PolicyChoice(name="fifs"), seed=0)).total
     assert total.attainment > 0.96
     assert total.stranded == 0
 
 
 def test_under_overload_answers_still_come_in_time() -> None:
     scenario = Scenario.model_validate(CLUSTER | {"arrivals": {"process": "poisson", "rate_rps": 1900}})
-    assert simulate(Run(scenario, PolicyChoice(name="fifs"), seed=0)).total.goodput_rps > 600
+    assert simulate(RunSpec(scenario, PolicyChoice(name="fifs"), seed=0)).total.goodput_rps > 600

@@ -6,9 +6,9 @@ from statistics import mean, stdev
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from tidegate.workload.distributions import AnyDistribution, Constant, LogNormal, Normal, Table, choosing_from
+from tidegate.workload.distributions import AnyDistribution, Constant, LogNormal, Normal, ValueTable, choosing_from
 
-READ: TypeAdapter[Constant | LogNormal | Normal | Table] = TypeAdapter(AnyDistribution)
+READ: TypeAdapter[Constant | LogNormal | Normal | ValueTable] = TypeAdapter(AnyDistribution)
 
 
 def test_a_number_is_a_constant() -> None:
@@ -67,7 +67,7 @@ def test_a_table_draws_by_weight() -> None:
 
 
 def test_a_table_without_weights_draws_evenly() -> None:
-    draw = Table(distribution="table", values=[1, 2]).drawing_from(Random(1))
+    draw = ValueTable(distribution="table", values=[1, 2]).drawing_from(Random(1))
     assert [draw() for _ in range(10_000)].count(1) == pytest.approx(5000, rel=0.04)
 
 

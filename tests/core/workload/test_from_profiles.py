@@ -8,7 +8,7 @@ import yaml
 
 from tidegate.schemas import ModelProfile, ProfilePoint, write_profile
 from tidegate.sim.build import with_shapes
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError, layout_of, read_scenario
 
 WORLD: dict[str, Any] = {
@@ -56,7 +56,7 @@ def test_models_take_as_long_as_was_measured_on_their_kind_of_worker(tmp_path: P
     assert scenario.profiles is None  # it is all in the models now, which can be read elsewhere
     given = scenario.model_dump(mode="json", exclude_defaults=True)
     assert Scenario.model_validate(given).models == scenario.models
-    assert simulate(Run(scenario, PolicyChoice(name="fifs"), seed=1)).total.attainment == 1
+    assert simulate(RunSpec(scenario, PolicyChoice(name="fifs"), seed=1)).total.attainment == 1
 
 
 def test_what_the_scenario_says_itself_counts(tmp_path: Path) -> None:

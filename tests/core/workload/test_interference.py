@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidegate.schemas import InterferenceModel, Mps
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import ScenarioError, layout_of, read_scenario
 
 MODEL: dict[str, Any] = {"gpu_ms": {"rows": [1], "percents": [50], "taken_ms": [[10]]}}
@@ -41,7 +41,7 @@ def test_each_is_slowed_as_the_file_beside_it_says(path: Path) -> None:
     scenario = read_scenario(path)
     assert scenario.simulation.interference == InterferenceModel.model_validate(FILE)
     assert [worker.slice for worker in layout_of(scenario).workers] == [Mps(40), Mps(60)]
-    stages = simulate(Run(scenario, scenario.policies[0], 1, gantt_s=1)).gantt
+    stages = simulate(RunSpec(scenario, scenario.policies[0], 1, gantt_s=1)).gantt
     for name, slowed_ms in (("a", 15), ("b", 11)):
         taken = sorted(round(1000 * (stage.end_s - stage.start_s), 3) for stage in stages if stage.model == name)
         assert taken[len(taken) // 2] == slowed_ms
@@ -75,5 +75,5 @@ def test_who_shares_nothing_may_be_unknown_to_it(path: Path) -> None:
     """Nobody is slowed on a GPU of another product that has one worker."""
     apart = [{**worker, "device": number, "gpu": "A100"} for number, worker in enumerate(SHARED["workers"])]
     scenario = read_scenario(path, {"workers": apart})
-    stages = simulate(Run(scenario, scenario.policies[0], 1, gantt_s=1)).gantt
+    stages = simulate(RunSpec(scenario, scenario.policies[0], 1, gantt_s=1)).gantt
     assert {round(1000 * (stage.end_s - stage.start_s), 3) for stage in stages} == {10}

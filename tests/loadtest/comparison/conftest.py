@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.targets import Target
-from tidegate_loadtest.live import Seen, Sending
+from tidegate_loadtest.live import LiveObservations, SendingOptions
 from tidegate_loadtest.result import RunResult
 from tidegate_loadtest.scenario_run import LiveResult, LiveRun
 
@@ -32,7 +32,7 @@ def live_result(
     target: Target, seed: int, goodput_rps: float, attainment: float, status: Sequence[str], lateness_ms: float
 ) -> LiveResult:
     choice = PolicyChoice(name=target.name)
-    simulated = simulate(Run(SCENARIO, SCENARIO.policies[0], seed, gantt_s=0.001))
+    simulated = simulate(RunSpec(SCENARIO, SCENARIO.policies[0], seed, gantt_s=0.001))
     total = replace(
         simulated.total,
         policy=target.name,
@@ -45,9 +45,9 @@ def live_result(
     issued_ns = at_ns + round(lateness_ms * 1e6)
     messages = {one: f"said of {one}" for one in status if one != "OK"}
     run = RunResult(500_000_000, 0, at_ns, issued_ns, at_ns + 9_000_000, np.array(status), messages)
-    what = LiveRun(SCENARIO, choice, seed, Sending({}), target.address)
+    what = LiveRun(SCENARIO, choice, seed, SendingOptions({}), target.address)
     rows = [total, *(replace(row, policy=target.name) for row in simulated.rows[1:])]
-    return LiveResult(what, replace(simulated, rows=rows), Seen(run, 0, {}))
+    return LiveResult(what, replace(simulated, rows=rows), LiveObservations(run, 0, {}))
 
 
 @pytest.fixture

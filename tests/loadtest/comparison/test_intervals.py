@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_loadtest.comparison.intervals import Interval, difference_of, mean_of, ratio_of
+from tidegate_loadtest.comparison.intervals import ConfidenceInterval, difference_of, mean_of, ratio_of
 
 numbers = st.floats(min_value=-1e6, max_value=1e6)
 positive = st.floats(min_value=1e-3, max_value=1e6)
 pairs_of_positive = st.lists(st.tuples(positive, positive), min_size=2, max_size=8)
 
 
-def ends(interval: Interval | None) -> tuple[float, float, float]:
+def ends(interval: ConfidenceInterval | None) -> tuple[float, float, float]:
     assert interval is not None
     assert interval.low is not None
     assert interval.high is not None
@@ -37,11 +37,11 @@ def test_the_interval_is_that_of_student(values: list[float], mean: float, half:
 
 
 def test_one_value_has_no_interval_and_none_has_no_mean() -> None:
-    assert mean_of([3.0]) == Interval(3.0, None, None, 1)
+    assert mean_of([3.0]) == ConfidenceInterval(3.0, None, None, 1)
     assert mean_of([]) is None
     assert difference_of([]) is None
     assert ratio_of([]) is None
-    assert not Interval(3.0, None, None, 1).excludes(0)
+    assert not ConfidenceInterval(3.0, None, None, 1).excludes(0)
 
 
 def test_pairs_take_out_what_the_rounds_have_in_common() -> None:

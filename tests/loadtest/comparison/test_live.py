@@ -15,7 +15,7 @@ from tidegate_loadtest.comparison.findings import FIGURES, interval_of, verdicts
 from tidegate_loadtest.comparison.runs import Comparison, compare
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.emulated import write_emulated_model
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.recorder import Progress
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -55,7 +55,7 @@ def test_who_batches_wins_whatever_its_place(start_triton: StartTriton, tmp_path
     scenario = scenario_at(60, 1.5)  # one by one it can answer 24 a second
     alone = Target("alone", serve(start_triton, scenario, tmp_path / "alone", batching=False).grpc_address)
     batched = Target("batched", serve(start_triton, scenario, tmp_path / "batched", batching=True).grpc_address)
-    compared = compare(scenario, [alone, batched], Sending({}), rounds=3, seed=1)
+    compared = compare(scenario, [alone, batched], SendingOptions({}), rounds=3, seed=1)
     (verdict,) = verdicts(compared)
     assert verdict.startswith("batched has ")
     assert ": +" in verdict
@@ -80,7 +80,7 @@ def test_a_server_that_is_killed_half_way_fails_its_requests_and_ends_the_compar
             killed.stop()
 
     targets = [Target("steady", steady.grpc_address), Target("killed", killed.grpc_address)]
-    compared = compare(scenario, targets, Sending({}, timeout_s=5), rounds=3, seed=1, shown=shown)
+    compared = compare(scenario, targets, SendingOptions({}, timeout_s=5), rounds=3, seed=1, shown=shown)
     assert [live.run.policy.title for live in compared.lives] == ["steady", "killed"]
     assert compared.complete == [1]
     assert compared.stopped is not None

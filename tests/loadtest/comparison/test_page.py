@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from tests.pages import chart, check_alone, dots, headings, lines, verdicts
-from tidegate.report import Origin
+from tidegate.report import PageOrigin
 from tidegate_loadtest.comparison import findings
 from tidegate_loadtest.comparison.document import comparison_document
 from tidegate_loadtest.comparison.page import comparison_page
-from tidegate_loadtest.comparison.settings import Settings
+from tidegate_loadtest.comparison.settings import BatchingSettings
 from tidegate_loadtest.comparison.table import print_comparison
 
 if TYPE_CHECKING:
@@ -34,13 +34,15 @@ def printed(compared: "Comparison") -> str:
 
 
 def page_of(title: str, compared: "Comparison") -> str:
-    origin = Origin("1.2.3", "2026-01-31 12:00 UTC", "tidegate compare small.yaml")
+    origin = PageOrigin("1.2.3", "2026-01-31 12:00 UTC", "tidegate compare small.yaml")
     return comparison_page(title, compared, comparison_document(compared), origin)
 
 
 def test_the_page_stands_alone_and_is_safe_with_names(make_comparison: "MakeComparison") -> None:
     compared = make_comparison({ODD: [100, 101], "b": [50, 51], "c": [0, 60]})
-    settings = {target.name: Settings("triton 2.51.0", {"m": f"as {target.name} does"}) for target in compared.targets}
+    settings = {
+        target.name: BatchingSettings("triton 2.51.0", {"m": f"as {target.name} does"}) for target in compared.targets
+    }
     page = page_of("a & b", replace(compared, settings=settings))
     check_alone(page)
     assert "<title>a &amp; b</title>" in page

@@ -4,7 +4,7 @@ from itertools import product
 from random import Random
 
 from tidegate.schemas import Tenant
-from tidegate_loadtest.interference.runs import CoRun, Solo
+from tidegate_loadtest.interference.runs import CoRun, SoloRun
 
 NOISE = 0.01
 """The standard deviation of a measured latency, relative."""
@@ -37,14 +37,16 @@ def truth_ms(tenant: Tenant, neighbours: tuple[Tenant, ...]) -> float:
     return BUS[tenant.partition] * tenant.rows + gpu_ms(tenant) * (1 + added)
 
 
-def solo_runs(seed: int) -> list[Solo]:
+def solo_runs(seed: int) -> list[SoloRun]:
     """Each model alone, on each share with each batch."""
     rng = Random(seed)
     runs = []
     for tenant in (Tenant(model, rows, percent) for model in CURVES for rows in BATCHES for percent in SHARES):
         factor, (cache, dram) = rng.gauss(1, NOISE), used(tenant)
         taken_ms = factor * truth_ms(tenant, ())
-        runs.append(Solo(tenant.partition, tenant.rows, tenant.percent, taken_ms, factor * gpu_ms(tenant), cache, dram))
+        runs.append(
+            SoloRun(tenant.partition, tenant.rows, tenant.percent, taken_ms, factor * gpu_ms(tenant), cache, dram)
+        )
     return runs
 
 

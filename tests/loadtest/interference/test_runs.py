@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.schemas import Tenant
-from tidegate_loadtest.interference.runs import CoRun, RunsError, Solo, read_co_runs, read_compute, read_solo
+from tidegate_loadtest.interference.runs import CoRun, RunsError, SoloRun, read_co_runs, read_compute, read_solo
 
 
 @pytest.fixture
@@ -19,8 +19,8 @@ def test_solo_runs_say_what_was_measured_of_them(path: Path) -> None:
         "V100,alexnet,8,40,3.2,10.1,11.4,2.75\nV100,alexnet,1,100,0.8,,,\n"
     )
     assert read_solo(path, "V100") == [
-        Solo("alexnet", 8, 40, 3.2, 2.75, 10.1, 11.4),
-        Solo("alexnet", 1, 100, 0.8, None, None, None),
+        SoloRun("alexnet", 8, 40, 3.2, 2.75, 10.1, 11.4),
+        SoloRun("alexnet", 1, 100, 0.8, None, None, None),
     ]
 
 

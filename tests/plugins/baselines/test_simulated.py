@@ -9,7 +9,7 @@ from tidegate.api import Model, Profile, Request, RequestArrived, Setup, Worker,
 from tidegate.engine import Engine, OutcomeCounts
 from tidegate.host import Plugins
 from tidegate.sim import Simulation
-from tidegate.sim.run import Run
+from tidegate.sim.run import RunSpec
 from tidegate.sim.run import simulate as simulate_run
 from tidegate.testing import check_policy
 from tidegate.workload import Poisson, PolicyChoice, Scenario
@@ -104,7 +104,7 @@ def test_nexus_bears_times_that_vary_as_its_authors_had_it() -> None:
             "simulation": {"jitter": {"cv": 0.1}},
         }
     )
-    assert simulate_run(Run(scenario, PolicyChoice(name="nexus"), 1)).total.attainment > 0.99
+    assert simulate_run(RunSpec(scenario, PolicyChoice(name="nexus"), 1)).total.attainment > 0.99
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_baselines.small_batches import Running, SmallBatches
+from tidegate_baselines.small_batches import RunningBatch, SmallBatches
 
 KEYS = [(model, "", "") for model in "abc"]
 batches = st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 4), st.integers(0, 9)), max_size=12)
@@ -18,7 +18,7 @@ def test_it_finds_what_a_look_at_each_would(
     instants: list[int],
 ) -> None:
     small = SmallBatches()
-    running = {worker: Running(worker, own, (), rows, due) for worker, (own, rows, due) in enumerate(drawn)}
+    running = {worker: RunningBatch(worker, own, (), rows, due) for worker, (own, rows, due) in enumerate(drawn)}
     for worker, batch in running.items():
         small.add(worker, batch)
     for worker in ended & set(running):
@@ -37,7 +37,7 @@ def test_it_finds_what_a_look_at_each_would(
 def test_what_was_too_late_is_not_asked_about_again() -> None:
     small = SmallBatches()
     for worker in range(3):
-        small.add(worker, Running(worker, KEYS[0], (), 1, due_ns=0))
+        small.add(worker, RunningBatch(worker, KEYS[0], (), 1, due_ns=0))
     asked: list[int] = []
 
     def late(worker: int) -> bool:

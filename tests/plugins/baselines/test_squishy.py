@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tidegate.api import Model, Profile, Worker, ms_to_ns
-from tidegate_baselines.squishy import Plan, PlanSearch, Profiles, Share, largest_batch
+from tidegate_baselines.squishy import Plan, PlanSearch, Profiles, WorkerShare, largest_batch
 
 RESNET = (Model("resnet", 64, ms_to_ns(25)), Profile.linear("resnet", alpha_ms=1.053, beta_ms=5.072, max_rows=64))
 INCEPTION = (
@@ -65,7 +65,7 @@ def test_a_shared_worker_gets_round_within_every_slo() -> None:
             if len(shares) > 1:
                 cycle_ns = sum(profiles[name, "default"].planned_ns(share.rows) for name, share in shares.items())
                 for model in models:
-                    share = shares.get(model.name, Share(0, 0.0))
+                    share = shares.get(model.name, WorkerShare(0, 0.0))
                     # What arrives during a cycle fits into the next one's batch.
                     assert share.rows + 1 >= share.rows_per_ns * cycle_ns
                     slo_ns = model.slo_ns or 0

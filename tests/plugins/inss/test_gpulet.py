@@ -6,14 +6,14 @@
 import pytest
 
 from tests.plugins.inss.problems import problem, tenant
-from tidegate_inss.assignment import Share
+from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.gpulet import Gpulets, plan_gpulets, regression
 from tidegate_inss.prediction import Predictor
 
 
 def test_a_little_load_gets_the_smallest_part_in_which_it_is_in_time() -> None:
     """At 90/s a batch of b is gathered in 11.1 b ms, and runs 8.25 + 2.75 b ms on a fifth: three are in time."""
-    assert plan_gpulets(Predictor(problem(tenant("calm", 90, 60)))) == ([Share(0, 0, 8, 3)], {})
+    assert plan_gpulets(Predictor(problem(tenant("calm", 90, 60)))) == ([AssignedShare(0, 0, 8, 3)], {})
 
 
 def test_much_load_fills_the_most_efficient_part_and_the_rest_gets_what_is_left_of_the_gpu() -> None:
@@ -21,7 +21,10 @@ def test_much_load_fills_the_most_efficient_part_and_the_rest_gets_what_is_left_
 
     24 rows take 29.7 ms on a half, twice that is in time. For the other 192/s a fifth would do, with batches of 6.
     """
-    assert plan_gpulets(Predictor(problem(tenant("calm", 1000, 60)))) == ([Share(0, 0, 20, 24), Share(0, 0, 20, 6)], {})
+    assert plan_gpulets(Predictor(problem(tenant("calm", 1000, 60)))) == (
+        [AssignedShare(0, 0, 20, 24), AssignedShare(0, 0, 20, 6)],
+        {},
+    )
 
 
 def test_the_third_takes_turns_with_another() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.plugins.inss.problems import problem, tenant
-from tidegate_inss.assignment import Share
+from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.igniter import Igniter, fit, plan_igniter
 from tidegate_inss.prediction import Predictor
 
@@ -46,5 +46,5 @@ def test_what_needs_more_than_a_gpu_is_divided() -> None:
 
 def test_a_gpu_too_few_is_said() -> None:
     shares, missing = plan_igniter(Predictor(problem(tenant("calm", 9000, 60), gpus=2)))
-    assert shares == [Share(0, 0, 40, 32), Share(0, 1, 40, 32)]
+    assert shares == [AssignedShare(0, 0, 40, 32), AssignedShare(0, 1, 40, 32)]
     assert "more GPUs" in missing[0]

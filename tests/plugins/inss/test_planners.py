@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from tests.plugins.inss.problems import problem, tenant
 from tidegate.api import PlanningError
-from tidegate_inss.gpu_partition import Divider, Piece
+from tidegate_inss.gpu_partition import GpuPartitioner, ModelPiece
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.planners import plan_by_gpulet, plan_by_gslice, plan_by_igniter, plan_shares
 from tidegate_inss.prediction import Predictor
 from tidegate_inss.problem import ShareProblem
-from tidegate_inss.search import Search
+from tidegate_inss.search import PlacementSearch
 
 PLANNERS = [plan_shares, plan_by_gpulet, plan_by_gslice, plan_by_igniter]
 NAMES = ("quick", "slow", "calm")
@@ -97,12 +97,12 @@ def test_a_model_whose_slo_has_no_room_for_two_batches_is_served_as_seldom_as_it
 def test_the_search_finds_what_trying_everything_finds() -> None:
     asked = problem(tenant("quick", 900, 20), tenant("slow", 15, 400), tenant("calm", 200, 60), gpus=2)
     predictor = Predictor(asked)
-    divider, best = Divider(predictor), 0.0
+    divider, best = GpuPartitioner(predictor), 0.0
     for where in product(range(2), repeat=3):
-        pieces = [[Piece(m, asked.models[m].rate_rps) for m in range(3) if where[m] == gpu] for gpu in range(2)]
+        pieces = [[ModelPiece(m, asked.models[m].rate_rps) for m in range(3) if where[m] == gpu] for gpu in range(2)]
         found = [divider.divide(each, None) for each in pieces]
         best = max(best, min(each.bears for each in found if each))
-    placed, missing = Search(predictor).run(time_limit_s=1, progress=steps(1000))
+    placed, missing = PlacementSearch(predictor).run(time_limit_s=1, progress=steps(1000))
     assert not missing
     assert {share.model for share in placed} == {0, 1, 2}
     assert plan_shares(asked, time_limit_s=1, progress=steps(1000)).objective >= best * (1 - 1e-9)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.plugins.inss.problems import INTERFERENCE, problem, tenant
 from tidegate.schemas import Tenant
-from tidegate_inss.assignment import Share
+from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.prediction import Predictor
 
 ALL = problem(tenant("quick", 100, 20), tenant("slow", 10, 200, max_batch=8), tenant("calm", 50, 60))
@@ -29,7 +29,7 @@ def test_a_smaller_largest_batch_is_repeated() -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_batches_beside_neighbours_take_what_the_interference_model_says(number: int) -> None:
-    shares = [Share(0, 0, 10, 4), Share(1, 0, 20, 8), Share(2, 0, 7, 3)][:number]
+    shares = [AssignedShare(0, 0, 10, 4), AssignedShare(1, 0, 20, 8), AssignedShare(2, 0, 7, 3)][:number]
     tenants = [Tenant(ALL.models[model].name, batch, 100 * units / 40) for model, _, units, batch, _ in shares]
     for at, taken_ms in enumerate(Predictor(ALL).batch_ms(shares)):
         neighbours = tenants[:at] + tenants[at + 1 :]
@@ -38,7 +38,7 @@ def test_batches_beside_neighbours_take_what_the_interference_model_says(number:
 
 def test_who_takes_turns_is_no_neighbour() -> None:
     """The process of two counts once, as the one of them that is felt most."""
-    quick, slow, calm = Share(0, 0, 10, 4), Share(1, 0, 10, 8), Share(2, 0, 20, 3)
+    quick, slow, calm = AssignedShare(0, 0, 10, 4), AssignedShare(1, 0, 10, 8), AssignedShare(2, 0, 20, 3)
     predictor = Predictor(ALL)
     alone_quick, _ = predictor.batch_ms([quick, calm])
     beside = predictor.batch_ms([quick._replace(process=1), slow._replace(process=1), calm])

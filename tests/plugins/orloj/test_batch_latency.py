@@ -13,8 +13,8 @@ from tidegate.api import LatencyDistribution, Profile, ms_to_ns
 from tidegate_orloj.batch_latency import (
     MOST_BINS,
     BatchLatency,
+    BatchLaw,
     Floats,
-    Law,
     expected_ms,
     law_of_profile,
     law_of_several,
@@ -26,7 +26,7 @@ def times(*times_ms: float, fixed_ms: float = 0.0, scale: float = 1.0) -> Latenc
     return LatencyDistribution("m", "a", "default", tuple(map(ms_to_ns, sorted(times_ms))), ms_to_ns(fixed_ms), scale)
 
 
-def law(*times_ms: float, fixed_ms: float = 0.0, scale: float = 1.0) -> Law:
+def law(*times_ms: float, fixed_ms: float = 0.0, scale: float = 1.0) -> BatchLaw:
     return law_of_times(times(*times_ms, fixed_ms=fixed_ms, scale=scale))
 
 
@@ -60,8 +60,8 @@ def test_the_product_of_distribution_functions_is_equation_8() -> None:
     np.testing.assert_allclose(np.cumsum(summed) * (points[1] - points[0]), shares.prod(axis=0), atol=1e-3)
     mean_ms = np.sum(points * summed) * (points[1] - points[0])
 
-    def known(number: int) -> Law:
-        return Law(lambda rows: knots[number])
+    def known(number: int) -> BatchLaw:
+        return BatchLaw(lambda rows: knots[number])
 
     # The histogram has as few bins as the functions have knots: a mean within a few per cent.
     assert expected_ms([known(0), known(1), known(2), known(0)], 4) == pytest.approx(mean_ms, rel=0.05)

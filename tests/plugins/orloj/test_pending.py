@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.plugins.orloj.test_priority import equation_2
 from tidegate.api import NEVER_NS, LatencyDistribution, Model, Profile, Request, ms_to_ns
-from tidegate_orloj.applications import Applications, Size
+from tidegate_orloj.applications import Applications, BatchKind
 from tidegate_orloj.batch_latency import Floats
-from tidegate_orloj.pending import MOST_EXPONENT, Pending
+from tidegate_orloj.pending import MOST_EXPONENT, PendingQueue
 from tidegate_orloj.priority import Cost
 
 MODEL = Model("m", 8, ms_to_ns(200))
@@ -27,9 +27,9 @@ def applications(b: float = 1e-4) -> Applications:
     return known
 
 
-def pending(b: float = 1e-4, steps: Sequence[Cost] = ((1.0, 1.0),), known: Applications | None = None) -> Pending:
+def pending(b: float = 1e-4, steps: Sequence[Cost] = ((1.0, 1.0),), known: Applications | None = None) -> PendingQueue:
     key = ("m", "", "")
-    return Pending(key, MODEL, known or applications(b), tuple(steps), no_slo_max_deferral_ns=ms_to_ns(100))
+    return PendingQueue(key, MODEL, known or applications(b), tuple(steps), no_slo_max_deferral_ns=ms_to_ns(100))
 
 
 def request(number: int, at_ms: float = 0, slo_ms: float | None = 200, app: str = "", rows: int = 1) -> Request:
@@ -38,8 +38,8 @@ def request(number: int, at_ms: float = 0, slo_ms: float | None = 200, app: str 
 
 
 APPS = ("", "quick", "slow", "not known")
-ALONE = Size("default", 1, 0)
-SIZES = (ALONE, Size("default", 2, 1), Size("default", 4, 3))
+ALONE = BatchKind("default", 1, 0)
+SIZES = (ALONE, BatchKind("default", 2, 1), BatchKind("default", 4, 3))
 
 
 def slowest(known: Applications) -> int:
@@ -47,7 +47,7 @@ def slowest(known: Applications) -> int:
     return int(known.groups("default").ranks.argmax())
 
 
-def scores_of(queue: Pending, size: Size, now_ns: int) -> Floats:
+def scores_of(queue: PendingQueue, size: BatchKind, now_ns: int) -> Floats:
     """The priorities in batches that hold requests of all groups, whatever was drawn for other events."""
     queue.applications._budget.renew()
     curves = queue.applications.curves([size])
@@ -150,11 +150,11 @@ def test_without_a_deadline_a_request_waits_until_patience_is_at_an_end() -> Non
 
 def test_applications_that_come_more_often_weigh_more() -> None:
     known = applications()
-    before_ms = known.latency(Size("default", 4, 3)).mean_ms[2, 1]
+    before_ms = known.latency(BatchKind("default", 4, 3)).mean_ms[2, 1]
     for number in range(1000):
         known.count(request(number, app="slow"))
-    after_ms = known.latency(Size("default", 4, 3)).mean_ms[2, 1]
+    after_ms = known.latency(BatchKind("default", 4, 3)).mean_ms[2, 1]
     assert after_ms > before_ms
     follower = applications()
     follower.inherit(known)
-    assert follower.latency(Size("default", 4, 3)).mean_ms[2, 1] == pytest.approx(after_ms, rel=0.02)
+    assert follower.latency(BatchKind("default", 4, 3)).mean_ms[2, 1] == pytest.approx(after_ms, rel=0.02)

@@ -28,11 +28,11 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.testing import Playbook, PolicyConformance, check_policy
-from tidegate_orloj.applications import MOST_GROUPS, Budget, Size
+from tidegate_orloj.applications import MOST_GROUPS, BatchKind, WorkBudget
 from tidegate_orloj.batch_latency import BatchLatency
-from tidegate_orloj.pending import Pending
-from tidegate_orloj.policy import Candidate, Orloj, OrlojOptions
-from tidegate_orloj.priority import Curve
+from tidegate_orloj.pending import PendingQueue
+from tidegate_orloj.policy import BatchCandidate, Orloj, OrlojOptions
+from tidegate_orloj.priority import PriorityCurve
 
 SLO_MS = 200
 QUICK = LatencyDistribution("m", "quick", "default", tuple(map(ms_to_ns, (9, 10, 11))), ms_to_ns(5), 0.5)
@@ -185,14 +185,14 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 
 def counted(units: int) -> int:
     """How many of something that takes so many units may be done for an event."""
-    return Budget.UNITS // units
+    return WorkBudget.UNITS // units
 
 
 def test_a_worker_that_frees_looks_at_the_most_urgent_of_very_many_queues() -> None:
     looked: list[str] = []
 
     class Watched(Orloj):
-        def _candidate(self, start_ns: int, queue: Pending, kind: str) -> Candidate | None:
+        def _candidate(self, start_ns: int, queue: PendingQueue, kind: str) -> BatchCandidate | None:
             looked.append(queue.key[2])
             return super()._candidate(start_ns, queue, kind)
 
@@ -208,7 +208,7 @@ def test_a_worker_that_frees_looks_at_the_most_urgent_of_very_many_queues() -> N
     looked.clear()
     assert dispatched(started >> freed(10)) == (many - 1,), "it is due first"
     assert looked == [f"key {many - 1 - number}" for number in range(len(looked))]
-    assert 3 <= len(looked) <= counted(Budget.QUEUE + Budget.SIZE)
+    assert 3 <= len(looked) <= counted(WorkBudget.QUEUE + WorkBudget.SIZE)
 
 
 @pytest.mark.parametrize("names", [1, 5, 20, 100, 500])
@@ -220,18 +220,18 @@ def test_the_work_for_an_event_does_not_grow_with_the_names_that_clients_use(
     drawn: list[tuple[int, ...]] = []
     scored = 0
 
-    def drawing(curve: Curve, latency: BatchLatency, b: float) -> None:
+    def drawing(curve: PriorityCurve, latency: BatchLatency, b: float) -> None:
         drawn.append(latency.density.shape)
         draw(curve, latency, b)
 
-    def scoring(queue: Pending, size: Size, curve: Curve, now_ns: int) -> NDArray[np.float64]:
+    def scoring(queue: PendingQueue, size: BatchKind, curve: PriorityCurve, now_ns: int) -> NDArray[np.float64]:
         nonlocal scored
         scored += 1
         return score(queue, size, curve, now_ns)
 
-    draw, score = Curve.__init__, Pending.scores
-    monkeypatch.setattr(Curve, "__init__", drawing)
-    monkeypatch.setattr(Pending, "scores", scoring)
+    draw, score = PriorityCurve.__init__, PendingQueue.scores
+    monkeypatch.setattr(PriorityCurve, "__init__", drawing)
+    monkeypatch.setattr(PendingQueue, "scores", scoring)
     model = Model("m", 64, slo_ns=ms_to_ns(1e6))
     times = [
         LatencyDistribution(
@@ -254,10 +254,10 @@ def test_the_work_for_an_event_does_not_grow_with_the_names_that_clients_use(
         drawn.clear()
         scored = 0
         policy.handle(freed(100 + moment))
-        assert len(drawn) <= Budget.MOST_CURVES
+        assert len(drawn) <= WorkBudget.MOST_CURVES
         assert all(len(shape) < 3 or shape[0] <= MOST_GROUPS + 1 for shape in drawn)
         assert all(shape[-2] <= MOST_GROUPS + 1 for shape in drawn)
-        assert scored <= counted(Budget.SIZE)
+        assert scored <= counted(WorkBudget.SIZE)
 
 
 def test_what_is_yet_to_be_drawn_is_drawn_in_the_next_events() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
 SCALE = 0.18
@@ -47,7 +47,7 @@ def scenario(*, told: bool, cv: float, rows: int = 1) -> Scenario:
 @pytest.mark.parametrize(("cv", "rows"), [(0.15, 1), (0.3, 1), (0.3, 2)])
 def test_noise_of_batches_is_not_multiplied_by_their_size(cv: float, rows: int) -> None:
     told, learned = (
-        simulate(Run(scenario(told=each, cv=cv, rows=rows), PolicyChoice(name="orloj"), seed=4)).total.attainment
+        simulate(RunSpec(scenario(told=each, cv=cv, rows=rows), PolicyChoice(name="orloj"), seed=4)).total.attainment
         for each in (True, False)
     )
     assert learned > told - 0.06

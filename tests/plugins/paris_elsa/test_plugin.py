@@ -14,7 +14,7 @@ from tests.plugins.paris_elsa.problems import problem
 from tidegate.cli import build_app
 from tidegate.host import Plugins
 from tidegate.schemas import Layout, Mig, RequestSizes, read_document, write_document
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, read_scenario, sizes_of
 from tidegate_paris_elsa.change_plan import Reconfiguration
 from tidegate_paris_elsa.plan import MigPlan
@@ -131,7 +131,7 @@ def test_a_layout_is_simulated(shown: dict[str, Any], tmp_path: Path) -> None:
         "models": [{"name": "resnet50", "rows": rows}],
     }
     (tmp_path / "scenario.json").write_text(json.dumps(scenario))
-    result = simulate(Run(read_scenario(tmp_path / "scenario.json"), PolicyChoice(name="elsa"), seed=1))
+    result = simulate(RunSpec(read_scenario(tmp_path / "scenario.json"), PolicyChoice(name="elsa"), seed=1))
     assert result.total.accepted > 300
     assert result.total.attainment > 0.95
 
@@ -198,5 +198,5 @@ def test_the_example_scenario_has_the_layout_of_the_readmes_problem_and_elsa_is_
     scenario = read_scenario(example)
     assert sizes_of(scenario)["resnet50"] == {rows: share / 100 for rows, share in shown["models"][0]["sizes"].items()}
     shorter = scenario.model_copy(update={"duration_s": 8.0})
-    elsa, fifs = (simulate(Run(shorter, scenario.policies[number], seed=1)) for number in (0, 2))
+    elsa, fifs = (simulate(RunSpec(shorter, scenario.policies[number], seed=1)) for number in (0, 2))
     assert elsa.total.bad_rate < 0.01 < fifs.total.bad_rate

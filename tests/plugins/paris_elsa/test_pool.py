@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import Profile, Request, Worker
-from tidegate_paris_elsa.pool import Pool
-from tidegate_paris_elsa.worker_queue import Line, Task
+from tidegate_paris_elsa.pool import WorkerPool
+from tidegate_paris_elsa.worker_queue import QueuedBatch, WorkerQueue
 
 PROFILE = Profile("m", "k", tuple(range(10, 50, 10)))
 steps = st.lists(st.tuples(st.integers(0, 15), st.integers(0, 4), st.sampled_from(["run", "queue", "leave", "join"])))
 
 
-def remaining_ns(line: Line, now_ns: int) -> int:
+def remaining_ns(line: WorkerQueue, now_ns: int) -> int:
     """What is late lasts as long again as it is late."""
     return max(0, line.ends_ns - now_ns) if line.ready else abs(line.ends_ns - now_ns)
 
@@ -19,8 +19,8 @@ def remaining_ns(line: Line, now_ns: int) -> int:
 @given(steps)
 def test_the_first_of_those_with_the_least_wait_is_found(script: list[tuple[int, int, str]]) -> None:
     worker = Worker(0, "w0", ("m",), "k")
-    pool, now_ns = Pool(worker), 0
-    lines: list[Line] = []
+    pool, now_ns = WorkerPool(worker), 0
+    lines: list[WorkerQueue] = []
     for number, (passed_ns, which, what) in enumerate(script):
         now_ns += passed_ns
         if what == "join" or not lines:
@@ -37,7 +37,7 @@ def test_the_first_of_those_with_the_least_wait_is_found(script: list[tuple[int,
                 line.ends_ns = now_ns + which
                 pool.changed(now_ns, line)
             else:
-                line.push(Task(("m", "", ""), Request(number, "m", max(1, which), now_ns)), PROFILE)
+                line.push(QueuedBatch(("m", "", ""), Request(number, "m", max(1, which), now_ns)), PROFILE)
                 pool.changed(now_ns, line)
         waits = {line.place: line.queued_ns + remaining_ns(line, now_ns) for line in lines}
         found = pool.least_wait(now_ns)

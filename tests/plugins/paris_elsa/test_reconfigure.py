@@ -18,7 +18,7 @@ from tidegate_paris_elsa.change_plan import Reconfiguration
 from tidegate_paris_elsa.change_problem import ReconfigurationProblem
 from tidegate_paris_elsa.instances import gpu_of, gpus_of
 from tidegate_paris_elsa.layout import layout_of
-from tidegate_paris_elsa.ordering import Move, least_kept, waves_of
+from tidegate_paris_elsa.ordering import CapacityChange, least_kept, waves_of
 from tidegate_paris_elsa.planners import plan_paris
 from tidegate_paris_elsa.reconfigure import new_layout, plan_reconfiguration
 
@@ -312,7 +312,7 @@ def test_a_share_of_a_gpu_changes_beside_the_others() -> None:
 def test_an_order_is_found_wherever_there_is_one(data: st.DataObject) -> None:
     """Against every order of up to five moves; waves keep what single moves would."""
     amounts = st.dictionaries(st.sampled_from("ab"), st.integers(0, 4).map(float), max_size=2)
-    moves = data.draw(st.lists(st.builds(Move, amounts, amounts), min_size=1, max_size=5))
+    moves = data.draw(st.lists(st.builds(CapacityChange, amounts, amounts), min_size=1, max_size=5))
     lost = {name: sum(move.lost.get(name, 0.0) for move in moves) for name in "ab"}
     present = {name: lost[name] + data.draw(st.integers(0, 3)) for name in "ab"}
     needed = {name: present[name] * data.draw(st.sampled_from([0.0, 0.3, 0.6])) for name in "ab"}

@@ -5,7 +5,7 @@ import pytest
 from tests.plugins.ppipe.a2 import A2
 from tests.plugins.ppipe.problems import Ticks, random_problem, two_classes
 from tidegate.api import PlanningError
-from tidegate_ppipe.columns import Column, Tables, columns_of
+from tidegate_ppipe.columns import Column, LatencyTables, columns_of
 from tidegate_ppipe.counts import worth_it
 from tidegate_ppipe.planners import plan_ppipe
 from tidegate_ppipe.prices import price
@@ -32,7 +32,7 @@ def columns_in(problem: PpipeProblem, *, exact: bool) -> list[Column]:
         column
         for number, model in enumerate(problem.models)
         for column in columns_of(
-            number, Tables(model, problem), problem, GATHER_RPS, problem.max_partitions, exact=exact
+            number, LatencyTables(model, problem), problem, GATHER_RPS, problem.max_partitions, exact=exact
         )
     ]
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.plugins.ppipe.problems import Ticks, random_problem, three_models
 from tests.plugins.ppipe.test_planners import check
-from tidegate_ppipe.columns import Column, Tables, columns_of
-from tidegate_ppipe.division import Division, divide, units_of
+from tidegate_ppipe.columns import Column, LatencyTables, columns_of
+from tidegate_ppipe.division import GpuDivision, divide, units_of
 from tidegate_ppipe.planners import plan_ppipe
 from tidegate_ppipe.prices import price
 from tidegate_ppipe.problem import PpipeProblem
@@ -25,7 +25,7 @@ def listed(problem: PpipeProblem) -> list[Column]:
     return [
         column
         for number, model in enumerate(problem.models)
-        for column in columns_of(number, Tables(model, problem), problem, 40, problem.max_partitions, exact=True)
+        for column in columns_of(number, LatencyTables(model, problem), problem, 40, problem.max_partitions, exact=True)
     ]
 
 
@@ -34,12 +34,12 @@ def divided(
     columns: Sequence[Column],
     units: Sequence[int],
     on_time: Callable[[], None] = lambda: None,
-) -> Division | None:
+) -> GpuDivision | None:
     bound = price(problem, columns)
     return None if bound is None else divide(problem, columns, units, loads=(0, bound.objective), on_time=on_time)
 
 
-def borne(problem: PpipeProblem, columns: Sequence[Column], division: Division) -> list[float]:
+def borne(problem: PpipeProblem, columns: Sequence[Column], division: GpuDivision) -> list[float]:
     """Of each model, the rate that the workers bear."""
     rates = rates_of(columns, division.workers)
     return [
@@ -48,7 +48,7 @@ def borne(problem: PpipeProblem, columns: Sequence[Column], division: Division) 
     ]
 
 
-def check_whole(problem: PpipeProblem, columns: Sequence[Column], division: Division) -> None:
+def check_whole(problem: PpipeProblem, columns: Sequence[Column], division: GpuDivision) -> None:
     """What is given to the models is there, and bears what the division says."""
     assert fits(problem, columns, division.workers)
     rates = borne(problem, columns, division)

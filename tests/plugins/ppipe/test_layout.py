@@ -8,7 +8,7 @@ import pytest
 from tests.plugins.ppipe.problems import Ticks, profile, two_classes
 from tidegate.api import PlanningError
 from tidegate.schemas import Device, Layout, Mps, read_document, write_document
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, read_scenario
 from tidegate_ppipe.layout import layout_of
 from tidegate_ppipe.plan import PpipePlan
@@ -88,7 +88,7 @@ def test_the_simulator_serves_most_of_what_was_planned(
         "layout: layout.json\nduration_s: 4\nwarmup_s: 0\n"
         f"arrivals: {{process: poisson, rate_rps: {total_rps * 0.7}}}\n"
     )
-    result = simulate(Run(read_scenario(tmp_path / "scenario.yaml"), PolicyChoice(name=policy), seed=1))
+    result = simulate(RunSpec(read_scenario(tmp_path / "scenario.yaml"), PolicyChoice(name=policy), seed=1))
     assert result.total.accepted > 0.6 * 4 * total_rps
     assert result.total.answered > 0.8 * result.total.accepted
 

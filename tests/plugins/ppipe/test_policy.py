@@ -33,7 +33,7 @@ from tidegate.api import (
 from tidegate.engine import Engine, TopologyChanged
 from tidegate.schemas import Device
 from tidegate.sim import Simulation
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.testing import Playbook
 from tidegate.workload import PolicyChoice, Scenario, read_scenario
 from tidegate_ppipe.policy import Ppipe, PpipeOptions
@@ -139,7 +139,7 @@ def test_under_load_a_batch_gathers_until_one_more_could_not_join_it() -> None:
 def test_deferral_at_the_head_of_a_pipeline_answers_more_in_time_than_gathering_to_the_last_moment() -> None:
     scenario = read_scenario(Path(__file__).parents[3] / "scenarios" / "deferred_pipeline.yaml")
     needed, planned = (
-        sum(simulate(Run(scenario, choice, seed)).rows[0].bad_rate for seed in (2, 3, 4))
+        sum(simulate(RunSpec(scenario, choice, seed)).rows[0].bad_rate for seed in (2, 3, 4))
         for choice in scenario.policies
     )
     assert needed < 0.8 * planned
@@ -380,7 +380,7 @@ PPIPE = PolicyChoice(name="ppipe")
 @pytest.mark.parametrize("jitter", [None, {"cv": 0.1}])
 def test_a_cluster_serves_most_of_what_its_pools_bear(jitter: dict[str, float] | None) -> None:
     scenario = Scenario.model_validate(CLUSTER | {"simulation": {"jitter": jitter}})
-    total = simulate(Run(scenario, PolicyChoice(name="ppipe"), seed=0)).total
+    total = simulate(RunSpec(scenario, PolicyChoice(name="ppipe"), seed=0)).total
     assert total.attainment > 0.99
     assert total.stranded == 0
 
@@ -389,7 +389,7 @@ def test_a_cluster_serves_most_of_what_its_pools_bear(jitter: dict[str, float] |
 def test_under_overload_goodput_stays_at_the_peak(times: float) -> None:
     """1454/s are what the fast pool bears: heads that make batches small are dropped, and no pool runs a backlog."""
     arrivals = {"process": "poisson", "rate_rps": 1454 * times}
-    total = simulate(Run(Scenario.model_validate(CLUSTER | {"arrivals": arrivals}), PPIPE, seed=0)).total
+    total = simulate(RunSpec(Scenario.model_validate(CLUSTER | {"arrivals": arrivals}), PPIPE, seed=0)).total
     assert total.goodput_rps > 0.95 * 1454
 
 
@@ -399,7 +399,7 @@ def test_reservations_beat_the_reactive_baseline_where_links_are_scarce() -> Non
         CLUSTER | {"network": {"gbps": 1.8}, "arrivals": {"process": "poisson", "rate_rps": 810}}
     )
     attainment = {
-        name: simulate(Run(scenario, PolicyChoice(name=name), seed=0)).total.attainment
+        name: simulate(RunSpec(scenario, PolicyChoice(name=name), seed=0)).total.attainment
         for name in ("ppipe", "reactive")
     }
     assert attainment["ppipe"] > 0.99

@@ -9,7 +9,7 @@ import pytest
 from tests.plugins.ppipe.test_planners import check
 from tidegate.schemas import DocumentError
 from tidegate_ppipe.planners import plan_dart, plan_np, plan_ppipe
-from tidegate_ppipe.published_plans import Published, read_profile, read_published
+from tidegate_ppipe.published_plans import PublishedProblem, read_profile, read_published
 
 DATA = os.environ.get("TIDEGATE_PPIPE_DATA")
 needs_data = pytest.mark.skipif(
@@ -27,7 +27,7 @@ def test_there_are_36_of_nine_models() -> None:
 @pytest.mark.parametrize(
     "published", PUBLISHED or [pytest.param(None, marks=needs_data)], ids=lambda it: it and it.name
 )
-def test_no_plan_is_below_the_published_one(published: Published) -> None:
+def test_no_plan_is_below_the_published_one(published: PublishedProblem) -> None:
     """By more than rounding, and all are proven to be at most 1 % from the best possible."""
     start_s = time.monotonic()
     for name, run, least in (("np", plan_np, 0.999), ("dart-r", plan_dart, 0.999), ("ppipe", plan_ppipe, 0.9999)):

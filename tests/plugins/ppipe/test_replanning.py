@@ -11,7 +11,7 @@ from tidegate.host import PluginError, Plugins, make_controller, make_policy
 from tidegate.observation import Recorder, TopologyChanged, read_log
 from tidegate.schemas import Layout, write_document
 from tidegate.sim.replay import replay
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.testing import ControllerConformance
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_ppipe.layout import layout_of
@@ -118,8 +118,8 @@ def test_a_plan_for_another_mix_is_mended_while_it_serves_and_the_run_is_replaye
     """Six GPUs bear about 750 requests/s; planned for equal rates, three of them get 350 requests/s of one model."""
     ppipe = PolicyChoice(name="ppipe")
     log = io.BytesIO()
-    mended = simulate(Run(scenario(controlled=True), ppipe, 1), observers=[Recorder(log)])
-    fixed = simulate(Run(scenario(controlled=False), ppipe, 1))
+    mended = simulate(RunSpec(scenario(controlled=True), ppipe, 1), observers=[Recorder(log)])
+    fixed = simulate(RunSpec(scenario(controlled=False), ppipe, 1))
     assert [(its.at_s, its.state) for its in mended.changes][:2] == [(5, "starting"), (7, "switched")]
     assert mended.total.failed == mended.total.stranded == 0
     assert mended.total.bad_rate < 0.5 * fixed.total.bad_rate

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_ppipe.reservations import Interval, Timetable, earliest_joint_fit
+from tidegate_ppipe.reservations import Reservation, Timetable, earliest_joint_fit
 
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=12)
 
@@ -11,7 +11,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=12)
 def table_of(spans: list[tuple[int, int]]) -> Timetable:
     table = Timetable()
     for start_ns, last_ns in spans:
-        table.add(Interval(start_ns, start_ns + last_ns))
+        table.add(Reservation(start_ns, start_ns + last_ns))
     return table
 
 

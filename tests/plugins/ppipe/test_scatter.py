@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
 PARTS = ("m.a", "m.b", "m.c")
@@ -54,7 +54,7 @@ def run(
         "duration_s": duration_s,
     }
     return simulate(
-        Run(Scenario.model_validate(THREE_POOLS | changes), PolicyChoice(name=policy), seed)
+        RunSpec(Scenario.model_validate(THREE_POOLS | changes), PolicyChoice(name=policy), seed)
     ).total.attainment
 
 

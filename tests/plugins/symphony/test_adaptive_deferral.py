@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
 ADAPTIVE, CONSOLIDATED, FRONTRUN, EAGER = (
@@ -31,7 +31,7 @@ def test_with_many_models_workers_are_idle_in_proportion_to_the_load_that_is_mis
     """Section 3.5. Eager batching keeps them all busy with small batches."""
     half = _scenario(12, 24, process="poisson", rate_rps=3000)
     contenders = CONSOLIDATED, FRONTRUN, EAGER
-    consolidated, frontrun, eager = (simulate(Run(half, choice, 1)).total for choice in contenders)
+    consolidated, frontrun, eager = (simulate(RunSpec(half, choice, 1)).total for choice in contenders)
     assert consolidated.busy_share == pytest.approx(frontrun.busy_share, abs=0.05)
     assert consolidated.busy_share < eager.busy_share - 0.2
     assert consolidated.worst_bad_rate <= 0.01
@@ -39,5 +39,5 @@ def test_with_many_models_workers_are_idle_in_proportion_to_the_load_that_is_mis
 
 def test_what_waits_alone_is_not_lost_to_the_burst_of_another_model() -> None:
     bursts = _scenario(8, 8, process="gamma", shape=0.1, rate_rps=900)
-    adaptive, eager = (simulate(Run(bursts, choice, 1)).total for choice in (ADAPTIVE, EAGER))
+    adaptive, eager = (simulate(RunSpec(bursts, choice, 1)).total for choice in (ADAPTIVE, EAGER))
     assert adaptive.bad_rate <= eager.bad_rate + 0.002

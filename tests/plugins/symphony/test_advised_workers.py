@@ -12,7 +12,7 @@ from tidegate.control import ControllerSpec, ModelLoad, Observation
 from tidegate.host import PluginError, Plugins, make_controller
 from tidegate.observation import Recorder, TopologyChanged, read_log
 from tidegate.schemas import Layout, write_document
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.testing import ControllerConformance
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_symphony.advised_workers import AdvisedWorkers
@@ -96,7 +96,7 @@ def test_symphony_gives_workers_back_and_gets_them_again() -> None:
     """Six workers bear about 1,100 requests/s: a sixth of them is enough for the first minute."""
     log = io.BytesIO()
     symphony = PolicyChoice(name="symphony", options={"advice_every_s": 4})
-    result = simulate(Run(Scenario.model_validate(CHANGING), symphony, 1), observers=[Recorder(log)])
+    result = simulate(RunSpec(Scenario.model_validate(CHANGING), symphony, 1), observers=[Recorder(log)])
     counts = [
         (entry.event.now_ns / S, len(entry.event.workers))
         for entry in read_log(log.getvalue().splitlines())[1]

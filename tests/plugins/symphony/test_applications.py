@@ -24,7 +24,7 @@ from tidegate.api import (
     WorkerReady,
     ms_to_ns,
 )
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.testing import Playbook
 from tidegate.workload import PolicyChoice
 from tidegate_symphony.applications import LOOK_EVERY, MOST_GROUPS, MOST_POINTS, POINTS_PER_EVENT, Applications
@@ -232,7 +232,7 @@ def in_time(workload: Workload, *, named: bool = True) -> float:
     requests = workload.requests_of(scenario, seed=1)
     if not named:
         requests = replace(requests, apps=None)
-    return simulate(Run(scenario, SYMPHONY, 1), requests=requests).total.attainment
+    return simulate(RunSpec(scenario, SYMPHONY, 1), requests=requests).total.attainment
 
 
 def test_more_are_in_time_if_clients_say_which_application_they_are() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
 
@@ -31,7 +31,7 @@ def scenario(rate_rps: float, workers: int) -> Scenario:
 
 
 def attainment(policy: PolicyChoice, rate_rps: float, workers: int) -> float:
-    return simulate(Run(scenario(rate_rps, workers), policy, seed=1)).total.attainment
+    return simulate(RunSpec(scenario(rate_rps, workers), policy, seed=1)).total.attainment
 
 
 @pytest.mark.parametrize("workers", [1, 4])

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from tidegate.api import NEVER_NS, Model, Profile, Request
 from tidegate.toolkit import ArrivalRate, Gathering
-from tidegate_symphony.latency_bounds import Outlook, Promises
+from tidegate_symphony.latency_bounds import LatencyBounds, QueueOutlook
 from tidegate_symphony.model_thread import ModelThread
 
 EXACT = Profile("m", "default", tuple(rows + 5 for rows in range(1, 9)))
-OUTLOOK = Outlook(Promises.of(EXACT, 0.99), workers=2, fixed_cost_ns=5, most_rows=8)
+OUTLOOK = QueueOutlook(LatencyBounds.of(EXACT, 0.99), workers=2, fixed_cost_ns=5, most_rows=8)
 Plan = tuple[int, int, int, int, int]
 """(start, count, rows, exec, latest) of a candidate."""
 
@@ -99,7 +99,7 @@ def test_enough_is_enough() -> None:
 def test_a_promise_to_the_head_does_not_keep_a_batch_small() -> None:
     """Two rows could be promised; eight are expected to take 27, which is in time for all, and hardly longer."""
     steep = Profile("m", "default", tuple(range(20, 28)), tuple(range(30, 46, 2)))
-    outlook = Outlook(Promises.of(steep, 0.99), workers=1, fixed_cost_ns=20, most_rows=8)
+    outlook = QueueOutlook(LatencyBounds.of(steep, 0.99), workers=1, fixed_cost_ns=20, most_rows=8)
     waiting = (32, 40, 41, 42, 43, 44, 45, 46)
     assert thread_of(*waiting, slo_ns=50).update(outlook, 0, inf).rows == 8
 
@@ -107,14 +107,14 @@ def test_a_promise_to_the_head_does_not_keep_a_batch_small() -> None:
 def test_what_is_less_sure_has_to_bring_more_rows_in_time() -> None:
     """Two rows take twice as long as one: nothing is gained by risking the first."""
     profile = Profile("m", "default", (10, 20, 30, 40), (12, 25, 38, 50))
-    outlook = Outlook(Promises.of(profile, 0.99), workers=1, fixed_cost_ns=0, most_rows=4)
+    outlook = QueueOutlook(LatencyBounds.of(profile, 0.99), workers=1, fixed_cost_ns=0, most_rows=4)
     assert thread_of(21, 22, 23, 24, slo_ns=50).update(outlook, 0, inf).rows == 1
 
 
 def test_where_times_hardly_vary_nothing_is_risked() -> None:
     """What is expected may itself be a little short: a batch up to the last moment would be late as a whole."""
     profile = Profile("m", "default", tuple(range(200, 208)), tuple(range(210, 218)))
-    outlook = Outlook(Promises.of(profile, 0.99), workers=1, fixed_cost_ns=20, most_rows=8)
+    outlook = QueueOutlook(LatencyBounds.of(profile, 0.99), workers=1, fixed_cost_ns=20, most_rows=8)
     assert thread_of(211, 240, 240, 240, slo_ns=500).update(outlook, 0, inf).rows == 2
 
 

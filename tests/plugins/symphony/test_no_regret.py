@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.sim.result import RunResult
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
 DEFAULT = PolicyChoice(name="symphony")
@@ -34,7 +34,7 @@ def scenario(
 
 
 def runs(of: Scenario, seed: int, *choices: PolicyChoice) -> list[RunResult]:
-    return [simulate(Run(of, choice, seed)) for choice in choices]
+    return [simulate(RunSpec(of, choice, seed)) for choice in choices]
 
 
 def median_ms(result: RunResult) -> float:

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from tidegate.api import Profile, ms_to_ns
 from tidegate.toolkit import ArrivalRate
-from tidegate_symphony.latency_bounds import Outlook, Promises
-from tidegate_symphony.queue_load import KindLoad
+from tidegate_symphony.latency_bounds import LatencyBounds, QueueOutlook
+from tidegate_symphony.queue_load import QueueLoad
 from tidegate_symphony.required_batch_size import (
     LOADS_PER_REFRESH,
     REFRESH_NS,
     ROOM,
     ROWS_PER_REFRESH,
     SELDOM,
-    BatchNeed,
+    RequiredBatchSize,
 )
 
 MOST_ROWS = 32
@@ -36,17 +36,17 @@ class Rate(ArrivalRate):
         return self.rows_per_s / 1e9
 
 
-def outlook_of(profile: Profile, fixed_cost_ns: float, most_rows: int) -> Outlook:
-    return Outlook(Promises.of(profile, 0.99), workers=1, fixed_cost_ns=fixed_cost_ns, most_rows=most_rows)
+def outlook_of(profile: Profile, fixed_cost_ns: float, most_rows: int) -> QueueOutlook:
+    return QueueOutlook(LatencyBounds.of(profile, 0.99), workers=1, fixed_cost_ns=fixed_cost_ns, most_rows=most_rows)
 
 
-def load_of(rate: ArrivalRate, outlook: Outlook) -> KindLoad:
-    load = KindLoad.of(rate)
+def load_of(rate: ArrivalRate, outlook: QueueOutlook) -> QueueLoad:
+    load = QueueLoad.of(rate)
     load.outlook = outlook
     return load
 
 
-def outlook(load: KindLoad) -> Outlook:
+def outlook(load: QueueLoad) -> QueueOutlook:
     assert load.outlook is not None, "it was made with one"
     return load.outlook
 
@@ -59,19 +59,19 @@ class Kind:
     alpha_ms: float
     beta_ms: float
 
-    def load(self, factor: float = 1.0) -> KindLoad:
+    def load(self, factor: float = 1.0) -> QueueLoad:
         profile = Profile.linear("m", alpha_ms=self.alpha_ms, beta_ms=self.beta_ms, max_rows=MOST_ROWS)
         most_rows = min(MOST_ROWS, profile.efficient_batch_rows)
         return load_of(Rate(factor * self.rows_per_s), outlook_of(profile, profile.fixed_cost_ns, most_rows))
 
 
-def sizes(workers: int, loads: Sequence[KindLoad], now_ns: int = 0) -> list[float]:
-    need = BatchNeed(workers, loads)
+def sizes(workers: int, loads: Sequence[QueueLoad], now_ns: int = 0) -> list[float]:
+    need = RequiredBatchSize(workers, loads)
     need.refresh(now_ns, ROWS_PER_REFRESH)
     return [load.needed_rows for load in loads]
 
 
-def asked(loads: Sequence[KindLoad], rows: Sequence[float]) -> float:
+def asked(loads: Sequence[QueueLoad], rows: Sequence[float]) -> float:
     """How many workers the loads keep busy in batches of these sizes."""
     return sum(
         load.rate.rows_per_ns_at(0) * outlook(load).profile.expected_ns(int(each)) / each
@@ -79,7 +79,7 @@ def asked(loads: Sequence[KindLoad], rows: Sequence[float]) -> float:
     )
 
 
-def least_rows(load: KindLoad) -> float:
+def least_rows(load: QueueLoad) -> float:
     """The size at which a batch's requests wait, in sum, as long as workers are spared; nobody who waits waits less."""
     return min(outlook(load).most_rows, sqrt(2 * load.rate.rows_per_ns_at(0) * outlook(load).fixed_cost_ns))
 
@@ -157,7 +157,7 @@ def test_a_larger_load_needs_larger_batches(workers: int, several: list[Kind], f
     counts,
     st.lists(
         st.builds(
-            KindLoad,
+            QueueLoad,
             rate=st.one_of(st.sampled_from([0.0, 1e-300, 1e-30, 1e30, 1e300]), st.floats(0, 1e9)).map(Rate),
             outlook=st.builds(
                 outlook_of,
@@ -172,7 +172,7 @@ def test_a_larger_load_needs_larger_batches(workers: int, several: list[Kind], f
         max_size=5,
     ),
 )
-def test_the_search_ends_whatever_comes(workers: int, loads: list[KindLoad]) -> None:
+def test_the_search_ends_whatever_comes(workers: int, loads: list[QueueLoad]) -> None:
     """Also where the profile is no straight line, so that its fixed cost says nothing of what larger batches spare."""
     assert all(rows == inf or 1 <= rows <= 4 for rows in sizes(workers, loads))
 
@@ -189,7 +189,7 @@ def test_larger_batches_that_spare_much_but_have_no_fixed_cost() -> None:
 
 def test_it_is_looked_at_every_few_milliseconds_and_less_often_where_there_are_many() -> None:
     load = RESNET.load(100)
-    need = BatchNeed(4, [load])
+    need = RequiredBatchSize(4, [load])
     need.refresh(0, ROWS_PER_REFRESH)
     assert isinstance(load.rate, Rate)
     load.rate.rows_per_s = 1000
@@ -207,7 +207,7 @@ def test_it_is_looked_at_every_few_milliseconds_and_less_often_where_there_are_m
 
 def test_few_rows_are_no_reason_to_look_at_it_anew_at_once() -> None:
     load = RESNET.load(100)
-    need = BatchNeed(4, [load])
+    need = RequiredBatchSize(4, [load])
     need.refresh(0, 1)
     assert isinstance(load.rate, Rate)
     load.rate.rows_per_s = 1000

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tidegate.sim.result import RunResult
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
 LOG_NORMAL = {"distribution": "lognormal", "mean": 6, "cv": 1.0}
@@ -34,7 +34,7 @@ def scenario(rows: Any, rate_rps: float) -> Scenario:  # noqa: ANN401
 
 
 def run(of: Scenario, policy: str, **options: str) -> RunResult:
-    return simulate(Run(of, PolicyChoice(name=policy, options=options), seed=5))
+    return simulate(RunSpec(of, PolicyChoice(name=policy, options=options), seed=5))
 
 
 @pytest.mark.parametrize(

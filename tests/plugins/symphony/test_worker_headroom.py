@@ -8,11 +8,11 @@ import pytest
 
 from tidegate.api import Profile, ms_to_ns
 from tidegate.sim.result import RunResult
-from tidegate.sim.run import Run, simulate
+from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
-from tidegate_symphony.latency_bounds import Outlook, Promises
-from tidegate_symphony.natural_batching import Arriving
-from tidegate_symphony.worker_headroom import TOLERATED, Room, rooms_for
+from tidegate_symphony.latency_bounds import LatencyBounds, QueueOutlook
+from tidegate_symphony.natural_batching import ArrivalEstimate
+from tidegate_symphony.worker_headroom import TOLERATED, WorkerHeadroom, rooms_for
 
 SLOW, QUICK = (6.0, 24.0, 180.0), (1.0, 2.0, 22.0)
 """(alpha, beta, SLO) in ms."""
@@ -20,17 +20,19 @@ ALONE = 1.0
 """A cycle so short that each request runs by itself, in ns."""
 
 
-def arriving(model: tuple[float, float, float], rate_rps: float, *, rows: int = 1) -> Arriving:
+def arriving(model: tuple[float, float, float], rate_rps: float, *, rows: int = 1) -> ArrivalEstimate:
     alpha_ms, beta_ms, slo_ms = model
     profile = Profile.linear("m", alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=32)
-    outlook = Outlook(Promises.of(profile, 0.99), 4, profile.fixed_cost_ns, 32, ms_to_ns(slo_ms))
-    return Arriving(outlook, rows * rate_rps / 1e9, rows)
+    outlook = QueueOutlook(LatencyBounds.of(profile, 0.99), 4, profile.fixed_cost_ns, 32, ms_to_ns(slo_ms))
+    return ArrivalEstimate(outlook, rows * rate_rps / 1e9, rows)
 
 
 def test_requests_with_little_time_are_left_the_workers_that_their_load_needs() -> None:
     """150/s of 3 ms and a wait of 19 ms ask for 0.3 of a worker: one, and one more."""
-    assert rooms_for([arriving(SLOW, 150), arriving(QUICK, 150)], 4, ALONE) == (Room(ms_to_ns(19), 2),)
-    assert rooms_for([arriving(SLOW, 150), arriving(QUICK, 150)], 3, ALONE) == (Room(ms_to_ns(19), 1),), "half at most"
+    assert rooms_for([arriving(SLOW, 150), arriving(QUICK, 150)], 4, ALONE) == (WorkerHeadroom(ms_to_ns(19), 2),)
+    assert rooms_for([arriving(SLOW, 150), arriving(QUICK, 150)], 3, ALONE) == (WorkerHeadroom(ms_to_ns(19), 1),), (
+        "half at most"
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_requests_with_little_time_are_left_the_workers_that_their_load_needs() 
     ],
     ids=["a light load", "both slow", "both quick", "the quick do not come"],
 )
-def test_nothing_is_left_where_enough_workers_are_free_anyway(kinds: list[Arriving]) -> None:
+def test_nothing_is_left_where_enough_workers_are_free_anyway(kinds: list[ArrivalEstimate]) -> None:
     assert rooms_for(kinds, 4, ALONE) == ()
 
 
@@ -68,7 +70,7 @@ def test_many_kinds_are_left_what_sums_over_all_others_say(cycle_ns: float | Non
         for kind in kinds[::8]
     ]
 
-    def blocked(kind: Arriving, wait_ns: int) -> float:
+    def blocked(kind: ArrivalEstimate, wait_ns: int) -> float:
         others = [(each, each.outlook.slo_ns or wait_ns) for each in kinds if each is not kind]
         return sum(each.blocked_in_cycles_of(cycle_ns or slo_ns, wait_ns) for each, slo_ns in others)
 
@@ -87,14 +89,14 @@ def erlang_b(workers: int, offered: float) -> float:
 
 def test_to_judge_a_kind_among_many_takes_no_look_at_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
-    real = Arriving.rows_in
+    real = ArrivalEstimate.rows_in
 
-    def counted(kind: Arriving, cycle_ns: float) -> int:
+    def counted(kind: ArrivalEstimate, cycle_ns: float) -> int:
         nonlocal looks
         looks += 1
         return real(kind, cycle_ns)
 
-    monkeypatch.setattr(Arriving, "rows_in", counted)
+    monkeypatch.setattr(ArrivalEstimate, "rows_in", counted)
     kinds = [arriving(model, 150) for model in (SLOW, QUICK) for _ in range(500)]
     assert rooms_for(kinds, 600, ALONE)
     assert looks <= 8 * len(kinds)
@@ -121,7 +123,7 @@ def scenario(*models: tuple[float, float, float], workers: int, rate_rps: float,
 
 
 def run(of: Scenario, policy: str, **options: str) -> RunResult:
-    return simulate(Run(of, PolicyChoice(name=policy, options=options), seed=4))
+    return simulate(RunSpec(of, PolicyChoice(name=policy, options=options), seed=4))
 
 
 MIXES = [

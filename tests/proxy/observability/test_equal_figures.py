@@ -16,12 +16,12 @@ from tidegate.api import NEVER_NS, Advise, Batch, Request, RequestArrived, Setup
 from tidegate.engine import OutcomeCounts, StartStage
 from tidegate.host import Plugins
 from tidegate.observation import LogEntry, Observer, ObserverOptions, OutcomeListener, Reducer, Stories, read_log
-from tidegate.sim.record import Record
+from tidegate.sim.record import RunRecord
 from tidegate.sim.replay import replay
 from tidegate.sim.result import RunResult, summarise
 from tidegate.workload import RequestSequence, Scenario
 from tidegate.workload.arrivals import NS_PER_S
-from tidegate_loadtest.live import Seen
+from tidegate_loadtest.live import LiveObservations
 from tidegate_loadtest.result import RunResult as Sent
 from tidegate_loadtest.slo_evaluation import judge
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -54,7 +54,7 @@ class Page:
 class Shifted(OutcomeListener):
     """Enters a live run in a simulator's record: its instants begin with the first arrival."""
 
-    def __init__(self, record: Record, origin_ns: int) -> None:
+    def __init__(self, record: RunRecord, origin_ns: int) -> None:
         self._record = record
         self._origin_ns = origin_ns
 
@@ -106,7 +106,7 @@ class Log:
 
     def simulated(self) -> RunResult:
         """As the simulator would show it."""
-        record = Record(self.requests)
+        record = RunRecord(self.requests)
         reducer = Reducer(Shifted(record, self.origin_ns))
         for entry in self.entries:
             reducer.handled(entry.event, entry.effects)
@@ -131,7 +131,7 @@ class Log:
         monkeypatch.setattr("tidegate_loadtest.slo_evaluation.setup_of", lambda scenario, seed: self.setup)
         none = np.zeros(0, np.int64)
         sent = Sent(1, self.origin_ns, none, none, none, np.array([], dtype=str))
-        seen = Seen(sent, len(self.requests), {})
+        seen = LiveObservations(sent, len(self.requests), {})
         return judge(scenario, self.requests, seen, policy="p", seed=0, event_log=self.path)
 
 

@@ -19,7 +19,7 @@ import pytest
 from tidegate.schemas import Device, LayoutWorker, Mps
 from tidegate_repo_generator.deploying.launch import launch_file
 from tidegate_repo_generator.deploying.mps import daemon_file, domain_of
-from tidegate_repo_generator.deploying.places import Place
+from tidegate_repo_generator.deploying.places import WorkerPlacement
 from tidegate_repo_generator.deploying.slices import share_of
 from tidegate_repo_generator.model import Flavour
 
@@ -95,7 +95,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
         daemon: daemon_file(domain, [QUARTER, THIRD], [], share_of(QUARTER)),
     }
     for worker in (QUARTER, THIRD):
-        place = Place(worker.name, "127.0.0.1", 9000)
+        place = WorkerPlacement(worker.name, "127.0.0.1", 9000)
         scripts[tmp_path / "workers" / f"{worker.name}.sh"] = launch_file(worker, place, Flavour.TRITON)
     for script, text in scripts.items():
         script.write_text(text)

@@ -11,7 +11,7 @@ import pytest
 from tidegate.schemas import BlockLatencies, DocumentError, write_document
 from tidegate_repo_generator.dataflow import SplitError
 from tidegate_repo_generator.splitting.block_times import measure_blocks, merge_into, new_profile
-from tidegate_repo_generator.splitting.imports import Tool, import_profile
+from tidegate_repo_generator.splitting.imports import ProfilingTool, import_profile
 from tidegate_repo_generator.splitting.manifest import Manifest
 from tidegate_repo_generator.splitting.split import split_model
 
@@ -76,7 +76,7 @@ def test_a_file_with_something_else(manifest: Manifest, tmp_path: Path) -> None:
         merge_into(path, table(manifest, "l4", 1, 1.0))
 
 
-def imported(folder: Path, manifest: Manifest, tool: Tool, *files: str) -> list[list[float]]:
+def imported(folder: Path, manifest: Manifest, tool: ProfilingTool, *files: str) -> list[list[float]]:
     profile = import_profile(folder, manifest, tool, files, kind="p4", share=2, rows=8)
     (latencies,) = profile.latencies
     assert (latencies.kind, latencies.share, latencies.rows) == ("p4", 2, [8])
@@ -99,7 +99,7 @@ def test_layers_of_trtexec(manifest: Manifest, tmp_path: Path) -> None:
         "[HostToDeviceCopy]": 0.0,
         "y": 4.0,
     }
-    assert imported(tmp_path / "blocks", manifest, Tool.TRTEXEC, layers(tmp_path / "t.json", **names)) == [
+    assert imported(tmp_path / "blocks", manifest, ProfilingTool.TRTEXEC, layers(tmp_path / "t.json", **names)) == [
         [1500],
         [2375],
         [4000],
@@ -112,7 +112,7 @@ def test_times_of_trtexec_per_block(manifest: Manifest, tmp_path: Path) -> None:
         path = tmp_path / f"{name}.json"
         path.write_text(json.dumps([{"computeMs": number * factor, "latencyMs": 99} for factor in (1, 1, 9)]))
         files.append(f"{name}={path}")
-    assert imported(tmp_path / "blocks", manifest, Tool.TRTEXEC, *files) == [[1000], [2000], [3000]]
+    assert imported(tmp_path / "blocks", manifest, ProfilingTool.TRTEXEC, *files) == [[1000], [2000], [3000]]
 
 
 def test_kernels_of_onnxruntime(manifest: Manifest, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_kernels_of_onnxruntime(manifest: Manifest, tmp_path: Path) -> None:
     path = tmp_path / "ort.json"
     times = zip("abcy", (1, 2, 3, 4), strict=True)
     path.write_text(json.dumps([{"cat": "Node", "name": f"{name}_kernel_time", "dur": us} for name, us in times]))
-    assert imported(tmp_path / "blocks", manifest, Tool.ONNXRUNTIME, str(path)) == [[1], [5], [4]]
+    assert imported(tmp_path / "blocks", manifest, ProfilingTool.ONNXRUNTIME, str(path)) == [[1], [5], [4]]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_kernels_of_onnxruntime(manifest: Manifest, tmp_path: Path) -> None:
 )
 def test_layers_that_cannot_be_told(manifest: Manifest, tmp_path: Path, names: dict[str, float], said: str) -> None:
     with pytest.raises(SplitError, match=said):
-        imported(tmp_path / "blocks", manifest, Tool.TRTEXEC, layers(tmp_path / "t.json", **names))
+        imported(tmp_path / "blocks", manifest, ProfilingTool.TRTEXEC, layers(tmp_path / "t.json", **names))
 
 
 @pytest.mark.parametrize(
@@ -163,4 +163,4 @@ def test_files_that_cannot_be_imported(manifest: Manifest, tmp_path: Path, files
     paths = {name: tmp_path / name for name in ("none", "text", "object", "times")}
     paths["t"] = Path(layers(tmp_path / "t", a=1.0))
     with pytest.raises(SplitError, match=said):
-        imported(tmp_path / "blocks", manifest, Tool.TRTEXEC, *(entry.format(**paths) for entry in files))
+        imported(tmp_path / "blocks", manifest, ProfilingTool.TRTEXEC, *(entry.format(**paths) for entry in files))

@@ -16,7 +16,7 @@ from rich.markup import escape
 from tidegate.terminal import console_for_tables
 
 if TYPE_CHECKING:
-    from tidegate.report import Origin
+    from tidegate.report import PageOrigin
     from tidegate.workload import Scenario
 
 __all__ = [
@@ -104,15 +104,15 @@ def write_results(
         console.print(f"[dim]report: {escape(str(html_file))}[/]")
 
 
-def origin() -> "Origin":
+def origin() -> "PageOrigin":
     """Where a page that is written now comes from."""
     from datetime import UTC, datetime
 
-    from tidegate.report import Origin
+    from tidegate.report import PageOrigin
 
     now = datetime.now(UTC)  # noqa: TID251 - a page is dated by the day on which a person had it made; nothing goes by it
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-    return Origin(metadata.version("tidegate"), f"{now:%Y-%m-%d %H:%M} UTC", command)
+    return PageOrigin(metadata.version("tidegate"), f"{now:%Y-%m-%d %H:%M} UTC", command)
 
 
 def title_of(scenario: "Scenario", *, rate: bool = True) -> str:

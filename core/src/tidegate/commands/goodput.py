@@ -49,16 +49,16 @@ def goodput(
     console = console_for_tables()
     with errors_explained():
         from tidegate.sim.document import goodput_document
-        from tidegate.sim.goodput import Question, search_goodput, summarise_searches
+        from tidegate.sim.goodput import GoodputQuery, search_goodput, summarise_searches
         from tidegate.sim.goodput_report import goodput_page
         from tidegate.sim.parallel import run_parallel
-        from tidegate.sim.run import Run, choose_policies
+        from tidegate.sim.run import RunSpec, choose_policies
         from tidegate.sim.sweep import parse_changes
         from tidegate.workload import read_scenario
 
         document = read_scenario(scenario, parse_changes(changes or ()))
         questions = [
-            Question(Run(document, choice, number), limit, precision, whole=bool(html_file or json_file))
+            GoodputQuery(RunSpec(document, choice, number), limit, precision, whole=bool(html_file or json_file))
             for choice in choose_policies(document, policy or ())
             for number in seed or range(document.seed, document.seed + 5)
         ]

@@ -17,7 +17,7 @@ from tidegate.terminal import console_for_tables
 
 
 @dataclass(frozen=True)
-class Offer:
+class PluginOffer:
     """Something that an installed plugin offers."""
 
     kind: str
@@ -55,15 +55,15 @@ def plugins_command(plugins: Plugins) -> Callable[..., None]:
     return list_plugins
 
 
-def offers_of(plugins: Plugins) -> list[Offer]:
+def offers_of(plugins: Plugins) -> list[PluginOffer]:
     """Everything that is offered, by kind."""
 
     def offer(
         kind: str,
         spec: PolicySpec | PlannerSpec | ControllerSpec | ObserverSpec,
         options: tuple[PluginOption, ...] = (),
-    ) -> Offer:
-        return Offer(kind, spec.name, plugins.source[type(spec), spec.name], spec.summary, options)
+    ) -> PluginOffer:
+        return PluginOffer(kind, spec.name, plugins.source[type(spec), spec.name], spec.summary, options)
 
     return [
         *(offer("policy", spec, options_of(spec.policy.Options)) for spec in plugins.policies.values()),
@@ -71,13 +71,13 @@ def offers_of(plugins: Plugins) -> list[Offer]:
         *(offer("controller", spec, options_of(spec.controller.Options)) for spec in plugins.controllers.values()),
         *(offer("observer", spec, options_of(spec.observer.Options)) for spec in plugins.observers.values()),
         *(
-            Offer("command", spec.name, plugins.source[CommandSpec, spec.name], _first_line(spec.run.__doc__))
+            PluginOffer("command", spec.name, plugins.source[CommandSpec, spec.name], _first_line(spec.run.__doc__))
             for spec in plugins.commands.values()
         ),
     ]
 
 
-def _list(offers: list[Offer], broken: dict[str, str]) -> None:
+def _list(offers: list[PluginOffer], broken: dict[str, str]) -> None:
     from rich.table import Table
 
     table = Table("kind", "name", "from", "what it is", "options")
@@ -90,7 +90,7 @@ def _list(offers: list[Offer], broken: dict[str, str]) -> None:
         console.print(f"{where} could not be imported: {why}", style="red")
 
 
-def _show(offer: Offer) -> None:
+def _show(offer: PluginOffer) -> None:
     console = console_for_tables(markup=False)
     console.print(f"{offer.kind} {offer.name}, from {offer.source}: {offer.summary}")
     if offer.kind in {"planner", "command"}:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from tidegate.api import Plan, PlannerSpec, VersionedDocument
     from tidegate.recommend.recommendation import Recommendation
-    from tidegate.recommend.recording import Recording
-    from tidegate.recommend.simulation_run import Outcome
+    from tidegate.recommend.recording import RecordedTraffic
+    from tidegate.recommend.simulation_run import SimulationOutcome
     from tidegate.schemas import BlockProfile
     from tidegate.workload import Scenario
 
@@ -92,12 +92,12 @@ def recommend(
     with errors_explained():
         from tidegate.recommend.document import recommend_document
         from tidegate.recommend.files import FolderError, check_folder, write_files
-        from tidegate.recommend.hardware import Bundle, parse_gpus, parse_offer
+        from tidegate.recommend.hardware import GpuBundle, parse_gpus, parse_offer
         from tidegate.recommend.page import recommend_page
-        from tidegate.recommend.query import Question, RecommendError
+        from tidegate.recommend.query import RecommendError, RecommendQuery
         from tidegate.recommend.recommendation import recommend as find
         from tidegate.recommend.recording import RecordingError
-        from tidegate.recommend.simulation_runs import Trials
+        from tidegate.recommend.simulation_runs import SimulationRuns
         from tidegate.recommend.verdicts import verdicts
         from tidegate.schemas import DocumentError
 
@@ -107,10 +107,10 @@ def recommend(
             if apply is not None:
                 check_folder(apply)
             scenario, recording = _traffic(traffic, trace, changes or (), interference)
-            question = Question(
+            question = RecommendQuery(
                 scenario,
                 recording,
-                (Bundle(parse_gpus(gpus)),) if gpus is not None else tuple(map(parse_offer, any_of or ())),
+                (GpuBundle(parse_gpus(gpus)),) if gpus is not None else tuple(map(parse_offer, any_of or ())),
                 buy=bool(any_of),
                 goal=goal,
                 blocks=_blocks(blocks or (), [model.name for model in scenario.models]),
@@ -118,7 +118,7 @@ def recommend(
                 only=tuple(policy or ()),
                 requests=requests,
             )
-            found = find(question, Trials(jobs, partial(_collect, console)))
+            found = find(question, SimulationRuns(jobs, partial(_collect, console)))
             said = verdicts(found)
             for sentence in said:
                 console.print(sentence, markup=False, highlight=False, soft_wrap=True)
@@ -141,7 +141,7 @@ def recommend(
 
 def _traffic(
     source: Path, trace: Path | None, changes: "Iterable[str]", interference: Path | None
-) -> "tuple[Scenario, Recording | None]":
+) -> "tuple[Scenario, RecordedTraffic | None]":
     """The scenario that a file is, or stands for. Raises ScenarioError, RecordingError, OSError."""
     from tidegate.recommend.recording import RecordingError, read_recording, scenario_of_recording
     from tidegate.sim.sweep import parse_changes
@@ -195,7 +195,9 @@ def _plan(time_limit_s: float, errors: "Console", planner: "PlannerSpec", proble
         return run_under_bar(planner, problem, time_limit_s, errors)
 
 
-def _collect(console: "Console", label: str, outcomes: "Iterable[Outcome]", total: int) -> "list[Outcome]":
+def _collect(
+    console: "Console", label: str, outcomes: "Iterable[SimulationOutcome]", total: int
+) -> "list[SimulationOutcome]":
     from tidegate.commands.common import with_progress
 
     return with_progress(console, label, outcomes, total)

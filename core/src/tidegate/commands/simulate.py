@@ -49,14 +49,14 @@ def simulate(
         from tidegate.sim.document import simulate_document
         from tidegate.sim.parallel import run_parallel
         from tidegate.sim.report import simulate_page
-        from tidegate.sim.run import Run, choose_policies
+        from tidegate.sim.run import RunSpec, choose_policies
         from tidegate.sim.run import simulate as simulate_run
         from tidegate.workload import read_scenario
 
         document = read_scenario(scenario)
         gantt_s = 2.0 if html_file else 0.0
         runs = [
-            Run(document, choice, number, gantt_s=gantt_s)
+            RunSpec(document, choice, number, gantt_s=gantt_s)
             for choice in choose_policies(document, policy or ())
             for number in seed or [document.seed]
         ]

@@ -17,16 +17,16 @@ from tidegate.control.controller import Controller, ControllerOptions, Controlle
 from tidegate.control.governor import Governor
 from tidegate.control.layout_change import LayoutChange
 from tidegate.control.layout_revision import LayoutRevision
-from tidegate.control.loop import Answer, ControlLoop
+from tidegate.control.loop import ControllerAnswer, ControlLoop
 from tidegate.control.monitor import Monitor
 from tidegate.control.observation import ModelLoad, Observation
 from tidegate.control.settings import ControllerChoice
 
 __all__ = [
     "Action",
-    "Answer",
     "ControlLoop",
     "Controller",
+    "ControllerAnswer",
     "ControllerChoice",
     "ControllerOptions",
     "ControllerSpec",

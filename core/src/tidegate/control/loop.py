@@ -21,7 +21,7 @@ from tidegate.schemas import Layout, field_errors
 
 Unanswered = Callable[[], Collection[Request]]
 """Gives the requests that have come and not ended: asked for only when it matters."""
-Answer = Layout | str | None
+ControllerAnswer = Layout | str | None
 """What a controller wants; a string: why it has no answer."""
 
 
@@ -80,14 +80,14 @@ class ControlLoop:
         self._asked = self.monitor.observe(now_ns, self.revision, self._unanswered(), self.away)
         return [QueryController(self._asked)]
 
-    def answer(self, observation: Observation) -> Answer:
+    def answer(self, observation: Observation) -> ControllerAnswer:
         """What the controller says to an observation. It may take long: nothing else of the loop is touched."""
         try:
             return _checked(self._controller.step(observation))
         except Exception as fault:  # a controller may raise anything
             return f"{type(fault).__name__}: {fault}"
 
-    def on_answer(self, now_ns: int, answer: Answer) -> list[Action]:
+    def on_answer(self, now_ns: int, answer: ControllerAnswer) -> list[Action]:
         """What `answer` gave. Once control was stopped it does not count any more."""
         observed, self._asked = self._asked, None
         if observed is None or not self._enabled:
@@ -143,7 +143,7 @@ class ControlLoop:
             self._enabled, self._due_ns = True, now_ns + self._every_ns
             self.monitor.skip_to(now_ns, self._unanswered())
 
-    def _judge(self, now_ns: int, observed: Observation, answer: Answer) -> list[Action]:
+    def _judge(self, now_ns: int, observed: Observation, answer: ControllerAnswer) -> list[Action]:
         if isinstance(answer, str):
             self._governor.reset_stabilization()
             return self._refuse(now_ns, None, answer)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from tidegate.api import PlanningError
 from tidegate.recommend.by_model import tuned_by_model
-from tidegate.recommend.candidates import WHOLE, Candidate, Site, Unfit, candidates_on, policy_choices
-from tidegate.recommend.held_out import HELD_OUT_SEEDS, Measured, gain_of, measured
+from tidegate.recommend.candidates import WHOLE, Candidate, HardwareSite, UnfitCandidate, candidates_on, policy_choices
+from tidegate.recommend.held_out import HELD_OUT_SEEDS, HeldOutResult, gain_of, held_out_result
 from tidegate.recommend.min_hardware import first_enough, least_around, least_count
-from tidegate.recommend.simulation_run import Trial
-from tidegate.recommend.simulation_runs import Trials
-from tidegate.recommend.successive_halving import ABLE, Race, TrialOf, race
+from tidegate.recommend.simulation_run import SimulationRun
+from tidegate.recommend.simulation_runs import SimulationRuns
+from tidegate.recommend.successive_halving import ABLE, HalvingResult, RunOfEntrant, successive_halving
 from tidegate.recommend.triton_tuning import in_proportion, nearby, triton_choices
 from tidegate.sim.interval import Interval
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError
@@ -32,12 +32,12 @@ LOAD, SLO = 1.1, 0.9
 
 
 @dataclass(frozen=True)
-class Changed:
+class ChangedAssessment:
     """What would be, if something were otherwise."""
 
     name: str
-    ours: Measured | None
-    triton: Measured | None
+    ours: HeldOutResult | None
+    triton: HeldOutResult | None
     """None: it cannot run there."""
 
 
@@ -45,31 +45,31 @@ class Changed:
 class Assessment:
     """What a choice of hardware is good for."""
 
-    site: Site
+    site: HardwareSite
     count: int
     """Steps of the site that are used: GPUs, or bundles."""
     candidate: Candidate
-    ours: Measured
+    ours: HeldOutResult
     triton: Candidate | None
     """None: Triton cannot run this without a proxy, or cannot run on it."""
-    tritons: Measured | None
+    tritons: HeldOutResult | None
     gain: Interval | None
     least: int | None
     """The least steps of the site that keep the goal; None: that is not known, or not even all do."""
     tritons_least: int | None
-    changes: tuple[Changed, ...]
-    race: Race[Candidate]
-    tritons_race: Race[Candidate]
-    unfit: tuple[Unfit, ...]
+    changes: tuple[ChangedAssessment, ...]
+    race: HalvingResult[Candidate]
+    tritons_race: HalvingResult[Candidate]
+    unfit: tuple[UnfitCandidate, ...]
 
 
 class Assessor:
     """Assesses sites with the runs that it is given."""
 
-    def __init__(self, trials: Trials) -> None:
+    def __init__(self, trials: SimulationRuns) -> None:
         self._trials = trials
 
-    def assess(self, site: Site, enough: int) -> Assessment | list[Unfit]:
+    def assess(self, site: HardwareSite, enough: int) -> Assessment | list[UnfitCandidate]:
         """Assess a site; what cannot run on it, where nothing can. Raises TraceError.
 
         `enough`: as many steps of it as there are, or as `enough` says.
@@ -111,16 +111,18 @@ class Assessor:
             tuple(unfit),
         )
 
-    def _tuned(self, site: Site, count: int) -> Race[Candidate]:
+    def _tuned(self, site: HardwareSite, count: int) -> HalvingResult[Candidate]:
         """Triton's settings: one for all models, then in proportion to each model's SLO, finer, and model by model."""
         scenario = site.scenario(WHOLE, count)
 
-        def raced(label: str, tried: Sequence[PolicyChoice], before: Race[Candidate]) -> Race[Candidate]:
+        def raced(
+            label: str, tried: Sequence[PolicyChoice], before: HalvingResult[Candidate]
+        ) -> HalvingResult[Candidate]:
             entered = [*tried, *(standing.entrant.choice for standing in before.standings[:FINALISTS])]
             unlike = [choice for number, choice in enumerate(entered) if choice not in entered[:number]]
             return self._race(f"Triton's own batcher{label}", site, _tritons(unlike), count)
 
-        found = raced("", triton_choices(scenario), Race(1.0, [], []))
+        found = raced("", triton_choices(scenario), HalvingResult(1.0, [], []))
         if not found.standings:
             return found
         # Who is far behind with one for all is so in proportion, too.
@@ -129,7 +131,9 @@ class Assessor:
         found = raced(", finer", nearby(found.standings[0].entrant.choice), found)
         return tuned_by_model(scenario, found, self._trial_of(site, count), self._trials)
 
-    def _race(self, label: str, site: Site, entrants: Sequence[Candidate], count: int) -> Race[Candidate]:
+    def _race(
+        self, label: str, site: HardwareSite, entrants: Sequence[Candidate], count: int
+    ) -> HalvingResult[Candidate]:
         able = []
         for each in entrants:
             try:
@@ -138,18 +142,18 @@ class Assessor:
                 continue  # it is among what does not fit
             able.append(each)
         if not able:
-            return Race(1.0, [], [])
-        return race(label, able, self._trial_of(site, count), self._trials)
+            return HalvingResult(1.0, [], [])
+        return successive_halving(label, able, self._trial_of(site, count), self._trials)
 
-    def _trial_of(self, site: Site, count: int) -> TrialOf[Candidate]:
-        def trial_of(each: Candidate, seed: int, load: float, goal: float | None = None, /) -> Trial:
+    def _trial_of(self, site: HardwareSite, count: int) -> RunOfEntrant[Candidate]:
+        def trial_of(each: Candidate, seed: int, load: float, goal: float | None = None, /) -> SimulationRun:
             return self._trial(site, each, count, seed, load=load, goal=goal)
 
         return trial_of
 
     def _trial(
         self,
-        site: Site,
+        site: HardwareSite,
         candidate: Candidate,
         count: int,
         seed: int,
@@ -158,12 +162,14 @@ class Assessor:
         slo: float = 1.0,
         longer: int = 1,
         goal: float | None = None,
-    ) -> Trial:
+    ) -> SimulationRun:
         question = site.question
         scenario = tightened(site.scenario(candidate.planner, count), slo)
-        return Trial(scenario, candidate.choice, seed, load, question.recording, question.requests * longer, goal)
+        return SimulationRun(
+            scenario, candidate.choice, seed, load, question.recording, question.requests * longer, goal
+        )
 
-    def enough(self, site: Site) -> int | None:
+    def enough(self, site: HardwareSite) -> int | None:
         """The least bundles with which some policy keeps the goal with its defaults, by a run. Raises TraceError."""
 
         def keeps(count: int) -> bool:
@@ -172,7 +178,7 @@ class Assessor:
         most = first_enough(keeps, MOST_BUNDLES)
         return None if most is None else least_count(keeps, most)
 
-    def keeps(self, site: Site, count: int, others: Sequence[Candidate] = ()) -> bool:
+    def keeps(self, site: HardwareSite, count: int, others: Sequence[Candidate] = ()) -> bool:
         """Whether some policy with its defaults keeps the goal, or one of some others, by a run. Raises TraceError."""
         choices = policy_choices(site.plugins, site.question.only)
         first = [*(Candidate(choice) for choice in choices if not choice.options), *others]
@@ -184,7 +190,7 @@ class Assessor:
         return any(outcome.worst >= site.question.goal for outcome in outcomes)
 
     def _least(
-        self, site: Site, candidates: Sequence[Candidate], start: int, most: int, *, known: int | None = None
+        self, site: HardwareSite, candidates: Sequence[Candidate], start: int, most: int, *, known: int | None = None
     ) -> int | None:
         """The least with which one of the candidates keeps the goal, near `start`; `known`: so much is known to do."""
         if not (site.divisible and candidates):
@@ -206,7 +212,7 @@ class Assessor:
             size = len(FEWER_SEEDS)
             groups = [outcomes[start : start + size] for start in range(0, len(outcomes), size)]
             return any(
-                not any(outcome.missed or outcome.broken for outcome in group) and measured(group).keeps(goal)
+                not any(outcome.missed or outcome.broken for outcome in group) and held_out_result(group).keeps(goal)
                 for group in groups
             )
 
@@ -214,7 +220,7 @@ class Assessor:
 
     def _measured(
         self,
-        site: Site,
+        site: HardwareSite,
         candidate: Candidate,
         count: int,
         *,
@@ -222,12 +228,14 @@ class Assessor:
         slo: float = 1.0,
         longer: int = REPORTED,
         seeds: Sequence[int] = HELD_OUT_SEEDS,
-    ) -> Measured:
+    ) -> HeldOutResult:
         runs = [self._trial(site, candidate, count, seed, load=load, slo=slo, longer=longer) for seed in seeds]
-        return measured(self._trials.run(f"{candidate.choice.name}, held-out seeds", runs))
+        return held_out_result(self._trials.run(f"{candidate.choice.name}, held-out seeds", runs))
 
-    def _changes(self, site: Site, count: int, best: Candidate, triton: Candidate | None) -> list[Changed]:
-        def of(candidate: Candidate | None, number: int, load: float, slo: float) -> Measured | None:
+    def _changes(
+        self, site: HardwareSite, count: int, best: Candidate, triton: Candidate | None
+    ) -> list[ChangedAssessment]:
+        def of(candidate: Candidate | None, number: int, load: float, slo: float) -> HeldOutResult | None:
             if candidate is None or number < 1:
                 return None
             try:
@@ -239,7 +247,7 @@ class Assessor:
         if site.divisible and count > 1:
             asked.append((f"{site.words(count - 1)} in place of {site.words(count)}", count - 1, 1.0, 1.0))
         return [
-            Changed(name, of(best, number, load, slo), of(triton, number, load, slo))
+            ChangedAssessment(name, of(best, number, load, slo), of(triton, number, load, slo))
             for name, number, load, slo in asked
         ]
 
@@ -259,7 +267,7 @@ def tightened(scenario: Scenario, slo: float) -> Scenario:
     return scenario.model_copy(update={"models": models})
 
 
-def _by_reason(broken: Sequence[tuple[Candidate, str]]) -> list[Unfit]:
+def _by_reason(broken: Sequence[tuple[Candidate, str]]) -> list[UnfitCandidate]:
     """What could not run, those with one reason together."""
     reasons: dict[str, list[str]] = {}
     for candidate, why in broken:
@@ -267,4 +275,4 @@ def _by_reason(broken: Sequence[tuple[Candidate, str]]) -> list[Unfit]:
         names = reasons.setdefault(reason if colon else why, [])
         if candidate.choice.name not in names:
             names.append(candidate.choice.name)
-    return [Unfit(tuple(names), why) for why, names in reasons.items()]
+    return [UnfitCandidate(tuple(names), why) for why, names in reasons.items()]

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from tidegate.recommend.candidates import Candidate
-from tidegate.recommend.simulation_run import Outcome
-from tidegate.recommend.simulation_runs import Trials
-from tidegate.recommend.successive_halving import ROUNDS, Race, Standing, TrialOf
+from tidegate.recommend.simulation_run import SimulationOutcome
+from tidegate.recommend.simulation_runs import SimulationRuns
+from tidegate.recommend.successive_halving import ROUNDS, EntrantStanding, HalvingResult, RunOfEntrant
 from tidegate.recommend.triton_tuning import batched, choices_of
 from tidegate.workload import Scenario
 
@@ -20,8 +20,8 @@ LABEL = "Triton's own batcher, model by model"
 
 
 def tuned_by_model(
-    scenario: Scenario, common: Race[Candidate], trial_of: TrialOf[Candidate], trials: Trials
-) -> Race[Candidate]:
+    scenario: Scenario, common: HalvingResult[Candidate], trial_of: RunOfEntrant[Candidate], trials: SimulationRuns
+) -> HalvingResult[Candidate]:
     """A race of settings that all models have, with the best one of settings by model among those who finished it.
 
     It is better than where it began on the seeds that chose it, and is left out where there is none.
@@ -34,7 +34,7 @@ def tuned_by_model(
 
     def outcomes(
         candidates: Sequence[Candidate], seeds: Sequence[int], goal: float | None = None
-    ) -> list[list[Outcome]]:
+    ) -> list[list[SimulationOutcome]]:
         runs = [trial_of(each, seed, load, goal) for each in candidates for seed in seeds for load in loads]
         got = trials.run(LABEL, runs)
         size = len(seeds) * len(loads)
@@ -58,8 +58,10 @@ def tuned_by_model(
         return common
     every = [seed for seeds in ROUNDS for seed in seeds]
     (score,) = scores([best], every)
-    own = Standing(best, score, len(every) * len(loads))
-    return Race(common.load, [own, first, *others] if score > first.score else [first, own, *others], common.broken)
+    own = EntrantStanding(best, score, len(every) * len(loads))
+    return HalvingResult(
+        common.load, [own, first, *others] if score > first.score else [first, own, *others], common.broken
+    )
 
 
 def _least_worst(known: float, loads: int) -> float:
@@ -70,7 +72,7 @@ def _least_worst(known: float, loads: int) -> float:
     return max(0.0, 1 - 2 * loads * (1 - known))
 
 
-def _missed(scenario: Scenario, outcomes: Sequence[Outcome]) -> Callable[[str], float]:
+def _missed(scenario: Scenario, outcomes: Sequence[SimulationOutcome]) -> Callable[[str], float]:
     """What tells models apart by how many of their requests are missed: those that miss most are the least."""
     weights = {model.name: weight for model, weight in zip(scenario.models, scenario.weights(), strict=True)}
     return lambda name: -weights[name] * sum(1 - outcome.models.get(name, 1.0) for outcome in outcomes)

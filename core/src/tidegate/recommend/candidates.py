@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from tidegate.api import PlannerSpec, PlanningError
 from tidegate.host import Plugins
-from tidegate.recommend.hardware import Bundle, gpus_of_scenario, in_words, on_gpus
+from tidegate.recommend.hardware import GpuBundle, format_gpus, gpus_of_scenario, on_gpus
 from tidegate.recommend.planner_layout import planned_on
-from tidegate.recommend.query import Question
+from tidegate.recommend.query import RecommendQuery
 from tidegate.recommend.triton_tuning import TRITON
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 
@@ -30,7 +30,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Unfit:
+class UnfitCandidate:
     """What was not tried, or could not run."""
 
     names: tuple[str, ...]
@@ -39,12 +39,12 @@ class Unfit:
 
 
 @dataclass
-class Site:
+class HardwareSite:
     """Hardware, of which more or less may be used, and the scenarios on it."""
 
-    question: Question
+    question: RecommendQuery
     plugins: Plugins
-    bundle: Bundle | None
+    bundle: GpuBundle | None
     """None: the scenario's own workers, all of them."""
     _scenarios: dict[tuple[str, int], Scenario | str] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class Site:
 
     def words(self, count: int) -> str:
         """These GPUs."""
-        return in_words(self.gpus(count)) if self.bundle is not None else "the scenario's workers"
+        return format_gpus(self.gpus(count)) if self.bundle is not None else "the scenario's workers"
 
     def scenario(self, planner: str, count: int) -> Scenario:
         """The scenario on so much of it, as a planner lays it out. Raises ScenarioError, PlanningError."""
@@ -94,23 +94,23 @@ class Site:
             return str(error)
 
 
-def candidates_on(site: Site, count: int) -> tuple[list[Candidate], list[Unfit]]:
+def candidates_on(site: HardwareSite, count: int) -> tuple[list[Candidate], list[UnfitCandidate]]:
     """All that can be tried on so much of the site, and what cannot."""
     choices = policy_choices(site.plugins, site.question.only)
     if not site.divisible:
         why = "the scenario says itself what is loaded where: name GPUs with --gpus to have them laid out"
-        return [Candidate(choice) for choice in choices], [Unfit(tuple(_planners(site.plugins)), why)]
+        return [Candidate(choice) for choice in choices], [UnfitCandidate(tuple(_planners(site.plugins)), why)]
     found, unfit = [], []
     for planner in (WHOLE, *_planners(site.plugins)):
         try:
             site.scenario(planner, count)
         except (PlanningError, ScenarioError) as error:
-            unfit.append(Unfit((planner or "whole GPUs",), str(error)))
+            unfit.append(UnfitCandidate((planner or "whole GPUs",), str(error)))
         else:
             found += [Candidate(choice, planner) for choice in choices]
     others = [name for name, spec in site.plugins.planners.items() if spec.layout is None]
     if others:
-        unfit.append(Unfit(tuple(others), "their plans say nothing of GPUs: `tidegate plan` runs them"))
+        unfit.append(UnfitCandidate(tuple(others), "their plans say nothing of GPUs: `tidegate plan` runs them"))
     return found, unfit
 
 
@@ -125,10 +125,10 @@ def policy_choices(plugins: Plugins, only: Sequence[str] = ()) -> list[PolicyCho
     ]
 
 
-def default_bundle(question: Question) -> Bundle | None:
+def default_bundle(question: RecommendQuery) -> GpuBundle | None:
     """The scenario's own GPUs, where they are whole ones."""
     gpus = gpus_of_scenario(question.scenario)
-    return None if gpus is None else Bundle(gpus)
+    return None if gpus is None else GpuBundle(gpus)
 
 
 def _planners(plugins: Plugins) -> dict[str, PlannerSpec]:

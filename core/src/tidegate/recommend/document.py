@@ -6,9 +6,9 @@ from typing import Any
 
 from tidegate.recommend.assess import Assessment
 from tidegate.recommend.candidates import Candidate
-from tidegate.recommend.held_out import Measured
+from tidegate.recommend.held_out import HeldOutResult
 from tidegate.recommend.recommendation import Recommendation
-from tidegate.recommend.successive_halving import Race
+from tidegate.recommend.successive_halving import HalvingResult
 from tidegate.recommend.triton_tuning import sections_of
 
 VERSION = 1
@@ -65,7 +65,7 @@ def _triton(its: Assessment, tuned: Candidate) -> Document:
     return {**_candidate(tuned), "dynamic_batching": batching, **_measured(its.tritons)}
 
 
-def _measured(its: Measured | None) -> Document:
+def _measured(its: HeldOutResult | None) -> Document:
     if its is None:
         return {}
     return {
@@ -76,7 +76,7 @@ def _measured(its: Measured | None) -> Document:
     }
 
 
-def _race(its: Race[Candidate]) -> Document:
+def _race(its: HalvingResult[Candidate]) -> Document:
     return {
         "load": its.load,
         "standings": [{**_candidate(each.entrant), "score": each.score, "runs": each.runs} for each in its.standings],

@@ -16,7 +16,7 @@ _ENTRY = re.compile(r"(?:(\d{1,4})\s*[x*]\s*)?([^\s=,+]+)")
 
 
 @dataclass(frozen=True)
-class Bundle:
+class GpuBundle:
     """GPUs that are there, or that are bought together."""
 
     gpus: tuple[str, ...]
@@ -32,10 +32,10 @@ class Bundle:
     @property
     def text(self) -> str:
         """As it is written on the command line."""
-        return in_words(self.gpus) + ("" if self.price is None else f"={self.price:g}")
+        return format_gpus(self.gpus) + ("" if self.price is None else f"={self.price:g}")
 
 
-def in_words(gpus: Sequence[str]) -> str:
+def format_gpus(gpus: Sequence[str]) -> str:
     """`8xT4,2xA100`."""
     return ",".join(f"{count}x{product}" for product, count in Counter(gpus).items())
 
@@ -51,7 +51,7 @@ def parse_gpus(text: str) -> tuple[str, ...]:
     return tuple(gpus)
 
 
-def parse_offer(text: str) -> Bundle:
+def parse_offer(text: str) -> GpuBundle:
     """Out of `A100=2.5` or `A100+3xT4=3.1`: what is bought together, and its price. Raises ScenarioError."""
     gpus, equals, price = text.partition("=")
     try:
@@ -60,7 +60,7 @@ def parse_offer(text: str) -> Bundle:
         number = -1.0
     if number is not None and not 0 < number < float("inf"):
         raise ScenarioError(f"--any-of {text!r}: {price!r} is no price: give one such as A100=2.5")
-    return Bundle(parse_gpus(gpus), number)
+    return GpuBundle(parse_gpus(gpus), number)
 
 
 def check_measured(models: Iterable[ModelSpec], products: Iterable[str]) -> None:
@@ -104,7 +104,7 @@ def on_gpus(scenario: Scenario, gpus: Sequence[str]) -> Scenario:
     if "simulation" in given:
         given["simulation"].pop("events", None)
         given["simulation"].pop("interference", None)  # nobody shares a GPU
-    return checked(given, scenario, f"on {in_words(gpus)}")
+    return checked(given, scenario, f"on {format_gpus(gpus)}")
 
 
 def checked(given: dict[str, Any], scenario: Scenario, where: str) -> Scenario:

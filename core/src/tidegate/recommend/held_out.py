@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from tidegate.recommend.recording import FIRST_HELD_OUT
-from tidegate.recommend.simulation_run import Outcome
+from tidegate.recommend.simulation_run import SimulationOutcome
 from tidegate.sim.interval import Interval, interval_of
 
 HELD_OUT_SEEDS = tuple(range(FIRST_HELD_OUT, FIRST_HELD_OUT + 6))
 
 
 @dataclass(frozen=True)
-class Measured:
+class HeldOutResult:
     """A candidate on the seeds that were held out."""
 
     attainment: Interval
@@ -36,11 +36,11 @@ class Measured:
         return self.worst_mean >= goal
 
 
-def measured(outcomes: Sequence[Outcome]) -> Measured:
+def held_out_result(outcomes: Sequence[SimulationOutcome]) -> HeldOutResult:
     """The figures of one candidate's runs, one for each seed."""
     names = [name for name in outcomes[0].models if all(name in outcome.models for outcome in outcomes)]
     latencies = [outcome.p99_ms for outcome in outcomes if outcome.p99_ms is not None]
-    return Measured(
+    return HeldOutResult(
         interval_of([outcome.attainment for outcome in outcomes]),
         interval_of([outcome.worst for outcome in outcomes]),
         {name: interval_of([outcome.models[name] for outcome in outcomes]) for name in names},
@@ -50,7 +50,7 @@ def measured(outcomes: Sequence[Outcome]) -> Measured:
     )
 
 
-def gain_of(ours: Measured, theirs: Measured) -> Interval:
+def gain_of(ours: HeldOutResult, theirs: HeldOutResult) -> Interval:
     """How much one is better, seed by seed, in the figure by which candidates are chosen."""
     pairs = zip(ours.scores, theirs.scores, strict=True)
     return interval_of([mine - their for mine, their in pairs], -1.0, 1.0)

@@ -20,7 +20,7 @@ ALIKE = 2.0
 """What is off by such a factor was a guess."""
 
 
-class Observed(OutcomeListener):
+class ObservedLatencies(OutcomeListener):
     """Collects the stages of a recording: by model, kind of worker, shape and rows."""
 
     def __init__(self, setup: Setup) -> None:

@@ -6,19 +6,19 @@ from html import escape
 from tidegate.recommend.assess import Assessment
 from tidegate.recommend.document import Document
 from tidegate.recommend.files import proxy_config
-from tidegate.recommend.held_out import Measured
+from tidegate.recommend.held_out import HeldOutResult
 from tidegate.recommend.recommendation import Recommendation
 from tidegate.recommend.verdicts import between, settings, settings_by_model
 from tidegate.report import (
-    Axis,
+    BarSegment,
     Chart,
     Colours,
     Download,
-    Entry,
-    Origin,
+    LegendEntry,
     Page,
-    Part,
-    Section,
+    PageOrigin,
+    PageSection,
+    PlotAxis,
     StackedBar,
     stacked_bars,
     table,
@@ -30,17 +30,19 @@ MOST_STANDINGS = 12
 TRITON = "Triton, tuned"
 
 
-def recommend_page(found: Recommendation, said: Sequence[str], document: Document, origin: Origin) -> str:
+def recommend_page(found: Recommendation, said: Sequence[str], document: Document, origin: PageOrigin) -> str:
     """The page of `tidegate recommend`."""
     chosen = found.chosen
-    parts: list[Chart | Section | None] = [
+    parts: list[Chart | PageSection | None] = [
         _models(found, chosen),
         _changes(chosen),
         _hardware(found),
         _standings(chosen),
         _batchers(found),
         _layout(found),
-        Section("The configuration", f"<pre>{escape(proxy_config(found))}</pre>") if found.verdict == "run" else None,
+        PageSection("The configuration", f"<pre>{escape(proxy_config(found))}</pre>")
+        if found.verdict == "run"
+        else None,
         _unfit(found),
     ]
     return Page(
@@ -57,7 +59,7 @@ def recommend_page(found: Recommendation, said: Sequence[str], document: Documen
     ).html()
 
 
-def _contenders(chosen: Assessment) -> list[tuple[str, Measured]]:
+def _contenders(chosen: Assessment) -> list[tuple[str, HeldOutResult]]:
     found = [(chosen.candidate.title, chosen.ours)]
     if chosen.tritons is not None:
         found.append((TRITON, chosen.tritons))
@@ -71,7 +73,7 @@ def _models(found: Recommendation, chosen: Assessment) -> Chart:
     bars = [
         StackedBar(
             model if number == 0 else "",
-            [Part(its.models[model].mean, colours.of_contender(name), f"{name}: {between(its.models[model])}")],
+            [BarSegment(its.models[model].mean, colours.of_contender(name), f"{name}: {between(its.models[model])}")],
             between(its.models[model]),
             mark=found.question.goal,
         )
@@ -80,24 +82,24 @@ def _models(found: Recommendation, chosen: Assessment) -> Chart:
         if model in its.models
     ]
     title = "Which share of each model's requests is in time?"
-    axis = Axis.shares([], "share of the requests", from_zero=True)
-    legend = [Entry(name, colours.of_contender(name)) for name, _ in contenders]
+    axis = PlotAxis.shares([], "share of the requests", from_zero=True)
+    legend = [LegendEntry(name, colours.of_contender(name)) for name, _ in contenders]
     note = "On seeds that nothing was chosen by; behind the mean stands where it lies with 95 % confidence."
     return Chart(title, stacked_bars(bars, axis, title), legend, note, wide=True)
 
 
-def _changes(chosen: Assessment) -> Section:
+def _changes(chosen: Assessment) -> PageSection:
     head = ["if", chosen.candidate.title, "worst model", TRITON, "its worst model"]
     now = ["as it is", *_pair(chosen.ours), *_pair(chosen.tritons)]
     lines = [[change.name, *_pair(change.ours), *_pair(change.triton)] for change in chosen.changes]
-    return Section("What would change the answer?", table(head, [now, *lines]))
+    return PageSection("What would change the answer?", table(head, [now, *lines]))
 
 
-def _pair(its: Measured | None) -> list[str]:
+def _pair(its: HeldOutResult | None) -> list[str]:
     return ["-", "-"] if its is None else [between(its.attainment), share(its.worst_mean)]
 
 
-def _hardware(found: Recommendation) -> Section | None:
+def _hardware(found: Recommendation) -> PageSection | None:
     if not found.chosen.site.divisible:
         return None
     lines = []
@@ -109,10 +111,10 @@ def _hardware(found: Recommendation) -> Section | None:
                 else [name, its.site.words(count), f"{its.site.cost(count):g}"]
             )
     title = f"How little keeps {limit(found.question.goal)} of every model in time?"
-    return Section(title, table(["state", "GPUs", "cost"], lines))
+    return PageSection(title, table(["state", "GPUs", "cost"], lines))
 
 
-def _standings(chosen: Assessment) -> Section:
+def _standings(chosen: Assessment) -> PageSection:
     lines = [
         [each.entrant.title, f"{'' if each.runs else 'below '}{100 * each.score:.1f}", each.runs]
         for each in chosen.race.standings[:MOST_STANDINGS]
@@ -126,29 +128,29 @@ def _standings(chosen: Assessment) -> Section:
         f"Policies were told apart at {chosen.race.load:g} times the load, Triton's settings at "
         f"{chosen.tritons_race.load:g} times."
     )
-    return Section("What else was tried?", table(["policy", "score", "seeds"], lines), note)
+    return PageSection("What else was tried?", table(["policy", "score", "seeds"], lines), note)
 
 
-def _batchers(found: Recommendation) -> Section | None:
+def _batchers(found: Recommendation) -> PageSection | None:
     if not (tuned := settings_by_model(found)):
         return None
     lines = [[name, said] for name, said in tuned.items()]
-    return Section("How is Triton's own batcher tuned?", table(["model", "batching"], lines))
+    return PageSection("How is Triton's own batcher tuned?", table(["model", "batching"], lines))
 
 
-def _layout(found: Recommendation) -> Section | None:
+def _layout(found: Recommendation) -> PageSection | None:
     if found.verdict != "run" or not found.candidate.planner:
         return None
     layout = found.scenario.layout
     assert layout is not None, "a planner made it"
     lines = [[worker.name, worker.speed, ", ".join(worker.hosts)] for worker in layout.workers]
-    return Section(
+    return PageSection(
         "What is loaded where?", table(["target", "kind", "reason"], lines), folded=len(lines) > MOST_STANDINGS
     )
 
 
-def _unfit(found: Recommendation) -> Section | None:
+def _unfit(found: Recommendation) -> PageSection | None:
     if not found.unfit:
         return None
     lines = [[", ".join(each.names), each.why] for each in found.unfit]
-    return Section("What was not tried, and why?", table(["policy", "reason"], lines))
+    return PageSection("What was not tried, and why?", table(["policy", "reason"], lines))

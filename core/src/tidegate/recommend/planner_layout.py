@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidegate.api import NS_PER_MS, PlannerSpec, PlanningError, VersionedDocument
-from tidegate.recommend.hardware import checked, in_words
-from tidegate.recommend.query import Question
+from tidegate.recommend.hardware import checked, format_gpus
+from tidegate.recommend.query import RecommendQuery
 from tidegate.schemas import Demand, DemandedModel, DocumentError, InterferenceModel
 from tidegate.workload import Scenario, mean_rate_rps, sizes_of
 from tidegate.workload.scenario import ModelSpec
@@ -15,7 +15,7 @@ OF_THE_LAYOUT = ("profile", "profiles", "max_batch", "pipelines")
 """What a layout says of a model, so that a scenario with one must not."""
 
 
-def planned_on(question: Question, planner: PlannerSpec, gpus: Sequence[str]) -> Scenario:
+def planned_on(question: RecommendQuery, planner: PlannerSpec, gpus: Sequence[str]) -> Scenario:
     """The question's scenario on these GPUs as a planner lays them out.
 
     Raises PlanningError, with the reason and the remedy, for what the planner cannot plan or was not told, and
@@ -29,10 +29,10 @@ def planned_on(question: Question, planner: PlannerSpec, gpus: Sequence[str]) ->
         layout = planner.layout(problem, plan)
     except (DocumentError, ValueError) as error:  # pydantic's is one, for what a problem does not take
         raise PlanningError(_in_a_line(error)) from error
-    return _with_layout(question.scenario, layout, f"{planner.name} on {in_words(gpus)}")
+    return _with_layout(question.scenario, layout, f"{planner.name} on {format_gpus(gpus)}")
 
 
-def demand_of(question: Question, gpus: Sequence[str]) -> Demand:
+def demand_of(question: RecommendQuery, gpus: Sequence[str]) -> Demand:
     """Every model with its part of the traffic, on these GPUs."""
     scenario = question.scenario
     weights = scenario.weights()

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from math import ceil
 
 from tidegate.recommend.assess import MOST_BUNDLES, Assessment, Assessor
-from tidegate.recommend.candidates import Site, Unfit
+from tidegate.recommend.candidates import HardwareSite, UnfitCandidate
 from tidegate.report.words import limit as limit_words
 
 
-def assess_offers(assessor: Assessor, sites: Sequence[Site]) -> tuple[list[Assessment], list[Unfit]]:
+def assess_offers(assessor: Assessor, sites: Sequence[HardwareSite]) -> tuple[list[Assessment], list[UnfitCandidate]]:
     """Assess those that may be the cheapest, in the order given; why the others are not. Raises TraceError."""
     needed = {number: assessor.enough(site) for number, site in enumerate(sites)}
     order = sorted(needed, key=lambda number: _cost(sites[number], needed[number]))
     assessed: dict[int, Assessment] = {}
-    unfit: list[Unfit] = []
+    unfit: list[UnfitCandidate] = []
     for number in order:
         site, enough = sites[number], needed[number]
         costs = [_cost(each.site, count) for each in assessed.values() for count in (each.least, each.tritons_least)]
@@ -22,7 +22,7 @@ def assess_offers(assessor: Assessor, sites: Sequence[Site]) -> tuple[list[Asses
         if enough is None or enough > most:
             winners = [each for its in assessed.values() for each in (its.candidate, its.triton) if each is not None]
             if enough is None or most < 1 or not assessor.keeps(site, most, winners):
-                unfit.append(Unfit((site.words(1),), _why(site, most, limit)))
+                unfit.append(UnfitCandidate((site.words(1),), _why(site, most, limit)))
                 continue
         found = assessor.assess(site, enough)
         if isinstance(found, Assessment):
@@ -32,11 +32,11 @@ def assess_offers(assessor: Assessor, sites: Sequence[Site]) -> tuple[list[Asses
     return [assessed[number] for number in sorted(assessed)], unfit
 
 
-def _cost(site: Site, count: int | None) -> float:
+def _cost(site: HardwareSite, count: int | None) -> float:
     return float("inf") if count is None else site.cost(count)
 
 
-def _why(site: Site, most: int, limit: float) -> str:
+def _why(site: HardwareSite, most: int, limit: float) -> str:
     goal = limit_words(site.question.goal)
     if limit == float("inf"):
         return f"not even {site.words(most)} answer {goal} of every model in time"

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.api import Plan, PlannerSpec, VersionedDocument
-from tidegate.recommend.hardware import Bundle
-from tidegate.recommend.recording import Recording
+from tidegate.recommend.hardware import GpuBundle
+from tidegate.recommend.recording import RecordedTraffic
 from tidegate.schemas import BlockProfile
 from tidegate.workload import Scenario
 
@@ -19,14 +19,14 @@ class RecommendError(Exception):
 
 
 @dataclass(frozen=True)
-class Question:
+class RecommendQuery:
     """All that an answer depends on."""
 
     scenario: Scenario
     """Models and their arrivals; its workers say what there is where `bundles` is empty."""
-    recording: Recording | None = None
+    recording: RecordedTraffic | None = None
     """What arrived, in place of what the scenario would draw."""
-    bundles: tuple[Bundle, ...] = ()
+    bundles: tuple[GpuBundle, ...] = ()
     """Hardware: one that there is, or several that could be bought. Empty: the scenario's workers as they are."""
     buy: bool = False
     """The bundles could be bought, as many as it takes: the cheapest is asked for."""

@@ -6,11 +6,11 @@ from typing import Literal
 
 from tidegate.host import Plugins
 from tidegate.recommend.assess import Assessment, Assessor
-from tidegate.recommend.candidates import Candidate, Site, Unfit, default_bundle
+from tidegate.recommend.candidates import Candidate, HardwareSite, UnfitCandidate, default_bundle
 from tidegate.recommend.hardware import check_measured
 from tidegate.recommend.purchase_options import assess_offers
-from tidegate.recommend.query import Question, RecommendError
-from tidegate.recommend.simulation_runs import Trials
+from tidegate.recommend.query import RecommendError, RecommendQuery
+from tidegate.recommend.simulation_runs import SimulationRuns
 from tidegate.workload import Scenario
 
 SLIGHT = 0.001
@@ -21,14 +21,14 @@ SLIGHT = 0.001
 class Recommendation:
     """What was found."""
 
-    question: Question
+    question: RecommendQuery
     verdict: Literal["run", "stay"]
     """`run`: the candidate. `stay`: nothing is shown to be better than Triton's own batcher, tuned."""
     chosen: Assessment
     """The recommended hardware's."""
     assessed: tuple[Assessment, ...]
     """What every hardware that was asked for is good for."""
-    unfit: tuple[Unfit, ...]
+    unfit: tuple[UnfitCandidate, ...]
     runs: int
     """How many simulations it took."""
 
@@ -59,7 +59,7 @@ class Recommendation:
         return found.model_copy(update={"policies": policies})
 
 
-def recommend(question: Question, trials: Trials, plugins: Plugins | None = None) -> Recommendation:
+def recommend(question: RecommendQuery, trials: SimulationRuns, plugins: Plugins | None = None) -> Recommendation:
     """Find out what to run.
 
     Raises RecommendError where nothing can run, or no model has an SLO; ScenarioError for a GPU on which nobody
@@ -75,7 +75,7 @@ def recommend(question: Question, trials: Trials, plugins: Plugins | None = None
         check_measured(whole, (product for bundle in question.bundles for product in bundle.gpus))
     plugins = plugins or Plugins.installed()
     assessor = Assessor(trials)
-    sites = [Site(question, plugins, bundle) for bundle in question.bundles or (default_bundle(question),)]
+    sites = [HardwareSite(question, plugins, bundle) for bundle in question.bundles or (default_bundle(question),)]
     if question.buy:
         assessed, unfit = assess_offers(assessor, sites)
     else:
@@ -119,9 +119,9 @@ def _is_better(its: Assessment) -> bool:
     return saves and its.gain.mean >= -SLIGHT and its.ours.attainment.mean >= its.tritons.attainment.mean - SLIGHT
 
 
-def _merged(unfit: Sequence[Unfit]) -> tuple[Unfit, ...]:
+def _merged(unfit: Sequence[UnfitCandidate]) -> tuple[UnfitCandidate, ...]:
     """Each reason once."""
     names: dict[str, tuple[str, ...]] = {}
     for each in unfit:
         names[each.why] = tuple(dict.fromkeys((*names.get(each.why, ()), *each.names)))
-    return tuple(Unfit(its, why) for why, its in names.items())
+    return tuple(UnfitCandidate(its, why) for why, its in names.items())

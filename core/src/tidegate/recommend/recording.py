@@ -15,7 +15,7 @@ from tidegate.api import NEVER_NS, NS_PER_MS, RequestArrived, Setup
 from tidegate.engine.estimates.timer_latency import LARGEST_SHARE
 from tidegate.observation import LogEntry, Reducer
 from tidegate.recommend.hardware import checked
-from tidegate.recommend.observed_latency import Observed
+from tidegate.recommend.observed_latency import ObservedLatencies
 from tidegate.workload import RequestSequence, Scenario
 from tidegate.workload.arrivals import NS_PER_S
 
@@ -32,7 +32,7 @@ class RecordingError(Exception):
 
 
 @dataclass(frozen=True)
-class Recording:
+class RecordedTraffic:
     """What arrived, in order."""
 
     models: tuple[str, ...]
@@ -75,7 +75,7 @@ class Recording:
         )
 
 
-def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[Recording, dict[str, Any]]:
+def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[RecordedTraffic, dict[str, Any]]:
     """What arrived, and the models as a scenario lists them.
 
     Their SLO is the one that they were served with, where their requests had about that, else what half of them had.
@@ -88,7 +88,7 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[Recording
     slos_ns: defaultdict[str, list[int]] = defaultdict(list)
     sizes: defaultdict[str, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
     asked: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
-    observed = Observed(setup)
+    observed = ObservedLatencies(setup)
     reducer = Reducer(observed)
     for entry in entries:
         reducer.handled(entry.event, entry.effects)
@@ -111,7 +111,7 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[Recording
         known_models = [*known]
     renumbered = {known[name]: number for number, name in enumerate(known_models)}
     first_ns = at_ns[0]
-    recording = Recording(
+    recording = RecordedTraffic(
         tuple(known_models),
         array("q", [each - first_ns for each in at_ns]),
         array("q", [renumbered[each] for each in model]),

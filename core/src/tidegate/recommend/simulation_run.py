@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from tidegate.api import NEVER_NS, ms_to_ns
 from tidegate.host import PluginError
-from tidegate.recommend.recording import Recording
-from tidegate.sim.run import Run, SimulationError, simulate
+from tidegate.recommend.recording import RecordedTraffic
+from tidegate.sim.run import RunSpec, SimulationError, simulate
 from tidegate.workload import PolicyChoice, RequestSequence, Scenario, draw_requests
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate.workload.scenario import ProcessSpec, TraceSpec
@@ -22,7 +22,7 @@ FEW = 20
 
 
 @dataclass(frozen=True)
-class Trial:
+class SimulationRun:
     """What to run. Pickles."""
 
     scenario: Scenario
@@ -30,7 +30,7 @@ class Trial:
     seed: int
     load: float = 1.0
     """Times the traffic."""
-    recording: Recording | None = None
+    recording: RecordedTraffic | None = None
     requests: int | None = None
     """The window is as long as so many requests take, about; None: as the scenario says."""
     goal: float | None = None
@@ -38,7 +38,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulationOutcome:
     """What a run tells."""
 
     attainment: float = 0.0
@@ -63,7 +63,7 @@ class Outcome:
         return (self.attainment + self.worst) / 2
 
 
-def run_trial(trial: Trial) -> Outcome:
+def simulate_run(trial: SimulationRun) -> SimulationOutcome:
     """Run it. Raises TraceError."""
     scenario = windowed(trial)
     if trial.recording is not None:
@@ -73,13 +73,13 @@ def run_trial(trial: Trial) -> Outcome:
     counts = Counter(requests.model[bisect_left(requests.at_ns, round(scenario.warmup_s * NS_PER_S)) :])
     # Of a model with few requests a single one that is late would end the run.
     limit = None if trial.goal is None or min(counts.values(), default=FEW) < FEW else 1 - trial.goal
-    run = Run(scenario, trial.choice, trial.seed, load=trial.load, bad_limit=limit)
+    run = RunSpec(scenario, trial.choice, trial.seed, load=trial.load, bad_limit=limit)
     try:
         result = simulate(run, requests=requests)
     except (PluginError, SimulationError) as error:
-        return Outcome(broken=str(error))
+        return SimulationOutcome(broken=str(error))
     row = result.total
-    return Outcome(
+    return SimulationOutcome(
         row.attainment,
         {each.model: each.attainment for each in result.rows[1:] if each.accepted >= FEW},
         row.p99_ms,
@@ -88,7 +88,7 @@ def run_trial(trial: Trial) -> Outcome:
     )
 
 
-def windowed(trial: Trial) -> Scenario:
+def windowed(trial: SimulationRun) -> Scenario:
     """The scenario with the window, and the part of the trace, that the trial has."""
     scenario, arrivals = trial.scenario, trial.scenario.arrivals
     if trial.recording is not None:
@@ -114,7 +114,7 @@ def _rate_rps(scenario: Scenario, load: float) -> float:
     return read_trace(scenario.folder / arrivals.file, arrivals.format).rate_rps * arrivals.scale * load
 
 
-def _recorded(trial: Trial, scenario: Scenario) -> RequestSequence:
+def _recorded(trial: SimulationRun, scenario: Scenario) -> RequestSequence:
     assert trial.recording is not None, "asked by the caller"
     slos_ns = tuple(NEVER_NS if model.slo_ms is None else ms_to_ns(model.slo_ms) for model in scenario.models)
     late = frozenset(model.name for model in scenario.models if model.late == "serve" and model.slo_ms is not None)

@@ -5,38 +5,38 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tidegate.recommend.simulation_run import Outcome, Trial, run_trial
+from tidegate.recommend.simulation_run import SimulationOutcome, SimulationRun, simulate_run
 from tidegate.sim.parallel import run_parallel
 from tidegate.workload import Scenario
 
-Collect = Callable[[str, Iterable[Outcome], int], list[Outcome]]
+Collect = Callable[[str, Iterable[SimulationOutcome], int], list[SimulationOutcome]]
 """Collects the outcomes that are still to come, of which there are so many, and says meanwhile what is being done."""
 
 Key = tuple[object, ...]
 """What tells runs apart, but for the goal: it changes only how soon they end."""
 
 
-def quietly(label: str, outcomes: Iterable[Outcome], total: int) -> list[Outcome]:
+def quietly(label: str, outcomes: Iterable[SimulationOutcome], total: int) -> list[SimulationOutcome]:
     """Collect outcomes and say nothing."""
     del label, total
     return list(outcomes)
 
 
 @dataclass
-class Trials:
+class SimulationRuns:
     """Runs what was not run yet."""
 
     jobs: int = -1
     collect: Collect = quietly
     count: int = 0
     """How many were run."""
-    _known: dict[Key, Outcome] = field(default_factory=dict)
+    _known: dict[Key, SimulationOutcome] = field(default_factory=dict)
     """What came of runs that were carried out to the end."""
-    _stopped: dict[Key, tuple[float, Outcome]] = field(default_factory=dict)
+    _stopped: dict[Key, tuple[float, SimulationOutcome]] = field(default_factory=dict)
     """The goal that other runs missed, and what they had come to."""
     _digests: dict[int, tuple[Scenario, str]] = field(default_factory=dict)
 
-    def run(self, label: str, trials: Sequence[Trial]) -> list[Outcome]:
+    def run(self, label: str, trials: Sequence[SimulationRun]) -> list[SimulationOutcome]:
         """The outcomes, in order. Raises TraceError, ParallelBackendError."""
         keys = [self._key(trial) for trial in trials]
         new = {
@@ -45,7 +45,7 @@ class Trials:
             if self._told(key, trial.goal) is None
         }
         if new:
-            found = self.collect(label, run_parallel(run_trial, [*new.values()], jobs=self.jobs), len(new))
+            found = self.collect(label, run_parallel(simulate_run, [*new.values()], jobs=self.jobs), len(new))
             for (key, goal), outcome in zip(new, found, strict=True):
                 if outcome.missed and goal is not None:
                     self._stopped[key] = goal, outcome
@@ -55,14 +55,14 @@ class Trials:
         told = [self._told(key, trial.goal) for key, trial in zip(keys, trials, strict=True)]
         return [outcome for outcome in told if outcome is not None]
 
-    def _told(self, key: Key, goal: float | None) -> Outcome | None:
+    def _told(self, key: Key, goal: float | None) -> SimulationOutcome | None:
         """What is known of a run: who carried it out to the end knows what it would have missed, too."""
         if (known := self._known.get(key)) is not None:
             return known
         missed, outcome = self._stopped.get(key, (2.0, None))
         return outcome if goal is not None and goal >= missed else None
 
-    def _key(self, trial: Trial) -> Key:
+    def _key(self, trial: SimulationRun) -> Key:
         options = json.dumps(trial.choice.options, sort_keys=True)
         digest = self._digest(trial.scenario)
         return digest, trial.choice.name, options, trial.seed, trial.load, trial.requests

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Generic, Protocol, TypeVar
 
-from tidegate.recommend.simulation_run import Outcome, Trial
-from tidegate.recommend.simulation_runs import Trials
+from tidegate.recommend.simulation_run import SimulationOutcome, SimulationRun
+from tidegate.recommend.simulation_runs import SimulationRuns
 
 Entrant = TypeVar("Entrant")
 Racer_contra = TypeVar("Racer_contra", contravariant=True)
@@ -33,7 +33,7 @@ STEP, STEPS = 1.2, 12
 
 
 @dataclass(frozen=True)
-class Standing(Generic[Entrant]):
+class EntrantStanding(Generic[Entrant]):
     """How far an entrant came."""
 
     entrant: Entrant
@@ -44,32 +44,34 @@ class Standing(Generic[Entrant]):
 
 
 @dataclass(frozen=True)
-class Race(Generic[Entrant]):
+class HalvingResult(Generic[Entrant]):
     """What came out."""
 
     load: float
     """Times the traffic, at which it was decided; above 1: there and with the traffic as it is."""
-    standings: list[Standing[Entrant]]
+    standings: list[EntrantStanding[Entrant]]
     """The entrants that came furthest first, and of these the best."""
     broken: list[tuple[Entrant, str]]
     """The entrants that could not run, and why."""
 
 
-class TrialOf(Protocol[Racer_contra]):
+class RunOfEntrant(Protocol[Racer_contra]):
     """The run of an entrant."""
 
-    def __call__(self, entrant: Racer_contra, seed: int, load: float, goal: float | None = None, /) -> Trial:
+    def __call__(self, entrant: Racer_contra, seed: int, load: float, goal: float | None = None, /) -> SimulationRun:
         """With a seed at a load; `goal`: stopped once a model's attainment is certain to be below."""
 
 
-def race(label: str, entrants: Sequence[Entrant], trial_of: TrialOf[Entrant], trials: Trials) -> Race[Entrant]:
+def successive_halving(
+    label: str, entrants: Sequence[Entrant], trial_of: RunOfEntrant[Entrant], trials: SimulationRuns
+) -> HalvingResult[Entrant]:
     """Find the best."""
     outcomes, bound = _heat(f"{label}, heat", entrants, trial_of, trials)
     broken = [(each, got.broken) for each, got in zip(entrants, outcomes, strict=True) if got.broken]
     stopped = [each for each, got in zip(entrants, outcomes, strict=True) if got.missed]
     able = [(each, got) for each, got in zip(entrants, outcomes, strict=True) if not (got.broken or got.missed)]
     if not able:
-        return Race(1.0, [], broken)
+        return HalvingResult(1.0, [], broken)
     able.sort(key=lambda pair: -pair[1].score)
     load = _contest([each for each, _ in able[: KEPT[1]]], able[0][1], label, trial_of, trials)
     loads = (load,) if load == 1 else (load, 1.0)
@@ -90,13 +92,13 @@ def race(label: str, entrants: Sequence[Entrant], trial_of: TrialOf[Entrant], tr
     for place in order[able_on:]:
         scores[place].append(able[place][1].score)
     order = sorted(order[:able_on], key=lambda place: (-len(scores[place]), -fmean(scores[place]))) + order[able_on:]
-    standings = [Standing(left[place], fmean(scores[place]), len(scores[place])) for place in order]
-    return Race(load, standings + [Standing(each, bound, 0) for each in stopped], broken)
+    standings = [EntrantStanding(left[place], fmean(scores[place]), len(scores[place])) for place in order]
+    return HalvingResult(load, standings + [EntrantStanding(each, bound, 0) for each in stopped], broken)
 
 
 def _heat(
-    label: str, entrants: Sequence[Entrant], trial_of: TrialOf[Entrant], trials: Trials
-) -> tuple[list[Outcome], float]:
+    label: str, entrants: Sequence[Entrant], trial_of: RunOfEntrant[Entrant], trials: SimulationRuns
+) -> tuple[list[SimulationOutcome], float]:
     """All on one seed, with the traffic as it is, and the score that those are below who were stopped."""
     seed = ROUNDS[0][0]
     outcomes = trials.run(label, [trial_of(each, seed, 1.0) for each in entrants[:PACEMAKERS]])
@@ -109,10 +111,10 @@ def _heat(
 
 def _contest(
     best: Sequence[Entrant],
-    first: Outcome,
+    first: SimulationOutcome,
     label: str,
-    trial_of: TrialOf[Entrant],
-    trials: Trials,
+    trial_of: RunOfEntrant[Entrant],
+    trials: SimulationRuns,
 ) -> float:
     """The load at which the best of some is no longer above `NO_CONTEST`."""
     load, score = 1.0, first.score

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tidegate.recommend.assess import Assessment, Changed
+from tidegate.recommend.assess import Assessment, ChangedAssessment
 from tidegate.recommend.candidates import Candidate
-from tidegate.recommend.held_out import Measured
+from tidegate.recommend.held_out import HeldOutResult
 from tidegate.recommend.recommendation import Recommendation
 from tidegate.recommend.simulation_run import FEW
 from tidegate.recommend.triton_tuning import batched
@@ -71,7 +71,7 @@ def _answer(found: Recommendation) -> str:
     return f"Run {chosen.candidate.title} on {where}: it keeps {_keeps(chosen.ours)}."
 
 
-def _keeps(its: Measured) -> str:
+def _keeps(its: HeldOutResult) -> str:
     worst = min(its.models, key=lambda name: its.models[name].mean, default="")
     alone = len(its.models) <= 1
     said = f"{between(its.attainment)} of the requests in time"
@@ -158,7 +158,7 @@ def _changes(found: Recommendation) -> list[str]:
     return [f"What would change it: {'; '.join(parts)}."] if parts else []
 
 
-def _change(change: Changed, goal: float, verdict: str) -> str:
+def _change(change: ChangedAssessment, goal: float, verdict: str) -> str:
     mine, other = (change.ours, change.triton) if verdict == "run" else (change.triton, change.ours)
     if mine is None:
         return f"with {change.name}, it cannot run"

@@ -14,36 +14,36 @@ words     numbers formatted for sentences
 `style.css` and `zoom.js` are embedded in every page.
 """
 
-from tidegate.report.axis import Axis
-from tidegate.report.bars import Part, StackedBar, stacked_bars
-from tidegate.report.chart import Chart, Entry, chart_of, facets
+from tidegate.report.axis import PlotAxis
+from tidegate.report.bars import BarSegment, StackedBar, stacked_bars
+from tidegate.report.chart import Chart, LegendEntry, chart_of, facets
 from tidegate.report.colours import OUTCOMES, Colours
-from tidegate.report.gantt import Lane, Span, Strip, gantt
-from tidegate.report.marks import Columns, Line, Points, Rule
-from tidegate.report.page import Download, Origin, Page, Section, table
+from tidegate.report.gantt import GanttLane, GanttSpan, GanttStrip, gantt
+from tidegate.report.marks import ColumnMarks, LineMark, PointMarks, RuleMark
+from tidegate.report.page import Download, Page, PageOrigin, PageSection, table
 from tidegate.report.picture import picture
 from tidegate.report.plot import Plot
 
 __all__ = [
     "OUTCOMES",
-    "Axis",
+    "BarSegment",
     "Chart",
     "Colours",
-    "Columns",
+    "ColumnMarks",
     "Download",
-    "Entry",
-    "Lane",
-    "Line",
-    "Origin",
+    "GanttLane",
+    "GanttSpan",
+    "GanttStrip",
+    "LegendEntry",
+    "LineMark",
     "Page",
-    "Part",
+    "PageOrigin",
+    "PageSection",
     "Plot",
-    "Points",
-    "Rule",
-    "Section",
-    "Span",
+    "PlotAxis",
+    "PointMarks",
+    "RuleMark",
     "StackedBar",
-    "Strip",
     "chart_of",
     "facets",
     "gantt",

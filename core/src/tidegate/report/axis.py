@@ -13,7 +13,7 @@ LEAST_SPAN = 0.98
 
 
 @dataclass(frozen=True)
-class Axis:
+class PlotAxis:
     """One direction of a plot, from `least` to `most`."""
 
     label: str
@@ -33,7 +33,7 @@ class Axis:
         most: float | None = None,
         unit: str = "",
         whole: bool = False,
-    ) -> "Axis":
+    ) -> "PlotAxis":
         """An axis that holds these values, its ends round numbers unless they are given.
 
         `unit` follows each tick; `whole`: ticks are at whole numbers only.
@@ -54,7 +54,7 @@ class Axis:
         return cls(label, low, high, ticks, lambda value: f"{_no_minus_zero(value):,.{digits}f}{unit}")
 
     @classmethod
-    def shares(cls, values: Iterable[float], label: str, *, from_zero: bool = False) -> "Axis":
+    def shares(cls, values: Iterable[float], label: str, *, from_zero: bool = False) -> "PlotAxis":
         """An axis of shares: up to 100 %, down to a round number below the least of them."""
         lowest = 0.0 if from_zero else max(0.0, min([*values, LEAST_SPAN]))
         percents = cls.over([100 * lowest], label, least=0.0 if from_zero else None, most=100.0, unit=" %")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from tidegate.report.axis import Axis
+from tidegate.report.axis import PlotAxis
 from tidegate.report.colours import css
 from tidegate.report.marks import percent
 
@@ -13,7 +13,7 @@ THICK, LINE = 16, 24
 
 
 @dataclass(frozen=True)
-class Part:
+class BarSegment:
     """A piece of a bar."""
 
     value: float
@@ -26,14 +26,14 @@ class StackedBar:
     """One bar."""
 
     name: str
-    parts: Sequence[Part]
+    parts: Sequence[BarSegment]
     says: str
     """The number behind it."""
     mark: float | None = None
     """Where a line crosses it: an SLO."""
 
 
-def stacked_bars(bars: Sequence[StackedBar], axis: Axis, label: str) -> str:
+def stacked_bars(bars: Sequence[StackedBar], axis: PlotAxis, label: str) -> str:
     """Bars over one axis, as HTML; `label` tells those who do not see it what they show."""
     rows = "".join(
         f'<tr><th scope="row" title="{escape(bar.name)}">{escape(bar.name)}</th>'
@@ -54,7 +54,7 @@ def stacked_bars(bars: Sequence[StackedBar], axis: Axis, label: str) -> str:
     return f'<table class="bars" aria-label="{escape(label)}">{rows}{foot}</table>'
 
 
-def _drawn(bar: StackedBar, axis: Axis) -> str:
+def _drawn(bar: StackedBar, axis: PlotAxis) -> str:
     drawn, begun = [], 0.0
     top = (LINE - THICK) / 2
     for part in bar.parts:

@@ -9,7 +9,7 @@ from tidegate.report.plot import Plot
 
 
 @dataclass(frozen=True)
-class Entry:
+class LegendEntry:
     """A line of a legend."""
 
     name: str
@@ -27,7 +27,7 @@ class Chart:
     """A question."""
     body: str
     """HTML."""
-    legend: Sequence[Entry] = ()
+    legend: Sequence[LegendEntry] = ()
     note: str = ""
     """What a reader must know to read it."""
     wide: bool = False
@@ -43,7 +43,9 @@ class Chart:
         )
 
 
-def chart_of(title: str, plot: Plot, *, legend: Sequence[Entry] = (), note: str = "", wide: bool = False) -> Chart:
+def chart_of(
+    title: str, plot: Plot, *, legend: Sequence[LegendEntry] = (), note: str = "", wide: bool = False
+) -> Chart:
     """The chart of one plot."""
     return Chart(title, plot.html(title), legend, note, wide)
 
@@ -52,7 +54,7 @@ def facets(
     title: str,
     parts: Iterable[tuple[str, Plot | str]],
     *,
-    legend: Sequence[Entry] = (),
+    legend: Sequence[LegendEntry] = (),
     note: str = "",
     wide: bool = True,
     small: bool = False,
@@ -69,7 +71,7 @@ def facets(
     return Chart(title, f'<div class="{kind}">{inner}</div>', legend, note, wide)
 
 
-def legend(entries: Sequence[Entry]) -> str:
+def legend(entries: Sequence[LegendEntry]) -> str:
     """Which colour means what; nothing where there is nothing to tell apart."""
     if not entries:
         return ""
@@ -77,7 +79,7 @@ def legend(entries: Sequence[Entry]) -> str:
     return f'<ul class="legend">{items}</ul>'
 
 
-def _key(entry: Entry) -> str:
+def _key(entry: LegendEntry) -> str:
     colour, wide = css(entry.colour), 22 if entry.shape == "line" else 12
     dash = f' stroke-dasharray="{entry.dash}"' if entry.dash else ""
     drawn = {

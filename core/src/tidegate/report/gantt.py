@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from tidegate.report.axis import Axis
+from tidegate.report.axis import PlotAxis
 from tidegate.report.colours import css
 from tidegate.report.marks import CHARACTER, percent
 
@@ -22,7 +22,7 @@ BUTTONS = (
 
 
 @dataclass(frozen=True)
-class Span:
+class GanttSpan:
     """Something that lasted."""
 
     start_ns: int
@@ -32,22 +32,22 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Lane:
+class GanttLane:
     """A worker: where it shows no span it was idle."""
 
     name: str
-    spans: Sequence[Span]
+    spans: Sequence[GanttSpan]
 
 
 @dataclass(frozen=True)
-class Strip:
+class GanttStrip:
     """Instants, by the colours of what happened at them: (colour, instants in ns)."""
 
     name: str
     instants: Sequence[tuple[str, Sequence[int]]]
 
 
-def gantt(label: str, strips: Sequence[Strip], lanes: Sequence[Lane], until_ns: int) -> str:
+def gantt(label: str, strips: Sequence[GanttStrip], lanes: Sequence[GanttLane], until_ns: int) -> str:
     """From instant 0 to `until_ns`, as HTML; `label` tells those who do not see it what it shows."""
     until_us = until_ns / NS_PER_US
     height = STRIP * len(strips) + LANE * len(lanes) + 4
@@ -98,7 +98,7 @@ def _name(name: str, at: float) -> str:
 
 def _ticks(until_us: float) -> str:
     """As long as nothing is zoomed; then `zoom.js` draws them."""
-    axis = Axis.over([], "", least=0.0, most=until_us / US_PER_MS)
+    axis = PlotAxis.over([], "", least=0.0, most=until_us / US_PER_MS)
     ticks = "".join(
         f'<text x="{percent(axis.place(tick))}" y="14" text-anchor="middle">{escape(axis.written(tick))}</text>'
         for tick in axis.ticks

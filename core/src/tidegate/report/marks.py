@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Protocol
 
-from tidegate.report.axis import Axis
+from tidegate.report.axis import PlotAxis
 from tidegate.report.colours import INK, css
 
 WIDE = 1000
@@ -18,12 +18,12 @@ Point = tuple[float, float]
 class Mark(Protocol):
     """One thing that is drawn."""
 
-    def svg(self, x: Axis, y: Axis, height: float) -> str:
+    def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
         """The mark as SVG."""
 
 
 @dataclass(frozen=True)
-class Line:
+class LineMark:
     """A line through points, in their order; None interrupts it."""
 
     points: Sequence[Point | None]
@@ -32,7 +32,7 @@ class Line:
     dash: str = ""
     width: float = 2
 
-    def svg(self, x: Axis, y: Axis, height: float) -> str:
+    def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
         """A path that keeps its width however far it is stretched."""
         path, pen = [], "M"
         for point in self.points:
@@ -50,7 +50,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Points:
+class PointMarks:
     """Dots, each with what it says when it is pointed at."""
 
     points: Sequence[Point]
@@ -59,7 +59,7 @@ class Points:
     radius: float = 4
     hollow: bool = False
 
-    def svg(self, x: Axis, y: Axis, height: float) -> str:
+    def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
         """A circle each."""
         fill = "none" if self.hollow else css(self.colour)
         says = self.says or [""] * len(self.points)
@@ -71,7 +71,7 @@ class Points:
 
 
 @dataclass(frozen=True)
-class Rule:
+class RuleMark:
     """A dotted line right across (`down`: from top to bottom) at a value, with what it means."""
 
     at: float
@@ -79,7 +79,7 @@ class Rule:
     down: bool = False
     colour: str = INK
 
-    def svg(self, x: Axis, y: Axis, height: float) -> str:
+    def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
         """The line, its words at the end where they disturb the least."""
         stroke = f'stroke="{css(self.colour)}" stroke-dasharray="3 4"'
         if self.down:
@@ -101,7 +101,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnMarks:
     """Upright bars, each from `start` to `end` on the x axis and from zero to its value."""
 
     bars: Sequence[tuple[float, float, float]]
@@ -109,7 +109,7 @@ class Columns:
     colour: str
     says: Sequence[str] = ()
 
-    def svg(self, x: Axis, y: Axis, height: float) -> str:
+    def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
         """A rectangle each."""
         says = self.says or [""] * len(self.bars)
         drawn = []

@@ -15,7 +15,7 @@ WORDS = ("reason", "starts", "stops", "batching", "started with")
 
 
 @dataclass(frozen=True)
-class Origin:
+class PageOrigin:
     """Where a page comes from."""
 
     version: str
@@ -44,7 +44,7 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A heading over a table, or over other HTML."""
 
     title: str
@@ -67,12 +67,12 @@ class Page:
     title: str
     verdicts: Sequence[str]
     """What may be concluded, the first sentence before all else."""
-    origin: Origin
+    origin: PageOrigin
     facts: Mapping[str, str]
     """What else was asked: seeds, servers."""
     scenario: Mapping[str, object]
     """The scenario, as JSON has it."""
-    parts: Sequence[Chart | Section]
+    parts: Sequence[Chart | PageSection]
     warnings: Sequence[str] = ()
     downloads: Sequence[Download] = field(default_factory=tuple)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from tidegate.report.chart import Entry
+from tidegate.report.chart import LegendEntry
 from tidegate.report.colours import css
 from tidegate.report.marks import CHARACTER
 from tidegate.report.plot import BELOW, RIGHT, Plot
@@ -13,7 +13,9 @@ TITLE, LEGEND, UNIT, GAP = 34, 24, 22, 26
 """Pixels of the heading, of the legend, of what the y axis counts, and between two plots."""
 
 
-def picture(title: str, plots: Sequence[Plot], legend: Sequence[Entry], *, width: int = 820, note: str = "") -> str:
+def picture(
+    title: str, plots: Sequence[Plot], legend: Sequence[LegendEntry], *, width: int = 820, note: str = ""
+) -> str:
     """Plots one under the other, over one legend."""
     style = files(__package__).joinpath("style.css").read_text("utf-8")
     left = max(plot.left for plot in plots)
@@ -38,7 +40,7 @@ def picture(title: str, plots: Sequence[Plot], legend: Sequence[Entry], *, width
     )
 
 
-def _legend(entries: Sequence[Entry], top: float) -> str:
+def _legend(entries: Sequence[LegendEntry], top: float) -> str:
     drawn, at = [], 16.0
     for entry in entries:
         dash = f' stroke-dasharray="{entry.dash}"' if entry.dash else ""

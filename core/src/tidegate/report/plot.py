@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from tidegate.report.axis import Axis
+from tidegate.report.axis import PlotAxis
 from tidegate.report.marks import CHARACTER, Mark, percent
 
 ABOVE, BELOW, RIGHT = 24, 40, 18
@@ -22,8 +22,8 @@ class Plot:
     """Marks over two axes."""
 
     marks: Sequence[Mark]
-    x: Axis
-    y: Axis
+    x: PlotAxis
+    y: PlotAxis
     height: float = 220
 
     @property

@@ -25,21 +25,21 @@ What is exported here needs nothing beyond the core; `result` and its users need
 """
 
 from tidegate.sim.cluster import Cluster
-from tidegate.sim.event_queue import Agenda
-from tidegate.sim.links import Links
+from tidegate.sim.event_queue import EventQueue
+from tidegate.sim.links import NetworkLinks
 from tidegate.sim.simulation import Listener, Simulation
-from tidegate.sim.true_latency import ConstantSlowdown, SimulatedWorker, Truth
+from tidegate.sim.true_latency import ConstantSlowdown, SimulatedWorker, TrueLatency
 from tidegate.sim.workers import ExactWorkers, Workers
 
 __all__ = [
-    "Agenda",
     "Cluster",
     "ConstantSlowdown",
+    "EventQueue",
     "ExactWorkers",
-    "Links",
     "Listener",
+    "NetworkLinks",
     "SimulatedWorker",
     "Simulation",
-    "Truth",
+    "TrueLatency",
     "Workers",
 ]

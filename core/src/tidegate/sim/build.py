@@ -26,14 +26,14 @@ from tidegate.observation import Observer
 from tidegate.schemas import Interference, InterferenceModel, compute_percent, mig_instance
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.control import SimulatedControl
-from tidegate.sim.links import Forwarding, Links
-from tidegate.sim.record import Record
+from tidegate.sim.links import Forwarding, NetworkLinks
+from tidegate.sim.record import RunRecord
 from tidegate.sim.simulation import Listener, Simulation
 from tidegate.sim.true_latency import (
     Combine,
     ConstantSlowdown,
     SimulatedWorker,
-    Truth,
+    TrueLatency,
     drawing_delays,
     drawing_factors,
     drawing_failures,
@@ -115,7 +115,7 @@ def simulation_of(
     scenario: Scenario,
     policy: Policy,
     requests: RequestSequence,
-    record: Record,
+    record: RunRecord,
     *,
     name: str,
     seed: int,
@@ -138,11 +138,11 @@ def simulation_of(
     tables: dict[ProfileKey, Sequence[int]] = {
         profile.key: _table_ns(profile) for profile in with_shapes(scenario, true, told=False)
     }
-    links = None if network is None else Links(network, {worker.id: worker.node for worker in workers})
+    links = None if network is None else NetworkLinks(network, {worker.id: worker.node for worker in workers})
     networks = [pool.network for pool in scenario.workers for _ in range(pool.count)] or [None] * len(workers)
     cluster = Cluster(
         [simulated_worker(scenario, worker, seed, delays) for worker, delays in zip(workers, networks, strict=True)],
-        Truth(tables, requests.times_ms, combine, requests.shapes),
+        TrueLatency(tables, requests.times_ms, combine, requests.shapes),
         interference=_interference(spec.interference),
         retry=spec.failures is None or spec.failures.retry,
         links=links,
@@ -179,8 +179,8 @@ class _LayoutSwitch:
     cluster: Cluster
     tables: dict[ProfileKey, Sequence[int]]
     """What batches truly take."""
-    links: Links | None
-    record: Record
+    links: NetworkLinks | None
+    record: RunRecord
 
     def switch(self, now_ns: int, revision: LayoutRevision) -> TopologyChanged:
         """Let a revision's workers be there; what the engine is to be told of it."""

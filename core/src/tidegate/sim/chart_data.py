@@ -34,7 +34,7 @@ class ModelDetail:
 
 
 @dataclass(frozen=True)
-class Arrival:
+class ArrivalMark:
     """One request of the first moments, in ns of the measured window."""
 
     model: str
@@ -47,7 +47,7 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Detail:
+class RunDetail:
     """One run."""
 
     span_s: float
@@ -55,12 +55,12 @@ class Detail:
     workers: list[str]
     """All of them, whether they ran anything or not."""
     models: list[ModelDetail]
-    arrivals: list[Arrival]
+    arrivals: list[ArrivalMark]
     """The requests of the first moments, by their arrival."""
 
 
 @dataclass(frozen=True)
-class Requests:
+class RequestArrays:
     """The requests that arrived in the window, as arrays; instants in ns of the window."""
 
     models: Sequence[str]
@@ -71,14 +71,14 @@ class Requests:
     latency_ns: NDArray[np.int64]
 
 
-def detail_of(requests: Requests, workers: Sequence[str], *, window_ns: int, until_ns: int) -> Detail:
+def detail_of(requests: RequestArrays, workers: Sequence[str], *, window_ns: int, until_ns: int) -> RunDetail:
     """The detail of a run; arrivals of the window's first `until_ns` are kept one by one."""
     span_ns = window_ns / SPANS
     models = [_model(requests, position, span_ns) for position in range(len(requests.models))]
-    return Detail(span_ns / NS_PER_S, list(workers), models, _arrivals(requests, until_ns))
+    return RunDetail(span_ns / NS_PER_S, list(workers), models, _arrivals(requests, until_ns))
 
 
-def _model(requests: Requests, position: int, span_ns: float) -> ModelDetail:
+def _model(requests: RequestArrays, position: int, span_ns: float) -> ModelDetail:
     mine = requests.model == position
     outcome, at_ns = requests.outcome[mine], requests.at_ns[mine]
     answered_ns = requests.latency_ns[mine][(outcome == ANSWERED) | (outcome == LATE)]
@@ -96,14 +96,14 @@ def _model(requests: Requests, position: int, span_ns: float) -> ModelDetail:
     )
 
 
-def _arrivals(requests: Requests, until_ns: int) -> list[Arrival]:
+def _arrivals(requests: RequestArrays, until_ns: int) -> list[ArrivalMark]:
     first = int(np.searchsorted(requests.at_ns, until_ns))
     columns = (requests.model, requests.outcome, requests.at_ns, requests.latency_ns)
     arrivals = []
     for model, outcome, at_ns, latency_ns in zip(*(column[:first].tolist() for column in columns), strict=True):
         slo_ns = requests.slos_ns[model]
         due_ns = None if slo_ns == NEVER_NS else at_ns + slo_ns
-        arrivals.append(Arrival(requests.models[model], at_ns, due_ns, at_ns + latency_ns, _in_words(outcome)))
+        arrivals.append(ArrivalMark(requests.models[model], at_ns, due_ns, at_ns + latency_ns, _in_words(outcome)))
     return arrivals
 
 

@@ -6,15 +6,15 @@ from math import ceil
 
 from tidegate.report import (
     OUTCOMES,
-    Axis,
+    BarSegment,
     Chart,
     Colours,
-    Columns,
-    Entry,
-    Line,
-    Part,
+    ColumnMarks,
+    LegendEntry,
+    LineMark,
     Plot,
-    Rule,
+    PlotAxis,
+    RuleMark,
     StackedBar,
     chart_of,
     facets,
@@ -24,7 +24,7 @@ from tidegate.report.colours import DASHES, EXECUTING, INK, OTHER, WAITING
 from tidegate.report.marks import Point
 from tidegate.report.words import share
 from tidegate.sim.chart_data import ModelDetail
-from tidegate.sim.result import Row, RunResult
+from tidegate.sim.result import ResultRow, RunResult
 from tidegate.sim.verdicts import by_policy
 
 MOST_BARS = 24
@@ -44,8 +44,8 @@ Bars = list[StackedBar]
 
 def outcomes(results: Sequence[RunResult], contender: str = "policy") -> Chart:
     """How requests ended, in shares: a bar for each model under each contender."""
-    axis = Axis.shares([], "share of the requests", from_zero=True)
-    legend = [Entry(name, colour) for name, colour in OUTCOMES.items()]
+    axis = PlotAxis.shares([], "share of the requests", from_zero=True)
+    legend = [LegendEntry(name, colour) for name, colour in OUTCOMES.items()]
     title = (
         f"How did requests end under each {contender}?" if _single(results) else "How did each model's requests end?"
     )
@@ -55,7 +55,7 @@ def outcomes(results: Sequence[RunResult], contender: str = "policy") -> Chart:
 def waiting_and_executing(results: Sequence[RunResult], slos_ms: dict[str, float | None]) -> Chart | None:
     """What the answered waited and ran, as shares of their SLOs. None where it is not known."""
 
-    def bar(name: str, rows: Sequence[Row]) -> StackedBar | None:
+    def bar(name: str, rows: Sequence[ResultRow]) -> StackedBar | None:
         slo_ms = slos_ms.get(rows[0].model)
         known = [row for row in rows if row.mean_waiting_ms is not None and row.mean_executing_ms is not None]
         answered = sum(row.answered for row in known)
@@ -64,16 +64,18 @@ def waiting_and_executing(results: Sequence[RunResult], slos_ms: dict[str, float
         waiting_ms = sum((row.mean_waiting_ms or 0) * row.answered for row in known) / answered
         executing_ms = sum((row.mean_executing_ms or 0) * row.answered for row in known) / answered
         parts = [
-            Part(waiting_ms / slo_ms, WAITING, f"waiting {waiting_ms:.1f} ms"),
-            Part(executing_ms / slo_ms, EXECUTING, f"executing {executing_ms:.1f} ms"),
+            BarSegment(waiting_ms / slo_ms, WAITING, f"waiting {waiting_ms:.1f} ms"),
+            BarSegment(executing_ms / slo_ms, EXECUTING, f"executing {executing_ms:.1f} ms"),
         ]
         return StackedBar(name, parts, f"{waiting_ms:.1f} + {executing_ms:.1f} of {slo_ms:g} ms", mark=1.0)
 
     if not any(bar("", [row]) for result in results for row in result.rows[1:]):
         return None
-    axis = Axis.over([], "mean time of the answered, of the SLO", least=0.0, most=125.0, unit=" %")
-    shares = Axis(axis.label, 0.0, 1.25, tuple(tick / 100 for tick in axis.ticks), lambda value: f"{100 * value:.0f} %")
-    legend = [Entry("waiting (queue and way)", WAITING), Entry("executing", EXECUTING)]
+    axis = PlotAxis.over([], "mean time of the answered, of the SLO", least=0.0, most=125.0, unit=" %")
+    shares = PlotAxis(
+        axis.label, 0.0, 1.25, tuple(tick / 100 for tick in axis.ticks), lambda value: f"{100 * value:.0f} %"
+    )
+    legend = [LegendEntry("waiting (queue and way)", WAITING), LegendEntry("executing", EXECUTING)]
     return _bars(results, "Where does the time go: waiting or executing?", shares, legend, bar)
 
 
@@ -93,15 +95,15 @@ def latency_curves(results: Sequence[RunResult], colours: Colours) -> Chart | No
         return None
     most = next((ratio for ratio in RATIOS if ratio >= max(ratios)), RATIOS[-1])
     steps = tuple(step / 2 for step in range(round(2 * most) + 1))
-    x = Axis("latency / SLO", 0.0, most, steps, lambda value: f"{value:g}")
-    y = Axis.shares([], "share of the requests", from_zero=True)
+    x = PlotAxis("latency / SLO", 0.0, most, steps, lambda value: f"{value:g}")
+    y = PlotAxis.shares([], "share of the requests", from_zero=True)
     title = "What share of the requests is answered within which share of the SLO?"
     note = "What is missing to 100 % at the right was answered later, or not at all."
-    rule, legend = Rule(1.0, "SLO", down=True), _contenders(of_policy, colours)
+    rule, legend = RuleMark(1.0, "SLO", down=True), _contenders(of_policy, colours)
 
-    def lines(own: Mapping[str, Sequence[Point]], name: str) -> list[Line]:
+    def lines(own: Mapping[str, Sequence[Point]], name: str) -> list[LineMark]:
         return [
-            Line(curve, colours.of_contender(policy), name or policy, colours.dash_of(policy))
+            LineMark(curve, colours.of_contender(policy), name or policy, colours.dash_of(policy))
             for policy, curve in own.items()
         ]
 
@@ -109,13 +111,13 @@ def latency_curves(results: Sequence[RunResult], colours: Colours) -> Chart | No
         (only,) = curves.values()
         return chart_of(title, Plot([rule, *lines(only, "")], x, y), legend=legend, note=note)
     alone = len(of_policy) == 1
-    together: list[Line] = []
+    together: list[LineMark] = []
     if alone:
         every = [
             each for own in of_policy.values() for model, details in own.items() if model in curves for each in details
         ]
-        together = [Line(_curve(every), OTHER, "all models together")]
-        legend = [*legend, Entry("all models together", OTHER, shape="line")]
+        together = [LineMark(_curve(every), OTHER, "all models together")]
+        legend = [*legend, LegendEntry("all models together", OTHER, shape="line")]
     shown = sorted(curves, key=_missed(results).__getitem__, reverse=True)
     left_out = len(shown) - MOST_PANELS
     note = f"Up: the share of the requests; across: latency / SLO. {note} Those that missed most first" + (
@@ -146,29 +148,29 @@ def attainment_over_time(results: Sequence[RunResult], colours: Colours) -> Char
         missed = _missed(results)
         worst = sorted(details, key=missed.__getitem__, reverse=True)[:MOST_COLOURED]
         lines = [
-            Line(_over_time(own, spans[0]), OTHER, model, width=1)
+            LineMark(_over_time(own, spans[0]), OTHER, model, width=1)
             for model, own in details.items()
             if model not in worst
         ]
         if lines:
             note += f" The {len(worst)} models that missed most have colours."
         for model, dash in zip(worst, DASHES, strict=False):
-            lines.append(Line(_over_time(details[model], spans[0]), colours.of_model(model), model, dash))
-            legend.append(Entry(model, colours.of_model(model), dash, "line"))
+            lines.append(LineMark(_over_time(details[model], spans[0]), colours.of_model(model), model, dash))
+            legend.append(LegendEntry(model, colours.of_model(model), dash, "line"))
         if len(details) > len(worst):
-            legend.append(Entry("other models", OTHER, shape="line"))
+            legend.append(LegendEntry("other models", OTHER, shape="line"))
         every = [each for own in details.values() for each in own]
-        lines.append(Line(_over_time(every, spans[0]), INK, "all models", width=3))
-        legend.append(Entry("all models", INK, shape="line"))
+        lines.append(LineMark(_over_time(every, spans[0]), INK, "all models", width=3))
+        legend.append(LegendEntry("all models", INK, shape="line"))
     else:
         legend = _contenders(of_policy, colours)
         for policy, details in of_policy.items():
             every = [each for own in details.values() for each in own]
             colour, dash = colours.of_contender(policy), colours.dash_of(policy)
-            lines.append(Line(_over_time(every, spans[0]), colour, policy, dash))
+            lines.append(LineMark(_over_time(every, spans[0]), colour, policy, dash))
     shares = [point[1] for line in lines for point in line.points if point]
-    x = Axis.over([], "s of the measured window", least=0.0, most=spans[0] * len(lines[0].points))
-    plot = Plot(lines, x, Axis.shares(shares, "in time"))
+    x = PlotAxis.over([], "s of the measured window", least=0.0, most=spans[0] * len(lines[0].points))
+    plot = Plot(lines, x, PlotAxis.shares(shares, "in time"))
     wide = len(of_policy) > 1 and not _single(results)
     return chart_of("When were requests missed?", plot, legend=legend, note=note, wide=wide)
 
@@ -188,13 +190,13 @@ def batch_sizes(results: Sequence[RunResult]) -> Chart | None:
         return None
     largest = max(size for own in shares.values() for size in own)
     most = max(value for own in shares.values() for value in own.values())
-    x = Axis.over([largest], "rows of a batch", least=0.0, most=largest + 0.6, whole=True)
-    y = Axis.over([100 * most], "share of the batches", least=0.0, unit=" %")
+    x = PlotAxis.over([largest], "rows of a batch", least=0.0, most=largest + 0.6, whole=True)
+    y = PlotAxis.over([100 * most], "share of the batches", least=0.0, unit=" %")
     plots = []
     for policy, by_size in shares.items():
         bars = [(size - 0.42, size + 0.42, 100 * value) for size, value in by_size.items()]
         says = [f"{size} rows: {share(value)} of the batches" for size, value in by_size.items()]
-        plots.append((policy, Plot([Columns(bars, EXECUTING, says)], x, y, height=130)))
+        plots.append((policy, Plot([ColumnMarks(bars, EXECUTING, says)], x, y, height=130)))
     return facets("How large are the batches?", plots)
 
 
@@ -211,9 +213,9 @@ def busy_workers(results: Sequence[RunResult]) -> Chart | None:
         means = {worker: sum(values) / len(values) for worker, values in totals.items()}
         bars = [(number + 0.1, number + 0.9, value) for number, value in enumerate(means.values())]
         says = [f"{worker}: {share(value)} busy" for worker, value in means.items()]
-        x = Axis(f"{len(means)} workers", 0.0, float(len(means)), (), str)
-        y = Axis.shares([], "busy", from_zero=True)
-        plots.append((policy, Plot([Columns(bars, EXECUTING, says)], x, y, height=110)))
+        x = PlotAxis(f"{len(means)} workers", 0.0, float(len(means)), (), str)
+        y = PlotAxis.shares([], "busy", from_zero=True)
+        plots.append((policy, Plot([ColumnMarks(bars, EXECUTING, says)], x, y, height=110)))
     if not plots:
         return None
     several = len({result.total.policy for result in results}) > 1
@@ -230,9 +232,9 @@ def _single(results: Sequence[RunResult]) -> bool:
 def _bars(
     results: Sequence[RunResult],
     title: str,
-    axis: Axis,
-    legend: Sequence[Entry],
-    bar: Callable[[str, Sequence[Row]], StackedBar | None],
+    axis: PlotAxis,
+    legend: Sequence[LegendEntry],
+    bar: Callable[[str, Sequence[ResultRow]], StackedBar | None],
 ) -> Chart:
     """A bar for each model under each contender: contenders under each other where there is one model only."""
     found = by_policy(results)
@@ -250,7 +252,7 @@ def _bars(
     return facets(title, groups, legend=legend, note=note)
 
 
-def _outcomes_of(name: str, rows: Sequence[Row]) -> StackedBar:
+def _outcomes_of(name: str, rows: Sequence[ResultRow]) -> StackedBar:
     accepted = sum(row.accepted for row in rows)
     counts = {
         "in time": sum(row.answered - row.late for row in rows),
@@ -260,7 +262,7 @@ def _outcomes_of(name: str, rows: Sequence[Row]) -> StackedBar:
     }
     of_all = {outcome: count / (accepted or 1) for outcome, count in counts.items()}
     parts = [
-        Part(of_all[outcome], OUTCOMES[outcome], f"{outcome}: {count:,} ({share(of_all[outcome])})")
+        BarSegment(of_all[outcome], OUTCOMES[outcome], f"{outcome}: {count:,} ({share(of_all[outcome])})")
         for outcome, count in counts.items()
     ]
     return StackedBar(name, parts, f"{share(of_all['in time'])} in time" if accepted else "none came")
@@ -307,5 +309,5 @@ def _over_time(own: Sequence[ModelDetail], span_s: float) -> list[tuple[float, f
     return [((number + 0.5) * span_s, kept[number] / count) if count else None for number, count in enumerate(came)]
 
 
-def _contenders(names: Iterable[str], colours: Colours) -> list[Entry]:
-    return [Entry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in names]
+def _contenders(names: Iterable[str], colours: Colours) -> list[LegendEntry]:
+    return [LegendEntry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in names]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tidegate.engine import CancelStage, StartStage
 from tidegate.schemas import Interference, Tenant
-from tidegate.sim.event_queue import Agenda
-from tidegate.sim.links import Links
-from tidegate.sim.true_latency import SimulatedWorker, Truth
+from tidegate.sim.event_queue import EventQueue
+from tidegate.sim.links import NetworkLinks
+from tidegate.sim.true_latency import SimulatedWorker, TrueLatency
 from tidegate.sim.workers import Outcome, failed, finished, preempted
 
 
@@ -39,11 +39,11 @@ class Cluster:
     def __init__(
         self,
         workers: Sequence[SimulatedWorker],
-        truth: Truth,
+        truth: TrueLatency,
         *,
         interference: Interference | None = None,
         retry: bool = True,
-        links: Links | None = None,
+        links: NetworkLinks | None = None,
     ) -> None:
         """`interference`: how busy workers of one GPU slow each other down; None: they do not.
 
@@ -71,7 +71,7 @@ class Cluster:
             for worker_id, running in self._running.items():
                 self._let_be_felt(worker_id, running)
 
-    def start(self, now_ns: int, effect: StartStage, agenda: Agenda) -> None:
+    def start(self, now_ns: int, effect: StartStage, agenda: EventQueue) -> None:
         """Run a stage once it has arrived and its worker is free."""
         worker_id = effect.batch.stages[effect.stage].worker_id
         worker = self._workers[worker_id]
@@ -85,7 +85,7 @@ class Cluster:
         else:
             self._run(now_ns, worker_id, running, agenda)
 
-    def cancel(self, now_ns: int, effect: CancelStage, agenda: Agenda) -> None:
+    def cancel(self, now_ns: int, effect: CancelStage, agenda: EventQueue) -> None:
         """Give a stage up at once, unless it ends at this very instant."""
         worker_id = effect.batch.stages[effect.stage].worker_id
         running = self._running[worker_id]
@@ -97,7 +97,7 @@ class Cluster:
             running.ends_ns = now_ns
             running.number = agenda.schedule(preempted(effect, now_ns))
 
-    def ended(self, outcome: Outcome, agenda: Agenda) -> None:
+    def ended(self, outcome: Outcome, agenda: EventQueue) -> None:
         """Let the worker go on with what waits there."""
         now_ns, worker_id = outcome.now_ns, outcome.worker_id
         running = self._running[worker_id]
@@ -111,7 +111,7 @@ class Cluster:
             following.since_ns = max(now_ns, following.since_ns)
             self._run(now_ns, worker_id, following, agenda)
 
-    def forget(self, now_ns: int, worker_id: int, agenda: Agenda) -> None:
+    def forget(self, now_ns: int, worker_id: int, agenda: EventQueue) -> None:
         """Call off what ran there: the engine knows."""
         self._waiting.pop(worker_id, None)
         running = self._running.pop(worker_id, None)
@@ -120,7 +120,7 @@ class Cluster:
             if self._sharing:
                 self._change_pace(worker_id, now_ns, agenda)
 
-    def _run(self, now_ns: int, worker_id: int, running: _Running, agenda: Agenda) -> None:
+    def _run(self, now_ns: int, worker_id: int, running: _Running, agenda: EventQueue) -> None:
         self._running[worker_id] = running
         self._let_be_felt(worker_id, running)
         self._plan_end(running, running.since_ns + round(running.left_ns), agenda)
@@ -133,7 +133,7 @@ class Cluster:
             partition = effect.batch.stages[effect.stage].partition
             running.tenant = Tenant(partition, effect.rows, self._workers[worker_id].percent)
 
-    def _plan_end(self, running: _Running, ends_ns: int, agenda: Agenda) -> None:
+    def _plan_end(self, running: _Running, ends_ns: int, agenda: EventQueue) -> None:
         outcome: Outcome
         if running.fails:
             outcome = failed(running.effect, ends_ns, "the simulated worker failed", retry=self._retry)
@@ -144,7 +144,7 @@ class Cluster:
 
     # Interference ------------------------------------------------------------------------------------------------
 
-    def _change_pace(self, worker_id: int, now_ns: int, agenda: Agenda) -> None:
+    def _change_pace(self, worker_id: int, now_ns: int, agenda: EventQueue) -> None:
         """A worker became busy or idle: who shares its GPU goes on slower, or quicker again."""
         interference = self._interference
         assert interference is not None, "else nobody shares"

@@ -37,8 +37,8 @@ def what_is_installed() -> Callable[[], dict[str, str]]:
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """What was found on the workers, compared with this machine; made by `agree`."""
+class ClusterVersions:
+    """What was found on the workers, compared with this machine; made by `check_versions`."""
 
     cluster: str
     missing: Mapping[str, tuple[str, ...]]
@@ -60,7 +60,7 @@ class Agreement:
             raise ParallelBackendError(f"{self.cluster}: {error}; worker {worker} lacks plugins: {remedy}") from error
 
 
-def agree(cluster: str, workers: Mapping[str, Installed]) -> Agreement:
+def check_versions(cluster: str, workers: Mapping[str, Installed]) -> ClusterVersions:
     """Compare what the workers have with what this machine has.
 
     `workers`: by address. Raises ParallelBackendError where runs could not start there, or would not give the same.
@@ -80,4 +80,4 @@ def agree(cluster: str, workers: Mapping[str, Installed]) -> Agreement:
         worker: tuple(f"{name}=={version}" for name, version in here.items() if name not in there)
         for worker, there in workers.items()
     }
-    return Agreement(cluster, {worker: plugins for worker, plugins in missing.items() if plugins})
+    return ClusterVersions(cluster, {worker: plugins for worker, plugins in missing.items() if plugins})

@@ -7,7 +7,7 @@ from tidegate.api import NEVER_NS, BatchFailed, StageFinished, WorkerJoined, Wor
 from tidegate.control import Action, ControlLoop, LayoutRevision, QueryController, StartWorker, StopWorker, Switch
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, TopologyChanged
 from tidegate.observation import ChangeProgressed
-from tidegate.sim.event_queue import Agenda
+from tidegate.sim.event_queue import EventQueue
 
 
 class SimulatedControl:
@@ -35,13 +35,13 @@ class SimulatedControl:
         self._switch = switch
         self._startup = startup
         self._until_ns = until_ns
-        self._agenda: Agenda
+        self._agenda: EventQueue
         self._warm: list[tuple[int, int]] = []
         """When workers that were started will be warm, and their ids: a heap."""
         self._awake_ns = NEVER_NS
         """The instant for which the agenda has something."""
 
-    def begin(self, agenda: Agenda) -> None:
+    def begin(self, agenda: EventQueue) -> None:
         """Nothing has happened yet."""
         self._agenda = agenda
         self._wake()

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.sim.goodput import Goodput
-from tidegate.sim.result import Row, RunResult
-from tidegate.sim.run import Run
+from tidegate.sim.result import ResultRow, RunResult
+from tidegate.sim.run import RunSpec
 from tidegate.workload import Scenario
 
 VERSION = 1
@@ -66,7 +66,7 @@ def goodput_document(scenario: Scenario, goodputs: Sequence[Goodput], *, limit: 
     }
 
 
-def sweep_document(scenario: Scenario, runs: Sequence[Run], results: Sequence[RunResult]) -> Document:
+def sweep_document(scenario: Scenario, runs: Sequence[RunSpec], results: Sequence[RunResult]) -> Document:
     """The results of `tidegate sweep`: rows that say in `set` what was changed in the scenario, given unchanged."""
     rows = [{"set": run.changes, **_row(row)} for run, result in zip(runs, results, strict=True) for row in result.rows]
     return {**_head("sweep", scenario), "rows": rows}
@@ -82,12 +82,12 @@ def as_json(document: Document) -> str:
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-def rows_csv(rows: Sequence[Row], labels: Sequence[Mapping[str, object]] = ()) -> str:
+def rows_csv(rows: Sequence[ResultRow], labels: Sequence[Mapping[str, object]] = ()) -> str:
     """Rows for a spreadsheet: the figures that are single numbers or words, and all that was dropped together.
 
     `labels`: what stands before each row, such as what a sweep changed.
     """
-    names = [each.name for each in fields(Row) if each.name not in NOT_SINGLE]
+    names = [each.name for each in fields(ResultRow) if each.name not in NOT_SINGLE]
     before = labels or [{}] * len(rows)
     lines = [
         [*label.values(), *(getattr(row, name) for name in names), sum(row.dropped.values())]
@@ -117,5 +117,5 @@ def _rows(results: Sequence[RunResult]) -> list[Document]:
     return [_row(row) for result in results for row in result.rows]
 
 
-def _row(row: Row) -> Document:
+def _row(row: ResultRow) -> Document:
     return asdict(row)

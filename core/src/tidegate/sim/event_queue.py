@@ -7,7 +7,7 @@ from tidegate.api import NEVER_NS
 from tidegate.engine import AnyStimulus
 
 
-class Agenda:
+class EventQueue:
     """The events to come."""
 
     def __init__(self) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from tidegate.report import Chart, Colours, Entry, Lane, Span, Strip, gantt
+from tidegate.report import Chart, Colours, GanttLane, GanttSpan, GanttStrip, LegendEntry, gantt
 from tidegate.report.colours import OUTCOMES
 from tidegate.report.words import plural
-from tidegate.sim.chart_data import DROPPED, IN_TIME, Arrival
+from tidegate.sim.chart_data import DROPPED, IN_TIME, ArrivalMark
 from tidegate.sim.result import RunResult
 from tidegate.workload.arrivals import NS_PER_S
 
@@ -45,17 +45,17 @@ def _chart(result: RunResult, until_ns: int, colours: Colours) -> Chart:
         key=[row.model for row in result.rows].index,
     )
     strips = [
-        Strip("arrivals", _by_model(models, colours, [(each.model, each.at_ns) for each in arrivals])),
-        Strip(
+        GanttStrip("arrivals", _by_model(models, colours, [(each.model, each.at_ns) for each in arrivals])),
+        GanttStrip(
             "deadlines",
             _by_model(models, colours, [(each.model, each.due_ns) for each in arrivals if each.due_ns is not None]),
         ),
-        Strip("missed", _missed(arrivals)),
+        GanttStrip("missed", _missed(arrivals)),
     ]
     workers = result.detail.workers
-    lanes = [Lane(worker, _spans(result, worker, until_ns, colours)) for worker in workers[:MOST_LANES]]
-    legend = [Entry(model, colours.of_model(model)) for model in models]
-    legend += [Entry(outcome, colour) for outcome, colour in OUTCOMES.items() if outcome != IN_TIME]
+    lanes = [GanttLane(worker, _spans(result, worker, until_ns, colours)) for worker in workers[:MOST_LANES]]
+    legend = [LegendEntry(model, colours.of_model(model)) for model in models]
+    legend += [LegendEntry(outcome, colour) for outcome, colour in OUTCOMES.items() if outcome != IN_TIME]
     title = f"What ran where at the start of the window under {result.total.policy}, seed {result.total.seed}?"
     left = len(workers) - MOST_LANES
     note = (
@@ -75,7 +75,7 @@ def _by_model(
     ]
 
 
-def _missed(arrivals: Sequence[Arrival]) -> list[tuple[str, list[int]]]:
+def _missed(arrivals: Sequence[ArrivalMark]) -> list[tuple[str, list[int]]]:
     """Instants by outcome: when what was given up was given up, when what came late had arrived."""
     return [
         (OUTCOMES[outcome], own)
@@ -91,12 +91,12 @@ def _missed(arrivals: Sequence[Arrival]) -> list[tuple[str, list[int]]]:
     ]
 
 
-def _spans(result: RunResult, worker: str, until_ns: int, colours: Colours) -> list[Span]:
+def _spans(result: RunResult, worker: str, until_ns: int, colours: Colours) -> list[GanttSpan]:
     spans = []
     for bar in result.gantt:
         start_ns, end_ns = (round(instant_s * NS_PER_S) for instant_s in (bar.start_s, bar.end_s))
         if bar.worker == worker and start_ns < until_ns:
             start_ns, end_ns = max(0, start_ns), min(until_ns, end_ns)
             says = f"{bar.model}: {plural(bar.rows, 'row')}, {1000 * bar.start_s:.1f} to {1000 * bar.end_s:.1f} ms"
-            spans.append(Span(start_ns, end_ns, colours.of_model(bar.model), says))
+            spans.append(GanttSpan(start_ns, end_ns, colours.of_model(bar.model), says))
     return spans

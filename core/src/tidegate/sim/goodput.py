@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from tidegate.sim.result import RunResult
-from tidegate.sim.run import Run, SimulationError, simulate
+from tidegate.sim.run import RunSpec, SimulationError, simulate
 
 LIMIT = 0.01
 """Bad requests (late, dropped, failed) per request that every model may have."""
@@ -20,7 +20,7 @@ LARGEST_LOAD, SMALLEST_LOAD = 32.0, 1e-3
 
 
 @dataclass(frozen=True)
-class Probe:
+class RateProbe:
     """One rate that was tried."""
 
     rate_rps: float
@@ -32,7 +32,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Search:
+class GoodputSearch:
     """The goodput of one policy with one seed."""
 
     policy: str
@@ -41,7 +41,7 @@ class Search:
     """The highest rate that was seen to be good; 0: none was."""
     bounded: bool
     """False: even the highest rate tried was good."""
-    probes: list[Probe]
+    probes: list[RateProbe]
     """The rates that were tried, in that order."""
     best: RunResult | None
     """The run at that rate."""
@@ -58,14 +58,14 @@ class Goodput:
     median_rps: float
     min_rps: float
     max_rps: float
-    searches: list[Search]
+    searches: list[GoodputSearch]
 
 
 @dataclass(frozen=True)
-class Question:
+class GoodputQuery:
     """What to search: a run (whose own load is where the search begins) and a limit. Pickles."""
 
-    run: Run
+    run: RunSpec
     limit: float = LIMIT
     precision: float = PRECISION
     whole: bool = False
@@ -73,7 +73,7 @@ class Question:
     which stays the same."""
 
 
-def search_goodput(question: Question) -> Search:
+def search_goodput(question: GoodputQuery) -> GoodputSearch:
     """Bisect on the load. Raises what `simulate` raises; SimulationError where no model has an SLO or one gets nothing.
 
     The same seed draws the same arrivals at every load, compressed in time, so that loads differ in nothing else. A run
@@ -85,7 +85,7 @@ def search_goodput(question: Question) -> Search:
     if all(model.slo_ms is None for model in run.scenario.models):
         raise SimulationError("no model of the scenario has an SLO (slo_ms): at no rate would a request be late")
     loaded = {model.name for model, weight in zip(run.scenario.models, run.scenario.weights(), strict=True) if weight}
-    probes: list[Probe] = []
+    probes: list[RateProbe] = []
     best: RunResult | None = None
 
     def is_good(load: float) -> bool:
@@ -97,7 +97,7 @@ def search_goodput(question: Question) -> Search:
             raise SimulationError(f"no request of model {unseen[0]!r} falls into the window: lengthen duration_s")
         good = not (result.stopped_early or unseen) and bad_rate <= limit
         known = (None, None) if result.stopped_early else (bad_rate, result.total.p99_ms)
-        probes.append(Probe(result.total.rate_rps, good, *known))
+        probes.append(RateProbe(result.total.rate_rps, good, *known))
         if good and (best is None or result.total.rate_rps > best.total.rate_rps):
             best = result
         return good
@@ -114,10 +114,10 @@ def search_goodput(question: Question) -> Search:
         for factor in AROUND:
             is_good(factor * good)
     rate_rps = found.total.rate_rps if found else 0.0
-    return Search(run.policy.title, run.seed, rate_rps, bad is not None, probes, found)
+    return GoodputSearch(run.policy.title, run.seed, rate_rps, bad is not None, probes, found)
 
 
-def summarise_searches(searches: list[Search]) -> list[Goodput]:
+def summarise_searches(searches: list[GoodputSearch]) -> list[Goodput]:
     """Median, least and greatest over the seeds, policy by policy in the order in which they come."""
     goodputs = []
     for policy in dict.fromkeys(search.policy for search in searches):

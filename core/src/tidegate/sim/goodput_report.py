@@ -2,22 +2,22 @@
 
 from collections.abc import Sequence
 
-from tidegate.report import Chart, Colours, Origin, Page, Section, table, words
+from tidegate.report import Chart, Colours, Page, PageOrigin, PageSection, table, words
 from tidegate.report.words import rate, share
 from tidegate.sim import charts
 from tidegate.sim.document import Document, as_csv
 from tidegate.sim.goodput import Goodput
-from tidegate.sim.load_sweep import LoadCurve, Tried, latency_over_load, over_load
+from tidegate.sim.load_sweep import LoadCurve, LoadPoint, latency_over_load, over_load
 from tidegate.sim.tables import downloads, figures_table
 from tidegate.sim.verdicts import goodput_verdicts
 
 
-def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float, document: Document, origin: Origin) -> str:
+def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float, document: Document, origin: PageOrigin) -> str:
     """The page of `tidegate goodput`: what was found, with its spread, and the rates that were tried."""
     best = [search.best for goodput in goodputs for search in goodput.searches if search.best]
     colours = Colours((), (goodput.policy for goodput in goodputs))
     curves = [load_curve(goodput) for goodput in goodputs]
-    parts: list[Chart | Section] = []
+    parts: list[Chart | PageSection] = []
     if any(curve.tried for curve in curves):
         parts += [over_load(curves, limit, colours), latency_over_load(curves, colours)]
     head = ["policy", "median /s", "least", "most", "of the best", "seeds"]
@@ -36,9 +36,9 @@ def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float, document
     note = (
         f"The highest rate at which at most {words.limit(limit)} of every model's requests are late, dropped or failed."
     )
-    parts.append(Section("Goodput", table(head, lines), note))
+    parts.append(PageSection("Goodput", table(head, lines), note))
     if best:
-        parts.append(Section("At the goodput: the figures", figures_table(best)))
+        parts.append(PageSection("At the goodput: the figures", figures_table(best)))
         parts += [each for each in (charts.batch_sizes(best),) if each]
     seeds = dict.fromkeys(str(search.seed) for goodput in goodputs for search in goodput.searches)
     facts = {"Seeds": ", ".join(seeds), "Limit": words.limit(limit), "Precision": words.limit(document["precision"])}
@@ -67,7 +67,7 @@ def _csv(goodputs: Sequence[Goodput]) -> str:
 def load_curve(goodput: Goodput) -> LoadCurve:
     """Every rate that was tried to its end."""
     tried = [
-        Tried(probe.rate_rps, 1 - probe.worst_bad_rate, search.seed, probe.p99_ms)
+        LoadPoint(probe.rate_rps, 1 - probe.worst_bad_rate, search.seed, probe.p99_ms)
         for search in goodput.searches
         for probe in search.probes
         if probe.worst_bad_rate is not None

@@ -32,7 +32,7 @@ class _Link:
         insort(self._taken, (start_ns, end_ns))
 
 
-class Links:
+class NetworkLinks:
     """An uplink and a downlink for each node, which a transfer takes together, at the first instant they are free.
 
     Not before its policy planned it (`Stage.sent_ns`).
@@ -87,7 +87,7 @@ class Links:
 class Forwarding:
     """A listener that sends what a stage gave to the worker that the policy has settled on by then."""
 
-    def __init__(self, engine: Engine, links: Links) -> None:
+    def __init__(self, engine: Engine, links: NetworkLinks) -> None:
         self._engine = engine
         self._links = links
 

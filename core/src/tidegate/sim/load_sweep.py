@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tidegate.report import Axis, Chart, Colours, Entry, Line, Plot, Points, Rule, chart_of, words
+from tidegate.report import Chart, Colours, LegendEntry, LineMark, Plot, PlotAxis, PointMarks, RuleMark, chart_of, words
 from tidegate.report.words import rate, share
 
 TITLE = "How much load does each bear before its worst model misses too much?"
 
 
 @dataclass(frozen=True)
-class Tried:
+class LoadPoint:
     """One run."""
 
     rate_rps: float
@@ -27,7 +27,7 @@ class LoadCurve:
     """What a policy, or a server, was tried with."""
 
     name: str
-    tried: Sequence[Tried]
+    tried: Sequence[LoadPoint]
     found_rps: float | None
     """The highest rate that it bears; None: that was not found."""
 
@@ -55,7 +55,7 @@ def latency_plot(
     curves: Sequence[LoadCurve], colours: Colours, *, slo_ms: float | None = None, height: float = 220
 ) -> Plot:
     """The plot of it: the median of the seeds at each rate; `slo_ms`: where a line shows the SLO."""
-    marks: list[Line | Points | Rule] = [] if slo_ms is None else [Rule(slo_ms, f"SLO {slo_ms:g} ms")]
+    marks: list[LineMark | PointMarks | RuleMark] = [] if slo_ms is None else [RuleMark(slo_ms, f"SLO {slo_ms:g} ms")]
     known: list[float] = [] if slo_ms is None else [slo_ms]
     for curve in curves:
         of_rate: dict[float, list[float]] = {}
@@ -65,37 +65,39 @@ def latency_plot(
         line = [(rate_rps, median(values)) for rate_rps, values in sorted(of_rate.items())]
         colour = colours.of_contender(curve.name)
         says = [f"{curve.name}: {value:,.1f} ms at {rate(rate_rps)}/s" for rate_rps, value in line]
-        marks += [Line(line, colour, curve.name, colours.dash_of(curve.name)), Points(line, colour, says, 3)]
+        marks += [LineMark(line, colour, curve.name, colours.dash_of(curve.name)), PointMarks(line, colour, says, 3)]
         known += [value for _, value in line]
-    x = Axis.over([each.rate_rps for curve in curves for each in curve.tried], "requests/s")
-    return Plot(marks, x, Axis.over(known, "99th percentile of latency", least=0.0, unit=" ms"), height)
+    x = PlotAxis.over([each.rate_rps for curve in curves for each in curve.tried], "requests/s")
+    return Plot(marks, x, PlotAxis.over(known, "99th percentile of latency", least=0.0, unit=" ms"), height)
 
 
-def load_legend(curves: Sequence[LoadCurve], colours: Colours) -> list[Entry]:
+def load_legend(curves: Sequence[LoadCurve], colours: Colours) -> list[LegendEntry]:
     """The colour of each."""
-    return [Entry(each.name, colours.of_contender(each.name), colours.dash_of(each.name), "line") for each in curves]
+    return [
+        LegendEntry(each.name, colours.of_contender(each.name), colours.dash_of(each.name), "line") for each in curves
+    ]
 
 
 def load_plot(curves: Sequence[LoadCurve], limit: float, colours: Colours, *, height: float = 300) -> Plot:
     """The plot of it: rates across, attainment of the worst model up."""
-    marks: list[Line | Points | Rule] = [Rule(1 - limit, f"{words.limit(1 - limit)} in time")]
+    marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(1 - limit, f"{words.limit(1 - limit)} in time")]
     for curve in curves:
         colour = colours.of_contender(curve.name)
         if curve.found_rps:
-            marks.append(Rule(curve.found_rps, rate(curve.found_rps), down=True, colour=colour))
+            marks.append(RuleMark(curve.found_rps, rate(curve.found_rps), down=True, colour=colour))
         says = [
             f"{curve.name}, seed {each.seed}: {share(each.attainment)} at {rate(each.rate_rps)}/s"
             for each in curve.tried
         ]
-        marks.append(Line(decreasing(curve.tried), colour, curve.name, colours.dash_of(curve.name)))
-        marks.append(Points([(each.rate_rps, each.attainment) for each in curve.tried], colour, says, 3.5))
+        marks.append(LineMark(decreasing(curve.tried), colour, curve.name, colours.dash_of(curve.name)))
+        marks.append(PointMarks([(each.rate_rps, each.attainment) for each in curve.tried], colour, says, 3.5))
     tried = [each for curve in curves for each in curve.tried]
-    x = Axis.over([each.rate_rps for each in tried], "requests/s")
-    y = Axis.shares([*(each.attainment for each in tried), 1 - 2 * limit], "in time, worst model")
+    x = PlotAxis.over([each.rate_rps for each in tried], "requests/s")
+    y = PlotAxis.shares([*(each.attainment for each in tried), 1 - 2 * limit], "in time, worst model")
     return Plot(marks, x, y, height)
 
 
-def decreasing(tried: Sequence[Tried]) -> list[tuple[float, float]]:
+def decreasing(tried: Sequence[LoadPoint]) -> list[tuple[float, float]]:
     """The decreasing line that is nearest to the runs (least squares: pool adjacent violators)."""
     blocks: list[tuple[float, int, list[float]]] = []  # sum of the attainments, how many, rates
     for rate_rps in sorted({each.rate_rps for each in tried}):

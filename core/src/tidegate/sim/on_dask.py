@@ -8,7 +8,7 @@ from os import cpu_count
 from typing import Any, TypeVar
 
 from tidegate.parallel_backend import ParallelBackendError
-from tidegate.sim.cluster_version_check import agree, what_is_installed
+from tidegate.sim.cluster_version_check import check_versions, what_is_installed
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -33,7 +33,7 @@ def run_on_dask(
     getLogger("distributed.client").setLevel(CRITICAL)  # what it has to say is in the errors below
     with ExitStack() as stack:
         client = stack.enter_context(_client(distributed, stack, cluster, jobs, address))
-        agreement = agree(cluster, client.run(what_is_installed()))
+        agreement = check_versions(cluster, client.run(what_is_installed()))
         futures = client.map(function, tasks, pure=False, batch_size=None)
         stack.callback(client.cancel, futures)
         with agreement.explained():

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from tidegate.parallel_backend import ParallelBackendError
-from tidegate.sim.cluster_version_check import agree
+from tidegate.sim.cluster_version_check import check_versions
 from tidegate.sim.ray_cluster import connect, first_line, import_ray, installed_on_nodes
 
 Task = TypeVar("Task")
@@ -29,7 +29,7 @@ def run_on_ray(
         cpus = jobs if jobs > 0 else None
         ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
-        agreement = agree(cluster, installed_on_nodes(ray, cluster))
+        agreement = check_versions(cluster, installed_on_nodes(ray, cluster))
         remote = ray.remote(function)
         references = [remote.remote(task) for task in tasks]
         with agreement.explained():

@@ -16,7 +16,7 @@ OTHER_REASONS = "other"
 
 
 @dataclass
-class Waited:
+class LatencySums:
     """Sums over the requests of one model that arrived in the window and were answered."""
 
     count: int = 0
@@ -24,7 +24,7 @@ class Waited:
     executing_ns: int = 0
 
 
-class Record(OutcomeListener):
+class RunRecord(OutcomeListener):
     """Fills up while a run goes on: read from the stream of its observations.
 
     The ids of its requests are their positions. Only those that arrive from `measured_from_ns` on count as bad.
@@ -54,7 +54,7 @@ class Record(OutcomeListener):
         self.enough = None if limits is None else lambda: self.hopeless
         """Whether to go on would change nothing; None where that is not asked for."""
         self._bad = [0] * len(requests.models)
-        self.waited = [Waited() for _ in requests.models]
+        self.waited = [LatencySums() for _ in requests.models]
         """What the answered of each model waited and ran."""
         self._ran_ns: dict[int, int] = {}
         """For how long the stages of a batch that have ended ran, by its id."""

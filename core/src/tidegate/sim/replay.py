@@ -9,7 +9,7 @@ from tidegate.observation import LogEntry, LogHeader, Observer, ObserverOptions,
 
 
 @dataclass(frozen=True)
-class Difference:
+class ReplayDifference:
     """The first event at which the replay did something else than the recording."""
 
     number: int
@@ -20,13 +20,13 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayResult:
     """What a replay found."""
 
     events: int
     """How many were replayed: all, or those up to the difference."""
     commands: int
-    difference: Difference | None
+    difference: ReplayDifference | None
 
 
 class _LastCommands(Observer):
@@ -48,7 +48,7 @@ def replay(
     observers: Sequence[Observer] = (),
     stories: Stories | None = None,
     policies: Policies | None = None,
-) -> Replay:
+) -> ReplayResult:
     """Feed a log to an engine over `policy`, which must be made as the header says; stops at the first difference.
 
     `observers` watch it, and `stories` are kept of its requests. `policies`: makes those that it was changed to.
@@ -70,6 +70,6 @@ def replay(
         events += 1
         engine.handle(entry.event)
         if last.commands != entry.commands:
-            return Replay(events, commands, Difference(events, entry.event, entry.commands, last.commands))
+            return ReplayResult(events, commands, ReplayDifference(events, entry.event, entry.commands, last.commands))
         commands += len(last.commands)
-    return Replay(events, commands, None)
+    return ReplayResult(events, commands, None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from tidegate.report import Colours, Origin, Page, Section
+from tidegate.report import Colours, Page, PageOrigin, PageSection
 from tidegate.sim import charts
 from tidegate.sim.document import Document, rows_csv
 from tidegate.sim.gantt_charts import gantt_charts
@@ -17,7 +17,7 @@ def simulate_page(
     scenario: Scenario,
     results: Sequence[RunResult],
     document: Document,
-    origin: Origin,
+    origin: PageOrigin,
     *,
     target: str | None = None,
     warnings: Sequence[str] = (),
@@ -36,7 +36,7 @@ def simulate_page(
         charts.latency_curves(results, colours),
         charts.attainment_over_time(results, colours),
         charts.waiting_and_executing(results, slos_ms),
-        Section("The figures", figures_table(results)),
+        PageSection("The figures", figures_table(results)),
         models_section(results, slos_ms) if len(scenario.models) > 1 else None,
         charts.batch_sizes(results),
         charts.busy_workers(results),

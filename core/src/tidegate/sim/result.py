@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tidegate.api import NS_PER_MS, Setup
 from tidegate.observation import ChangeProgressed
-from tidegate.sim.chart_data import Detail, Requests, detail_of
-from tidegate.sim.record import ANSWERED, FAILED, FIRST_DROP, LATE, WAITING, Record
+from tidegate.sim.chart_data import RequestArrays, RunDetail, detail_of
+from tidegate.sim.record import ANSWERED, FAILED, FIRST_DROP, LATE, WAITING, RunRecord
 from tidegate.workload import RequestSequence
 from tidegate.workload.arrivals import NS_PER_S
 
@@ -22,7 +22,7 @@ DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One (policy, seed, model). Counts are of requests that arrived in the window, however late they ended."""
 
     policy: str
@@ -83,7 +83,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Bar:
+class StageBar:
     """One stage, for a Gantt chart; instants in seconds of the measured window."""
 
     worker: str
@@ -94,7 +94,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Advice:
+class WorkerAdvice:
     """What a policy said at an instant about the number of its workers."""
 
     at_s: float
@@ -122,27 +122,27 @@ class SimulatedLayoutChange:
 class RunResult:
     """One run of one policy."""
 
-    rows: list[Row]
+    rows: list[ResultRow]
     """All models together, then each."""
-    gantt: list[Bar] = field(default_factory=list)
+    gantt: list[StageBar] = field(default_factory=list)
     """The first moments of the window."""
-    advice: list[Advice] = field(default_factory=list)
+    advice: list[WorkerAdvice] = field(default_factory=list)
     """What the policies advised in the window, in order."""
     changes: list[SimulatedLayoutChange] = field(default_factory=list)
     """What became of the changes of the layout, from the warm-up on, in order."""
-    detail: Detail | None = None
+    detail: RunDetail | None = None
     """What charts need beyond the figures, where it was asked for."""
     stopped_early: bool = False
     """The run was ended once more requests had gone wrong than may: the counts are a part of the whole."""
 
     @property
-    def total(self) -> Row:
+    def total(self) -> ResultRow:
         """All models together."""
         return self.rows[0]
 
 
 def summarise(
-    record: Record,
+    record: RunRecord,
     requests: RequestSequence,
     setup: Setup,
     *,
@@ -164,7 +164,7 @@ def summarise(
     figures = [books.figures(None if name == ALL_MODELS else position - 1) for position, name in enumerate(names)]
     worst = max(figure["bad_rate"] for figure in figures[1:])
     rows = [
-        Row(
+        ResultRow(
             policy=policy,
             seed=seed,
             model=name,
@@ -184,7 +184,7 @@ def summarise(
 class _Books:
     """A record as arrays, cut to the measured window."""
 
-    def __init__(self, record: Record, requests: RequestSequence, setup: Setup, start_ns: int, end_ns: int) -> None:
+    def __init__(self, record: RunRecord, requests: RequestSequence, setup: Setup, start_ns: int, end_ns: int) -> None:
         self._record = record
         self._models = requests.models
         first = {worker.id: worker.name for worker in setup.workers}
@@ -271,10 +271,10 @@ class _Books:
             "touched_workers": len(np.unique(self._stage_worker[mine])),
         }
 
-    def advice(self) -> list[Advice]:
+    def advice(self) -> list[WorkerAdvice]:
         """What the policy advised in the window."""
         return [
-            Advice((at_ns - self._start_ns) / NS_PER_S, said.workers, said.reason)
+            WorkerAdvice((at_ns - self._start_ns) / NS_PER_S, said.workers, said.reason)
             for at_ns, said in self._record.advice
             if self._start_ns <= at_ns < self._end_ns
         ]
@@ -310,20 +310,20 @@ class _Books:
         window_ns = self._end_ns - self._start_ns
         return first + sum(more * min(window_ns, max(0, self._end_ns - at_ns)) / window_ns for at_ns, more in steps)
 
-    def detail(self, seconds: float, slos_ns: Sequence[int]) -> Detail:
+    def detail(self, seconds: float, slos_ns: Sequence[int]) -> RunDetail:
         """The distributions, and the requests of the first seconds of the window."""
-        requests = Requests(self._models, slos_ns, self._model, self._outcome, self._at_ns, self._latency_ns)
+        requests = RequestArrays(self._models, slos_ns, self._model, self._outcome, self._at_ns, self._latency_ns)
         window_ns = self._end_ns - self._start_ns
         return detail_of(
             requests, list(self._workers.values()), window_ns=window_ns, until_ns=round(seconds * NS_PER_S)
         )
 
-    def gantt(self, seconds: float) -> list[Bar]:
+    def gantt(self, seconds: float) -> list[StageBar]:
         """The stages that ran in the first seconds of the window, in the order of their end."""
         until_ns = self._start_ns + seconds * NS_PER_S
         seen = np.flatnonzero((self._stage_end > self._start_ns) & (self._stage_start < until_ns))
         return [
-            Bar(
+            StageBar(
                 worker=self._workers[int(self._stage_worker[stage])],
                 model=self._models[int(self._stage_model[stage])],
                 rows=int(self._stage_rows[stage]),
@@ -334,7 +334,7 @@ class _Books:
         ]
 
 
-def _advice_in_short(advice: list[Advice]) -> dict[str, float]:
+def _advice_in_short(advice: list[WorkerAdvice]) -> dict[str, float]:
     workers = [said.workers for said in advice]
     if not workers:
         return {"count": 0}

@@ -12,7 +12,7 @@ from tidegate.control.capacity import gpus_of
 from tidegate.host import PluginError, Plugins
 from tidegate.observation import Observer
 from tidegate.sim.build import setup_of, simulation_of
-from tidegate.sim.record import Record
+from tidegate.sim.record import RunRecord
 from tidegate.sim.result import RunResult, summarise
 from tidegate.workload import PolicyChoice, RequestSequence, Scenario, draw_requests, layout_of, mean_rate_rps
 from tidegate.workload.arrivals import NS_PER_S
@@ -23,7 +23,7 @@ class SimulationError(Exception):
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSpec:
     """What to simulate. Pickles, so that it can run in another process."""
 
     scenario: Scenario
@@ -40,7 +40,7 @@ class Run:
 
 
 def simulate(
-    run: Run,
+    run: RunSpec,
     *,
     plugins: Plugins | None = None,
     observers: Sequence[Observer] = (),
@@ -58,7 +58,7 @@ def simulate(
     if requests is None:
         requests = draw_requests(scenario, run.seed, run.load)
     warmup_ns = round(scenario.warmup_s * NS_PER_S)
-    record = Record(requests, measured_from_ns=warmup_ns, limits=_limits(requests, warmup_ns, run.bad_limit))
+    record = RunRecord(requests, measured_from_ns=warmup_ns, limits=_limits(requests, warmup_ns, run.bad_limit))
     simulation = simulation_of(
         scenario,
         policy,
@@ -90,7 +90,7 @@ def simulate(
     )
 
 
-def _controller_of(run: Run, plugins: Plugins | None) -> Controller | None:
+def _controller_of(run: RunSpec, plugins: Plugins | None) -> Controller | None:
     """The controller that the scenario names. Raises PluginError."""
     chosen = run.scenario.controller
     if chosen is None:

@@ -7,7 +7,8 @@ deadlines that are earlier by what is kept free for the way back, as it is where
 answers is in time, when both are compared, if the time of that way is left, too.
 
 A profile is measured from outside, one request at a time, so that its batches take the ways to the Triton and back. A
-Triton goes on with its next batch at once: what its batches occupy an instance for, it says itself (`Executed`).
+Triton goes on with its next batch at once: what its batches occupy an instance for, it says itself
+(`TritonStatistics`).
 """
 
 from collections.abc import Sequence
@@ -18,9 +19,17 @@ from tidegate.api import NEVER_NS
 from tidegate.engine import ResponseMargin
 from tidegate.host import Plugins
 from tidegate.sim.shadow_batcher import OwnBatcher, TunedBatcher
-from tidegate.sim.shadow_messages import Begin, Ended, Estimate, Executed, Passed, Report, Seen
+from tidegate.sim.shadow_messages import (
+    BypassedRequest,
+    BypassedResponse,
+    BypassedTraffic,
+    ShadowEstimate,
+    ShadowReport,
+    ShadowSetup,
+    TritonStatistics,
+)
 from tidegate.sim.shadow_replay import replay_under_policy
-from tidegate.sim.triton_batch_stats import NOTHING_TOLD, Told, told
+from tidegate.sim.triton_batch_stats import NOTHING_TOLD, TritonBatchStats, told
 from tidegate.workload.arrivals import NS_PER_S
 
 WINDOW_NS: Final = 60 * NS_PER_S
@@ -40,21 +49,21 @@ POLICY, PASSING, TUNED = 3, 4, 5
 """Columns of a block."""
 
 
-class Shadow:
+class ShadowWindow:
     """The window, and what follows from it. Holds no clock."""
 
-    def __init__(self, begin: Begin, plugins: Plugins) -> None:
+    def __init__(self, begin: ShadowSetup, plugins: Plugins) -> None:
         self._begin = begin
         self._plugins = plugins
         self._batcher = OwnBatcher(begin, plugins)
         self._tuned = TunedBatcher(begin, plugins)
-        self._seen: list[Seen] = []
-        self._ended: list[Ended] = []
-        self._executed: list[tuple[int, dict[str, dict[str, Executed]]]] = []
+        self._seen: list[BypassedRequest] = []
+        self._ended: list[BypassedResponse] = []
+        self._executed: list[tuple[int, dict[str, dict[str, TritonStatistics]]]] = []
         """What the Tritons had executed, by model and counters, and when they said so."""
         self._slo_ns = {model.name: model.slo_ns for model in begin.setup.models if model.slo_ns is not None}
 
-    def take(self, passed: Passed) -> None:
+    def take(self, passed: BypassedTraffic) -> None:
         """Let the window slide."""
         since_ns = passed.now_ns - WINDOW_NS
         seen = sorted([*self._seen, *passed.seen], key=lambda request: request.at_ns)[-MOST_REQUESTS:]
@@ -65,19 +74,19 @@ class Shadow:
         self._ended = [answer for answer in ended if answer.at_ns >= since_ns]
         self._executed = [said for said in self._executed if said[0] >= since_ns]
         if passed.executed:
-            of_models: dict[str, dict[str, Executed]] = {}
+            of_models: dict[str, dict[str, TritonStatistics]] = {}
             for each in passed.executed:
                 of_models.setdefault(each.model, {})[each.counters] = each
             self._executed.append((passed.now_ns, of_models))
 
-    def report(self, now_ns: int) -> Report:
+    def report(self, now_ns: int) -> ShadowReport:
         """Simulate the window. Raises PluginError, and whatever a policy raises."""
         begin, until_ns = self._begin, now_ns - SETTLING_NS
         known = {model.name for model in begin.setup.models}
         all_seen = [request for request in self._seen if request.model in known]
         seen = [request for request in all_seen if request.at_ns < until_ns]
         if not seen:
-            return Report(begin.policy, 0.0, 0, None, "", [])
+            return ShadowReport(begin.policy, 0.0, 0, None, "", [])
         first_ns = seen[0].at_ns
         ended = [answer for answer in self._ended if first_ns <= answer.at_ns < until_ns]
         headroom = ResponseMargin()
@@ -113,14 +122,14 @@ class Shadow:
                 estimates.append(self._estimate(name, counts))
         unsimulated = max(0, len(ended) - len(seen))
         window_s = (until_ns - first_ns) / NS_PER_S
-        return Report(begin.policy, window_s, unsimulated, self._batcher.begin_ms, self._tuned.setting, estimates)
+        return ShadowReport(begin.policy, window_s, unsimulated, self._batcher.begin_ms, self._tuned.setting, estimates)
 
     def _blocks(
         self,
         name: str,
         first_ns: int,
-        seen: Sequence[Seen],
-        ended: Sequence[Ended],
+        seen: Sequence[BypassedRequest],
+        ended: Sequence[BypassedResponse],
         simulated: tuple[Sequence[bool], ...],
     ) -> list[list[int]]:
         """For each block: requests, and how many were on time as measured, under the batcher, under the policy, and,
@@ -138,7 +147,7 @@ class Shadow:
                 blocks[block][1] += answer.ok and answer.took_ns <= self._slo_ns[answer.model]
         return [blocks[block] for block in sorted(blocks)]
 
-    def _estimate(self, name: str, blocks: list[list[int]]) -> Estimate:
+    def _estimate(self, name: str, blocks: list[list[int]]) -> ShadowEstimate:
         requests, measured, batcher, policy, passing, tuned = (sum(column) for column in zip(*blocks, strict=True))
         error = (batcher - measured) / requests
 
@@ -147,7 +156,7 @@ class Shadow:
             return None if why else _interval(blocks, column, abs(error), most)
 
         why = self._why_not(name, requests, len(blocks), measured, error)
-        return Estimate(
+        return ShadowEstimate(
             name,
             requests,
             round(measured / requests, 4),
@@ -173,7 +182,7 @@ class Shadow:
             return f"the simulated batcher is {100 * error:+.1f} points from what was measured"
         return ""
 
-    def _told(self, model: str, seen: Sequence[Seen], ended: Sequence[Ended]) -> Told:
+    def _told(self, model: str, seen: Sequence[BypassedRequest], ended: Sequence[BypassedResponse]) -> TritonBatchStats:
         """What the Tritons said of a model within the window; nothing of one that has several shapes."""
         if len({request.shape for request in seen if request.model == model}) > 1:
             return NOTHING_TOLD

@@ -13,9 +13,9 @@ from typing import Any, Final
 from tidegate.api import NS_PER_MS
 from tidegate.host import Plugins
 from tidegate.schemas import tuned_settings
-from tidegate.sim.shadow_messages import Begin, Seen
-from tidegate.sim.shadow_replay import Replayed, replay_under_batcher
-from tidegate.sim.triton_batch_stats import Told
+from tidegate.sim.shadow_messages import BypassedRequest, ShadowSetup
+from tidegate.sim.shadow_replay import ShadowReplayResult, replay_under_batcher
+from tidegate.sim.triton_batch_stats import TritonBatchStats
 
 BEGINS_MS: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
 """What an idle instance may take to begin: from the first on, so that nothing is assumed where batches do not tell."""
@@ -28,21 +28,23 @@ TRIES: Final = 2
 class OwnBatcher:
     """Goes on with each report from what it has learned."""
 
-    def __init__(self, begin: Begin, plugins: Plugins) -> None:
+    def __init__(self, begin: ShadowSetup, plugins: Plugins) -> None:
         self._begin = begin
         self._plugins = plugins
         self._at = 0
         self.begin_ms: float | None = None
         """How long an idle instance takes to begin; None where the Tritons did not tell of any batch."""
 
-    def took_ns(self, seen: Sequence[Seen], told: Mapping[str, Told], between_ns: tuple[int, int]) -> list[int | None]:
+    def took_ns(
+        self, seen: Sequence[BypassedRequest], told: Mapping[str, TritonBatchStats], between_ns: tuple[int, int]
+    ) -> list[int | None]:
         """What each request took. `told`: of the batches that ended between these instants. Raises PluginError."""
         counted = [each for of_model in told.values() for each in of_model.sizes]
         if not counted:
             self.begin_ms = None
             return self._replay(seen, told, BEGINS_MS[0]).took_ns
 
-        def replay(at: int) -> tuple[float, Replayed]:
+        def replay(at: int) -> tuple[float, ShadowReplayResult]:
             replayed = self._replay(seen, told, BEGINS_MS[at])
             simulated = [
                 (rows, 1)
@@ -62,7 +64,9 @@ class OwnBatcher:
         self.begin_ms = BEGINS_MS[self._at]
         return best.took_ns
 
-    def _replay(self, seen: Sequence[Seen], told: Mapping[str, Told], begin_ms: float) -> Replayed:
+    def _replay(
+        self, seen: Sequence[BypassedRequest], told: Mapping[str, TritonBatchStats], begin_ms: float
+    ) -> ShadowReplayResult:
         models = self._begin.batcher.get("models", {})
         options: dict[str, Any] = {
             **self._begin.batcher,
@@ -79,7 +83,7 @@ class TunedBatcher:
     settings. Until another one answers more requests on time, the best is the models' own configuration.
     """
 
-    def __init__(self, begin: Begin, plugins: Plugins) -> None:
+    def __init__(self, begin: ShadowSetup, plugins: Plugins) -> None:
         self._begin = begin
         self._plugins = plugins
         slos_ms = {model.name: model.slo_ns / NS_PER_MS for model in begin.setup.models if model.slo_ns is not None}
@@ -90,8 +94,8 @@ class TunedBatcher:
 
     def took_ns(
         self,
-        seen: Sequence[Seen],
-        told: Mapping[str, Told],
+        seen: Sequence[BypassedRequest],
+        told: Mapping[str, TritonBatchStats],
         own: tuple[float | None, list[int | None]],
         on_time: Callable[[Sequence[int | None]], int],
     ) -> list[int | None]:
@@ -113,7 +117,11 @@ class TunedBatcher:
         return best
 
     def _replay(
-        self, seen: Sequence[Seen], told: Mapping[str, Told], begin_ms: float | None, setting: str
+        self,
+        seen: Sequence[BypassedRequest],
+        told: Mapping[str, TritonBatchStats],
+        begin_ms: float | None,
+        setting: str,
     ) -> list[int | None]:
         own, tuned = self._begin.batcher.get("models", {}), self._settings[setting]["models"]
         models = {

@@ -7,7 +7,7 @@ import msgspec
 from tidegate.api import Setup
 
 
-class Begin(msgspec.Struct, tag="begin", frozen=True):
+class ShadowSetup(msgspec.Struct, tag="begin", frozen=True):
     """What there is: sent first, and again when it changes, which empties the window."""
 
     setup: Setup
@@ -19,7 +19,7 @@ class Begin(msgspec.Struct, tag="begin", frozen=True):
     """Models of which no profile was measured on some of their workers: nothing is promised with those."""
 
 
-class Seen(msgspec.Struct, array_like=True, frozen=True):
+class BypassedRequest(msgspec.Struct, array_like=True, frozen=True):
     """One request that passed."""
 
     at_ns: int
@@ -29,7 +29,7 @@ class Seen(msgspec.Struct, array_like=True, frozen=True):
     shape: str
 
 
-class Ended(msgspec.Struct, array_like=True, frozen=True):
+class BypassedResponse(msgspec.Struct, array_like=True, frozen=True):
     """One answer to a request that passed."""
 
     at_ns: int
@@ -39,7 +39,7 @@ class Ended(msgspec.Struct, array_like=True, frozen=True):
     ok: bool
 
 
-class Executed(msgspec.Struct, array_like=True, frozen=True):
+class TritonStatistics(msgspec.Struct, array_like=True, frozen=True):
     """What the statistics of one Triton say of one version of a model, since it was loaded there."""
 
     model: str
@@ -52,19 +52,19 @@ class Executed(msgspec.Struct, array_like=True, frozen=True):
     """Rows of a batch, how many of so many rows were executed, and the sum of what they took, in ns."""
 
 
-class Passed(msgspec.Struct, tag="passed", frozen=True):
+class BypassedTraffic(msgspec.Struct, tag="passed", frozen=True):
     """What passed since the last message."""
 
     now_ns: int
-    seen: list[Seen]
-    ended: list[Ended]
+    seen: list[BypassedRequest]
+    ended: list[BypassedResponse]
     report: bool
     """Whether a report is wanted now."""
-    executed: list[Executed] = []
+    executed: list[TritonStatistics] = []
     """What the Tritons have executed by now, as far as they answered; empty where that was not asked for."""
 
 
-class Estimate(msgspec.Struct, frozen=True):
+class ShadowEstimate(msgspec.Struct, frozen=True):
     """What is said of one model, or (`model` empty) of all that have an SLO. Attainments are shares, 0 to 1."""
 
     model: str
@@ -89,7 +89,7 @@ class Estimate(msgspec.Struct, frozen=True):
     """Why nothing is promised; else empty."""
 
 
-class Report(msgspec.Struct, frozen=True):
+class ShadowReport(msgspec.Struct, frozen=True):
     """What is said of a window."""
 
     policy: str
@@ -99,5 +99,5 @@ class Report(msgspec.Struct, frozen=True):
     begin_ms: float | None
     """How long an idle instance of the Tritons takes to begin, as its batches tell; None: nothing was told of them."""
     tuned: str
-    """The setting of `Estimate.tuned`, as fractions of each model's SLO; empty: as the models are configured."""
-    estimates: list[Estimate]
+    """The setting of `ShadowEstimate.tuned`, as fractions of each model's SLO; empty: as the models are configured."""
+    estimates: list[ShadowEstimate]

@@ -9,8 +9,8 @@ import msgspec
 
 from tidegate.host import Plugins
 from tidegate.sim.background_priority import step_aside
-from tidegate.sim.shadow import Shadow
-from tidegate.sim.shadow_messages import Begin, Passed
+from tidegate.sim.shadow import ShadowWindow
+from tidegate.sim.shadow_messages import BypassedTraffic, ShadowSetup
 
 
 def main() -> None:
@@ -18,12 +18,12 @@ def main() -> None:
     step_aside()
     reports, sys.stdout = sys.stdout.buffer, sys.stderr  # what a policy prints is no report
     plugins = Plugins.installed()
-    messages = msgspec.json.Decoder(Begin | Passed)
-    shadow: Shadow | None = None
+    messages = msgspec.json.Decoder(ShadowSetup | BypassedTraffic)
+    shadow: ShadowWindow | None = None
     for line in sys.stdin.buffer:
         message = messages.decode(line)
-        if isinstance(message, Begin):
-            shadow = Shadow(message, plugins)
+        if isinstance(message, ShadowSetup):
+            shadow = ShadowWindow(message, plugins)
         elif shadow is not None:
             shadow.take(message)
             if message.report:

@@ -10,17 +10,17 @@ from tidegate.api import NEVER_NS, RequestArrived
 from tidegate.engine import FIRST_LEAD_NS, Engine, ResponseMargin
 from tidegate.host import Plugins
 from tidegate.sim.cluster import Cluster
-from tidegate.sim.record import ANSWERED, LATE, Record
-from tidegate.sim.shadow_messages import Begin, Seen
+from tidegate.sim.record import ANSWERED, LATE, RunRecord
+from tidegate.sim.shadow_messages import BypassedRequest, ShadowSetup
 from tidegate.sim.simulation import Simulation
-from tidegate.sim.triton_batch_stats import NOTHING_TOLD, Told
-from tidegate.sim.true_latency import SimulatedWorker, Truth
+from tidegate.sim.triton_batch_stats import NOTHING_TOLD, TritonBatchStats
+from tidegate.sim.true_latency import SimulatedWorker, TrueLatency
 from tidegate.workload import RequestSequence
 
 PATIENCE: Final = 100_000
 
 
-class Replayed(NamedTuple):
+class ShadowReplayResult(NamedTuple):
     """What came of it."""
 
     took_ns: list[int | None]
@@ -29,7 +29,9 @@ class Replayed(NamedTuple):
     """When each batch ended, by the clock of the requests, of which model it was, and how many rows it had."""
 
 
-def replay_under_policy(begin: Begin, plugins: Plugins, seen: Sequence[Seen], headroom: ResponseMargin) -> Replayed:
+def replay_under_policy(
+    begin: ShadowSetup, plugins: Plugins, seen: Sequence[BypassedRequest], headroom: ResponseMargin
+) -> ShadowReplayResult:
     """Under the policy that is spoken of, whose deadlines are earlier by the headroom, after which no answer counts.
 
     Raises PluginError, and whatever the policy raises.
@@ -38,8 +40,12 @@ def replay_under_policy(begin: Begin, plugins: Plugins, seen: Sequence[Seen], he
 
 
 def replay_under_batcher(
-    begin: Begin, plugins: Plugins, seen: Sequence[Seen], options: dict[str, Any], told: Mapping[str, Told]
-) -> Replayed:
+    begin: ShadowSetup,
+    plugins: Plugins,
+    seen: Sequence[BypassedRequest],
+    options: dict[str, Any],
+    told: Mapping[str, TritonBatchStats],
+) -> ShadowReplayResult:
     """Under Triton's own batcher with these options, for which every answer counts.
 
     `told`: for how long batches of a model keep an instance, where it is not what the profiles say. Raises PluginError.
@@ -48,14 +54,14 @@ def replay_under_batcher(
 
 
 def _replay(
-    begin: Begin,
+    begin: ShadowSetup,
     plugins: Plugins,
-    seen: Sequence[Seen],
+    seen: Sequence[BypassedRequest],
     policy: str,
     options: dict[str, Any],
     headroom: ResponseMargin | None,
-    told: Mapping[str, Told],
-) -> Replayed:
+    told: Mapping[str, TritonBatchStats],
+) -> ShadowReplayResult:
     setup, first_ns = begin.setup, seen[0].at_ns
     slos_ns = tuple(NEVER_NS if model.slo_ns is None else model.slo_ns for model in setup.models)
     names = tuple(model.name for model in setup.models)
@@ -73,10 +79,10 @@ def _replay(
         times_ms=None,
         served_late=frozenset(model.name for model in setup.models if model.late == "serve" and model.slo_ns),
     )
-    record = Record(sequence)
+    record = RunRecord(sequence)
     tables = {profile.key: told.get(profile.partition, NOTHING_TOLD).table_ns(profile) for profile in setup.profiles}
     cluster = Cluster(
-        [SimulatedWorker(worker.id, worker.kind) for worker in setup.workers], Truth(tables, None, {}, shapes)
+        [SimulatedWorker(worker.id, worker.kind) for worker in setup.workers], TrueLatency(tables, None, {}, shapes)
     )
     made = plugins.make_policy(policy, setup, options)
     # An instance of a Triton asks for its next batch when it has ended one, and no sooner.
@@ -99,4 +105,4 @@ def _replay(
         for outcome, ended_ns, request in zip(record.outcome, record.ended_ns, sequence, strict=True)
     ]
     stages = zip(record.stage_ended_ns, record.stage_model, record.stage_rows, strict=True)
-    return Replayed(took_ns, [(first_ns + ended_ns, names[model], rows) for ended_ns, model, rows in stages])
+    return ShadowReplayResult(took_ns, [(first_ns + ended_ns, names[model], rows) for ended_ns, model, rows in stages])

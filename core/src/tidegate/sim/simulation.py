@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tidegate.api import NEVER_NS, BatchFailed, RequestArrived, StageFinished, WorkerJoined, WorkerLost
 from tidegate.engine import AnyEffect, AnyStimulus, CancelStage, ClockAdvanced, Engine, StartStage
-from tidegate.sim.event_queue import Agenda
+from tidegate.sim.event_queue import EventQueue
 from tidegate.sim.workers import ExactWorkers, Workers
 
 
@@ -38,7 +38,7 @@ class Simulation:
         `enough`: asked after each event; the run ends when it says so.
         """
         self.engine = engine
-        self.agenda = Agenda()
+        self.agenda = EventQueue()
         self._workers: Workers = workers or ExactWorkers()
         self._handled = tuple(listener.handled for listener in listeners)
         self._patience = patience

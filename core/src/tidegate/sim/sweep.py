@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.host import Plugins
-from tidegate.sim.run import Run, choose_policies
+from tidegate.sim.run import RunSpec, choose_policies
 from tidegate.workload import ScenarioError, read_scenario
 from tidegate.workload.scenario_file import parse_value
 
@@ -41,7 +41,7 @@ def sweep_runs(
     policies: Sequence[str] = (),
     seeds: Sequence[int] = (),
     plugins: Plugins | None = None,
-) -> list[Run]:
+) -> list[RunSpec]:
     """One run for every combination of values, policy and seed, in that order. Raises ScenarioError, PluginError.
 
     Every combination is checked before any of them runs. No seeds: the scenario's own.
@@ -51,5 +51,5 @@ def sweep_runs(
         changes = dict(zip(grid, values, strict=True))
         scenario = read_scenario(path, changes)
         for policy in choose_policies(scenario, policies, plugins):
-            runs += [Run(scenario, policy, seed, changes=changes) for seed in seeds or [scenario.seed]]
+            runs += [RunSpec(scenario, policy, seed, changes=changes) for seed in seeds or [scenario.seed]]
     return runs

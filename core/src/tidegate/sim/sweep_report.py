@@ -4,37 +4,37 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from tidegate.report import (
-    Axis,
     Chart,
     Colours,
-    Entry,
-    Line,
-    Origin,
+    LegendEntry,
+    LineMark,
     Page,
+    PageOrigin,
+    PageSection,
     Plot,
-    Points,
-    Rule,
-    Section,
+    PlotAxis,
+    PointMarks,
+    RuleMark,
     chart_of,
     table,
     words,
 )
 from tidegate.sim.document import Document, rows_csv
 from tidegate.sim.goodput import LIMIT
-from tidegate.sim.result import Row, RunResult
-from tidegate.sim.run import Run
+from tidegate.sim.result import ResultRow, RunResult
+from tidegate.sim.run import RunSpec
 from tidegate.sim.tables import columns_of, downloads
 from tidegate.sim.verdicts import sweep_verdicts
 
 
 def sweep_page(
-    title: str, runs: Sequence[Run], results: Sequence[RunResult], document: Document, origin: Origin
+    title: str, runs: Sequence[RunSpec], results: Sequence[RunResult], document: Document, origin: PageOrigin
 ) -> str:
     """The page of `tidegate sweep`: curves over the first changed field, one for each combination of the others."""
     field = next(iter(runs[0].changes))
     names = _names(runs)
     colours = Colours((), names)
-    shown: list[tuple[str, Callable[[Row], float | None], str]] = [
+    shown: list[tuple[str, Callable[[ResultRow], float | None], str]] = [
         (f"How does the worst model's attainment change with {field}?", lambda row: 1 - row.worst_bad_rate, "%"),
         (f"How does goodput change with {field}?", lambda row: row.goodput_rps, "requests/s in time"),
         (f"How does the 99th percentile of latency change with {field}?", lambda row: row.p99_ms, "ms"),
@@ -45,7 +45,7 @@ def sweep_page(
             "workers",
         ),
     ]
-    parts: list[Chart | Section] = [
+    parts: list[Chart | PageSection] = [
         _curves(heading, runs, results, figure, unit, colours) for heading, figure, unit in shown
     ]
     columns = columns_of(results)
@@ -54,7 +54,7 @@ def sweep_page(
         [*map(str, run.changes.values()), *(show(result.total) for show in columns.values())]
         for run, result in zip(runs, results, strict=True)
     ]
-    parts.append(Section("The figures", table(head, lines)))
+    parts.append(PageSection("The figures", table(head, lines)))
     bad: dict[str, dict[str, list[float]]] = {name: {} for name in names}
     for name, run, result in zip(names, runs, results, strict=True):
         rates = bad[name].setdefault(str(run.changes[field]), [])
@@ -74,16 +74,16 @@ def sweep_page(
     ).html()
 
 
-def _csv(runs: Sequence[Run], results: Sequence[RunResult]) -> str:
+def _csv(runs: Sequence[RunSpec], results: Sequence[RunResult]) -> str:
     pairs = [(run.changes, row) for run, result in zip(runs, results, strict=True) for row in result.rows]
     return rows_csv([row for _, row in pairs], [changes for changes, _ in pairs])
 
 
-def _values(runs: Sequence[Run]) -> dict[str, list[str]]:
+def _values(runs: Sequence[RunSpec]) -> dict[str, list[str]]:
     return {name: list(dict.fromkeys(str(run.changes[name]) for run in runs)) for name in runs[0].changes}
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def _names(runs: Sequence[RunSpec]) -> list[str]:
     """What the line of each run is called: its policy, and what else differs between lines."""
     _field, *others = runs[0].changes
     telling = [name for name in others if len(_values(runs)[name]) > 1]
@@ -95,9 +95,9 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 def _curves(
     title: str,
-    runs: Sequence[Run],
+    runs: Sequence[RunSpec],
     results: Sequence[RunResult],
-    figure: Callable[[Row], float | None],
+    figure: Callable[[ResultRow], float | None],
     unit: str,
     colours: Colours,
 ) -> Chart:
@@ -114,17 +114,19 @@ def _curves(
             points.append((value, f"{name}, {field}={run.changes[field]}, seed {run.seed}: {value:,.4g}"))
     known = [value for points in lines.values() for own in points.values() for value, _ in own]
     if by_size:
-        x = Axis.over([at for points in lines.values() for at in points], field)
+        x = PlotAxis.over([at for points in lines.values() for at in points], field)
     else:
         ticks = tuple(float(number) for number in range(len(values)))
-        x = Axis(field, -0.5, len(values) - 0.5, ticks, lambda at: values[round(at)])
-    y = Axis.shares(known, "share") if unit == "%" else Axis.over(known, unit, least=0.0)
-    marks: list[Line | Points | Rule] = [Rule(1 - LIMIT, words.limit(1 - LIMIT))] if "attainment" in title else []
+        x = PlotAxis(field, -0.5, len(values) - 0.5, ticks, lambda at: values[round(at)])
+    y = PlotAxis.shares(known, "share") if unit == "%" else PlotAxis.over(known, unit, least=0.0)
+    marks: list[LineMark | PointMarks | RuleMark] = (
+        [RuleMark(1 - LIMIT, words.limit(1 - LIMIT))] if "attainment" in title else []
+    )
     for name, by_value in lines.items():
         colour = colours.of_contender(name)
         middle = [(at, median([value for value, _ in own])) for at, own in sorted(by_value.items()) if own]
-        marks.append(Line(middle, colour, name, colours.dash_of(name)))
+        marks.append(LineMark(middle, colour, name, colours.dash_of(name)))
         dots = [(at, value) for at, own in by_value.items() for value, _ in own]
-        marks.append(Points(dots, colour, [said for own in by_value.values() for _, said in own], 3.5))
-    legend = [Entry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in lines]
+        marks.append(PointMarks(dots, colour, [said for own in by_value.values() for _, said in own], 3.5))
+    legend = [LegendEntry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in lines]
     return chart_of(title, Plot(marks, x, y), legend=legend if len(lines) > 1 else ())

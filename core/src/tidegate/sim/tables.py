@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tidegate.report import Download, Section, table
+from tidegate.report import Download, PageSection, table
 from tidegate.report.words import rate, share
 from tidegate.sim.document import Document, as_json
-from tidegate.sim.result import Row, RunResult
+from tidegate.sim.result import ResultRow, RunResult
 
 MOST_ADVICE = 50
 """Lines of a table of advice: a policy may advise at every event."""
@@ -14,9 +14,9 @@ MOST_OPEN, MOST_LINES = 12, 400
 """A longer table of models is folded; a still longer one is cut: all is in the data."""
 
 
-def columns_of(results: Sequence[RunResult]) -> dict[str, Callable[[Row], Any]]:
+def columns_of(results: Sequence[RunResult]) -> dict[str, Callable[[ResultRow], Any]]:
     """The columns of the table of runs; those that are empty in all of them are left out."""
-    columns: dict[str, Callable[[Row], Any]] = {
+    columns: dict[str, Callable[[ResultRow], Any]] = {
         "policy": lambda row: row.policy,
         "seed": lambda row: row.seed,
         "requests": lambda row: f"{row.accepted:,}",
@@ -50,7 +50,7 @@ def figures_table(results: Sequence[RunResult], *, by_rate: bool = False) -> str
     return table(list(columns), [[show(result.total) for show in columns.values()] for result in results])
 
 
-def models_section(results: Sequence[RunResult], slos_ms: Mapping[str, float | None]) -> Section:
+def models_section(results: Sequence[RunResult], slos_ms: Mapping[str, float | None]) -> PageSection:
     """The figures of each model, since their SLOs differ."""
     head = ["model", "SLO ms", "policy", "seed", "requests", "in time", "late", "dropped", "failed", "p50 ms", "p95 ms"]
     head += ["p99 ms", "waiting ms", "executing ms", "mean batch"]
@@ -75,7 +75,9 @@ def models_section(results: Sequence[RunResult], slos_ms: Mapping[str, float | N
     ]
     left = len(lines) - MOST_LINES
     note = f"The first {MOST_LINES} lines; {left:,} more in the data." if left > 0 else ""
-    return Section("The figures of each model", table(head, lines[:MOST_LINES]), note, folded=len(lines) > MOST_OPEN)
+    return PageSection(
+        "The figures of each model", table(head, lines[:MOST_LINES]), note, folded=len(lines) > MOST_OPEN
+    )
 
 
 def _ms(value: float | None) -> str:
@@ -86,7 +88,7 @@ def _or_dash(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
 
 
-def advice_section(result: RunResult) -> Section | None:
+def advice_section(result: RunResult) -> PageSection | None:
     """What a policy advised on the number of its workers; None where it never did."""
     if not result.advice:
         return None
@@ -95,10 +97,10 @@ def advice_section(result: RunResult) -> Section | None:
     left = len(result.advice) - len(lines)
     if left:
         lines.append(["...", "", f"and {left:,} more"])
-    return Section(heading, table(["at s", "workers", "reason"], lines))
+    return PageSection(heading, table(["at s", "workers", "reason"], lines))
 
 
-def changes_section(result: RunResult) -> Section | None:
+def changes_section(result: RunResult) -> PageSection | None:
     """What became of the changes of the layout; None where there were none."""
     if not result.changes:
         return None
@@ -116,7 +118,7 @@ def changes_section(result: RunResult) -> Section | None:
         ]
         for its in result.changes
     ]
-    return Section(heading, table(head, lines))
+    return PageSection(heading, table(head, lines))
 
 
 def downloads(document: Document, spreadsheet: str) -> list[Download]:

@@ -7,13 +7,13 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from tidegate.api import Profile
-from tidegate.sim.shadow_messages import Ended, Executed
+from tidegate.sim.shadow_messages import BypassedResponse, TritonStatistics
 
 FEWEST: Final = 5
 """Batches of one size, whose mean is believed."""
 
 
-class Told(NamedTuple):
+class TritonBatchStats(NamedTuple):
     """One model: its batches between two instants, and what its requests took on their ways besides."""
 
     ways_ns: int = 0
@@ -41,10 +41,12 @@ class Told(NamedTuple):
         )
 
 
-NOTHING_TOLD: Final = Told()
+NOTHING_TOLD: Final = TritonBatchStats()
 
 
-def told(said: Sequence[tuple[int, Mapping[str, Executed]]], ended: Iterable[Ended]) -> Told:
+def told(
+    said: Sequence[tuple[int, Mapping[str, TritonStatistics]]], ended: Iterable[BypassedResponse]
+) -> TritonBatchStats:
     """What was executed of one model between these instants, at which its counters said so; else `NOTHING_TOLD`.
 
     Between two instants that follow each other only what grew in counters that were heard of at both is known: those
@@ -72,10 +74,10 @@ def told(said: Sequence[tuple[int, Mapping[str, Executed]]], ended: Iterable[End
     if answered <= 0 or not took_ns or not batches:
         return NOTHING_TOLD
     ways_ns = max(0, round(sum(took_ns) / len(took_ns) - answered_ns / answered))
-    return Told(ways_ns, batches, sum(before.values()))
+    return TritonBatchStats(ways_ns, batches, sum(before.values()))
 
 
-def _went_on(first: Executed, last: Executed) -> bool:
+def _went_on(first: TritonStatistics, last: TritonStatistics) -> bool:
     """Whether none of these counters fell: else their Triton, or the model on it, began anew."""
     now = {rows: (count, sum_ns) for rows, count, sum_ns in last.batches}
     pairs = [(first.answered, last.answered), (first.answered_ns, last.answered_ns)]

@@ -45,7 +45,7 @@ class ConstantSlowdown:
 
 
 @dataclass(frozen=True)
-class Truth:
+class TrueLatency:
     """True latencies."""
 
     tables_ns: Mapping[ProfileKey, Sequence[int]]

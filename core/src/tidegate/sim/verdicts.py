@@ -15,7 +15,7 @@ MOST_OTHERS = 9
 
 
 @dataclass(frozen=True)
-class Standing:
+class PolicyStanding:
     """What a policy made of a scenario, over the seeds."""
 
     policy: str
@@ -29,7 +29,7 @@ class Standing:
     worst_attainment: float
 
 
-def standings(results: Sequence[RunResult]) -> list[Standing]:
+def standings(results: Sequence[RunResult]) -> list[PolicyStanding]:
     """Policies, the best first."""
     found = []
     for policy, own in by_policy(results).items():
@@ -43,7 +43,9 @@ def standings(results: Sequence[RunResult]) -> list[Standing]:
         worst = min(means, key=lambda model: means[model])
         offered = fmean(result.total.offered_rps for result in own)
         found.append(
-            Standing(policy, fmean(attained), min(attained), max(attained), len(own), offered, worst, means[worst])
+            PolicyStanding(
+                policy, fmean(attained), min(attained), max(attained), len(own), offered, worst, means[worst]
+            )
         )
     return sorted(found, key=lambda each: -each.attainment)
 

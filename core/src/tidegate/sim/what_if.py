@@ -18,7 +18,7 @@ from tidegate.host import PluginError, Plugins
 from tidegate.observation import EngineSettings, OutcomeListener
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.simulation import Simulation
-from tidegate.sim.true_latency import SimulatedWorker, Truth
+from tidegate.sim.true_latency import SimulatedWorker, TrueLatency
 
 AS_IT_IS: Final = "as it is"
 PATIENCE: Final = 10_000
@@ -29,7 +29,7 @@ POLICIES_OF_SPLIT: Final = ("ppipe", "reactive")
 MORE: Final = 1.1
 
 
-class Alternative(msgspec.Struct, frozen=True):
+class WhatIfAlternative(msgspec.Struct, frozen=True):
     """What is otherwise; by default nothing."""
 
     name: str
@@ -43,7 +43,7 @@ class Alternative(msgspec.Struct, frozen=True):
     """So many times the requests in the same time."""
 
 
-class Question(msgspec.Struct, frozen=True):
+class WhatIfQuestion(msgspec.Struct, frozen=True):
     """What is known of the requests that came, and of what served them."""
 
     setup: Setup
@@ -57,7 +57,7 @@ class Question(msgspec.Struct, frozen=True):
     """How many times as long as expected stages took, of which is drawn; empty: exactly as expected."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class WhatIfAnswer(msgspec.Struct, frozen=True):
     """How it would have been."""
 
     name: str
@@ -69,19 +69,19 @@ class Answer(msgspec.Struct, frozen=True):
     """Why it cannot be said."""
 
 
-def usual_alternatives(question: Question, installed: Plugins) -> list[Alternative]:
+def usual_alternatives(question: WhatIfQuestion, installed: Plugins) -> list[WhatIfAlternative]:
     """As it is, one worker less, one more, a tenth more requests, and the other policies."""
     setup = question.setup
-    found = [Alternative(AS_IT_IS)]
+    found = [WhatIfAlternative(AS_IT_IS)]
     if spare := _spare(setup):
-        found.append(Alternative(f"without worker {spare.name}", without=(spare.id,)))
+        found.append(WhatIfAlternative(f"without worker {spare.name}", without=(spare.id,)))
     last = setup.workers[-1]
-    found.append(Alternative(f"with another worker like {last.name}", twice=last.id))
-    found.append(Alternative("with a tenth more requests", pace=MORE))
+    found.append(WhatIfAlternative(f"with another worker like {last.name}", twice=last.id))
+    found.append(WhatIfAlternative("with a tenth more requests", pace=MORE))
     is_split = any(model.pipelines for model in setup.models)
     names = POLICIES_OF_SPLIT if is_split else POLICIES
     others = [name for name in names if name != question.policy and name in installed.policies]
-    return [*found, *(Alternative(f"with policy {name}", policy=name) for name in others)]
+    return [*found, *(WhatIfAlternative(f"with policy {name}", policy=name) for name in others)]
 
 
 def _spare(setup: Setup) -> Worker | None:
@@ -92,13 +92,13 @@ def _spare(setup: Setup) -> Worker | None:
 
 
 def answer(
-    question: Question,
-    alternative: Alternative,
+    question: WhatIfQuestion,
+    alternative: WhatIfAlternative,
     plugins: Plugins,
     *,
     seed: int = 0,
     enough: Callable[[], bool] | None = None,
-) -> Answer:
+) -> WhatIfAnswer:
     """Simulate one alternative; a policy that breaks is an answer, too. `enough`: asked after each event, ends it."""
     setup = _setup(question.setup, alternative)
     name = alternative.policy or question.policy
@@ -120,13 +120,13 @@ def answer(
         simulation.feed(RequestArrived(request.arrival_ns, request) for request in requests)
         simulation.run()
     except PluginError as wrong:
-        return Answer(alternative.name, None, why=str(wrong))
+        return WhatIfAnswer(alternative.name, None, why=str(wrong))
     except Exception as fault:  # a policy may raise anything
-        return Answer(alternative.name, None, why=f"the policy broke: {type(fault).__name__}: {fault}")
+        return WhatIfAnswer(alternative.name, None, why=f"the policy broke: {type(fault).__name__}: {fault}")
     if enough is not None and enough():
-        return Answer(alternative.name, None, why="it took too long to simulate")
+        return WhatIfAnswer(alternative.name, None, why="it took too long to simulate")
     came = Counter(request.model for request in requests)
-    return Answer(
+    return WhatIfAnswer(
         alternative.name,
         ends.in_time.total() / len(requests) if requests else None,
         {model: ends.in_time[model] / count for model, count in sorted(came.items())},
@@ -145,7 +145,7 @@ class _Ends(OutcomeListener):
         self.in_time[batch.model] += sum(ended_ns <= request.deadline_ns for request in requests)
 
 
-def _setup(setup: Setup, alternative: Alternative) -> Setup:
+def _setup(setup: Setup, alternative: WhatIfAlternative) -> Setup:
     workers = [worker for worker in setup.workers if worker.id not in alternative.without]
     twice = next((worker for worker in workers if worker.id == alternative.twice), None)
     if twice is not None:
@@ -187,7 +187,7 @@ def _cluster(setup: Setup, requests: Sequence[Request], factors: Sequence[float]
                 tables.setdefault((profile.partition, profile.kind, shape), table)
     drawn = (lambda: rng.choice(factors)) if factors else None
     workers = [SimulatedWorker(id=worker.id, kind=worker.kind, jitter=drawn) for worker in setup.workers]
-    return Cluster(workers, Truth(tables, shapes=shapes))
+    return Cluster(workers, TrueLatency(tables, shapes=shapes))
 
 
 def _table_ns(profile: Profile) -> tuple[int, ...]:

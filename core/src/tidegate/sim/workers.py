@@ -5,7 +5,7 @@ from typing import Protocol
 
 from tidegate.api import BatchFailed, StageFinished
 from tidegate.engine import CancelStage, StartStage
-from tidegate.sim.event_queue import Agenda
+from tidegate.sim.event_queue import EventQueue
 
 Outcome = StageFinished | BatchFailed
 
@@ -13,16 +13,16 @@ Outcome = StageFinished | BatchFailed
 class Workers(Protocol):
     """All workers of one simulation: they hear what the engine asks of them, and schedule how each stage ends."""
 
-    def start(self, now_ns: int, effect: StartStage, agenda: Agenda) -> None:
+    def start(self, now_ns: int, effect: StartStage, agenda: EventQueue) -> None:
         """The engine sends a stage to its worker, which may still run another."""
 
-    def cancel(self, now_ns: int, effect: CancelStage, agenda: Agenda) -> None:
+    def cancel(self, now_ns: int, effect: CancelStage, agenda: EventQueue) -> None:
         """The engine takes a stage back; its outcome is still to be told, and once only."""
 
-    def ended(self, outcome: Outcome, agenda: Agenda) -> None:
+    def ended(self, outcome: Outcome, agenda: EventQueue) -> None:
         """An outcome that was scheduled has come; the engine is told of it right after this."""
 
-    def forget(self, now_ns: int, worker_id: int, agenda: Agenda) -> None:
+    def forget(self, now_ns: int, worker_id: int, agenda: EventQueue) -> None:
         """Nothing runs on a worker any more: it was lost, or joins anew. Outcomes of its stages need not be told."""
 
 
@@ -73,14 +73,14 @@ class ExactWorkers:
         self._busy_until_ns: dict[int, int] = {}
         """When a worker will have run all that it was sent, by worker id."""
 
-    def start(self, now_ns: int, effect: StartStage, agenda: Agenda) -> None:
+    def start(self, now_ns: int, effect: StartStage, agenda: EventQueue) -> None:
         """Run it as soon as the worker is free."""
         worker_id = effect.batch.stages[effect.stage].worker_id
         outcome = self._execution(effect, max(now_ns, self._busy_until_ns.get(worker_id, 0)))
         self._busy_until_ns[worker_id] = outcome.now_ns
         self._ends[effect.batch.id] = agenda.schedule(outcome)
 
-    def cancel(self, now_ns: int, effect: CancelStage, agenda: Agenda) -> None:
+    def cancel(self, now_ns: int, effect: CancelStage, agenda: EventQueue) -> None:
         """The worker is free at once."""
         number = self._ends.pop(effect.batch.id, None)
         if number is None:
@@ -89,10 +89,10 @@ class ExactWorkers:
         self._busy_until_ns.pop(effect.batch.stages[effect.stage].worker_id, None)
         agenda.schedule(preempted(effect, now_ns))
 
-    def ended(self, outcome: Outcome, agenda: Agenda) -> None:
+    def ended(self, outcome: Outcome, agenda: EventQueue) -> None:
         """Nothing is left to call off."""
         self._ends.pop(outcome.batch_id, None)
 
-    def forget(self, now_ns: int, worker_id: int, agenda: Agenda) -> None:
+    def forget(self, now_ns: int, worker_id: int, agenda: EventQueue) -> None:
         """The worker is free; outcomes of what it ran are told late, as they are live, and change nothing."""
         self._busy_until_ns.pop(worker_id, None)

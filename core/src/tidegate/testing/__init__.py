@@ -15,23 +15,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidegate.testing.conformance import ConformanceError, Fault, check_policy, find_faults
+    from tidegate.testing.conformance import ConformanceError, ConformanceFault, check_policy, find_faults
     from tidegate.testing.controller_conformance import ControllerConformance
     from tidegate.testing.judgement import Judgement, judge_policies
     from tidegate.testing.playbook import Playbook, PlaybookOf, TranscriptMismatch
     from tidegate.testing.policy_conformance import PolicyConformance
-    from tidegate.testing.world import World, random_world, run_world
+    from tidegate.testing.world import ConformanceWorld, random_world, run_world
 
 __all__ = [
     "ConformanceError",
+    "ConformanceFault",
+    "ConformanceWorld",
     "ControllerConformance",
-    "Fault",
     "Judgement",
     "Playbook",
     "PlaybookOf",
     "PolicyConformance",
     "TranscriptMismatch",
-    "World",
     "arrived",
     "check_policy",
     "find_faults",

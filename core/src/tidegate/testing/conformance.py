@@ -11,7 +11,7 @@ from tidegate.engine import InvariantViolation
 from tidegate.host import make_policy
 from tidegate.observation import Recorder, read_log
 from tidegate.sim.replay import replay
-from tidegate.testing.world import World, random_world, run_world
+from tidegate.testing.world import ConformanceWorld, random_world, run_world
 
 
 class ConformanceError(AssertionError):
@@ -19,7 +19,7 @@ class ConformanceError(AssertionError):
 
 
 @dataclass(frozen=True)
-class Fault:
+class ConformanceFault:
     """What a policy did wrong in one world, which ended with it."""
 
     policy: str
@@ -47,17 +47,17 @@ def check_policy(
 
 def find_faults(
     spec: PolicySpec, *, worlds: int = 100, seed: int = 0, options: Mapping[str, Any] | None = None
-) -> Iterator[Fault]:
+) -> Iterator[ConformanceFault]:
     """Try a policy in `worlds` random worlds, every second one with disturbances; at most one fault of each."""
     for number in range(seed, seed + worlds):
         try:
             check_world(spec, _world(spec, number), options)
         except Exception as error:
             # Whatever a stranger's policy raises: it is its fault.
-            yield Fault(spec.name, number, error)
+            yield ConformanceFault(spec.name, number, error)
 
 
-def check_world(spec: PolicySpec, world: World, options: Mapping[str, Any] | None = None) -> None:
+def check_world(spec: PolicySpec, world: ConformanceWorld, options: Mapping[str, Any] | None = None) -> None:
     """Try a policy in one world: 2, 3 and 8 are the engine's checks, 10 is the world's, the rest is looked at here."""
     recorded = _ended_log(spec, world, options)
     if recorded != _ended_log(spec, world, options):
@@ -72,13 +72,13 @@ def log_of_world(spec: PolicySpec, seed: int, options: Mapping[str, Any] | None 
     return _ended_log(spec, _world(spec, seed), options)
 
 
-def _world(spec: PolicySpec, seed: int) -> World:
+def _world(spec: PolicySpec, seed: int) -> ConformanceWorld:
     # Of four worlds in a row two are disturbed, and two have split models if the policy takes them.
     pipelines = spec.policy.runs_pipelines and seed % 4 >= 2
     return random_world(random.Random(seed), disturbances=seed % 2 == 1, pipelines=pipelines)
 
 
-def _ended_log(spec: PolicySpec, world: World, options: Mapping[str, Any] | None) -> bytes:
+def _ended_log(spec: PolicySpec, world: ConformanceWorld, options: Mapping[str, Any] | None) -> bytes:
     log = io.BytesIO()
     engine = run_world(spec, world, options=options, recorder=Recorder(log)).engine
     if engine.in_flight:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tidegate.api import PolicySpec
 from tidegate.engine import InvariantViolation
-from tidegate.testing.conformance import Fault, log_of_world
+from tidegate.testing.conformance import ConformanceFault, log_of_world
 
 _PROGRAM = """
 import pickle, sys
@@ -20,7 +20,7 @@ print(*digests(*pickle.load(sys.stdin.buffer)))
 """
 
 
-def find_hash_fault(spec: PolicySpec, *, worlds: int, seed: int, options: Mapping[str, Any]) -> Fault | None:
+def find_hash_fault(spec: PolicySpec, *, worlds: int, seed: int, options: Mapping[str, Any]) -> ConformanceFault | None:
     """The first world in which a policy answers otherwise in a process of another hash seed.
 
     Raises ValueError for a policy that another process cannot import, RuntimeError when that process fails.
@@ -32,7 +32,7 @@ def find_hash_fault(spec: PolicySpec, *, worlds: int, seed: int, options: Mappin
     for world, one, other in zip(count(seed), *(_ask(asked, hash_seed) for hash_seed in ("1", "2")), strict=False):
         if one != other:
             why = "under PYTHONHASHSEED=1 and =2 it gives other commands: the order of a set, or a hash, shows"
-            return Fault(spec.name, world, InvariantViolation(6, why))
+            return ConformanceFault(spec.name, world, InvariantViolation(6, why))
     return None
 
 

@@ -14,7 +14,7 @@ from tidegate.host import PluginError, Plugins
 from tidegate.schemas import tuned_settings
 from tidegate.sim.interval import Interval, interval_of
 from tidegate.sim.parallel import run_parallel
-from tidegate.sim.run import Run, SimulationError, simulate
+from tidegate.sim.run import RunSpec, SimulationError, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
 YARDSTICKS = ("fifs", "eager", "triton")
@@ -124,7 +124,7 @@ class Judgement:
 class _Task:
     """One run. Pickles."""
 
-    run: Run
+    run: RunSpec
     world: str
     title: str
 
@@ -173,7 +173,7 @@ class Judging:
                 if is_split and not plugins.policy(choice.name).policy.runs_pipelines:
                     self.unfit[world, choice.title] = "it runs no split models"
                     continue
-                self._tasks += [_Task(Run(scenario, choice, seed), world, choice.title) for seed in seeds]
+                self._tasks += [_Task(RunSpec(scenario, choice, seed), world, choice.title) for seed in seeds]
 
     def __len__(self) -> int:
         return len(self._tasks)

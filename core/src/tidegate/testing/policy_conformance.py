@@ -8,7 +8,7 @@ from unittest import SkipTest
 from pydantic import ValidationError
 
 from tidegate.api import PolicySpec
-from tidegate.testing.conformance import ConformanceError, Fault, find_faults
+from tidegate.testing.conformance import ConformanceError, ConformanceFault, find_faults
 from tidegate.testing.hash_seeds import find_hash_fault
 
 
@@ -104,7 +104,7 @@ class PolicyConformance:
 
     @classmethod
     @cache
-    def _faults(cls) -> list[Fault]:
+    def _faults(cls) -> list[ConformanceFault]:
         return list(find_faults(cls.spec, worlds=cls.worlds, seed=cls.seed, options=cls.options))
 
     def _holds(self, invariant: int | None) -> None:

@@ -51,7 +51,7 @@ ROWS = ("few", "few", "log-normal", "1 or 16")
 
 
 @dataclass(frozen=True)
-class World:
+class ConformanceWorld:
     """What a policy is made with, what happens from outside, and how true durations differ from plans."""
 
     setup: Setup
@@ -65,7 +65,7 @@ class World:
     """How early batches are sent behind others, as they are live; 0: not at all."""
 
 
-def random_world(rng: random.Random, *, disturbances: bool = True, pipelines: bool = False) -> World:
+def random_world(rng: random.Random, *, disturbances: bool = True, pipelines: bool = False) -> ConformanceWorld:
     """Draw a world. Without disturbances workers neither fail nor vanish, and take exactly as long as expected.
 
     `pipelines`: some models are split into partitions, with a network between the nodes.
@@ -92,7 +92,7 @@ def random_world(rng: random.Random, *, disturbances: bool = True, pipelines: bo
     ]
     if disturbances:
         events += _disturbances(rng, events, workers)
-    world = World(
+    world = ConformanceWorld(
         setup=Setup(
             models, workers, profiles, seed=rng.randint(0, 9), network=network, no_slo_max_deferral_ns=ms_to_ns(20)
         ),
@@ -111,7 +111,7 @@ def random_world(rng: random.Random, *, disturbances: bool = True, pipelines: bo
 class _MadeToFail:
     """The execution of a world's stages, in the order of their starts: some fail, all take other than planned."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ConformanceWorld) -> None:
         self._world = world
         self._kinds = {worker.id: worker.kind for worker in world.setup.workers}
         self._profiles = {(profile.partition, profile.kind): profile for profile in world.setup.profiles}
@@ -184,7 +184,7 @@ def check_drop(engine: Engine, request: Request) -> None:
 
 def run_world(
     spec: PolicySpec,
-    world: World,
+    world: ConformanceWorld,
     *,
     options: Mapping[str, Any] | None = None,
     recorder: Recorder | None = None,

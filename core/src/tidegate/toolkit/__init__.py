@@ -9,7 +9,7 @@ first_come    first come, first served: the simplest policy
 
 from tidegate.toolkit.batch_target import ArrivalRate, BatchTarget, staggered_target
 from tidegate.toolkit.first_come import FirstComeFirstServed
-from tidegate.toolkit.gathering import Gathered, Gathering
+from tidegate.toolkit.gathering import FormedBatch, Gathering
 from tidegate.toolkit.idle_workers import IdleWorkers
 from tidegate.toolkit.queueing import QueueingPolicy, RequestQueue
 
@@ -17,7 +17,7 @@ __all__ = [
     "ArrivalRate",
     "BatchTarget",
     "FirstComeFirstServed",
-    "Gathered",
+    "FormedBatch",
     "Gathering",
     "IdleWorkers",
     "QueueingPolicy",

@@ -12,7 +12,7 @@ MOST_LOOKED_AT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class FormedBatch:
     """A run of requests of one queue that meets its earliest deadline when started now."""
 
     start: int
@@ -37,13 +37,13 @@ class Gathering:
 
     def keep_head(
         self, queue: RequestQueue, profile: Profile, now_ns: int, *, most_rows: int | None = None
-    ) -> Gathered | None:
+    ) -> FormedBatch | None:
         """Begin at the head, however small the batch becomes. None when not even the head is in time."""
         return self.longest_run(queue, most_rows or queue.model.merged_rows, profile, now_ns)
 
     def window(
         self, queue: RequestQueue, profile: Profile, now_ns: int, target_rows: int, *, most_rows: int | None = None
-    ) -> Gathered | None:
+    ) -> FormedBatch | None:
         """Begin at the first request that leaves time for a batch of the target size, or of all that is behind it.
 
         Requests before it are skipped: each would make the batch smaller than the load can bear (Nexus, section 6.3).
@@ -61,7 +61,7 @@ class Gathering:
 
     def longest_run(
         self, requests: Iterable[Request], most_rows: int, profile: Profile, now_ns: int, *, start: int = 0
-    ) -> Gathered | None:
+    ) -> FormedBatch | None:
         """The most requests, from position `start` on, that meet the earliest deadline among them; None: not the first.
 
         A single request may have more than `most_rows`.
@@ -74,7 +74,7 @@ class Gathering:
             grown = rows + request.rows
             if grown > most_rows and count:
                 if self.fills and rows < most_rows:
-                    return self._filled(Gathered(start, count, rows, due_ns), waiting, most_rows, profile, now_ns)
+                    return self._filled(FormedBatch(start, count, rows, due_ns), waiting, most_rows, profile, now_ns)
                 break
             tightest_ns = request.deadline_ns
             if tightest_ns != NEVER_NS:
@@ -86,11 +86,11 @@ class Gathering:
             if grown > fitting_rows:
                 break
             count, rows, due_ns = count + 1, grown, tightest_ns
-        return Gathered(start, count, rows, due_ns) if count else None
+        return FormedBatch(start, count, rows, due_ns) if count else None
 
     def _filled(
-        self, run: Gathered, behind: Iterable[Request], most_rows: int, profile: Profile, now_ns: int
-    ) -> Gathered:
+        self, run: FormedBatch, behind: Iterable[Request], most_rows: int, profile: Profile, now_ns: int
+    ) -> FormedBatch:
         """The run with requests from further back that fit into the rows that it leaves, the oldest first."""
         rows, due_ns, fillers = run.rows, run.due_ns, []
         for request in islice(behind, MOST_LOOKED_AT):
@@ -102,7 +102,7 @@ class Gathering:
             fillers.append(request.id)
             if rows == most_rows:
                 break
-        return Gathered(run.start, run.count, rows, due_ns, tuple(fillers)) if fillers else run
+        return FormedBatch(run.start, run.count, rows, due_ns, tuple(fillers)) if fillers else run
 
     def due_ns(self, request: Request) -> int:
         """A request's deadline, less the reserve."""

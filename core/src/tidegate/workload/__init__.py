@@ -14,7 +14,7 @@ section        the base class of its sections
 simulated      its section `simulation`: how simulated workers differ from what policies expect
 """
 
-from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, RateStep, Uniform, Varying
+from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, RateStep, Uniform, VaryingRate
 from tidegate.workload.layout import layout_of
 from tidegate.workload.requests import RequestSequence, draw_requests, mean_rate_rps
 from tidegate.workload.scenario import PolicyChoice, Scenario
@@ -36,7 +36,7 @@ __all__ = [
     "TraceError",
     "TraceFormat",
     "Uniform",
-    "Varying",
+    "VaryingRate",
     "draw_requests",
     "layout_of",
     "mean_rate_rps",

@@ -81,7 +81,7 @@ class RateStep(msgspec.Struct, frozen=True):
     """Mean arrivals per second until the next step; 0: none."""
 
 
-class Varying(Arrivals, frozen=True, tag="varying"):
+class VaryingRate(Arrivals, frozen=True, tag="varying"):
     """A process whose rate changes by steps: its unit-rate arrivals, spread in time so that the rate is as given.
 
     `rate_rps` multiplies the rate of every step.

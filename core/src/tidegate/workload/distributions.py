@@ -11,12 +11,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from tidegate.workload.section import Section
+from tidegate.workload.section import ScenarioSection
 
 Draw = Callable[[], float]
 
 
-class Distribution(Section):
+class Distribution(ScenarioSection):
     """Something to draw non-negative numbers from."""
 
     @abstractmethod
@@ -126,7 +126,7 @@ class Normal(Distribution):
         return float("inf")
 
 
-class Table(Distribution):
+class ValueTable(Distribution):
     """Values with weights: a histogram of what was observed."""
 
     distribution: Literal["table"]
@@ -170,7 +170,8 @@ def _from_number(given: object) -> object:
 
 
 AnyDistribution = Annotated[
-    Annotated[Constant | LogNormal | Normal | Table, Field(discriminator="distribution")], BeforeValidator(_from_number)
+    Annotated[Constant | LogNormal | Normal | ValueTable, Field(discriminator="distribution")],
+    BeforeValidator(_from_number),
 ]
 """A distribution as a field of a file: a number, or a section that names its `distribution`."""
 

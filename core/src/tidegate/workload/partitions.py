@@ -6,7 +6,7 @@ from typing import Self, TypeVar
 from pydantic import Field, model_validator
 
 from tidegate.workload.profiles import ProfileSpec
-from tidegate.workload.section import Name, Section
+from tidegate.workload.section import Name, ScenarioSection
 
 P = TypeVar("P")
 
@@ -16,7 +16,7 @@ def of_kind(profiles: Mapping[str, P], kind: str) -> P | None:
     return profiles.get(kind) or profiles.get(kind.rpartition("/")[0])
 
 
-class PartitionSpec(Section):
+class PartitionSpec(ScenarioSection):
     """Consecutive blocks of a model, loaded as a model of their own."""
 
     name: Name
@@ -35,7 +35,7 @@ class PartitionSpec(Section):
         return self.profile or of_kind(self.profiles, kind)
 
 
-class PipelineSpec(Section):
+class PipelineSpec(ScenarioSection):
     """Partitions in order, with one batch size."""
 
     batch: int = Field(ge=1, le=65536, description="Rows: no batch through it is larger")

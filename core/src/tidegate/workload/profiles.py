@@ -7,12 +7,12 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from tidegate.api import Profile
-from tidegate.workload.section import Section
+from tidegate.workload.section import ScenarioSection
 
 Milliseconds = Annotated[float, Field(ge=0, lt=1e9)]
 
 
-class ProfileSpec(Section):
+class ProfileSpec(ScenarioSection):
     """Latency of a batch by its rows: exactly one of `alpha_ms` with `beta_ms`, `points_ms`, or `csv`."""
 
     alpha_ms: Milliseconds | None = Field(default=None, description="Milliseconds per row")

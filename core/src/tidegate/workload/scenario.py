@@ -13,14 +13,14 @@ from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_
 from tidegate.api.model import LateWord
 from tidegate.control import ControllerChoice
 from tidegate.schemas import Layout, did_you_mean, field_errors
-from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, Varying
+from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, VaryingRate
 from tidegate.workload.arrivals import RateStep as Step
 from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.from_layout import sections_of
 from tidegate.workload.from_profiles import models_as_measured
 from tidegate.workload.partitions import PartitionSpec, PipelineSpec, blocks_of
 from tidegate.workload.profiles import ProfileSpec, folder_of, read_table
-from tidegate.workload.section import Name, Positive, Section
+from tidegate.workload.section import Name, Positive, ScenarioSection
 from tidegate.workload.shapes import ShapeSpec
 from tidegate.workload.simulated import SimulationSpec
 from tidegate.workload.traces import TraceFormat
@@ -35,14 +35,14 @@ VERSION: Literal[1] = 1
 ONE_PROFILE = "give profile (for every GPU) or profiles (by kind of GPU), or pipelines: one of them"
 
 
-class LinkSpec(Section):
+class LinkSpec(ScenarioSection):
     """The network between the nodes: what goes from a partition to the next crosses it, unless both are in one node."""
 
     gbps: Positive = Field(description="Of each node's uplink, and of its downlink")
     latency_ms: float = Field(default=0.0, ge=0, lt=1e6)
 
 
-class AppSpec(Section):
+class AppSpec(ScenarioSection):
     """One application that uses a model: requests of its own size and duration."""
 
     name: Name
@@ -52,7 +52,7 @@ class AppSpec(Section):
     told: bool = Field(default=False, description="Policies are told how its stand-alone times are distributed")
 
 
-class ModelSpec(Section):
+class ModelSpec(ScenarioSection):
     """A model, what is expected of it, and what its requests look like."""
 
     name: Name
@@ -127,7 +127,7 @@ class ModelSpec(Section):
         return parts
 
 
-class ModelsFrom(Section):
+class ModelsFrom(ScenarioSection):
     """Models out of a table: name,alpha_ms,beta_ms,slo_ms."""
 
     csv: str = Field(min_length=1)
@@ -146,18 +146,20 @@ class ModelsFrom(Section):
         ]
 
 
-class RateStep(Section):
+class RateStepSpec(ScenarioSection):
     """Another rate from an instant on."""
 
     from_s: float = Field(ge=0, description="Seconds from the start of the measured window")
     rate_rps: float = Field(ge=0, lt=1e12)
 
 
-class ProcessSpec(Section):
+class ProcessSpec(ScenarioSection):
     """Arrivals drawn from a process, independently for every model."""
 
     process: Literal["poisson", "gamma", "uniform"] = "poisson"
-    rate_rps: Positive | list[RateStep] = Field(description="Of all models together; or steps, each {from_s, rate_rps}")
+    rate_rps: Positive | list[RateStepSpec] = Field(
+        description="Of all models together; or steps, each {from_s, rate_rps}"
+    )
     shape: Positive | None = Field(default=None, description="gamma only: below 1 bursts, 1 Poisson, above steadier")
 
     @model_validator(mode="after")
@@ -177,7 +179,7 @@ class ProcessSpec(Section):
         if not isinstance(self.rate_rps, list):
             return self._of_rate(self.rate_rps * share)
         steps = [Step(step.from_s + warmup_s * (index > 0), step.rate_rps) for index, step in enumerate(self.rate_rps)]
-        return Varying(share, self._of_rate(1.0), tuple(steps))
+        return VaryingRate(share, self._of_rate(1.0), tuple(steps))
 
     def mean_rps(self, duration_s: float) -> float:
         """Mean rate of all models over the measured window."""
@@ -195,7 +197,7 @@ class ProcessSpec(Section):
         return Poisson(rate_rps) if self.process == "poisson" else Uniform(rate_rps)
 
 
-class TraceSpec(Section):
+class TraceSpec(ScenarioSection):
     """Recorded arrivals. A trace that is shorter than the experiment begins again when it ends."""
 
     process: Literal["trace"]
@@ -205,14 +207,14 @@ class TraceSpec(Section):
     start_s: float = Field(default=0.0, ge=0, description="Begin so many seconds into the trace")
 
 
-class Popularity(Section):
+class Popularity(ScenarioSection):
     """How the arrivals divide among the models, beside their shares."""
 
     law: Literal["equal", "zipf"] = "equal"
     exponent: float = Field(default=1.0, ge=0, description="zipf: the k-th model listed gets 1 / k**exponent")
 
 
-class PolicyChoice(Section):
+class PolicyChoice(ScenarioSection):
     """A policy by name, with options of its own."""
 
     name: Name
@@ -234,7 +236,7 @@ def _models_from(given: object) -> ModelsFrom:
         raise ValueError(f"models_from{'.' * bool(wrong.where)}{wrong.where}: {wrong.what}") from error
 
 
-class Scenario(Section):
+class Scenario(ScenarioSection):
     """The document."""
 
     version: Literal[1] = VERSION

@@ -8,7 +8,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 Positive = Annotated[float, Field(gt=0, lt=1e12)]
 
 
-class Section(BaseModel):
+class ScenarioSection(BaseModel):
     """A part of the file: an unknown field is an error, and so is a number that is none, or infinite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -7,10 +7,10 @@ from pydantic import Field, model_validator
 from tidegate.api import Profile
 from tidegate.workload.partitions import of_kind
 from tidegate.workload.profiles import ProfileSpec
-from tidegate.workload.section import Name, Section
+from tidegate.workload.section import Name, ScenarioSection
 
 
-class ShapeSpec(Section):
+class ShapeSpec(ScenarioSection):
     """One shape: batches of it take `times` as long as the model's profile says, or as long as its own profile does."""
 
     shape: Name = Field(

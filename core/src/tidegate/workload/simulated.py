@@ -19,10 +19,10 @@ from tidegate.schemas import (
 from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.partitions import of_kind
 from tidegate.workload.profiles import ProfileSpec, folder_of
-from tidegate.workload.section import Section
+from tidegate.workload.section import ScenarioSection
 
 
-class ServiceSpec(Section):
+class ServiceSpec(ScenarioSection):
     """The truth about one model; without it workers take exactly as long as the model's profile says."""
 
     profile: ProfileSpec | None = Field(default=None, description="True latency, on every kind of worker")
@@ -44,21 +44,21 @@ class ServiceSpec(Section):
         return self.profile or of_kind(self.profiles, kind)
 
 
-class JitterSpec(Section):
+class JitterSpec(ScenarioSection):
     """Every stage takes a random factor of mean 1 longer, drawn by each worker for itself."""
 
     cv: float = Field(gt=0, lt=10, description="Coefficient of variation: standard deviation over mean")
     distribution: Literal["lognormal", "gamma"] = "lognormal"
 
 
-class StallSpec(Section):
+class StallSpec(ScenarioSection):
     """Some stages take many times as long, as when the host does something else: compiles, swaps, collects garbage."""
 
     probability: float = Field(ge=0, le=1, description="Of each stage")
     factor: AnyDistribution = Field(default=Constant(value=10), description="So many times as long")
 
 
-class NetworkSpec(Section):
+class NetworkSpec(ScenarioSection):
     """What a stage takes besides running: its call and its rows travel there, its answer back (Symphony, figure 18).
 
     The worker is busy all the while, as a Triton that is waited for is, but for a stage that was on its way when the
@@ -72,21 +72,21 @@ class NetworkSpec(Section):
     )
 
 
-class FailureSpec(Section):
+class FailureSpec(ScenarioSection):
     """Stages that end in a failure instead of an answer."""
 
     probability: float = Field(ge=0, le=1, description="Of each stage")
     retry: bool = Field(default=True, description="The worker is to blame: elsewhere the requests may succeed")
 
 
-class StartupSpec(Section):
+class StartupSpec(ScenarioSection):
     """How the workers come up that a controller has started: they load what they host, and run it once."""
 
     time_s: AnyDistribution = Field(default=Constant(value=3), description="Until a worker is warm; drawn for each")
     fails: float = Field(default=0, ge=0, le=1, description="The share of workers that never are")
 
 
-class WorkerEvent(Section):
+class WorkerEvent(ScenarioSection):
     """A worker, or a whole node, goes or comes back."""
 
     at_s: float = Field(ge=0, description="Seconds from the start of the measured window")
@@ -119,7 +119,7 @@ def _read_interference(given: object, info: ValidationInfo) -> float | Interfere
     raise ValueError("must be a factor, 1 to 1000, or the path of a file that `tidegate fit-interference` wrote")
 
 
-class SimulationSpec(Section):
+class SimulationSpec(ScenarioSection):
     """What only the simulator needs: ignored when the scenario is run live."""
 
     service: dict[str, ServiceSpec] = Field(default_factory=dict, description="By model, or partition of a split one")

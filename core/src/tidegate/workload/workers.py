@@ -7,11 +7,11 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from tidegate.schemas import Device, Mps, Slice, WholeDevice
-from tidegate.workload.section import Name, Section
+from tidegate.workload.section import Name, ScenarioSection
 from tidegate.workload.simulated import NetworkSpec
 
 
-class WorkerSpec(Section):
+class WorkerSpec(ScenarioSection):
     """Several equal workers."""
 
     count: int = Field(ge=1, le=100_000)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tidegate.workload import Scenario
     from tidegate_loadtest.comparison.targets import Target
-    from tidegate_loadtest.live import Sending
+    from tidegate_loadtest.live import SendingOptions
     from tidegate_loadtest.recorder import Progress
 
 
@@ -94,12 +94,12 @@ def compare(
         from tidegate_loadtest.comparison.runs import compare as run_comparison
         from tidegate_loadtest.comparison.table import print_comparison
         from tidegate_loadtest.input_files import parse_inputs
-        from tidegate_loadtest.live import Sending
+        from tidegate_loadtest.live import SendingOptions
         from tidegate_loadtest.progress_bar import progress_bar
         from tidegate_loadtest.shapes import parse_shapes
 
         document = read_scenario(scenario)
-        sending = Sending(
+        sending = SendingOptions(
             parse_shapes(shape or ()),
             channels,
             timeout_s,
@@ -137,7 +137,7 @@ def _targets(
     given: "Sequence[str]",
     policies: "Sequence[str]",
     seed: int,
-    sending: "Sending",
+    sending: "SendingOptions",
 ) -> "Iterator[list[Target]]":
     """The servers that are named, or clusters emulated for the policies."""
     from tempfile import TemporaryDirectory

@@ -9,8 +9,8 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tidegate_loadtest.interference.held_out import Errors
-    from tidegate_loadtest.interference.runs import Solo
+    from tidegate_loadtest.interference.held_out import RelativeErrors
+    from tidegate_loadtest.interference.runs import SoloRun
 
 N = TypeVar("N", int, float)
 
@@ -136,7 +136,7 @@ def fit_interference(
     console.print(f"interference file: {output}", markup=False, style="dim")
 
 
-def _is_chosen(run: "Solo", batches: Sequence[int] | None, shares: Sequence[float] | None) -> bool:
+def _is_chosen(run: "SoloRun", batches: Sequence[int] | None, shares: Sequence[float] | None) -> bool:
     return (batches is None or run.rows in batches) and (shares is None or run.percent in shares)
 
 
@@ -149,7 +149,7 @@ def _numbers(text: str | None, number: Callable[[str], N], option: str) -> list[
         raise typer.BadParameter(f"{text!r} is no list of numbers", param_hint=option) from error
 
 
-def _table(title: str, columns: dict[str, dict[str, "Errors"]]) -> "Table":
+def _table(title: str, columns: dict[str, dict[str, "RelativeErrors"]]) -> "Table":
     """Mean, 95th percentile and largest error, by model, for each way to predict."""
     from rich.table import Table
 

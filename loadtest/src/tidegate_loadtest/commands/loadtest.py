@@ -88,7 +88,7 @@ def loadtest(
         from tidegate.workload import read_scenario
         from tidegate_loadtest.connection import LoadTestError
         from tidegate_loadtest.input_files import parse_inputs
-        from tidegate_loadtest.live import Sending
+        from tidegate_loadtest.live import SendingOptions
         from tidegate_loadtest.progress_bar import progress_bar
         from tidegate_loadtest.rate_sweep import load_verdicts, parse_rates, run_rate_sweep
         from tidegate_loadtest.rate_sweep_report import rate_sweep_page
@@ -96,7 +96,7 @@ def loadtest(
         from tidegate_loadtest.shapes import parse_shapes
 
         document = read_scenario(scenario)
-        sending = Sending(
+        sending = SendingOptions(
             parse_shapes(shape or ()),
             channels,
             timeout_s,

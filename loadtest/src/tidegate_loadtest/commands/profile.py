@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from tidegate.schemas import ModelProfile
-    from tidegate_loadtest.profiling_run import Campaign, Job
-    from tidegate_loadtest.requested_shapes import AskedShape
+    from tidegate_loadtest.profiling_run import ModelProfiling, ProfilingRun
+    from tidegate_loadtest.requested_shapes import RequestedShape
 
 
 def profile(
@@ -99,13 +99,13 @@ def profile(
     from tidegate_loadtest.connection import Connection, LoadTestError
     from tidegate_loadtest.hardware import is_here
     from tidegate_loadtest.input_files import parse_inputs
-    from tidegate_loadtest.profiling_run import Campaign, InputFolders, carry_out, plan_campaign, skip_known
+    from tidegate_loadtest.profiling_run import InputFolders, ProfilingRun, carry_out, plan_campaign, skip_known
     from tidegate_loadtest.requested_shapes import parse_asked
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     names = list(dict.fromkeys(models or ()))
     asked, asked_sizes = parse_asked(shape or ()), _sizes(rows)
-    recorded: dict[str, Sequence[AskedShape]] = {}
+    recorded: dict[str, Sequence[RequestedShape]] = {}
     if not kind:
         raise typer.BadParameter("give it a name, e.g. A100, or leave it out", param_hint="--kind")
     if asked and len(names) != 1:
@@ -114,10 +114,10 @@ def profile(
     if strange := [name for name in folders if names and name not in names]:
         raise typer.BadParameter(f"{strange[0]!r} is not among the models to measure", param_hint="--inputs")
     hardware = hardware_here() if is_here(triton) else None
-    campaign = Campaign()
+    campaign = ProfilingRun()
     secured = tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name)
 
-    def shapes_of(model: str, is_open: bool) -> list["AskedShape"]:
+    def shapes_of(model: str, is_open: bool) -> list["RequestedShape"]:
         if shapes_from is None or not (is_open or len(names) == 1):
             return asked
         recorded[model] = _recorded(errors, shapes_from, model, most_shapes)
@@ -158,8 +158,10 @@ def profile(
 
 @contextmanager
 def _shown(
-    errors: "Console", campaign: "Campaign", samples: int, output: Path
-) -> "Iterator[tuple[Callable[[Job, list[ModelProfile]], None], Callable[[Job, int, str], None]]]":
+    errors: "Console", campaign: "ProfilingRun", samples: int, output: Path
+) -> (
+    "Iterator[tuple[Callable[[ModelProfiling, list[ModelProfile]], None], Callable[[ModelProfiling, int, str], None]]]"
+):
     """Gives what keeps the profiles of a model, and what shows how far the campaign is: a bar, or a line each."""
     from tidegate.schemas import write_profile
 
@@ -171,13 +173,13 @@ def _shown(
     with _progress(errors) as bar:
         task = bar.add_task("", total=total)
 
-        def keep(job: "Job", measured: "list[ModelProfile]") -> None:
+        def keep(job: "ModelProfiling", measured: "list[ModelProfile]") -> None:
             for each in measured:
                 write_profile(output, each)
             if count > 1 and not errors.is_terminal:
                 errors.print(f"{job.model}: measured, {campaign.jobs.index(job) + 1} of {count}", markup=False)
 
-        def advance(job: "Job", done: int, what: str) -> None:
+        def advance(job: "ModelProfiling", done: int, what: str) -> None:
             of_all = f"{campaign.jobs.index(job) + 1}/{count} " if count > 1 else ""
             bar.update(task, completed=begins[job.model] + done, description=f"{of_all}{job.model}: {what}")
 
@@ -185,10 +187,10 @@ def _shown(
 
 
 def _print_measured(
-    campaign: "Campaign",
+    campaign: "ProfilingRun",
     output: Path,
-    asked: "Sequence[AskedShape]",
-    recorded: "Mapping[str, Sequence[AskedShape]]",
+    asked: "Sequence[RequestedShape]",
+    recorded: "Mapping[str, Sequence[RequestedShape]]",
     *,
     as_json: bool,
 ) -> None:
@@ -209,7 +211,7 @@ def _print_measured(
     typer.echo(f"written to {output}")
 
 
-def _tell(errors: "Console", campaign: "Campaign", stopped: str, output: Path) -> None:
+def _tell(errors: "Console", campaign: "ProfilingRun", stopped: str, output: Path) -> None:
     """What was not measured, and why, a line each. `stopped`: why there is no more; empty: nothing was in the way."""
     from rich.markup import escape
 
@@ -252,7 +254,7 @@ def _progress(console: "Console") -> "Progress":
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _recorded(console: "Console", path: Path, model: str, most: int) -> list["AskedShape"]:
+def _recorded(console: "Console", path: Path, model: str, most: int) -> list["RequestedShape"]:
     """The shapes of a recording; how much of it they are is said."""
     from rich.progress import open as open_with_progress
 

@@ -60,7 +60,7 @@ def profile_shares(
     from tidegate_loadtest.connection import Connection, LoadTestError
     from tidegate_loadtest.interference.measure import SharedGpu, check_alone
     from tidegate_loadtest.interference.measure import groups as planned_groups
-    from tidegate_loadtest.interference.runs import CoRun, Solo, write_co_runs, write_solo
+    from tidegate_loadtest.interference.runs import CoRun, SoloRun, write_co_runs, write_solo
     from tidegate_loadtest.profiler import default_sizes
     from tidegate_loadtest.requested_shapes import parse_asked
 
@@ -71,7 +71,7 @@ def profile_shares(
     secured = tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name)
     shapes = {name: size for each in parse_asked(shape or ()) for name, size in each.dimensions.items()}
 
-    async def measure() -> tuple[list[Solo], list[CoRun]]:
+    async def measure() -> tuple[list[SoloRun], list[CoRun]]:
         async with AsyncExitStack() as connected:
             tritons = [await connected.enter_async_context(Connection(address, tls=secured)) for _, address in shares]
             sizes = {}

@@ -4,8 +4,8 @@ from dataclasses import asdict
 from typing import Any
 
 from tidegate.sim.document import VERSION
-from tidegate_loadtest.comparison.findings import FIGURES, Contrast, contrast_of, interval_of, verdicts, warnings
-from tidegate_loadtest.comparison.intervals import CONFIDENCE, Interval
+from tidegate_loadtest.comparison.findings import FIGURES, TargetContrast, contrast_of, interval_of, verdicts, warnings
+from tidegate_loadtest.comparison.intervals import CONFIDENCE, ConfidenceInterval
 from tidegate_loadtest.comparison.runs import Comparison
 
 
@@ -50,13 +50,13 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _interval(interval: Interval | None) -> dict[str, float | None]:
+def _interval(interval: ConfidenceInterval | None) -> dict[str, float | None]:
     if interval is None:
         return {"mean": None, "low": None, "high": None, "count": 0}
     return asdict(interval)
 
 
-def _contrast(contrast: Contrast) -> dict[str, Any]:
+def _contrast(contrast: TargetContrast) -> dict[str, Any]:
     return {
         "target": contrast.target.name,
         "base": contrast.base.name,

@@ -6,24 +6,24 @@ from math import inf
 from statistics import fmean
 
 from tidegate.report.words import share
-from tidegate.sim.result import Row
-from tidegate_loadtest.comparison.intervals import Interval, difference_of, mean_of, ratio_of
+from tidegate.sim.result import ResultRow
+from tidegate_loadtest.comparison.intervals import ConfidenceInterval, difference_of, mean_of, ratio_of
 from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.targets import Target
-from tidegate_loadtest.live import Seen
+from tidegate_loadtest.live import LiveObservations
 from tidegate_loadtest.result import DROPS
 
 
 @dataclass(frozen=True)
-class Figure:
+class ComparedFigure:
     """One column. `shown` writes a value of it, `apart` a difference (with its sign)."""
 
     name: str
     heading: str
-    value: Callable[[Row], float | None]
+    value: Callable[[ResultRow], float | None]
     shown: Callable[[float], str]
     apart: Callable[[float], str]
-    most: Callable[[Row], float] = lambda row: inf
+    most: Callable[[ResultRow], float] = lambda row: inf
     """The greatest value that it can have; the least is zero."""
 
     @property
@@ -32,12 +32,14 @@ class Figure:
         return 1.0 if self is ATTAINMENT else inf
 
 
-def _share(name: str, heading: str, value: Callable[[Row], float | None]) -> Figure:
-    return Figure(name, heading, value, lambda x: f"{x:.1%}", lambda x: f"{100 * x:+.1f} points")
+def _share(name: str, heading: str, value: Callable[[ResultRow], float | None]) -> ComparedFigure:
+    return ComparedFigure(name, heading, value, lambda x: f"{x:.1%}", lambda x: f"{100 * x:+.1f} points")
 
 
-def _number(name: str, heading: str, value: Callable[[Row], float | None], digits: int, unit: str) -> Figure:
-    return Figure(name, heading, value, lambda x: f"{x:,.{digits}f}", lambda x: f"{x:+,.{digits}f}{unit}")
+def _number(
+    name: str, heading: str, value: Callable[[ResultRow], float | None], digits: int, unit: str
+) -> ComparedFigure:
+    return ComparedFigure(name, heading, value, lambda x: f"{x:,.{digits}f}", lambda x: f"{x:+,.{digits}f}{unit}")
 
 
 GOODPUT = replace(
@@ -59,19 +61,19 @@ FIGURES = (
 
 
 @dataclass(frozen=True)
-class Contrast:
+class TargetContrast:
     """A figure of a target against that of another, round by round: both had the same requests in each."""
 
-    figure: Figure
+    figure: ComparedFigure
     target: Target
     base: Target
-    difference: Interval
+    difference: ConfidenceInterval
     """target - base."""
-    ratio: Interval | None
+    ratio: ConfidenceInterval | None
     """target / base; None where one of them was zero in some round."""
 
     @property
-    def shown_by(self) -> tuple[Interval, Callable[[float], str], float]:
+    def shown_by(self) -> tuple[ConfidenceInterval, Callable[[float], str], float]:
         """What people are shown, how its values are written, and which of them means no difference.
 
         For the goodput the ratio where there is one; else the difference.
@@ -88,14 +90,14 @@ class Contrast:
         return f"{written(interval.mean)} ({low} .. {high})"
 
 
-def interval_of(comparison: Comparison, target: Target, figure: Figure) -> Interval | None:
+def interval_of(comparison: Comparison, target: Target, figure: ComparedFigure) -> ConfidenceInterval | None:
     """Over the complete rounds. None where the figure was never there."""
     rows = [live.result.total for live in comparison.of(target)]
     found = mean_of([value for row in rows if (value := figure.value(row)) is not None])
     return None if found is None else found.within(0.0, fmean(map(figure.most, rows)))
 
 
-def contrast_of(comparison: Comparison, target: Target, base: Target, figure: Figure) -> Contrast | None:
+def contrast_of(comparison: Comparison, target: Target, base: Target, figure: ComparedFigure) -> TargetContrast | None:
     """Over the complete rounds. None where no round has the figure of both."""
     runs = zip(comparison.of(target), comparison.of(base), strict=True)
     values = [(figure.value(own.result.total), figure.value(other.result.total)) for own, other in runs]
@@ -107,10 +109,10 @@ def contrast_of(comparison: Comparison, target: Target, base: Target, figure: Fi
     if ratio is not None:
         best = fmean(figure.most(live.result.total) for live in comparison.of(base))
         ratio = ratio.within(0.0, best / fmean(other for _, other in pairs))
-    return Contrast(figure, target, base, difference.within(-figure.widest, figure.widest), ratio)
+    return TargetContrast(figure, target, base, difference.within(-figure.widest, figure.widest), ratio)
 
 
-def verdict_of(contrast: Contrast, of_target: Interval, of_base: Interval) -> str:
+def verdict_of(contrast: TargetContrast, of_target: ConfidenceInterval, of_base: ConfidenceInterval) -> str:
     """A sentence: which share each has in time, and whether the rounds show that these are different."""
     name, base, interval = contrast.target.name, contrast.base.name, contrast.difference
     both = f"{name} has {share(of_target.mean)} in time, {base} {share(of_base.mean)}"
@@ -160,7 +162,7 @@ def late_p99_ms(comparison: Comparison, target: Target) -> float | None:
     return max((late for late in lates if late is not None), default=None)
 
 
-def _first_messages(seen: list[Seen]) -> str:
+def _first_messages(seen: list[LiveObservations]) -> str:
     messages: dict[str, str] = {}
     for one in seen:
         for status, message in one.run.messages.items():

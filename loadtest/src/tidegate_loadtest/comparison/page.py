@@ -3,17 +3,17 @@
 from dataclasses import replace
 
 from tidegate.report import (
-    Axis,
     Chart,
     Colours,
-    Entry,
-    Line,
-    Origin,
+    LegendEntry,
+    LineMark,
     Page,
+    PageOrigin,
+    PageSection,
     Plot,
-    Points,
-    Rule,
-    Section,
+    PlotAxis,
+    PointMarks,
+    RuleMark,
     chart_of,
     table,
 )
@@ -24,8 +24,8 @@ from tidegate_loadtest.comparison.findings import (
     ATTAINMENT,
     FIGURES,
     GOODPUT,
-    Contrast,
-    Figure,
+    ComparedFigure,
+    TargetContrast,
     contrast_of,
     verdicts,
     warnings,
@@ -35,7 +35,7 @@ from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.table import difference_cell, figure_cells
 
 
-def comparison_page(title: str, comparison: Comparison, document: Document, origin: Origin) -> str:
+def comparison_page(title: str, comparison: Comparison, document: Document, origin: PageOrigin) -> str:
     """The verdicts, what speaks for them, how each target batches, all figures."""
     rounds = len(comparison.complete)
     rows = [row for live in comparison.lives for row in live.result.rows]
@@ -55,7 +55,7 @@ def comparison_page(title: str, comparison: Comparison, document: Document, orig
     ).html()
 
 
-def _parts(comparison: Comparison) -> list[Chart | Section]:
+def _parts(comparison: Comparison) -> list[Chart | PageSection]:
     base, *others = comparison.targets
     colours = Colours(
         (model.name for model in comparison.scenario.models), (target.name for target in comparison.targets)
@@ -76,18 +76,18 @@ def _parts(comparison: Comparison) -> list[Chart | Section]:
         charts.waiting_and_executing(results, slos_ms),
         charts.batch_sizes(results),
         replace(_rounds(comparison, GOODPUT, "How large is the goodput of each, round by round?", colours), wide=True),
-        Section(
+        PageSection(
             "The figures",
             table(["target", *headings, "late p99 ms"], figure_cells(comparison)),
             f"Means of the rounds (and their {CONFIDENCE:.0%} confidence intervals: Student's t, cut to what the "
             "figure can be). The last column: how late the load generator was, in the worst round.",
         ),
-        Section(f"Against {base.name}, in the same rounds", table(["target", *headings], differences)),
+        PageSection(f"Against {base.name}, in the same rounds", table(["target", *headings], differences)),
     ]
     return [each for each in found if each]
 
 
-def _settings(comparison: Comparison) -> Section:
+def _settings(comparison: Comparison) -> PageSection:
     lines = [
         [target.name, target.address, settings.server, model, how, target.started_with or "as it was"]
         for target in comparison.targets
@@ -95,13 +95,13 @@ def _settings(comparison: Comparison) -> Section:
         for model, how in settings.models.items()
     ]
     head = ["target", "address", "server", "model", "batching", "started with"]
-    return Section("How does each target batch?", table(head, lines), "By the word of the servers themselves.")
+    return PageSection("How does each target batch?", table(head, lines), "By the word of the servers themselves.")
 
 
-def _rounds(comparison: Comparison, figure: Figure, title: str, colours: Colours) -> Chart:
+def _rounds(comparison: Comparison, figure: ComparedFigure, title: str, colours: Colours) -> Chart:
     """A line for each target over the rounds."""
     numbers = [comparison.seeds.index(seed) + 1 for seed in comparison.complete]
-    marks: list[Line | Points] = []
+    marks: list[LineMark | PointMarks] = []
     known = []
     for target in comparison.targets:
         values = [figure.value(live.result.total) for live in comparison.of(target)]
@@ -109,12 +109,12 @@ def _rounds(comparison: Comparison, figure: Figure, title: str, colours: Colours
         known += [value for _, value in points]
         says = [f"{target.name}, round {number:g}: {figure.shown(value)}" for number, value in points]
         colour = colours.of_contender(target.name)
-        marks += [Line(points, colour, target.name, colours.dash_of(target.name)), Points(points, colour, says)]
+        marks += [LineMark(points, colour, target.name, colours.dash_of(target.name)), PointMarks(points, colour, says)]
     ticks = tuple(map(float, numbers))
-    x = Axis("round", min(ticks) - 0.5, max(ticks) + 0.5, ticks, lambda number: f"{number:g}")
-    y = Axis.shares(known, "in time") if figure is ATTAINMENT else Axis.over(known, figure.heading, least=0.0)
+    x = PlotAxis("round", min(ticks) - 0.5, max(ticks) + 0.5, ticks, lambda number: f"{number:g}")
+    y = PlotAxis.shares(known, "in time") if figure is ATTAINMENT else PlotAxis.over(known, figure.heading, least=0.0)
     names = [target.name for target in comparison.targets]
-    legend = [Entry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in names]
+    legend = [LegendEntry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in names]
     return chart_of(title, Plot(marks, x, y), legend=legend)
 
 
@@ -126,16 +126,19 @@ def _against(comparison: Comparison, colours: Colours) -> Chart | None:
     ]
     if not found:
         return None
-    marks: list[Line | Points | Rule] = [Rule(0.0, f"{base.name}", down=True)]
+    marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(0.0, f"{base.name}", down=True)]
     ends = [0.0]
     for row, contrast in enumerate(found):
         at, (mean, low, high) = len(found) - row - 0.5, _points(contrast)
         colour = colours.of_contender(contrast.target.name)
-        marks += [Line([(low, at), (high, at)], colour, width=3), Points([(mean, at)], colour, [str(contrast)], 6)]
+        marks += [
+            LineMark([(low, at), (high, at)], colour, width=3),
+            PointMarks([(mean, at)], colour, [str(contrast)], 6),
+        ]
         ends += [low, high]
     names = [contrast.target.name for contrast in found][::-1]
-    y = Axis("", 0.0, float(len(found)), tuple(row + 0.5 for row in range(len(found))), lambda at: names[int(at)])
-    x = Axis.over(ends, f"points of attainment against {base.name}")
+    y = PlotAxis("", 0.0, float(len(found)), tuple(row + 0.5 for row in range(len(found))), lambda at: names[int(at)])
+    x = PlotAxis.over(ends, f"points of attainment against {base.name}")
     title = f"Is the difference to {base.name} more than chance?"
     note = f"Mean and {CONFIDENCE:.0%} confidence interval: chance is ruled out where the line does not reach zero."
     if len(comparison.complete) == 1:
@@ -143,7 +146,7 @@ def _against(comparison: Comparison, colours: Colours) -> Chart | None:
     return chart_of(title, Plot(marks, x, y, height=40 + 46 * len(found)), note=note)
 
 
-def _points(contrast: Contrast) -> tuple[float, float, float]:
+def _points(contrast: TargetContrast) -> tuple[float, float, float]:
     interval = contrast.difference
     low, high = (interval.mean if end is None else end for end in (interval.low, interval.high))
     return 100 * interval.mean, 100 * low, 100 * high

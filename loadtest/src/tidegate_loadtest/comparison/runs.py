@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import uvloop
 
 from tidegate.workload import PolicyChoice, Scenario, draw_requests
-from tidegate_loadtest.comparison.settings import Settings, read_settings
+from tidegate_loadtest.comparison.settings import BatchingSettings, read_settings
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.connection import Connection, LoadTestError
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.recorder import Progress
 from tidegate_loadtest.scenario_requests import ScenarioRequests
 from tidegate_loadtest.scenario_run import LiveResult, LiveRun, run_live
@@ -32,7 +32,7 @@ class Comparison:
     """The runs, in the order in which they ran."""
     stopped: str | None = None
     """Why the comparison ended before its last round: a server was not there any more."""
-    settings: Mapping[str, Settings] = field(default_factory=dict)
+    settings: Mapping[str, BatchingSettings] = field(default_factory=dict)
     """How each target batches, by its name."""
 
     def of(self, target: Target) -> list[LiveResult]:
@@ -47,7 +47,9 @@ class Comparison:
         return [seed for seed in self.seeds if ran.count(seed) == len(self.targets)]
 
 
-def check_targets(scenario: Scenario, targets: Sequence[Target], sending: Sending, *, seed: int) -> dict[str, Settings]:
+def check_targets(
+    scenario: Scenario, targets: Sequence[Target], sending: SendingOptions, *, seed: int
+) -> dict[str, BatchingSettings]:
     """Ask every server for all that the first round needs of it, and how it batches; no inference request is sent.
 
     Raises LoadTestError, naming the target, for what would make its runs fail: nobody there, a model that is missing or
@@ -55,7 +57,7 @@ def check_targets(scenario: Scenario, targets: Sequence[Target], sending: Sendin
     """
     requests = draw_requests(scenario, seed)
 
-    async def check(target: Target) -> Settings:
+    async def check(target: Target) -> BatchingSettings:
         async with Connection(target.address, tls=target.sending(sending).tls) as connection:
             await ScenarioRequests.drawn(connection, requests, shapes=sending.shapes, seed=seed, inputs=sending.inputs)
             return await read_settings(connection, requests.models)
@@ -72,7 +74,7 @@ def check_targets(scenario: Scenario, targets: Sequence[Target], sending: Sendin
 def compare(
     scenario: Scenario,
     targets: Sequence[Target],
-    sending: Sending,
+    sending: SendingOptions,
     *,
     rounds: int,
     seed: int,

@@ -11,7 +11,7 @@ from tidegate_loadtest.server_stats import count_instances
 
 
 @dataclass(frozen=True)
-class Settings:
+class BatchingSettings:
     """One server."""
 
     server: str
@@ -20,15 +20,15 @@ class Settings:
     """How each model is batched, in words."""
 
 
-async def read_settings(connection: Connection, models: Iterable[str]) -> Settings:
+async def read_settings(connection: Connection, models: Iterable[str]) -> BatchingSettings:
     """Ask a server. Raises LoadTestError for an unknown model."""
     found = {name: in_words(await connection.model_config(name)) for name in models}
     request = pb.ServerMetadataRequest()
     try:
         server = await connection.ask(connection.stubs[0].ServerMetadata(request, timeout=ANSWER_WITHIN_S))
     except LoadTestError:  # it does not tell everybody: no reason not to measure it
-        return Settings("unknown", found)
-    return Settings(f"{server.name} {server.version}".strip(), found)
+        return BatchingSettings("unknown", found)
+    return BatchingSettings(f"{server.name} {server.version}".strip(), found)
 
 
 def in_words(config: model_config_pb2.ModelConfig) -> str:

@@ -8,14 +8,14 @@ from rich.table import Table
 
 from tidegate_loadtest.comparison.findings import (
     FIGURES,
-    Figure,
+    ComparedFigure,
     contrast_of,
     interval_of,
     late_p99_ms,
     verdicts,
     warnings,
 )
-from tidegate_loadtest.comparison.intervals import CONFIDENCE, Interval
+from tidegate_loadtest.comparison.intervals import CONFIDENCE, ConfidenceInterval
 from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.targets import Target
 
@@ -49,7 +49,7 @@ def print_figures(console: Console, comparison: Comparison, title: str, names: C
         console.print(warning, style="bold red", markup=False)
 
 
-def figure_cells(comparison: Comparison, figures: Sequence[Figure] = FIGURES) -> list[list[str]]:
+def figure_cells(comparison: Comparison, figures: Sequence[ComparedFigure] = FIGURES) -> list[list[str]]:
     """A line for each target: its name, the figures, the generator's lateness in the worst round."""
     lines = []
     for target in comparison.targets:
@@ -59,7 +59,7 @@ def figure_cells(comparison: Comparison, figures: Sequence[Figure] = FIGURES) ->
     return lines
 
 
-def with_spread(interval: Interval | None, figure: Figure) -> str:
+def with_spread(interval: ConfidenceInterval | None, figure: ComparedFigure) -> str:
     """`98.3`, and under it `97.9 .. 98.7`."""
     if interval is None:
         return "-"
@@ -69,7 +69,7 @@ def with_spread(interval: Interval | None, figure: Figure) -> str:
     return f"{shown}\n{figure.shown(interval.low)} .. {figure.shown(interval.high)}"
 
 
-def difference_cell(comparison: Comparison, target: Target, base: Target, figure: Figure) -> str:
+def difference_cell(comparison: Comparison, target: Target, base: Target, figure: ComparedFigure) -> str:
     """`+13.1 (+12.0 .. +14.2)`, in percent for the goodput."""
     contrast = contrast_of(comparison, target, base, figure)
     return "-" if contrast is None else str(contrast)

@@ -8,7 +8,7 @@ from typing import Final
 
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 
 _PLAIN: Final = "grpc://"
 """What an address begins with that is asked without TLS, though the others are asked with it."""
@@ -27,7 +27,7 @@ class Target:
     is_plain: bool = False
     """Whether it speaks no TLS, though the others do."""
 
-    def sending(self, sending: Sending) -> Sending:
+    def sending(self, sending: SendingOptions) -> SendingOptions:
         """How requests are sent to it, where they are sent so to the others."""
         return replace(sending, tls=None) if self.is_plain else sending
 

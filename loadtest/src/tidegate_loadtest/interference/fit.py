@@ -12,13 +12,13 @@ from scipy.optimize import nnls
 from tidegate.schemas import InterferenceModel, NonDecreasingLine, Sensitivity, SharingModel
 from tidegate_loadtest.interference.locally_weighted import table_of
 from tidegate_loadtest.interference.missing_utilization import learn_uses
-from tidegate_loadtest.interference.runs import CoRun, RunsError, Solo
+from tidegate_loadtest.interference.runs import CoRun, RunsError, SoloRun
 
 FEWEST_SOLO = 4
 """Runs of a model alone: two batches on two shares."""
 
 
-def with_compute(solo: Sequence[Solo], compute: Mapping[tuple[str, int, float], float]) -> list[Solo]:
+def with_compute(solo: Sequence[SoloRun], compute: Mapping[tuple[str, int, float], float]) -> list[SoloRun]:
     """Solo runs, told what of them was computing. Raises RunsError where that is more than all of it."""
     told = []
     for run in solo:
@@ -32,7 +32,7 @@ def with_compute(solo: Sequence[Solo], compute: Mapping[tuple[str, int, float], 
     return told
 
 
-def transfers(solo: Iterable[Solo]) -> dict[str, NonDecreasingLine]:
+def transfers(solo: Iterable[SoloRun]) -> dict[str, NonDecreasingLine]:
     """What the bus takes, by model and rows, from the runs that tell it."""
     told: dict[str, list[tuple[float, float]]] = {}
     for run in solo:
@@ -42,7 +42,7 @@ def transfers(solo: Iterable[Solo]) -> dict[str, NonDecreasingLine]:
 
 
 def fit(
-    solo: Sequence[Solo],
+    solo: Sequence[SoloRun],
     co_runs: Sequence[CoRun],
     gpu: str,
     *,
@@ -71,15 +71,15 @@ def fit(
     return InterferenceModel(gpu=gpu, models=models)
 
 
-def unseen_models(solo: Iterable[Solo]) -> list[str]:
+def unseen_models(solo: Iterable[SoloRun]) -> list[str]:
     """The models of which no run says how much of cache and DRAM it used."""
     seen = {run.model for run in solo if run.cache_percent is not None or run.dram_percent is not None}
     return sorted({run.model for run in solo} - seen)
 
 
-def fit_alone(solo: Sequence[Solo], gpu: str, buses: Mapping[str, NonDecreasingLine]) -> InterferenceModel:
+def fit_alone(solo: Sequence[SoloRun], gpu: str, buses: Mapping[str, NonDecreasingLine]) -> InterferenceModel:
     """What the models take and use alone, as if none minded any neighbour. Raises RunsError."""
-    by_model: dict[str, list[Solo]] = {}
+    by_model: dict[str, list[SoloRun]] = {}
     for run in solo:
         by_model.setdefault(run.model, []).append(run)
     if few := [name for name, runs in by_model.items() if len({(run.rows, run.percent) for run in runs}) < FEWEST_SOLO]:
@@ -100,7 +100,7 @@ def constant_factors(alone: InterferenceModel, co_runs: Sequence[CoRun]) -> dict
     return {name: max(1.0, sum(mine) / sum(each * each for each in mine)) for name, mine in shares.items()}
 
 
-def _alone(runs: Sequence[Solo], bus: NonDecreasingLine) -> SharingModel:
+def _alone(runs: Sequence[SoloRun], bus: NonDecreasingLine) -> SharingModel:
     gpu_ms = [run.taken_ms - bus.at(run.rows) for run in runs]
     for run, taken_ms in zip(runs, gpu_ms, strict=True):
         if taken_ms <= 0:

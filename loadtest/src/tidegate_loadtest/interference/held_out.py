@@ -7,14 +7,14 @@ from random import Random
 import numpy as np
 
 from tidegate.schemas import HeldOut, InterferenceModel, Tenant
-from tidegate_loadtest.interference.runs import CoRun, Solo
+from tidegate_loadtest.interference.runs import CoRun, SoloRun
 
 Predict = Callable[[Tenant, tuple[Tenant, ...]], float]
 """Milliseconds of a batch beside neighbours."""
 
 
 @dataclass(frozen=True)
-class Errors:
+class RelativeErrors:
     """Relative errors, |predicted - measured| / measured, of some runs."""
 
     runs: int
@@ -61,7 +61,7 @@ def by_nothing(model: InterferenceModel) -> Predict:
     return lambda tenant, _: model.alone(tenant).taken_ms
 
 
-def errors_by_model(predict: Predict, co_runs: Sequence[CoRun]) -> dict[str, Errors]:
+def errors_by_model(predict: Predict, co_runs: Sequence[CoRun]) -> dict[str, RelativeErrors]:
     """The errors on co-runs, by model; under the empty name those of all."""
     found: dict[str, list[float]] = {}
     for run in co_runs:
@@ -70,7 +70,7 @@ def errors_by_model(predict: Predict, co_runs: Sequence[CoRun]) -> dict[str, Err
     return _summed_up(found)
 
 
-def errors_alone(model: InterferenceModel, solo: Sequence[Solo]) -> dict[str, Errors]:
+def errors_alone(model: InterferenceModel, solo: Sequence[SoloRun]) -> dict[str, RelativeErrors]:
     """The errors on solo runs, by model; under the empty name those of all."""
     found: dict[str, list[float]] = {}
     for run in solo:
@@ -79,10 +79,10 @@ def errors_alone(model: InterferenceModel, solo: Sequence[Solo]) -> dict[str, Er
     return _summed_up(found)
 
 
-def _summed_up(found: dict[str, list[float]]) -> dict[str, Errors]:
+def _summed_up(found: dict[str, list[float]]) -> dict[str, RelativeErrors]:
     everything = [error for errors in found.values() for error in errors]
     listed = {**dict(sorted(found.items())), **({"": everything} if everything else {})}
     return {
-        name: Errors(len(errors), float(np.mean(errors)), float(np.quantile(errors, 0.95)), max(errors))
+        name: RelativeErrors(len(errors), float(np.mean(errors)), float(np.quantile(errors, 0.95)), max(errors))
         for name, errors in listed.items()
     }

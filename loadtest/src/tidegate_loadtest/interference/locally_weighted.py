@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.schemas import ShareTable
-from tidegate_loadtest.interference.runs import Solo
+from tidegate_loadtest.interference.runs import SoloRun
 
 BANDWIDTH = 0.3
 """How fast the weight of a run falls: the standard deviation of a Gaussian, the runs being one wide along each axis."""
@@ -48,7 +48,7 @@ class LocallyWeighted:
         return float(np.exp(solution[0]))
 
 
-def table_of(runs: Sequence[Solo], gpu_ms: Sequence[float]) -> ShareTable:
+def table_of(runs: Sequence[SoloRun], gpu_ms: Sequence[float]) -> ShareTable:
     """A model's surface as a table within the batches and shares that were run, never falling with rows nor share.
 
     `gpu_ms`: what each of the runs computed.

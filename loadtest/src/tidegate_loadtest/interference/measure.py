@@ -12,7 +12,7 @@ from random import Random
 
 from tidegate.schemas import Tenant
 from tidegate_loadtest.connection import Connection, LoadTestError
-from tidegate_loadtest.interference.runs import CoRun, Solo
+from tidegate_loadtest.interference.runs import CoRun, SoloRun
 from tidegate_loadtest.model_inputs import RandomRequests
 from tidegate_loadtest.shapes import Shapes
 
@@ -77,14 +77,14 @@ class SharedGpu:
         self._tritons, self._shapes = tritons, shapes
         self._warmup_ns, self._window_ns = round(warmup_s * 1e9), round(window_s * 1e9)
 
-    async def alone(self, planned: Sequence[Placed], progress: Progress) -> list[Solo]:
+    async def alone(self, planned: Sequence[Placed], progress: Progress) -> list[SoloRun]:
         """Run each of them by itself. Raises LoadTestError."""
         runs = []
         for placed in planned:
             tenant, _ = placed
             progress(f"{tenant.partition}, {tenant.rows} rows on {tenant.percent:g} %")
             (taken_ms,) = await self._together([placed])
-            runs.append(Solo(tenant.partition, tenant.rows, tenant.percent, taken_ms))
+            runs.append(SoloRun(tenant.partition, tenant.rows, tenant.percent, taken_ms))
         return runs
 
     async def beside(self, planned: Sequence[tuple[Placed, ...]], progress: Progress) -> list[CoRun]:

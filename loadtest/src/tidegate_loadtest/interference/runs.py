@@ -25,7 +25,7 @@ class RunsError(Exception):
 
 
 @dataclass(frozen=True)
-class Solo:
+class SoloRun:
     """One batch size of a model alone on a share of the GPU, as measured."""
 
     model: str
@@ -52,7 +52,7 @@ class CoRun:
             yield tenant, self.tenants[:at] + self.tenants[at + 1 :], taken_ms
 
 
-def read_solo(path: Path, gpu: str) -> list[Solo]:
+def read_solo(path: Path, gpu: str) -> list[SoloRun]:
     """The solo runs of a file. Raises RunsError, also where it was measured on another GPU."""
     runs = []
     for line in _lines(path, gpu, SOLO):
@@ -60,7 +60,7 @@ def read_solo(path: Path, gpu: str) -> list[Solo]:
         if gpu_ms is not None and not 0 < gpu_ms <= taken_ms:
             raise line.wrong("gpu_latency_ms", "more than nothing, and no more than latency_ms, of which it is a part")
         percents = (line.optional("l2_util_pct"), line.optional("dram_util_pct"))
-        runs.append(Solo(*line.tenant(), taken_ms, gpu_ms, *percents))
+        runs.append(SoloRun(*line.tenant(), taken_ms, gpu_ms, *percents))
     return runs
 
 
@@ -155,7 +155,7 @@ def _lines(path: Path, gpu: str, *headers: Sequence[str]) -> Iterator[_Line]:
         yield line
 
 
-def write_solo(path: Path, gpu: str, runs: Sequence[Solo]) -> None:
+def write_solo(path: Path, gpu: str, runs: Sequence[SoloRun]) -> None:
     """Write solo runs, as `read_solo` reads them. Raises OSError, also where there is such a file already."""
     with path.open("x", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)

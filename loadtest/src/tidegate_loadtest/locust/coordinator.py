@@ -18,10 +18,10 @@ from tidegate.host import PluginError
 from tidegate.workload import ScenarioError, TraceError
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.locust.load import Load, Share
+from tidegate_loadtest.locust.load import Load, LoadShare
 from tidegate_loadtest.locust.options import Options, target_of
 from tidegate_loadtest.locust.triton import TritonConnection, connect, finished
-from tidegate_loadtest.locust.worker import DONE, FAILED, GO, LISTENS, READY, ROWS, SHARE, Rows
+from tidegate_loadtest.locust.worker import DONE, FAILED, GO, LISTENS, READY, ROWS, SHARE, OutcomeRows
 from tidegate_loadtest.scenario_requests import ScenarioRequests
 from tidegate_loadtest.server_stats import ServerUsage, StatsSnapshot, count_instances, snapshot_of
 
@@ -37,11 +37,11 @@ Column = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Gathered:
+class GatheredRows:
     """One row for each request that has ended, in no order."""
 
     columns: dict[str, Column]
-    """The columns of `Rows`."""
+    """The columns of `OutcomeRows`."""
     senders: list[str]
     """The worker that sent each."""
     statuses: list[str]
@@ -50,7 +50,7 @@ class Gathered:
     """The first one that came with each status."""
 
 
-class Conductor:
+class Coordinator:
     """One for the life of a Locust process; a web page may run many tests."""
 
     def __init__(self, environment: Environment, options: Options) -> None:
@@ -69,7 +69,7 @@ class Conductor:
         self._connection: TritonConnection | None = None
         self._ready: AsyncResult[bool] = AsyncResult()
         self._listening: set[str] = set()
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, LoadShare] = {}
         """What has not been sent yet, by worker: it may not listen yet."""
         self._to_be_ready: set[str] = set()
         self._sending: set[str] = set()
@@ -117,22 +117,22 @@ class Conductor:
         """Whether an open loop has sent all that there was, or what is left of it is lost with its workers."""
         return self.running and (bool(self.failed) or not self._sending & {*self.workers})
 
-    def rows(self) -> "Gathered":
+    def rows(self) -> "GatheredRows":
         """What has become of the requests so far."""
         names: list[str] = []
         messages: dict[str, str] = {}
-        columns: dict[str, list[Column]] = {name: [np.empty(0, np.int64)] for name in Rows.COLUMNS}
+        columns: dict[str, list[Column]] = {name: [np.empty(0, np.int64)] for name in OutcomeRows.COLUMNS}
         senders: list[str] = []
         for sender, chunk in self._chunks:
             names += [status for status in chunk["statuses"] if status not in names]
             for status, message in chunk["messages"].items():
                 messages.setdefault(status, message)
             positions = np.array([names.index(status) for status in chunk["statuses"]], np.int64)
-            for name in Rows.COLUMNS:
+            for name in OutcomeRows.COLUMNS:
                 column = np.frombuffer(chunk[name], np.int64)
                 columns[name].append(positions[column] if name == "status" else column)
             senders += [sender] * len(column)
-        return Gathered({name: np.concatenate(parts) for name, parts in columns.items()}, senders, names, messages)
+        return GatheredRows({name: np.concatenate(parts) for name, parts in columns.items()}, senders, names, messages)
 
     def _on_test_start(self, environment: Environment, **_rest: object) -> None:
         self.failed, self.stopped_ns, self.usage, self._chunks = "", None, {}, []
@@ -152,7 +152,7 @@ class Conductor:
         assert load is not None
         assert runner is not None
         self._shares = {
-            worker: Share.of(load, self.target, position, len(workers)) for position, worker in enumerate(workers)
+            worker: LoadShare.of(load, self.target, position, len(workers)) for position, worker in enumerate(workers)
         }
         for worker in self._listening & {*workers}:
             self._send_share(worker)

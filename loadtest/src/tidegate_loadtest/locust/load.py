@@ -64,7 +64,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Share:
+class LoadShare:
     """What one process sends of a load."""
 
     options: Options
@@ -75,7 +75,7 @@ class Share:
     requests: RequestSequence
 
     @classmethod
-    def of(cls, load: Load, target: str, position: int, processes: int) -> "Share":
+    def of(cls, load: Load, target: str, position: int, processes: int) -> "LoadShare":
         """Every `processes`-th request of the schedule from `position` on. A closed loop has no parts."""
         every = slice(position, None, processes) if load.options.open_loop else slice(None)
         whole = load.requests
@@ -108,7 +108,7 @@ class Share:
         }
 
     @classmethod
-    def from_message(cls, message: dict[str, Any]) -> "Share":
+    def from_message(cls, message: dict[str, Any]) -> "LoadShare":
         """What `as_message` gave."""
         part = RequestSequence(
             models=tuple(message["models"]),

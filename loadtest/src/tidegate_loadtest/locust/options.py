@@ -9,7 +9,7 @@ from locust.argument_parser import LocustArgumentParser
 
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.input_files import parse_inputs
-from tidegate_loadtest.live import Sending
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.shapes import parse_shapes
 
 PREFIX = "tidegate_"
@@ -86,10 +86,10 @@ class Options:
         """What the run is to be called, as `plan_runs` takes it."""
         return [self.policy] if self.policy else []
 
-    def sending(self) -> Sending:
+    def sending(self) -> SendingOptions:
         """Ours, as every other sender takes them. Raises LoadTestError."""
         shapes, folders = parse_shapes(self.shape), parse_inputs(self.inputs)
-        return Sending(shapes, self.channels, self.timeout_s, self.lateness_limit_ms, inputs=folders)
+        return SendingOptions(shapes, self.channels, self.timeout_s, self.lateness_limit_ms, inputs=folders)
 
     def as_message(self) -> dict[str, Any]:
         """For a worker."""

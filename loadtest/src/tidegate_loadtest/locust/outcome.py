@@ -17,8 +17,8 @@ from tidegate.workload import RequestSequence
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate_loadtest.commands.loadtest import print_lives
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.live import Seen
-from tidegate_loadtest.locust.coordinator import Column, Conductor
+from tidegate_loadtest.live import LiveObservations
+from tidegate_loadtest.locust.coordinator import Column, Coordinator
 from tidegate_loadtest.locust.load import Load
 from tidegate_loadtest.report import print_report
 from tidegate_loadtest.result import RunResult
@@ -31,7 +31,7 @@ UNREPORTED = "UNREPORTED"
 NO_SLO_MS = 1e9
 
 
-def outcome(conductor: Conductor) -> tuple[RequestSequence, RunResult, int]:
+def outcome(conductor: Coordinator) -> tuple[RequestSequence, RunResult, int]:
     """The requests that count, warm-up included; what became of those of the window; the position of the first of them.
 
     Of a test that was stopped those that were due, and had ended, before. Raises LoadTestError where there are none.
@@ -101,7 +101,7 @@ def _part(whole: RequestSequence, number: Column) -> RequestSequence:
     )
 
 
-def report(conductor: Conductor, console: Console) -> None:
+def report(conductor: Coordinator, console: Console) -> None:
     """Print SLO attainment and lateness, and write the files that were asked for. Raises LoadTestError, OSError."""
     load, options = conductor.load, conductor.options
     assert load is not None
@@ -114,7 +114,7 @@ def report(conductor: Conductor, console: Console) -> None:
         _report_model(conductor, console, run)
         return
     scenario = load.scenario.model_copy(update={"duration_s": run.window_ns / NS_PER_S})
-    seen = Seen(run, first, conductor.usage)
+    seen = LiveObservations(run, first, conductor.usage)
     (planned,) = plan_runs(scenario, options.policies, [load.seed], options.sending(), target=conductor.target)
     result = judge(
         scenario,
@@ -140,7 +140,7 @@ def report(conductor: Conductor, console: Console) -> None:
     )
 
 
-def _write_requests(path: Path, conductor: Conductor) -> None:
+def _write_requests(path: Path, conductor: Coordinator) -> None:
     """A line for each request that has ended, warm-up included; milliseconds of the measured window."""
     assert conductor.load is not None
     gathered, load = conductor.rows(), conductor.load
@@ -158,7 +158,7 @@ def _path(file: str | None) -> Path | None:
     return None if file is None else Path(file)
 
 
-def _report_model(conductor: Conductor, console: Console, run: RunResult) -> None:
+def _report_model(conductor: Coordinator, console: Console, run: RunResult) -> None:
     options = conductor.options
     assert options.model is not None
     assert options.slo_ms is not None
@@ -170,7 +170,7 @@ def _report_model(conductor: Conductor, console: Console, run: RunResult) -> Non
         Path(options.results_json).write_text(json.dumps({**asked, **measured}, indent=1) + "\n", encoding="utf-8")
 
 
-def by_model(conductor: Conductor) -> list[dict[str, Any]]:
+def by_model(conductor: Coordinator) -> list[dict[str, Any]]:
     """The lines of Locust's page: one for each model, of what has ended so far."""
     load = conductor.load
     if load is None:

@@ -5,7 +5,7 @@ import json
 from flask import Response, request
 from locust.web import WebUI
 
-from tidegate_loadtest.locust.coordinator import Conductor
+from tidegate_loadtest.locust.coordinator import Coordinator
 from tidegate_loadtest.locust.outcome import by_model
 
 KEY = "slo-attainment"
@@ -23,7 +23,7 @@ COLUMNS = {
 }
 
 
-def add_tab(page: WebUI, conductor: Conductor) -> None:
+def add_tab(page: WebUI, conductor: Coordinator) -> None:
     """Show what has ended so far; the page asks for it with its own statistics."""
     page.template_args["extended_tabs"] = [{"title": "SLO attainment", "key": KEY}]
     structure = [{"key": key, "title": title} for key, title in COLUMNS.items()]

@@ -2,13 +2,13 @@
 
 from locust import LoadTestShape
 
-from tidegate_loadtest.locust.coordinator import Conductor
+from tidegate_loadtest.locust.coordinator import Coordinator
 
 
 class ScheduleShape(LoadTestShape):  # type: ignore[misc]
     """Locust asks it every second how many users there should be."""
 
-    def __init__(self, conductor: Conductor) -> None:
+    def __init__(self, conductor: Coordinator) -> None:
         super().__init__()
         self._conductor = conductor
 

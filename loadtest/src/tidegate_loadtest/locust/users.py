@@ -16,7 +16,7 @@ from typer import BadParameter
 
 from tidegate.commands.common import console_for_tables
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.locust.coordinator import WRONG, Conductor
+from tidegate_loadtest.locust.coordinator import WRONG, Coordinator
 from tidegate_loadtest.locust.options import Options, add_options
 from tidegate_loadtest.locust.outcome import report
 from tidegate_loadtest.locust.page import add_tab
@@ -59,7 +59,7 @@ def _on_init(environment: Environment, runner: Any, web_ui: WebUI | None, **_res
         return
     try:
         options = Options.of(environment.parsed_options)
-        conductor = Conductor(environment, options)
+        conductor = Coordinator(environment, options)
         if environment.host or web_ui is None:  # else the page asks for the host
             conductor.check()
     except (*WRONG, BadParameter) as error:
@@ -83,7 +83,7 @@ def _on_init(environment: Environment, runner: Any, web_ui: WebUI | None, **_res
     environment.events.quitting.add_listener(on_quitting)
 
 
-def _report(conductor: Conductor) -> None:
+def _report(conductor: Coordinator) -> None:
     if conductor.failed or conductor.load is None:
         return
     try:

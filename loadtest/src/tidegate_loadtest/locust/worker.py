@@ -14,7 +14,7 @@ from locust.rpc import Message
 
 from tidegate.api import NS_PER_MS
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.locust.load import Share
+from tidegate_loadtest.locust.load import LoadShare
 from tidegate_loadtest.locust.triton import TritonConnection, connect, finished
 from tidegate_loadtest.result import OK
 from tidegate_loadtest.scenario_requests import ScenarioRequests
@@ -28,11 +28,11 @@ LISTENS, SHARE, READY, FAILED, GO, ROWS, DONE = (
 """The messages: conductor to worker are `SHARE` (what to send) and `GO` (when), the others come back."""
 
 
-class Refused(Exception):
+class UnansweredRequest(Exception):
     """What Locust counts as an error: a request that was not answered."""
 
 
-class Rows:
+class OutcomeRows:
     """What became of requests, by column; nanoseconds since the measured window began."""
 
     COLUMNS = ("number", "scheduled_ns", "issued_ns", "finished_ns", "status")
@@ -71,12 +71,12 @@ class Worker:
         self.begun = Event()
         """Users wait for it."""
         self.open_loop = False
-        self._share: Share
+        self._share: LoadShare
         self._connection: TritonConnection | None = None
         self._request_of: ScenarioRequests
         self._zero_ns = 0
         self._next = 0
-        self._rows = Rows()
+        self._rows = OutcomeRows()
         self._in_flight: set[int] = set()
         """The numbers of this test's requests; those of an earlier one, which was stopped, are of no interest."""
         self._greenlets: list[gevent.Greenlet] = []
@@ -104,7 +104,7 @@ class Worker:
     def _on_share(self, environment: Environment, msg: Message) -> None:
         self._stop_sending()
         try:
-            share = Share.from_message(msg.data)
+            share = LoadShare.from_message(msg.data)
             sending = share.options.sending()
             if self._connection is None or self._connection.target != share.target:
                 self._connection = connect(
@@ -119,7 +119,7 @@ class Worker:
             self._send(FAILED, {"message": str(error)})
             return
         self._share, self.open_loop = share, share.options.open_loop
-        self._rows, self._next, self._in_flight = Rows(), 0, set()
+        self._rows, self._next, self._in_flight = OutcomeRows(), 0, set()
         self._send(READY, {})
 
     def _on_go(self, environment: Environment, msg: Message) -> None:
@@ -169,7 +169,7 @@ class Worker:
             name=model,
             response_time=(finished_ns - due_ns) / NS_PER_MS,
             response_length=0,
-            exception=None if status == OK else Refused(f"{status}: {message}"),
+            exception=None if status == OK else UnansweredRequest(f"{status}: {message}"),
             context={},
         )
 
@@ -183,7 +183,7 @@ class Worker:
 
     def _flush(self) -> None:
         if len(self._rows):
-            rows, self._rows = self._rows, Rows()
+            rows, self._rows = self._rows, OutcomeRows()
             self._send(ROWS, rows.as_message())
 
     def _send(self, kind: str, data: dict[str, Any]) -> None:

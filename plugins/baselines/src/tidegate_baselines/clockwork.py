@@ -3,7 +3,7 @@
 from itertools import islice
 
 from tidegate.api import Profile
-from tidegate.toolkit import Gathered, RequestQueue
+from tidegate.toolkit import FormedBatch, RequestQueue
 from tidegate_baselines.early_drop import EarlyDrop
 
 
@@ -17,9 +17,9 @@ class Clockwork(EarlyDrop):
 
     gives_up_skipped = True
 
-    def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
+    def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
         """The candidate, among those of all sizes, whose latest start is earliest."""
-        best: Gathered | None = None
+        best: FormedBatch | None = None
         best_rank = 0
         start = 0
         for count in range(1, len(queue) + 1):
@@ -32,11 +32,13 @@ class Clockwork(EarlyDrop):
                 best, best_rank = candidate, rank
         return best
 
-    def rank(self, candidate: Gathered, profile: Profile) -> int:
+    def rank(self, candidate: FormedBatch, profile: Profile) -> int:
         """The latest start of a candidate; a batch without a deadline comes after every other, the smallest last."""
         return candidate.due_ns - profile.planned_ns(candidate.rows)
 
-    def _of_size(self, now_ns: int, queue: RequestQueue, profile: Profile, start: int, count: int) -> Gathered | None:
+    def _of_size(
+        self, now_ns: int, queue: RequestQueue, profile: Profile, start: int, count: int
+    ) -> FormedBatch | None:
         """The first run of `count` requests, from `start` on, that is in time; None where there is none."""
         while start + count <= len(queue):
             run = list(islice(queue, start, start + count))
@@ -45,6 +47,6 @@ class Clockwork(EarlyDrop):
                 return None
             due_ns = min(request.deadline_ns for request in run)
             if now_ns + profile.planned_ns(rows) <= due_ns:
-                return Gathered(start, count, rows, due_ns)
+                return FormedBatch(start, count, rows, due_ns)
             start += 1
         return None

@@ -16,7 +16,7 @@ from tidegate.api import NEVER_NS, Model, Request
 
 
 @dataclass(slots=True)
-class Payload:
+class InstancePayload:
     """A batch in the making, or waiting for an instance."""
 
     requests: list[Request] = field(default_factory=list)
@@ -63,7 +63,7 @@ class DynamicBatcher:
     def __init__(self, model: Model, config: BatcherConfig) -> None:
         self.model = model
         self.config = config
-        self.payloads: deque[Payload] = deque()
+        self.payloads: deque[InstancePayload] = deque()
         self._waiting: OrderedDict[int, tuple[int, Request]] = OrderedDict()
         """What waits, by request id, in the order of the numbers: any may leave at any time, and thousands at once."""
         self._delayed: OrderedDict[int, tuple[int, Request]] = OrderedDict()
@@ -128,7 +128,7 @@ class DynamicBatcher:
             if self.payloads and not growing:
                 self._waking_rows = 0
             begins_ns = now_ns + self.config.begin_ns if idle else 0
-            payload = self.payloads[-1] if growing else Payload(begins_ns=begins_ns)
+            payload = self.payloads[-1] if growing else InstancePayload(begins_ns=begins_ns)
             joining, again_ns = self._choose(now_ns, payload)
             for _ in range(joining):
                 _, (_, request) = (self._waiting or self._delayed).popitem(last=False)
@@ -161,7 +161,7 @@ class DynamicBatcher:
             requests, rows = requests + following.requests, rows + following.rows
         return requests
 
-    def _choose(self, now_ns: int, payload: Payload) -> tuple[int, int]:
+    def _choose(self, now_ns: int, payload: InstancePayload) -> tuple[int, int]:
         """How many of the oldest waiting requests join the payload now; with none, when to look again."""
         preferred, delay_ns = self.config.preferred, self.config.delay_ns
         largest_preferred = max(preferred)

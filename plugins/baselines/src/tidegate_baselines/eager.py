@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from tidegate.api import NEVER_NS, Commands, PolicyOptions, Profile, RequestArrived, Setup
-from tidegate.toolkit import ArrivalRate, BatchTarget, Gathered, RequestQueue
+from tidegate.toolkit import ArrivalRate, BatchTarget, FormedBatch, RequestQueue
 from tidegate_baselines.early_drop import GATHERING, EarlyDrop
 
 
@@ -42,7 +42,7 @@ class Eager(EarlyDrop):
             target.forget()
         return follower
 
-    def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
+    def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
         """The longest run that is in time."""
         model = queue.model
         if self._by_window and model.slo_ns is not None:
@@ -52,7 +52,7 @@ class Eager(EarlyDrop):
                 return batch
         return GATHERING.keep_head(queue, profile, now_ns)
 
-    def rank(self, candidate: Gathered, profile: Profile) -> int:
+    def rank(self, candidate: FormedBatch, profile: Profile) -> int:
         """The latest start of a candidate."""
         return NEVER_NS if candidate.due_ns == NEVER_NS else candidate.due_ns - profile.planned_ns(candidate.rows)
 

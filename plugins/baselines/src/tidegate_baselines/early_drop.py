@@ -4,7 +4,7 @@ from abc import abstractmethod
 from typing import ClassVar
 
 from tidegate.api import NEVER_NS, AnyCommand, Commands, Drop, Profile, SetTimer, Worker
-from tidegate.toolkit import Gathered, Gathering, QueueingPolicy, RequestQueue
+from tidegate.toolkit import FormedBatch, Gathering, QueueingPolicy, RequestQueue
 
 GATHERING = Gathering(reserve_ns=0)
 
@@ -19,11 +19,11 @@ class EarlyDrop(QueueingPolicy):
     """Whether requests before a batch that does not begin at the head are dropped; else they may still run."""
 
     @abstractmethod
-    def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
+    def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
         """The batch that a queue would begin now on a worker of this profile; None when it would run nothing."""
 
     @abstractmethod
-    def rank(self, candidate: Gathered, profile: Profile) -> int:
+    def rank(self, candidate: FormedBatch, profile: Profile) -> int:
         """The rank of a candidate: a worker that frees runs the one whose rank is smallest."""
 
     def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
@@ -88,7 +88,7 @@ class EarlyDrop(QueueingPolicy):
         return False
 
     def _run(
-        self, now_ns: int, queue: RequestQueue, candidate: Gathered, worker: Worker, commands: list[AnyCommand]
+        self, now_ns: int, queue: RequestQueue, candidate: FormedBatch, worker: Worker, commands: list[AnyCommand]
     ) -> None:
         start = candidate.start
         if self.gives_up_skipped:

@@ -31,7 +31,7 @@ from tidegate.api import (
     ms_to_ns,
     queue_key,
 )
-from tidegate.toolkit import Gathered, Gathering, RequestQueue
+from tidegate.toolkit import FormedBatch, Gathering, RequestQueue
 from tidegate_baselines.squishy import Plan, PlanSearch, largest_batch
 
 GATHERING = Gathering(reserve_ns=0)
@@ -265,7 +265,7 @@ class Nexus(Policy):
                 backend.queues[key] = queue  # the others are first now
         return commands
 
-    def _gather(self, now_ns: int, queue: RequestQueue, backend: _Backend, profile: Profile) -> Gathered | None:
+    def _gather(self, now_ns: int, queue: RequestQueue, backend: _Backend, profile: Profile) -> FormedBatch | None:
         """What would run: at most the planned batch. None where the head is hopeless."""
         model = queue.model
         share = self._plan.get(backend.worker.id, {}).get(model.name)

@@ -29,9 +29,9 @@ from tidegate.api import (
     WorkerLost,
     WorkerReady,
 )
-from tidegate.toolkit import Gathered, RequestQueue
+from tidegate.toolkit import FormedBatch, RequestQueue
 from tidegate_baselines.early_drop import GATHERING, EarlyDrop
-from tidegate_baselines.small_batches import Running, SmallBatches
+from tidegate_baselines.small_batches import RunningBatch, SmallBatches
 
 ROUNDING = 1 + 1e-9
 """A factor for divisions, so that none misses what `_is_worth` finds by multiplying."""
@@ -68,7 +68,7 @@ class Shepherd(EarlyDrop):
 
     def __init__(self, setup: Setup, options: ShepherdOptions) -> None:
         super().__init__(setup, options)
-        self._running: dict[int, Running] = {}
+        self._running: dict[int, RunningBatch] = {}
         """The batches that run, by worker id."""
         self._small = SmallBatches()
         """The batches that run and whose place no other batch takes yet."""
@@ -79,11 +79,11 @@ class Shepherd(EarlyDrop):
         self._made_way: dict[int, None] = {}
         """The ids of the requests that made way, the latest last: they do so once."""
 
-    def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
+    def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
         """The most requests that the deadline of the oldest allows."""
         return GATHERING.keep_head(queue, profile, now_ns)
 
-    def rank(self, candidate: Gathered, profile: Profile) -> int:
+    def rank(self, candidate: FormedBatch, profile: Profile) -> int:
         """The largest candidate comes first."""
         return -candidate.rows
 
@@ -108,7 +108,7 @@ class Shepherd(EarlyDrop):
         rows = sum(request.rows for request in requests)
         due_ns = min(request.deadline_ns for request in requests)
         is_new = self._made_way.keys().isdisjoint(dispatch.batch.request_ids)
-        running = Running(dispatch.batch.id, queue.key, requests, rows, due_ns, may_make_way=is_new)
+        running = RunningBatch(dispatch.batch.id, queue.key, requests, rows, due_ns, may_make_way=is_new)
         self._running[worker.id] = running
         if is_new:
             self._small.add(worker.id, running)
@@ -178,7 +178,7 @@ class Shepherd(EarlyDrop):
         if running and worker_id not in self._preempted and running.may_make_way:
             self._small.remove(worker_id, running)
 
-    def _remember(self, running: Running) -> None:
+    def _remember(self, running: RunningBatch) -> None:
         """Remember that the requests of a batch have made way."""
         for request in running.requests:
             self._made_way[request.id] = None
@@ -208,7 +208,7 @@ class Shepherd(EarlyDrop):
 
         return found + self._small.of_own(queue.key, ROUNDING * queue.rows / (ratio - 1), late)
 
-    def _is_worth(self, now_ns: int, queue: RequestQueue, worker: Worker, running: Running) -> bool:
+    def _is_worth(self, now_ns: int, queue: RequestQueue, worker: Worker, running: RunningBatch) -> bool:
         """Whether the queue's candidate for this worker is so much larger than what runs there."""
         model = queue.model.name
         least = self.options.preempt_ratio * running.rows
@@ -225,7 +225,7 @@ class Shepherd(EarlyDrop):
         return same or again_ns <= running.due_ns or not self._is_anothers(queue, candidate, running)
 
     @staticmethod
-    def _is_anothers(queue: RequestQueue, candidate: Gathered, running: Running) -> bool:
+    def _is_anothers(queue: RequestQueue, candidate: FormedBatch, running: RunningBatch) -> bool:
         """Whether what runs is of a client that has nothing in the candidate."""
         clients = {request.client for request in islice(queue, candidate.start, candidate.start + candidate.count)}
         return any(request.client not in clients for request in running.requests)

@@ -10,7 +10,7 @@ ByRows = dict[int, set[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningBatch:
     """A batch on its worker."""
 
     batch_id: int
@@ -32,12 +32,12 @@ class SmallBatches:
         self._in_time: dict[QueueKey, ByRows] = {}
         """The batches of `_own` that were not seen to be too late to begin anew."""
 
-    def add(self, worker_id: int, running: Running) -> None:
+    def add(self, worker_id: int, running: RunningBatch) -> None:
         """A batch runs."""
         for by_rows in self._where(running.key):
             by_rows.setdefault(running.rows, set()).add(worker_id)
 
-    def remove(self, worker_id: int, running: Running) -> None:
+    def remove(self, worker_id: int, running: RunningBatch) -> None:
         """Forget a batch that ended, or makes way already."""
         for by_rows in self._where(running.key):
             workers = by_rows.get(running.rows, set())
@@ -67,7 +67,7 @@ class SmallBatches:
                 del by_rows[rows]
         return found
 
-    def reconsider(self, running: Iterable[tuple[int, Running]]) -> None:
+    def reconsider(self, running: Iterable[tuple[int, RunningBatch]]) -> None:
         """Expectations moved: of all these, any may be in time again."""
         for worker_id, batch in running:
             self.add(worker_id, batch)

@@ -19,7 +19,7 @@ STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class WorkerShare:
     """What one worker is to do for one model."""
 
     rows: int
@@ -28,7 +28,7 @@ class Share:
     """The part of the model's expected rate that goes there."""
 
 
-Plan = dict[int, dict[str, Share]]
+Plan = dict[int, dict[str, WorkerShare]]
 """The shares that models have of a worker, by its id, then by model."""
 
 
@@ -38,7 +38,7 @@ class _Node:
 
     worker: Worker
     duty_ns: float
-    shares: dict[str, Share]
+    shares: dict[str, WorkerShare]
     busy_ns: int | None = None
     """How long it is busy in a duty cycle; None: batches are not what arrives in one, as a single model has it."""
 
@@ -103,7 +103,7 @@ class PlanSearch:
                 plan[worker.id] = {name: own[name]}
         return plan
 
-    def _whole_each(self, worker: Worker) -> dict[str, Share]:
+    def _whole_each(self, worker: Worker) -> dict[str, WorkerShare]:
         """What a worker could do for each model that it hosts, for that alone."""
         hosts = self._hosts[worker.id]
         return {name: self._whole[name, worker.kind] for name in self._models if name in hosts}
@@ -134,7 +134,7 @@ class PlanSearch:
                 return None
             # Alone it never waits for others, so that its batches may be as large.
             duty_ns = _duty_ns(self._models[name], self._profiles[name, own.kind], rate)
-            nodes.append(_Node(own, duty_ns, {name: Share(self._whole[name, own.kind].rows, rate)}))
+            nodes.append(_Node(own, duty_ns, {name: WorkerShare(self._whole[name, own.kind].rows, rate)}))
             free.remove(own)
         plan.update({node.worker.id: node.shares for node in nodes})
         return plan
@@ -158,10 +158,10 @@ class PlanSearch:
             return False
         if best.busy_ns is None or best_duty_ns < best.duty_ns:
             best.shares = {
-                each: Share(_rows_in(best_duty_ns, share.rows_per_ns), share.rows_per_ns)
+                each: WorkerShare(_rows_in(best_duty_ns, share.rows_per_ns), share.rows_per_ns)
                 for each, share in best.shares.items()
             }
-        best.shares[name] = Share(_rows_in(best_duty_ns, rate), rate)
+        best.shares[name] = WorkerShare(_rows_in(best_duty_ns, rate), rate)
         best.duty_ns, best.busy_ns = best_duty_ns, best_busy_ns
         return True
 
@@ -209,7 +209,7 @@ def _duty_ns(model: Model, profile: Profile, rate: float) -> float:
     return min(rows / rate, max(1, slo_ns - profile.planned_ns(rows)))
 
 
-def _whole(model: Model, profile: Profile) -> Share:
+def _whole(model: Model, profile: Profile) -> WorkerShare:
     """A worker for a model alone."""
     rows = largest_batch(model, profile)
-    return Share(rows, rows / profile.expected_ns(rows))
+    return WorkerShare(rows, rows / profile.expected_ns(rows))

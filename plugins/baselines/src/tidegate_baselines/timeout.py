@@ -5,7 +5,7 @@ from itertools import islice
 from pydantic import Field
 
 from tidegate.api import Profile, Setup, ms_to_ns
-from tidegate.toolkit import Gathered, RequestQueue
+from tidegate.toolkit import FormedBatch, RequestQueue
 from tidegate_baselines.eager import Eager, EagerOptions
 
 
@@ -30,7 +30,7 @@ class Timeout(Eager):
             for model in setup.models
         }
 
-    def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
+    def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
         """The longest run that is in time, once its oldest request has waited or it is full."""
         batch = super().candidate(now_ns, queue, profile)
         return batch if batch and now_ns >= self._exec_ns(queue, batch) else None
@@ -42,6 +42,6 @@ class Timeout(Eager):
         exec_ns = self._exec_ns(queue, batch) if batch else now_ns
         return min(exec_ns, hopeless_ns) if exec_ns > now_ns else hopeless_ns
 
-    def _exec_ns(self, queue: RequestQueue, batch: Gathered) -> int:
+    def _exec_ns(self, queue: RequestQueue, batch: FormedBatch) -> int:
         oldest = next(islice(queue, batch.start, None))
         return oldest.arrival_ns + (0 if batch.rows >= queue.model.merged_rows else self._timeouts[queue.model.name])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
-class Share(NamedTuple):
+class AssignedShare(NamedTuple):
     """One process of a model on a share of a GPU."""
 
     model: int
@@ -19,15 +19,15 @@ class Share(NamedTuple):
     """Shares of one GPU with the same number but 0 are one process, whose models take turns; all have its units."""
 
 
-def by_gpu(shares: Iterable[Share], gpus: int) -> list[list[Share]]:
+def by_gpu(shares: Iterable[AssignedShare], gpus: int) -> list[list[AssignedShare]]:
     """The shares of each GPU, in the order given."""
-    sorted_out: list[list[Share]] = [[] for _ in range(gpus)]
+    sorted_out: list[list[AssignedShare]] = [[] for _ in range(gpus)]
     for share in shares:
         sorted_out[share.gpu].append(share)
     return sorted_out
 
 
-def first_of_processes(shares: Iterable[Share]) -> list[Share]:
+def first_of_processes(shares: Iterable[AssignedShare]) -> list[AssignedShare]:
     """One share of each process of one GPU, in order."""
     seen: set[int] = set()
     firsts = []
@@ -39,7 +39,9 @@ def first_of_processes(shares: Iterable[Share]) -> list[Share]:
     return firsts
 
 
-def why_not(shares: Sequence[Share], units: int, memory_mib: float | None, taken_mib: Sequence[float]) -> str | None:
+def why_not(
+    shares: Sequence[AssignedShare], units: int, memory_mib: float | None, taken_mib: Sequence[float]
+) -> str | None:
     """What is wrong with the shares of one GPU; None: nothing. `taken_mib`: the memory of each of them."""
     if any(share.units < 1 or share.batch < 1 for share in shares):
         return "a share rounds to nothing"

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tidegate.api import PlanningError
-from tidegate_inss.assignment import Share, by_gpu, why_not
+from tidegate_inss.assignment import AssignedShare, by_gpu, why_not
 from tidegate_inss.capacity import borne_rps
 from tidegate_inss.plan import PlannedGpu, PlannedModel, PlannedShare, SharePlan
 from tidegate_inss.prediction import Predictor
 
 
-def borne_by(predictor: Predictor, shares: Sequence[Share]) -> list[float]:
+def borne_by(predictor: Predictor, shares: Sequence[AssignedShare]) -> list[float]:
     """The rates that the shares of one GPU bear, all of them being busy, with the best batches up to their largest.
 
     Who takes turns in one process waits for a batch of each of the others, and bears a part as its rate is.
@@ -36,8 +36,8 @@ def borne_by(predictor: Predictor, shares: Sequence[Share]) -> list[float]:
     return rates
 
 
-def plan_of(
-    predictor: Predictor, shares: Sequence[Share], missing: Mapping[int, str], bound: float | None
+def build_plan(
+    predictor: Predictor, shares: Sequence[AssignedShare], missing: Mapping[int, str], bound: float | None
 ) -> SharePlan:
     """The plan of these shares. `missing`: why a model, by number, has no share, or not enough of them.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from tidegate.control.rates import check_models
 from tidegate.schemas import Layout, Mps
-from tidegate_inss.assignment import Share
+from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.problem import ShareProblem
 
 LEAST = 0.02
@@ -26,7 +26,7 @@ def check_first(problem: ShareProblem, layout: Layout) -> None:
             raise ValueError(f"{named} is no MPS share with one model: plan the layout by `tidegate plan shares`")
 
 
-def shares_of(problem: ShareProblem, layout: Layout) -> list[Share]:
+def shares_of(problem: ShareProblem, layout: Layout) -> list[AssignedShare]:
     """The shares that serve, in the order of the layout's workers."""
     devices = {device: number for number, device in enumerate(problem.devices)}
     models = {model.name: number for number, model in enumerate(problem.models)}
@@ -36,7 +36,7 @@ def shares_of(problem: ShareProblem, layout: Layout) -> list[Share]:
         assert isinstance(worker.slice, Mps), "that was checked at the start"
         name = worker.hosts[0]
         units = worker.slice.percent * problem.units_per_gpu // 100
-        shares.append(Share(models[name], devices[worker.device], units, batches[name]))
+        shares.append(AssignedShare(models[name], devices[worker.device], units, batches[name]))
     return shares
 
 
@@ -49,7 +49,9 @@ def problem_with(problem: ShareProblem, rates_rps: Mapping[str, float]) -> Share
     return problem.model_copy(update={"models": models})
 
 
-def steady_batches(planned: Sequence[Share], present: Sequence[Share], most: Sequence[int]) -> list[Share]:
+def steady_batches(
+    planned: Sequence[AssignedShare], present: Sequence[AssignedShare], most: Sequence[int]
+) -> list[AssignedShare]:
     """The same shares with batch sizes that change seldom: a process keeps its own, and others would be new for it.
 
     Each model's is that which serves where it is no less than planned and no more than four times as much, else the

@@ -24,14 +24,14 @@ ROUNDS = 3
 BISECTIONS = 12
 
 
-class Piece(NamedTuple):
+class ModelPiece(NamedTuple):
     """A model, or a part of its requests, on one GPU."""
 
     model: int
     rate_rps: float
 
 
-class Choice(NamedTuple):
+class CapacityByUnits(NamedTuple):
     """What a model bears by the units that it has, from 0 on, and with which batches."""
 
     rates: list[float]
@@ -42,7 +42,7 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Division:
+class GpuPartition:
     """One GPU, divided."""
 
     bears: float
@@ -53,22 +53,22 @@ class Division:
     batches: tuple[int, ...]
 
 
-NOBODY = Division(float("inf"), 0.0, (), ())
+NOBODY = GpuPartition(float("inf"), 0.0, (), ())
 
 
-class Divider:
+class GpuPartitioner:
     """Divides GPUs of one problem, and remembers how."""
 
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
         self._units = predictor.problem.units_per_gpu
         self._enough = 1.0 if predictor.problem.objective == "throughput" else float("inf")
-        self._choices: dict[tuple[int, int, int], Choice] = {}
-        self._divisions: dict[tuple[tuple[Piece, ...], int | None], Division | None] = {}
+        self._choices: dict[tuple[int, int, int], CapacityByUnits] = {}
+        self._divisions: dict[tuple[tuple[ModelPiece, ...], int | None], GpuPartition | None] = {}
         self._minds = predictor.tables.minds.tolist()
         self._batches = np.arange(1, predictor.tables.gpu_ms.shape[2])
 
-    def divide(self, pieces: Sequence[Piece], memory_mib: int | None) -> Division | None:
+    def divide(self, pieces: Sequence[ModelPiece], memory_mib: int | None) -> GpuPartition | None:
         """The best division that was found; None where they do not fit beside each other. Order does not matter."""
         if not pieces:
             return NOBODY
@@ -80,14 +80,14 @@ class Divider:
             return found
         places = {piece: at for at, piece in enumerate(key[0])}
         order = [places[piece] for piece in pieces]
-        return Division(
+        return GpuPartition(
             found.bears,
             found.full_rps,
             tuple(found.units[at] for at in order),
             tuple(found.batches[at] for at in order),
         )
 
-    def choice(self, model: int, added: float, most: int) -> Choice:
+    def choice(self, model: int, added: float, most: int) -> CapacityByUnits:
         """What a model bears whose computing takes so much longer, as a share of what it takes alone."""
         level = -int(-added / STEP // 1)
         key = model, level, most
@@ -101,10 +101,12 @@ class Divider:
             at = np.arange(len(rates)), batches
             best = np.maximum.accumulate(rates[at])
             full = 1000 * (batches + 1) / batch_ms[at]
-            self._choices[key] = Choice([0.0, *best.tolist()], [1, *(batches + 1).tolist()], [0.0, *full.tolist()])
+            self._choices[key] = CapacityByUnits(
+                [0.0, *best.tolist()], [1, *(batches + 1).tolist()], [0.0, *full.tolist()]
+            )
         return self._choices[key]
 
-    def _divide(self, pieces: Sequence[Piece], memory_mib: int | None) -> Division | None:
+    def _divide(self, pieces: Sequence[ModelPiece], memory_mib: int | None) -> GpuPartition | None:
         if len(pieces) > self._units or len({piece.model for piece in pieces}) < len(pieces):
             return None
         most = max(self.predictor.problem.models[piece.model].max_batch for piece in pieces)
@@ -116,16 +118,16 @@ class Divider:
                 return None
             most //= 2
 
-    def _takes_mib(self, pieces: Sequence[Piece], batches: Sequence[int]) -> float:
+    def _takes_mib(self, pieces: Sequence[ModelPiece], batches: Sequence[int]) -> float:
         models = self.predictor.problem.models
         return sum(models[piece.model].takes_mib(batch) for piece, batch in zip(pieces, batches, strict=True))
 
-    def _divide_time(self, pieces: Sequence[Piece], most: int) -> Division:
+    def _divide_time(self, pieces: Sequence[ModelPiece], most: int) -> GpuPartition:
         equal = [self._units // len(pieces)] * len(pieces)
         choices = [self.choice(piece.model, 0.0, most) for piece in pieces]
         batches = [choice.batches[units] for choice, units in zip(choices, equal, strict=True)]
         added = self._added(pieces, equal, batches)
-        best: Division | None = None
+        best: GpuPartition | None = None
         for _ in range(ROUNDS):
             choices = [self.choice(piece.model, more, most) for piece, more in zip(pieces, added, strict=True)]
             units = self._fair(pieces, choices)
@@ -141,11 +143,11 @@ class Divider:
             )
             full_rps = sum(choice.full[each] for choice, each in zip(final, units, strict=True))
             if best is None or (bears, full_rps) > (best.bears, best.full_rps):
-                best = Division(bears, full_rps, tuple(units), tuple(batches))
+                best = GpuPartition(bears, full_rps, tuple(units), tuple(batches))
         assert best is not None, "there are rounds"
         return best
 
-    def _added(self, pieces: Sequence[Piece], units: Sequence[int], batches: Sequence[int]) -> list[float]:
+    def _added(self, pieces: Sequence[ModelPiece], units: Sequence[int], batches: Sequence[int]) -> list[float]:
         """How much longer computing takes each of them beside the others."""
         tables = self.predictor.tables
         used = [
@@ -163,7 +165,7 @@ class Divider:
             for piece, (mine, mine_too) in zip(pieces, used, strict=True)
         ]
 
-    def _fair(self, pieces: Sequence[Piece], choices: Sequence[Choice]) -> list[int]:
+    def _fair(self, pieces: Sequence[ModelPiece], choices: Sequence[CapacityByUnits]) -> list[int]:
         """Units, all of them: by bisection over how many times the rates are borne; then the rest, one by one."""
         both = list(zip(pieces, choices, strict=True))
         low, high = 0.0, min(self._enough, *(choice.rates[-1] / piece.rate_rps for piece, choice in both))

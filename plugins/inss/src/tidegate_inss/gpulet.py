@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tidegate_inss.assignment import Share
+from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.prediction import Predictor
-from tidegate_inss.tables import Floats, Tables
+from tidegate_inss.tables import Floats, LatencyTables
 
 PARTS = (20, 40, 50, 60, 80, 100)
 RATIO = 1.1
@@ -70,7 +70,7 @@ class Gpulets:
         self._factors = regression(predictor.tables)
         self._parts: list[list[_Part]] = [[] for _ in self.problem.devices]
 
-    def run(self) -> tuple[list[Share], dict[int, str]]:
+    def run(self) -> tuple[list[AssignedShare], dict[int, str]]:
         """The shares, and why a model has too few."""
         models = self.problem.models
         missing: dict[int, str] = {}
@@ -209,17 +209,17 @@ class Gpulets:
         ]
         return max(1.0, float(np.dot(self._factors, [*used, 1.0])))
 
-    def _shares(self) -> list[Share]:
+    def _shares(self) -> list[AssignedShare]:
         shares = []
         for parts in self._parts:
             for number, part in enumerate(parts, start=1):
                 process = number if len(part.tenants) > 1 else 0
                 units = self._units[part.percent]
-                shares += [Share(each.model, part.gpu, units, each.batch, process) for each in part.tenants]
+                shares += [AssignedShare(each.model, part.gpu, units, each.batch, process) for each in part.tenants]
         return shares
 
 
-def regression(tables: Tables) -> Floats:
+def regression(tables: LatencyTables) -> Floats:
     """The five coefficients: of own and their cache, own and their DRAM, as used on a whole GPU times share; constant.
 
     Fitted by least squares to pairs of the first models, in halves, fifths and batches of 2, 8 and 32.
@@ -251,6 +251,6 @@ def regression(tables: Tables) -> Floats:
     return found
 
 
-def plan_gpulets(predictor: Predictor) -> tuple[list[Share], dict[int, str]]:
+def plan_gpulets(predictor: Predictor) -> tuple[list[AssignedShare], dict[int, str]]:
     """The shares that gpulet chooses, and why a model has too few."""
     return Gpulets(predictor).run()

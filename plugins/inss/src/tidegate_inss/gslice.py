@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from math import ceil
 
 from tidegate.schemas import Layout
-from tidegate_inss.assignment import Share, by_gpu
-from tidegate_inss.build_plan import plan_of
+from tidegate_inss.assignment import AssignedShare, by_gpu
+from tidegate_inss.build_plan import build_plan
 from tidegate_inss.current_state import shares_of
 from tidegate_inss.layout import layout_of
 from tidegate_inss.prediction import Predictor
@@ -56,10 +56,10 @@ def max_min_fair(wanted: Sequence[float], room: float) -> list[float]:
     return granted
 
 
-def plan_gslice(predictor: Predictor) -> tuple[list[Share], dict[int, str]]:
+def plan_gslice(predictor: Predictor) -> tuple[list[AssignedShare], dict[int, str]]:
     """The shares on which the loop ends, and which model fits on no GPU."""
     problem = predictor.problem
-    alone = [Loop(predictor, [model]) for model in range(len(problem.models))]
+    alone = [GsliceFeedback(predictor, [model]) for model in range(len(problem.models))]
     for loop in alone:
         loop.run()
     wishes = sorted(alone, key=lambda loop: -loop.wanted[0])
@@ -77,10 +77,10 @@ def plan_gslice(predictor: Predictor) -> tuple[list[Share], dict[int, str]]:
         members[gpu].append(model)
     shares = []
     for gpu, models in enumerate(members):
-        loop = Loop(predictor, models)
+        loop = GsliceFeedback(predictor, models)
         loop.run()
         shares += [
-            Share(model, gpu, units, batch)
+            AssignedShare(model, gpu, units, batch)
             for model, units, batch in zip(models, loop.units, kept_batches(predictor, gpu, loop), strict=True)
         ]
     return shares, missing
@@ -90,16 +90,16 @@ def adjusted(problem: ShareProblem, layout: Layout) -> Layout | None:
     """The layout after one more step of the loop on every GPU; None: nothing changes. Raises PlanningError."""
     predictor = Predictor(problem)
     present = shares_of(problem, layout)
-    shares: list[Share] = []
+    shares: list[AssignedShare] = []
     for gpu, mine in enumerate(by_gpu(present, len(problem.devices))):
-        loop = Loop(predictor, [share.model for share in mine], mine)
+        loop = GsliceFeedback(predictor, [share.model for share in mine], mine)
         loop.step()
         batches = kept_batches(predictor, gpu, loop)
         shares += [
             share._replace(units=units, batch=batch)
             for share, units, batch in zip(mine, loop.units, batches, strict=True)
         ]
-    return None if sorted(shares) == sorted(present) else layout_of(problem, plan_of(predictor, shares, {}, None))
+    return None if sorted(shares) == sorted(present) else layout_of(problem, build_plan(predictor, shares, {}, None))
 
 
 def _fits(predictor: Predictor, gpu: int, models: Sequence[int]) -> bool:
@@ -110,7 +110,7 @@ def _fits(predictor: Predictor, gpu: int, models: Sequence[int]) -> bool:
     )
 
 
-def kept_batches(predictor: Predictor, gpu: int, loop: "Loop") -> list[int]:
+def kept_batches(predictor: Predictor, gpu: int, loop: "GsliceFeedback") -> list[int]:
     """The batch sizes, the largest halved for as long as the GPU's memory does not hold them."""
     batches = list(loop.batches)
     memory_mib = predictor.problem.devices[gpu].memory_mib
@@ -124,10 +124,10 @@ def kept_batches(predictor: Predictor, gpu: int, loop: "Loop") -> list[int]:
     return batches
 
 
-class Loop:
+class GsliceFeedback:
     """The models of one GPU, each of which adjusts itself to what it sees."""
 
-    def __init__(self, predictor: Predictor, models: Sequence[int], present: Sequence[Share] = ()) -> None:
+    def __init__(self, predictor: Predictor, models: Sequence[int], present: Sequence[AssignedShare] = ()) -> None:
         """`present`: the shares that they have; none: they begin with small ones."""
         self.models = models
         units = predictor.problem.units_per_gpu
@@ -175,6 +175,7 @@ class Loop:
 
     def _latencies_ms(self) -> list[float]:
         shares = [
-            Share(*each) for each in zip(self.models, [0] * len(self.models), self.units, self.batches, strict=True)
+            AssignedShare(*each)
+            for each in zip(self.models, [0] * len(self.models), self.units, self.batches, strict=True)
         ]
         return self._predictor.batch_ms(shares)

@@ -11,7 +11,7 @@ from math import ceil
 
 import numpy as np
 
-from tidegate_inss.assignment import Share
+from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.prediction import Predictor
 
 FOR_RUNNING = 0.5
@@ -24,7 +24,7 @@ OFFSETS = tuple(0.02 * each for each in range(40))
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedModel:
     """One model: computing takes (k1 b^2 + k2 b + k3) / (share + k4) + k5 milliseconds, with shares of 1."""
 
     k1: float
@@ -44,7 +44,7 @@ class Fitted:
         return self.k1 * batch**2 + self.k2 * batch + self.k3
 
 
-def fit(predictor: Predictor, model: int) -> Fitted:
+def fit(predictor: Predictor, model: int) -> FittedModel:
     """The closed form of a model."""
     tables, units = predictor.tables, predictor.problem.units_per_gpu
     most = predictor.problem.models[model].max_batch
@@ -64,12 +64,12 @@ def fit(predictor: Predictor, model: int) -> Fitted:
             best = off, [*found[:3], offset, found[3]]
     assert best is not None, "there are offsets"
     half, batch = max(1, units // 2), min(16, most)
-    twins = [Share(model, 0, half, batch)] * 2
+    twins = [AssignedShare(model, 0, half, batch)] * 2
     alone_ms = float(tables.gpu_ms[model, half, batch])
     slowed = (predictor.batch_ms(twins)[0] - float(tables.transfer_ms[model, batch])) / alone_ms
     cache = float(tables.cache_percent[model, half, batch])
     k1, k2, k3, k4, k5 = map(float, best[1])
-    return Fitted(k1, k2, k3, k4, k5, (slowed - 1) / cache if cache > 0 else 0.0)
+    return FittedModel(k1, k2, k3, k4, k5, (slowed - 1) / cache if cache > 0 else 0.0)
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Igniter:
         self._fitted = [fit(predictor, model) for model in range(len(self.problem.models))]
         self._gpus: list[list[_Tenant]] = []
 
-    def run(self) -> tuple[list[Share], dict[int, str]]:
+    def run(self) -> tuple[list[AssignedShare], dict[int, str]]:
         """The shares, and why a model has too few."""
         wanted: list[_Tenant] = []
         missing: dict[int, str] = {}
@@ -113,7 +113,7 @@ class Igniter:
             if not self._place(each):
                 missing[each.model] = "iGniter needs more GPUs than there are"
         shares = [
-            Share(tenant.model, gpu, tenant.units, tenant.batch)
+            AssignedShare(tenant.model, gpu, tenant.units, tenant.batch)
             for gpu, tenants in enumerate(self._gpus)
             for tenant in tenants
         ]
@@ -193,6 +193,6 @@ class Igniter:
         return taken
 
 
-def plan_igniter(predictor: Predictor) -> tuple[list[Share], dict[int, str]]:
+def plan_igniter(predictor: Predictor) -> tuple[list[AssignedShare], dict[int, str]]:
     """The shares that iGniter chooses, and why a model has too few."""
     return Igniter(predictor).run()

@@ -12,7 +12,7 @@ EXTRA = "tidegate-inss[planner]"
 """What to install for planning."""
 
 
-class Offered(NamedTuple):
+class PlannerEntry(NamedTuple):
     """What a planner is, in a line, and where it is."""
 
     summary: str
@@ -21,27 +21,27 @@ class Offered(NamedTuple):
 
 OFFERED = MappingProxyType(
     {
-        "shares": Offered(
+        "shares": PlannerEntry(
             "Divides GPUs into MPS shares, by what models bear beside each other",
             "tidegate_inss.planners:plan_shares",
         ),
-        "inss": Offered(
+        "inss": PlannerEntry(
             "MPS shares in milliseconds, by networks that learned to divide GPUs",
             "tidegate_inss.learned.planner:plan_inss",
         ),
-        "inss-ni": Offered(
+        "inss-ni": PlannerEntry(
             "The same by networks that know of no neighbours: a baseline for inss",
             "tidegate_inss.learned.planner:plan_inss_ni",
         ),
-        "gpulet": Offered(
+        "gpulet": PlannerEntry(
             "At most two MPS shares of a GPU, models taking turns: a baseline for shares",
             "tidegate_inss.planners:plan_by_gpulet",
         ),
-        "gslice": Offered(
+        "gslice": PlannerEntry(
             "MPS shares that follow latency and throughput: a baseline for shares",
             "tidegate_inss.planners:plan_by_gslice",
         ),
-        "igniter": Offered(
+        "igniter": PlannerEntry(
             "The least MPS shares on the fewest GPUs: a baseline for shares", "tidegate_inss.planners:plan_by_igniter"
         ),
     }

@@ -1,40 +1,40 @@
 """The planners of MPS shares: the search, the algorithms that it is judged by, and the best of all."""
 
 from tidegate.api import Progress
-from tidegate_inss.build_plan import plan_of
+from tidegate_inss.build_plan import build_plan
 from tidegate_inss.gpulet import plan_gpulets
 from tidegate_inss.gslice import plan_gslice
 from tidegate_inss.igniter import plan_igniter
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.prediction import Predictor
 from tidegate_inss.problem import ShareProblem
-from tidegate_inss.search import Search
+from tidegate_inss.search import PlacementSearch
 
 
 def plan_shares(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
     """The search. Raises PlanningError."""
     predictor = Predictor(problem)
-    search = Search(predictor)
+    search = PlacementSearch(predictor)
     shares, missing = search.run(time_limit_s=time_limit_s, progress=progress)
-    return plan_of(predictor, shares, missing, search.bound if problem.objective == "load" else None)
+    return build_plan(predictor, shares, missing, search.bound if problem.objective == "load" else None)
 
 
 def plan_by_gpulet(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
     """The algorithm of gpulet. Raises PlanningError."""
     del time_limit_s, progress
     predictor = Predictor(problem)
-    return plan_of(predictor, *plan_gpulets(predictor), None)
+    return build_plan(predictor, *plan_gpulets(predictor), None)
 
 
 def plan_by_gslice(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
     """The loop of GSLICE. Raises PlanningError."""
     del time_limit_s, progress
     predictor = Predictor(problem)
-    return plan_of(predictor, *plan_gslice(predictor), None)
+    return build_plan(predictor, *plan_gslice(predictor), None)
 
 
 def plan_by_igniter(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
     """The algorithm of iGniter. Raises PlanningError."""
     del time_limit_s, progress
     predictor = Predictor(problem)
-    return plan_of(predictor, *plan_igniter(predictor), None)
+    return build_plan(predictor, *plan_igniter(predictor), None)

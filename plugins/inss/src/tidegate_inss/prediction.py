@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from tidegate_inss.assignment import Share
+from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.problem import ShareProblem
-from tidegate_inss.tables import Tables, tables_of
+from tidegate_inss.tables import LatencyTables, tables_of
 
 
 class Predictor:
@@ -14,10 +14,10 @@ class Predictor:
         """Raises PlanningError as `ShareProblem.check` does."""
         problem.check()
         self.problem = problem
-        self.tables: Tables = tables_of(problem)
+        self.tables: LatencyTables = tables_of(problem)
         self._minds = self.tables.minds.tolist()
 
-    def batch_ms(self, shares: Sequence[Share]) -> list[float]:
+    def batch_ms(self, shares: Sequence[AssignedShare]) -> list[float]:
         """What a full batch of each takes, all of them being on one GPU and busy all the time.
 
         Who takes turns with it in one process is no neighbour; of other processes the model counts that is felt most.
@@ -40,6 +40,6 @@ class Predictor:
             taken.append(tables.transfer_ms.item(model, batch) + tables.gpu_ms.item(model, units, batch) * (1 + added))
         return taken
 
-    def takes_mib(self, share: Share) -> float:
+    def takes_mib(self, share: AssignedShare) -> float:
         """The device memory of a share's process."""
         return self.problem.models[share.model].takes_mib(share.batch)

@@ -7,16 +7,16 @@ another share, MPS being as it is. Only if they will not do is it searched for w
 from collections.abc import Sequence
 
 from tidegate.schemas import Layout
-from tidegate_inss.assignment import Share, by_gpu, why_not
-from tidegate_inss.build_plan import borne_by, plan_of
+from tidegate_inss.assignment import AssignedShare, by_gpu, why_not
+from tidegate_inss.build_plan import borne_by, build_plan
 from tidegate_inss.current_state import shares_of, steady_batches
-from tidegate_inss.gpu_partition import Piece
+from tidegate_inss.gpu_partition import ModelPiece
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.planner_registry import share_planner
 from tidegate_inss.prediction import Predictor
 from tidegate_inss.problem import ShareProblem
-from tidegate_inss.search import Placement, Search
+from tidegate_inss.search import Placement, PlacementSearch
 
 
 def replanned(problem: ShareProblem, layout: Layout, planner: str) -> Layout | None:
@@ -36,9 +36,9 @@ def replanned(problem: ShareProblem, layout: Layout, planner: str) -> Layout | N
     return layout_of(problem, plan) if plan.bears > bears else None
 
 
-def _searched(predictor: Predictor, placement: Placement, present: Sequence[Share]) -> SharePlan:
+def _searched(predictor: Predictor, placement: Placement, present: Sequence[AssignedShare]) -> SharePlan:
     """The plan of the search, which leaves models where they are if that will do."""
-    problem, search = predictor.problem, Search(predictor)
+    problem, search = predictor.problem, PlacementSearch(predictor)
     memories = [device.memory_mib for device in problem.devices]
     divided = [search.divider.divide(*each) for each in zip(placement, memories, strict=True)]
     if all(each is not None and each.bears >= 1 for each in divided):
@@ -46,7 +46,7 @@ def _searched(predictor: Predictor, placement: Placement, present: Sequence[Shar
     else:
         planned, _ = search.run(time_limit_s=1.0, progress=_Steps(), start=placement)
     steady = steady_batches(planned, present, [model.max_batch for model in problem.models])
-    return plan_of(predictor, steady if _fits(predictor, steady) else planned, {}, None)
+    return build_plan(predictor, steady if _fits(predictor, steady) else planned, {}, None)
 
 
 class _Steps:
@@ -61,7 +61,7 @@ class _Steps:
         return self._asked / 150
 
 
-def _placement(predictor: Predictor, present: Sequence[Share]) -> tuple[Placement, float]:
+def _placement(predictor: Predictor, present: Sequence[AssignedShare]) -> tuple[Placement, float]:
     """Who is where, with which part of its requests, and so many times their rates as they bear."""
     problem = predictor.problem
     gpus = by_gpu(present, len(problem.devices))
@@ -76,11 +76,11 @@ def _placement(predictor: Predictor, present: Sequence[Share]) -> tuple[Placemen
         for share, rate in zip(mine, rates, strict=True):
             part = rate / of_model[share.model] if of_model[share.model] else 1.0
             pieces[share.model] = pieces.get(share.model, 0.0) + part * problem.models[share.model].rate_rps
-        placement.append([Piece(model, max(rate, 1e-6)) for model, rate in pieces.items()])
+        placement.append([ModelPiece(model, max(rate, 1e-6)) for model, rate in pieces.items()])
     return placement, min(rate / model.rate_rps for rate, model in zip(of_model, problem.models, strict=True))
 
 
-def _fits(predictor: Predictor, shares: list[Share]) -> bool:
+def _fits(predictor: Predictor, shares: list[AssignedShare]) -> bool:
     """Whether every GPU's memory holds its processes."""
     problem = predictor.problem
     return all(

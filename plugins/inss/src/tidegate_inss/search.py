@@ -10,8 +10,8 @@ from math import ceil
 from random import Random
 
 from tidegate.api import Progress
-from tidegate_inss.assignment import Share
-from tidegate_inss.gpu_partition import Divider, Division, Piece
+from tidegate_inss.assignment import AssignedShare
+from tidegate_inss.gpu_partition import GpuPartition, GpuPartitioner, ModelPiece
 from tidegate_inss.prediction import Predictor
 
 FEW = 8
@@ -31,19 +31,19 @@ GAP = 0.005
 FULL = 0.85
 """A model that would need more of a GPU than this is divided among several from the beginning."""
 
-Placement = list[list[Piece]]
+Placement = list[list[ModelPiece]]
 STEEP = 8
 """Who bears least counts for most: a GPU costs the reciprocal of what it bears, to this power."""
 UNSERVED, LATE = 1e30, 1e12
 """What a GPU costs on which a model gets nothing; and, where throughput counts, one on which a rate is not borne."""
 
 
-class Search:
+class PlacementSearch:
     """One run."""
 
     def __init__(self, predictor: Predictor, *, seed: int = 0) -> None:
         self.problem = predictor.problem
-        self.divider = Divider(predictor)
+        self.divider = GpuPartitioner(predictor)
         self._rng = Random(seed)
         self._by_throughput = self.problem.objective == "throughput"
         self._memory = [device.memory_mib for device in self.problem.devices]
@@ -54,7 +54,7 @@ class Search:
 
     def run(
         self, *, time_limit_s: float, progress: Progress, start: Placement | None = None
-    ) -> tuple[list[Share], dict[int, str]]:
+    ) -> tuple[list[AssignedShare], dict[int, str]]:
         """The shares, and which model has none. `start`: who is where at first."""
         placement, missing = self._begin() if start is None else (start, {})
         best = base = self._improve(placement, time_limit_s, progress)
@@ -86,7 +86,7 @@ class Search:
             pieces = min(len(placement), max(1, ceil(self.parts[model] * fitting / FULL)))
             rate = self.problem.models[model].rate_rps / pieces
             for number in range(pieces):
-                piece = Piece(model, rate)
+                piece = ModelPiece(model, rate)
                 for gpu in sorted(range(len(placement)), key=lambda each: loads[each]):
                     if self._divide(gpu, [*placement[gpu], piece]) is not None:
                         placement[gpu].append(piece)
@@ -99,10 +99,10 @@ class Search:
                     )
         return placement, missing
 
-    def _divide(self, gpu: int, pieces: Sequence[Piece]) -> Division | None:
+    def _divide(self, gpu: int, pieces: Sequence[ModelPiece]) -> GpuPartition | None:
         return self.divider.divide(pieces, self._memory[gpu])
 
-    def _cost(self, gpu: int, pieces: Sequence[Piece]) -> float:
+    def _cost(self, gpu: int, pieces: Sequence[ModelPiece]) -> float:
         """What a GPU is worth, negative: the sum over all GPUs is made small."""
         found = self._divide(gpu, pieces)
         if found is None or found.bears <= 0:
@@ -131,7 +131,7 @@ class Search:
 
     def _best_change(
         self, placement: Placement, costs: Sequence[float]
-    ) -> tuple[int, int, list[Piece], list[Piece]] | None:
+    ) -> tuple[int, int, list[ModelPiece], list[ModelPiece]] | None:
         """What helps most of what one GPU could do with another: the one that costs most, else the next.
 
         Of many GPUs, what helps with the first other one that helps.
@@ -152,7 +152,7 @@ class Search:
                 return chosen
         return None
 
-    def _at_least(self, pieces: Sequence[Piece]) -> float:
+    def _at_least(self, pieces: Sequence[ModelPiece]) -> float:
         """What a GPU with these costs at least, without looking closer."""
         models = self.problem.models
         taken = sum(self.parts[piece.model] * piece.rate_rps / models[piece.model].rate_rps for piece in pieces)
@@ -160,13 +160,15 @@ class Search:
 
     def _changes(
         self, placement: Placement, costs: Sequence[float], gpu: int
-    ) -> Iterator[tuple[int, Iterator[tuple[list[Piece], list[Piece]]]]]:
+    ) -> Iterator[tuple[int, Iterator[tuple[list[ModelPiece], list[ModelPiece]]]]]:
         """The GPUs with which one could exchange, those first that cost least, and what both could have instead."""
         others = sorted((other for other in range(len(costs)) if other != gpu), key=lambda other: costs[other])
         for other in others[:FEW]:
             yield other, self._exchanges(placement[gpu], placement[other])
 
-    def _exchanges(self, mine: list[Piece], theirs: list[Piece]) -> Iterator[tuple[list[Piece], list[Piece]]]:
+    def _exchanges(
+        self, mine: list[ModelPiece], theirs: list[ModelPiece]
+    ) -> Iterator[tuple[list[ModelPiece], list[ModelPiece]]]:
         """What two GPUs could have instead: one model is given away, or a part of it, or two are exchanged."""
         known = {piece.model: piece for piece in theirs}
         for at, piece in enumerate(mine):
@@ -174,14 +176,14 @@ class Search:
             if twin := known.get(piece.model):
                 others = [each for each in theirs if each is not twin]
                 for moved in (1.0, *MORE):
-                    more = Piece(piece.model, twin.rate_rps + piece.rate_rps * moved)
-                    less = [Piece(piece.model, piece.rate_rps * (1 - moved))] if moved < 1 else []
+                    more = ModelPiece(piece.model, twin.rate_rps + piece.rate_rps * moved)
+                    less = [ModelPiece(piece.model, piece.rate_rps * (1 - moved))] if moved < 1 else []
                     yield [*rest, *less], [*others, more]
                 continue
             yield rest, [*theirs, piece]
             for moved in PARTS:
-                part = Piece(piece.model, piece.rate_rps * moved)
-                yield [*rest, Piece(piece.model, piece.rate_rps - part.rate_rps)], [*theirs, part]
+                part = ModelPiece(piece.model, piece.rate_rps * moved)
+                yield [*rest, ModelPiece(piece.model, piece.rate_rps - part.rate_rps)], [*theirs, part]
             for there, given in enumerate(theirs):
                 if all(given.model != each.model for each in rest):
                     yield [*rest, given], [*theirs[:there], *theirs[there + 1 :], piece]
@@ -203,7 +205,7 @@ class Search:
             return part * self._rng.uniform(*UNLIKE)
 
         for model in sorted(rates, key=size, reverse=True):
-            piece = Piece(model, rates[model])
+            piece = ModelPiece(model, rates[model])
             before = {gpu: self._cost(gpu, kicked[gpu]) for gpu in chosen}
             after = {gpu: self._cost(gpu, [*kicked[gpu], piece]) for gpu in chosen}
             gpu = min(chosen, key=lambda each: after[each] - before[each])
@@ -212,12 +214,12 @@ class Search:
             kicked[gpu].append(piece)
         return kicked
 
-    def shares(self, placement: Placement) -> list[Share]:
+    def shares(self, placement: Placement) -> list[AssignedShare]:
         """The shares of a placement that fits: each GPU divided."""
         shares = []
         for gpu, pieces in enumerate(placement):
             division = self._divide(gpu, pieces)
             assert division is not None, "what was placed fits"
             for piece, units, batch in zip(pieces, division.units, division.batches, strict=True):
-                shares.append(Share(piece.model, gpu, units, batch))
+                shares.append(AssignedShare(piece.model, gpu, units, batch))
         return shares

@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Tables:
+class LatencyTables:
     """Arrays of shape (models, units + 1, batches + 1), milliseconds and percent; nothing is asked at index 0.
 
     A model with a smaller largest batch than others repeats that batch.
@@ -32,7 +32,7 @@ class Tables:
         return self.transfer_ms[:, None, :] + self.gpu_ms
 
 
-def tables_of(problem: ShareProblem) -> Tables:
+def tables_of(problem: ShareProblem) -> LatencyTables:
     """The tables of a problem. Raises PlanningError as `ShareProblem.measured` does."""
     models, units = problem.measured.models, problem.units_per_gpu
     most = max(model.max_batch for model in problem.models)
@@ -47,7 +47,7 @@ def tables_of(problem: ShareProblem) -> Tables:
     transfer_ms, gpu_ms, cache, dram = (np.stack(arrays) for arrays in zip(*each, strict=True))
     sensitivities = [models[model.name].sensitivity for model in problem.models]
     minds = np.array([(mine.cache, mine.dram, mine.neighbour) for mine in sensitivities])
-    return Tables(transfer_ms, gpu_ms, cache, dram, minds)
+    return LatencyTables(transfer_ms, gpu_ms, cache, dram, minds)
 
 
 def _tables(model: SharingModel, rows: NDArray[np.int64], percents: Floats) -> tuple[Floats, ...]:

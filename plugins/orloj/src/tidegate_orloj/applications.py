@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from tidegate.api import NS_PER_MS, LatencyDistribution, Policy, Profile, Request
 from tidegate_orloj.batch_latency import (
     BatchLatency,
+    BatchLaw,
     Floats,
-    Law,
     expected_ms,
     law_of_profile,
     law_of_several,
 )
-from tidegate_orloj.priority import Curve
+from tidegate_orloj.priority import PriorityCurve
 
 USUAL_DELAY = 0.1
 """The rate of the anticipated delay, per mean time of a request alone: it has to suit models of 3 ms and of 700 ms."""
@@ -29,7 +29,7 @@ MOVED = 0.05
 """The least by which the share of one has to have moved for that to count."""
 
 
-class Size(NamedTuple):
+class BatchKind(NamedTuple):
     """What sets batches apart whose latencies are computed together."""
 
     kind: str
@@ -39,7 +39,7 @@ class Size(NamedTuple):
     """How many requests are in it besides the one that is asked about."""
 
 
-class Budget:
+class WorkBudget:
     """The work that may still be done for the present event: among a few hundred requests a unit takes 0.05 ms."""
 
     UNITS = 28
@@ -70,12 +70,12 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class ApplicationGroups:
     """Applications that are taken for one, on a kind of worker; group 0 is those of which nothing is known."""
 
     group_of: NDArray[np.intp]
     """The group of each application, by its number."""
-    laws: tuple[Law, ...]
+    laws: tuple[BatchLaw, ...]
     ranks: NDArray[np.intp]
     """The place of each group by what it takes alone: 0 for the quickest."""
     shares: Floats
@@ -96,7 +96,7 @@ class BatchCurves:
     """The version of the applications for which it was made."""
     mean_ns: NDArray[np.int64]
     """What they are expected to take, by the slowest group in them, and that of the request that is asked about."""
-    curve: Curve
+    curve: PriorityCurve
     """The priority of requests in them."""
 
 
@@ -115,16 +115,16 @@ class Applications:
         b: float | None = None,
         *,
         quantile: float = Policy.quantile,
-        budget: Budget | None = None,
+        budget: WorkBudget | None = None,
     ) -> None:
-        """`b`: see `Curve`; None: USUAL_DELAY over the mean time of a request alone. `quantile`: see Policy.
+        """`b`: see `PriorityCurve`; None: USUAL_DELAY over the mean time of a request alone. `quantile`: see Policy.
 
         `budget`: of the work that is done for an event; None: its own.
         """
         self.model = model
         self.shape = shape
         self._quantile = quantile
-        self._budget = budget or Budget()
+        self._budget = budget or WorkBudget()
         self._version = 0
         """Another number whenever a law or a share has moved."""
         self._given_b = b
@@ -141,11 +141,11 @@ class Applications:
         self._shares = np.ones(1)
         """How often each comes, never 0: what never came yet may."""
         self._arrived = 0
-        self._groups: dict[str, Groups] = {}
+        self._groups: dict[str, ApplicationGroups] = {}
         self._grouped: dict[str, int] = {}
         """The versions of the groups, by kind of worker."""
         self._alone_ns: dict[tuple[str, int], NDArray[np.int64]] = {}
-        self._curves: dict[Size, BatchCurves] = {}
+        self._curves: dict[BatchKind, BatchCurves] = {}
         self._b: float | None = b
 
     @property
@@ -197,13 +197,13 @@ class Applications:
         self._counts[0] = other._counts[0]
         self._take_stock()
 
-    def groups(self, kind: str) -> Groups:
+    def groups(self, kind: str) -> ApplicationGroups:
         """The groups of applications on a kind of worker."""
         if self._grouped.get(kind) != self._version:
             self._regroup(kind)
         return self._groups[kind]
 
-    def curves(self, sizes: Sequence[Size]) -> dict[Size, BatchCurves]:
+    def curves(self, sizes: Sequence[BatchKind]) -> dict[BatchKind, BatchCurves]:
         """The curves of these sizes of one kind of worker, without those that are yet to be drawn.
 
         As many are drawn as the work for an event allows: those of single requests first, then those that are missing,
@@ -213,17 +213,17 @@ class Applications:
         known = self._curves
         old = [size for size in sizes if size not in known or known[size].version != self._version]
 
-        def order(size: Size) -> tuple[int, int, int]:
+        def order(size: BatchKind) -> tuple[int, int, int]:
             return min(1, size.others), known[size].version if size in known else -1, -size.rows
 
         for size in sorted(old, key=order):
             if not self._budget.allows_curves(groups):
                 break
             latency = self.latency(size)
-            known[size] = BatchCurves(self._version, latency.mean_ns, Curve(latency, self.b))
+            known[size] = BatchCurves(self._version, latency.mean_ns, PriorityCurve(latency, self.b))
         return {size: known[size] for size in sizes if size in known}
 
-    def latency(self, size: Size) -> BatchLatency:
+    def latency(self, size: BatchKind) -> BatchLatency:
         """How long batches of a size take, by the slowest group in them and that of the request asked about."""
         groups = self.groups(size.kind)
         mixtures = groups.mixtures if size.others else groups.shares[None, :]
@@ -264,7 +264,7 @@ class Applications:
         mixtures: Floats = np.where(ranks <= ranks[:, None], shares, 0.0)
         mixtures = mixtures / mixtures.sum(axis=1, keepdims=True)
         told = tuple(self._told_of(kind, group_of))
-        self._groups[kind] = Groups(group_of, tuple(laws), ranks, shares, mixtures, len(known), told)
+        self._groups[kind] = ApplicationGroups(group_of, tuple(laws), ranks, shares, mixtures, len(known), told)
 
     def _group(self, kind: str) -> NDArray[np.intp]:
         """The group of each application: 0 is that of all of which nothing is known on this kind of worker."""
@@ -283,7 +283,7 @@ class Applications:
         for each in told:
             yield (*each, (-1, self._stock_taken))
 
-    def _laws(self, kind: str, group_of: NDArray[np.intp], before: Groups | None) -> list[Law]:
+    def _laws(self, kind: str, group_of: NDArray[np.intp], before: ApplicationGroups | None) -> list[BatchLaw]:
         """The laws of the groups."""
         known = self._times.get(kind, {})
         noise_cv = max((times.noise_cv for number, times in known.items() if number), default=0.0)

@@ -24,7 +24,7 @@ Knots = tuple[Floats, Floats]
 """A distribution function as straight lines: milliseconds, strictly rising, and the shares from 0 to 1 up to them."""
 
 
-class Law(NamedTuple):
+class BatchLaw(NamedTuple):
     """How long a batch takes whose longest request is one of an application's."""
 
     knots: Callable[[int], Knots]
@@ -61,12 +61,12 @@ _NORMAL: Floats = np.array(
 )
 
 
-def law_of_times(times: LatencyDistribution) -> Law:
+def law_of_times(times: LatencyDistribution) -> BatchLaw:
     """The law of an application whose stand-alone times are known as a distribution."""
     return law_of_several([times], [1.0])
 
 
-def law_of_several(times: Sequence[LatencyDistribution], shares: Sequence[float]) -> Law:
+def law_of_several(times: Sequence[LatencyDistribution], shares: Sequence[float]) -> BatchLaw:
     """The law of applications that are taken for one. `shares`: how often each of them comes."""
     weights = np.asarray(shares) / sum(shares)
     fixed_ms = float(weights @ [each.fixed_ns for each in times]) / NS_PER_MS
@@ -93,10 +93,10 @@ def law_of_several(times: Sequence[LatencyDistribution], shares: Sequence[float]
     def knots(rows: int) -> Knots:
         return _rising(fixed_ms + rows * edges_ms), up_to
 
-    return Law(knots, max(each.noise_cv for each in times), lambda rows: fixed_ms + rows * mean_ms)
+    return BatchLaw(knots, max(each.noise_cv for each in times), lambda rows: fixed_ms + rows * mean_ms)
 
 
-def law_of_profile(profile: Profile, quantile: float, noise_cv: float | None = None) -> Law:
+def law_of_profile(profile: Profile, quantile: float, noise_cv: float | None = None) -> BatchLaw:
     """The law of requests that are told apart by their shape alone: about what is expected, as far as is planned.
 
     `quantile`: of what batches take, that the profile plans with. `noise_cv`: how much of that margin is noise, which
@@ -120,7 +120,7 @@ def law_of_profile(profile: Profile, quantile: float, noise_cv: float | None = N
         least_ms, expected_ms, most_ms = edges_ms(rows)
         return (least_ms + 2 * expected_ms + most_ms) / 4
 
-    return Law(knots, noise_cv, mean_ms)
+    return BatchLaw(knots, noise_cv, mean_ms)
 
 
 class BatchLatency:
@@ -130,7 +130,7 @@ class BatchLatency:
     request of application a. `mean_ms[..., a]`: what the batch is expected to take.
     """
 
-    def __init__(self, laws: Sequence[Law], shares: Floats, rows: int, others: int) -> None:
+    def __init__(self, laws: Sequence[BatchLaw], shares: Floats, rows: int, others: int) -> None:
         """`shares[..., a]`: how often each application comes, of sum 1; `others`: how many requests run with the one.
 
         Of several batches of so many rows, which hold different applications, all have the same bins.
@@ -157,7 +157,7 @@ class BatchLatency:
         self.mean_ns: NDArray[np.int64] = (self.mean_ms * NS_PER_MS).astype(np.int64)
 
 
-def expected_ms(laws: Iterable[Law], rows: int) -> float:
+def expected_ms(laws: Iterable[BatchLaw], rows: int) -> float:
     """What a batch is expected to take whose requests have these laws."""
     counts = Counter(laws)
     knots = [law.knots(rows) for law in counts]

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from tidegate.api import NEVER_NS, NS_PER_MS, Model, QueueKey, Request
 from tidegate.toolkit import RequestQueue
-from tidegate_orloj.applications import Applications, Size
+from tidegate_orloj.applications import Applications, BatchKind
 from tidegate_orloj.batch_latency import Floats
-from tidegate_orloj.priority import Cost, Curve
+from tidegate_orloj.priority import Cost, PriorityCurve
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -27,13 +27,13 @@ class _Lines:
     The first index of alpha and beta is the slowest group in the batch.
     """
 
-    curve: Curve
+    curve: PriorityCurve
     alpha: Floats
     beta: Floats
     milestone_ms: Floats
 
 
-class Pending(RequestQueue):
+class PendingQueue(RequestQueue):
     """A queue whose n requests have places 0 to n-1 in arrays; the last one takes the place of one that leaves."""
 
     __slots__ = (
@@ -78,7 +78,7 @@ class Pending(RequestQueue):
         self._steps_ns: Ints = np.zeros((len(steps), FIRST_CAPACITY), np.int64)
         self._app: NDArray[np.intp] = np.zeros(FIRST_CAPACITY, np.intp)
         self._rows: Ints = np.zeros(FIRST_CAPACITY, np.int64)
-        self._lines: dict[Size, _Lines] = {}
+        self._lines: dict[BatchKind, _Lines] = {}
         self._base_ns = 0
 
     @property
@@ -163,7 +163,7 @@ class Pending(RequestQueue):
         """The group of each request on a kind of worker, by what its application takes."""
         return self.applications.groups(kind).group_of[self.app]
 
-    def scores(self, size: Size, curve: Curve, now_ns: int) -> Floats:
+    def scores(self, size: BatchKind, curve: PriorityCurve, now_ns: int) -> Floats:
         """The priority of each request in batches of this size (Equation 2); infinite where patience is at an end.
 
         `curve`: of such batches. In line i they hold no slower group than the i-th.

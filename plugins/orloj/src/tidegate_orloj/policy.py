@@ -33,8 +33,8 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.toolkit import QueueingPolicy
-from tidegate_orloj.applications import Applications, BatchCurves, Budget, Size
-from tidegate_orloj.pending import Ints, Mask, Pending
+from tidegate_orloj.applications import Applications, BatchCurves, BatchKind, WorkBudget
+from tidegate_orloj.pending import Ints, Mask, PendingQueue
 from tidegate_orloj.priority import Cost
 
 ONE_STEP: tuple[Cost, ...] = ((1.0, 1.0),)
@@ -79,7 +79,7 @@ class OrlojOptions(PolicyOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class BatchCandidate:
     """What a queue would run on a worker."""
 
     places: NDArray[np.intp]
@@ -92,7 +92,7 @@ class Candidate:
 class _Found:
     """Batches of a size that can be filled with requests that are expected to be in time."""
 
-    size: Size
+    size: BatchKind
     curves: BatchCurves
     feasible: Mask
     """The requests that are, in line i in batches that hold no slower group than the i-th."""
@@ -100,7 +100,7 @@ class _Found:
     """Which of these batches can be filled."""
 
 
-class Orloj(QueueingPolicy[Pending]):
+class Orloj(QueueingPolicy[PendingQueue]):
     """An idle worker takes at once the requests that it is worth most to run, in a batch size that leaves them time.
 
     A request is dropped once it is expected to be late even alone on the quickest worker.
@@ -114,7 +114,7 @@ class Orloj(QueueingPolicy[Pending]):
         super().__init__(setup, options)
         self._times = {(times.model, times.kind, times.app): times for times in setup.latency_distributions}
         self._applications: dict[tuple[str, str], Applications] = {}
-        self._budget = Budget()
+        self._budget = WorkBudget()
         self._rows = {model.name: self._rows_of(model) for model in setup.models}
         """The rows of the batches of several requests that are considered, by model."""
         self._steps = {name: tuple((step.after, step.cost) for step in steps) for name, steps in options.costs.items()}
@@ -135,9 +135,9 @@ class Orloj(QueueingPolicy[Pending]):
         self._budget.renew()
         return super().handle(event)
 
-    def new_queue(self, key: QueueKey, model: Model) -> Pending:
+    def new_queue(self, key: QueueKey, model: Model) -> PendingQueue:
         """An empty one, of the applications of its model and shape."""
-        return Pending(
+        return PendingQueue(
             key,
             model,
             self._applications_of(model.name, key[1]),
@@ -185,7 +185,7 @@ class Orloj(QueueingPolicy[Pending]):
         for partition in partitions:
             self._kinds.pop(partition, None)
 
-    def queue_changed(self, now_ns: int, queue: Pending) -> Commands:
+    def queue_changed(self, now_ns: int, queue: PendingQueue) -> Commands:
         """Run what idle workers can run in time, drop the hopeless, and ask to be woken for the next of those."""
         commands = self._drop_hopeless(now_ns, queue)
         granted = True
@@ -206,7 +206,7 @@ class Orloj(QueueingPolicy[Pending]):
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
         """Run the batch of most worth, of those whose requests are the most urgent where there are very many."""
         commands: list[AnyCommand] = []
-        found: list[tuple[float, int, QueueKey, Candidate]] = []
+        found: list[tuple[float, int, QueueKey, BatchCandidate]] = []
         for queue in self._most_urgent(queue for queue in self.queues.values() if queue.model.name in worker.hosts):
             commands += self._drop_hopeless(now_ns, queue)
             if queue and (candidate := self._candidate(now_ns, queue, worker.kind)):
@@ -238,15 +238,15 @@ class Orloj(QueueingPolicy[Pending]):
                 break
         return commands
 
-    def _most_urgent(self, queues: Iterable[Pending]) -> Iterator[Pending]:
+    def _most_urgent(self, queues: Iterable[PendingQueue]) -> Iterator[PendingQueue]:
         """The most urgent first, as many as the work for an event allows at most."""
-        for queue in nsmallest(Budget.UNITS // Budget.QUEUE, queues, key=lambda each: each.urgency):
-            self._budget.spend(Budget.QUEUE)
+        for queue in nsmallest(WorkBudget.UNITS // WorkBudget.QUEUE, queues, key=lambda each: each.urgency):
+            self._budget.spend(WorkBudget.QUEUE)
             yield queue
 
     # Algorithm 1 ----------------------------------------------------------------------------------------------------
 
-    def _candidate(self, start_ns: int, queue: Pending, kind: str) -> Candidate | None:
+    def _candidate(self, start_ns: int, queue: PendingQueue, kind: str) -> BatchCandidate | None:
         """The batch that a queue would run from then on on a worker of a kind; None where nothing would be in time."""
         if len(queue) == 1:
             return self._alone(start_ns, queue, kind)
@@ -263,18 +263,18 @@ class Orloj(QueueingPolicy[Pending]):
 
         return self._of_most_worth(queue, start_ns, min(found, key=first_due))
 
-    def _alone(self, start_ns: int, queue: Pending, kind: str) -> Candidate | None:
+    def _alone(self, start_ns: int, queue: PendingQueue, kind: str) -> BatchCandidate | None:
         """The only request of a queue: who has a merge key to itself is soon looked at."""
         if queue.due_ns[0] - start_ns < queue.alone_ns(kind)[0]:
             return None
-        size = Size(kind, int(self._next_rows(queue)[0]), 0)
-        self._budget.spend(Budget.SIZE)
+        size = BatchKind(kind, int(self._next_rows(queue)[0]), 0)
+        self._budget.spend(WorkBudget.SIZE)
         known = queue.applications.curves([size])
         if size not in known:
             return None
-        return Candidate(np.zeros(1, np.intp), float(queue.scores(size, known[size].curve, start_ns)[0, 0]))
+        return BatchCandidate(np.zeros(1, np.intp), float(queue.scores(size, known[size].curve, start_ns)[0, 0]))
 
-    def _next_rows(self, queue: Pending) -> Ints:
+    def _next_rows(self, queue: PendingQueue) -> Ints:
         """The rows for which curves are drawn that stand for each request alone: its own or somewhat more."""
         if queue.rows == len(queue):
             return queue.rows_each
@@ -282,7 +282,7 @@ class Orloj(QueueingPolicy[Pending]):
         next_rows: Ints = steps[np.minimum(np.searchsorted(steps, queue.rows_each), len(steps) - 1)]
         return next_rows
 
-    def _found(self, start_ns: int, queue: Pending, kind: str) -> Iterator[_Found]:
+    def _found(self, start_ns: int, queue: PendingQueue, kind: str) -> Iterator[_Found]:
         """The sizes of batches that can be filled: of a single request, and of so many rows."""
         groups, rows_each, left_ns = queue.groups(kind), queue.rows_each, queue.due_ns - start_ns
         alone = left_ns >= queue.alone_ns(kind)
@@ -291,9 +291,9 @@ class Orloj(QueueingPolicy[Pending]):
         if queue.rows != len(queue):
             next_rows = self._next_rows(queue)
             singles = {int(rows): alone & (next_rows == rows) for rows in np.unique(next_rows)}
-        alone_sizes = {Size(kind, rows, 0): feasible for rows, feasible in singles.items() if feasible.any()}
-        filled_sizes = [Size(kind, rows, rows - 1) for rows in sizes if rows <= queue.rows]
-        self._budget.spend(Budget.SIZE * (len(alone_sizes) + len(filled_sizes)))
+        alone_sizes = {BatchKind(kind, rows, 0): feasible for rows, feasible in singles.items() if feasible.any()}
+        filled_sizes = [BatchKind(kind, rows, rows - 1) for rows in sizes if rows <= queue.rows]
+        self._budget.spend(WorkBudget.SIZE * (len(alone_sizes) + len(filled_sizes)))
         known = queue.applications.curves([*alone_sizes, *filled_sizes]) if alone_sizes else {}
         present, ranks = np.unique(groups), queue.applications.groups(kind).ranks
         for size, curves in known.items():
@@ -310,7 +310,7 @@ class Orloj(QueueingPolicy[Pending]):
                 yield _Found(size, curves, feasible, filled)
 
     @staticmethod
-    def _of_most_worth(queue: Pending, start_ns: int, found: _Found) -> Candidate:
+    def _of_most_worth(queue: PendingQueue, start_ns: int, found: _Found) -> BatchCandidate:
         """Return the batch of a size whose requests are worth most together."""
         scores = queue.scores(found.size, found.curves.curve, start_ns)
         most_rows = found.size.rows if found.size.others else 1
@@ -319,19 +319,19 @@ class Orloj(QueueingPolicy[Pending]):
             feasible = np.where(found.feasible[found.lines], scores[found.lines], -np.inf)
             worth = np.partition(feasible, rest, axis=1)[:, rest:].sum(axis=1)
             line = found.lines[int(worth.argmax())]
-            return Candidate(queue.best(scores[line], found.feasible[line], most_rows), float(worth.max()))
+            return BatchCandidate(queue.best(scores[line], found.feasible[line], most_rows), float(worth.max()))
         places = [queue.best(scores[line], found.feasible[line], most_rows) for line in found.lines]
         sums = [float(scores[line, members].sum()) for line, members in zip(found.lines, places, strict=True)]
         at = sums.index(max(sums))
-        return Candidate(places[at], sums[at])
+        return BatchCandidate(places[at], sums[at])
 
-    def _last_starts_ns(self, queue: Pending) -> Ints:
+    def _last_starts_ns(self, queue: PendingQueue) -> Ints:
         """The instant after which each request is expected to be late even alone on the quickest worker."""
         kinds = self._kinds_of(queue.model.name)
         quickest_ns: Ints = np.min([queue.alone_ns(kind) for kind in kinds], axis=0)
         return queue.due_ns - quickest_ns
 
-    def _drop_hopeless(self, now_ns: int, queue: Pending) -> list[AnyCommand]:
+    def _drop_hopeless(self, now_ns: int, queue: PendingQueue) -> list[AnyCommand]:
         if not queue or not self._kinds_of(queue.model.name):
             return []
         commands: list[AnyCommand] = []
@@ -339,14 +339,14 @@ class Orloj(QueueingPolicy[Pending]):
         for request in [queue.request_at(place) for place in np.flatnonzero(self._last_starts_ns(queue) < now_ns)]:
             if worker := self._idle_in_time(now_ns, queue, request):
                 place = next(place for place in range(len(queue)) if queue.request_at(place) is request)
-                commands.append(self._run(now_ns, queue, Candidate(np.array([place]), 0.0), worker))
+                commands.append(self._run(now_ns, queue, BatchCandidate(np.array([place]), 0.0), worker))
             else:
                 dropped.append(request)
         if dropped:
             self._take(queue, dropped)
         return [*commands, *(Drop(request.id, "deadline_unreachable") for request in dropped)]
 
-    def _idle_in_time(self, now_ns: int, queue: Pending, request: Request) -> Worker | None:
+    def _idle_in_time(self, now_ns: int, queue: PendingQueue, request: Request) -> Worker | None:
         """An idle worker that answers a request in time by its profile: what an application takes is less sure.
 
         It is learned from few stages, of which one may have stalled. An idle worker loses nothing by trying.
@@ -357,7 +357,7 @@ class Orloj(QueueingPolicy[Pending]):
                 return worker
         return None
 
-    def _run(self, now_ns: int, queue: Pending, candidate: Candidate, worker: Worker) -> Dispatch:
+    def _run(self, now_ns: int, queue: PendingQueue, candidate: BatchCandidate, worker: Worker) -> Dispatch:
         """Dispatch it, planned to take what a batch of these very requests is expected to."""
         requests = [queue.request_at(place) for place in candidate.places]
         members = [int(queue.app[place]) for place in candidate.places]
@@ -369,7 +369,7 @@ class Orloj(QueueingPolicy[Pending]):
         ids = tuple(request.id for request in requests)
         return Dispatch(Batch(self.new_batch_id(), queue.model.name, ids, (stage,)))
 
-    def _wake(self, queue: Pending) -> Commands:
+    def _wake(self, queue: PendingQueue) -> Commands:
         """Set the timer for when the next of what waits is hopeless."""
         last_ns = NEVER_NS
         if queue and self._kinds_of(queue.model.name):
@@ -383,7 +383,7 @@ class Orloj(QueueingPolicy[Pending]):
 
     # Books ----------------------------------------------------------------------------------------------------------
 
-    def _take(self, queue: Pending, requests: Iterable[Request]) -> None:
+    def _take(self, queue: PendingQueue, requests: Iterable[Request]) -> None:
         for request in requests:
             queue.remove(request.id)
             del self._queue_of[request.id]

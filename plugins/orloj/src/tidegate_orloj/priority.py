@@ -15,7 +15,7 @@ MOST_EXPONENT = 600.0
 """exp() overflows at 709."""
 
 
-class Curve:
+class PriorityCurve:
     """The priority of requests in batches of one size, for a unit of cost, as a function of the time that is left.
 
     With `rem = D - t` in bin j, of lower edge `l_j` and density `h_j`, Equation 2 sums to

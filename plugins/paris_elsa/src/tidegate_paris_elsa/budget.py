@@ -6,13 +6,13 @@ from random import Random
 
 from tidegate.api import PlanningError
 from tidegate_paris_elsa.problem import GpuPool, MigProblem
-from tidegate_paris_elsa.slices import Kind
+from tidegate_paris_elsa.slices import SliceKind
 
 Cut = tuple[int, ...]
 """How many slices of each kind one GPU is cut into: one number for each of the problem's kinds."""
 
 
-def cuts_of(pool: int, gpus: GpuPool, kinds: Sequence[Kind], usable: Sequence[int]) -> tuple[Cut, ...]:
+def cuts_of(pool: int, gpus: GpuPool, kinds: Sequence[SliceKind], usable: Sequence[int]) -> tuple[Cut, ...]:
     """The ways to cut a GPU of this pool into usable kinds (by number) that leave no room for one more."""
     mine = [kind.mig.name for number, kind in enumerate(kinds) if number in usable and kind.pool == pool]
     found = set()
@@ -39,7 +39,7 @@ def parts_of(cuts: Sequence[Cut]) -> tuple[Cut, ...]:
     return tuple(sorted(found))
 
 
-def spent(cut: Cut, kinds: Sequence[Kind]) -> int:
+def spent(cut: Cut, kinds: Sequence[SliceKind]) -> int:
     """The GPCs of its slices."""
     return sum(count * kind.gpcs for count, kind in zip(cut, kinds, strict=True))
 
@@ -47,7 +47,7 @@ def spent(cut: Cut, kinds: Sequence[Kind]) -> int:
 class Budget:
     """How many GPCs can be spent on the GPUs of a problem, by slices of some kinds only."""
 
-    def __init__(self, problem: MigProblem, kinds: Sequence[Kind], usable: Sequence[int]) -> None:
+    def __init__(self, problem: MigProblem, kinds: Sequence[SliceKind], usable: Sequence[int]) -> None:
         """`usable`: the numbers of those kinds."""
         self._problem = problem
         self._kinds = kinds

@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from tidegate.api import PlanningError
 from tidegate.schemas import Layout
 from tidegate_paris_elsa.problem import MigModel, MigProblem
-from tidegate_paris_elsa.slices import Offers, Speed, offers_of
+from tidegate_paris_elsa.slices import SliceOffers, SliceSpeed, offers_of
 
 
 def rates_borne(problem: MigProblem, layout: Layout) -> dict[str, float]:
@@ -32,7 +32,9 @@ def rates_borne(problem: MigProblem, layout: Layout) -> dict[str, float]:
     return {model.name: load * model.weight for model in problem.models}
 
 
-def _borne_rps(model: MigModel, offers: Offers, speeds: Sequence[Speed], workers: Mapping[str, float]) -> float:
+def _borne_rps(
+    model: MigModel, offers: SliceOffers, speeds: Sequence[SliceSpeed], workers: Mapping[str, float]
+) -> float:
     """A linear program: what goes where, and how many times a second all sizes can come in their shares."""
     mine = [speed for speed in speeds if workers.get(offers.kinds[speed.kind].name)]
     if not mine and workers:
@@ -66,7 +68,7 @@ def _borne_rps(model: MigModel, offers: Offers, speeds: Sequence[Speed], workers
     return -float(result.fun or 0.0) * unit_rps
 
 
-def _allowed(model: MigModel, speeds: Sequence[Speed], rows: int) -> Sequence[Speed]:
+def _allowed(model: MigModel, speeds: Sequence[SliceSpeed], rows: int) -> Sequence[SliceSpeed]:
     """The kinds on which so many rows are in time; else the last, which is the fastest."""
     if model.slo_ms is None:
         return speeds

@@ -12,7 +12,7 @@ Instance = Mig | WholeDevice
 """A MIG instance, or a device that is not cut."""
 
 
-class Share(NamedTuple):
+class MpsShare(NamedTuple):
     """How much of an instance a worker has by MPS, wherever the instance is; NamedTuple, because shares are sorted."""
 
     percent: int
@@ -20,21 +20,21 @@ class Share(NamedTuple):
     """0: not limited."""
 
 
-ALL = Share(0, 0)
+ALL = MpsShare(0, 0)
 """The instance without MPS."""
 
 
-class Seat(NamedTuple):
+class UnnamedWorker(NamedTuple):
     """A worker of an instance without its name."""
 
-    share: Share
+    share: MpsShare
     hosts: tuple[str, ...]
     """Its partitions, sorted."""
     kind: str
     """The kind that the layout names; empty: that of device and slice."""
 
 
-Seats = tuple[Seat, ...]
+Seats = tuple[UnnamedWorker, ...]
 """The workers of an instance, sorted."""
 Gpu = tuple[tuple[Instance, Seats], ...]
 """The instances of a GPU, sorted."""
@@ -56,14 +56,14 @@ def gpus_of(layout: Layout) -> dict[Device, dict[Instance, tuple[LayoutWorker, .
     }
 
 
-def seat_of(worker: LayoutWorker) -> Seat:
+def seat_of(worker: LayoutWorker) -> UnnamedWorker:
     """What is left of a worker without its name and its place."""
     part = worker.slice
-    share = Share(part.percent, part.memory_mib or 0) if isinstance(part, Mps) else ALL
-    return Seat(share, tuple(sorted(worker.hosts)), worker.kind or "")
+    share = MpsShare(part.percent, part.memory_mib or 0) if isinstance(part, Mps) else ALL
+    return UnnamedWorker(share, tuple(sorted(worker.hosts)), worker.kind or "")
 
 
-def slice_in(instance: Instance, share: Share) -> Slice:
+def slice_in(instance: Instance, share: MpsShare) -> Slice:
     """What a worker has that has this share of an instance."""
     if share == ALL:
         return instance
@@ -87,7 +87,7 @@ def names_of(seats: Seats, there: Iterable[LayoutWorker]) -> list[str | None]:
     """
     left = list(there)
     names: list[str | None] = [None] * len(seats)
-    closest: list[Callable[[Seat], object]] = [lambda seat: seat, lambda seat: seat.share, lambda _: None]
+    closest: list[Callable[[UnnamedWorker], object]] = [lambda seat: seat, lambda seat: seat.share, lambda _: None]
     for what in closest:
         for number, seat in enumerate(seats):
             found = next((worker for worker in left if what(seat_of(worker)) == what(seat)), None)

@@ -8,7 +8,7 @@ from tidegate.api import PlanningError
 from tidegate.schemas import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, Mig, field_errors
 from tidegate_paris_elsa.plan import MigPlan
 from tidegate_paris_elsa.problem import MigModel, MigProblem
-from tidegate_paris_elsa.slices import Speed, offers_of
+from tidegate_paris_elsa.slices import SliceSpeed, offers_of
 
 
 def layout_of(problem: MigProblem, plan: MigPlan) -> Layout:
@@ -53,7 +53,7 @@ def layout_of(problem: MigProblem, plan: MigPlan) -> Layout:
         raise PlanningError(f"the plan cannot be laid out: {field_errors(error, Layout)[0]}") from error
 
 
-def _partition(model: MigModel, speeds: Mapping[str, Speed], used: set[str]) -> LayoutPartition:
+def _partition(model: MigModel, speeds: Mapping[str, SliceSpeed], used: set[str]) -> LayoutPartition:
     if strangers := sorted(used - speeds.keys()):
         raise PlanningError(f"model {model.name!r}: the problem does not say how fast it is on {strangers[0]}")
     latency_ms = {}

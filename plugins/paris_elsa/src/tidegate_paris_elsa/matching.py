@@ -16,7 +16,7 @@ NOTHING: Gpu = ()
 
 
 @dataclass(frozen=True)
-class Change:
+class GpuChange:
     """One GPU, now and then."""
 
     device: Device
@@ -28,7 +28,7 @@ def match(
     present: Mapping[Device, Gpu],
     planned: Mapping[Device, Gpu],
     nearest: Callable[[Device, Gpu, Gpu], tuple[float, Gpu]],
-) -> list[Change]:
+) -> list[GpuChange]:
     """Every GPU with what it is to serve, so that the sum of the costs is the least there is.
 
     `nearest`: the cost of a change of one GPU, and the planned instances where they cost that. GPUs of one product are
@@ -53,7 +53,7 @@ def match(
                 costs[devices.index(device), column] -= same
         for row, column in zip(*linear_sum_assignment(costs), strict=True):
             before = present.get(devices[row], NOTHING)
-            changes.append(Change(devices[row], before, known[before, cells[column]][1]))
+            changes.append(GpuChange(devices[row], before, known[before, cells[column]][1]))
     return changes
 
 
@@ -68,13 +68,13 @@ def devices_of(product: str, present: Mapping[Device, Gpu], planned: Mapping[Dev
     return [*there, *new[: max(0, missing)]]
 
 
-def in_order(present: Mapping[Device, Gpu], planned: Mapping[Device, Gpu]) -> list[Change]:
+def in_order(present: Mapping[Device, Gpu], planned: Mapping[Device, Gpu]) -> list[GpuChange]:
     """What one does who does not look: planned GPUs one after another on those that there are, as they are listed."""
-    changes: list[Change] = []
+    changes: list[GpuChange] = []
     for product in sorted({device.product for device in (*present, *planned)}):
         devices = devices_of(product, present, planned)
         cells: Sequence[Gpu] = [gpu for device, gpu in planned.items() if device.product == product]
         for number, device in enumerate(devices):
             after = cells[number] if number < len(cells) else NOTHING
-            changes.append(Change(device, present.get(device, NOTHING), after))
+            changes.append(GpuChange(device, present.get(device, NOTHING), after))
     return changes

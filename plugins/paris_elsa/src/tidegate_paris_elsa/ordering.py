@@ -12,7 +12,7 @@ Amounts = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Move:
+class CapacityChange:
     """What a step does to capacity."""
 
     lost: Amounts
@@ -21,7 +21,7 @@ class Move:
     """Once it is done."""
 
 
-def waves_of(moves: Sequence[Move], capacity: Amounts, needed: Amounts) -> list[list[int]] | None:
+def waves_of(moves: Sequence[CapacityChange], capacity: Amounts, needed: Amounts) -> list[list[int]] | None:
     """Moves, by number, in waves: those of a wave run at once, and what is needed is there all the time.
 
     The moves that take least of what they give back come first. Where that leads nowhere, every order of single moves
@@ -47,7 +47,9 @@ def waves_of(moves: Sequence[Move], capacity: Amounts, needed: Amounts) -> list[
     return waves
 
 
-def least_kept(moves: Sequence[Move], waves: Sequence[Sequence[int]], capacity: Amounts, shared: Amounts) -> float:
+def least_kept(
+    moves: Sequence[CapacityChange], waves: Sequence[Sequence[int]], capacity: Amounts, shared: Amounts
+) -> float:
     """The least share of any partition's capacity in the whole course; `shared`: what counts as all of it."""
     have, least = dict(capacity), 1.0
     for wave in waves:
@@ -59,7 +61,7 @@ def least_kept(moves: Sequence[Move], waves: Sequence[Sequence[int]], capacity: 
     return max(0.0, least)
 
 
-def _single_moves(moves: Sequence[Move], capacity: Amounts, needed: Amounts) -> list[int] | None:
+def _single_moves(moves: Sequence[CapacityChange], capacity: Amounts, needed: Amounts) -> list[int] | None:
     """An order of single moves: what is there when some are done does not depend on their order."""
     seen: set[frozenset[int]] = set()
     stack: list[tuple[list[int], dict[str, float]]] = [([], dict(capacity))]
@@ -75,7 +77,7 @@ def _single_moves(moves: Sequence[Move], capacity: Amounts, needed: Amounts) -> 
     return None
 
 
-def _net(move: Move, capacity: Amounts) -> float:
+def _net(move: CapacityChange, capacity: Amounts) -> float:
     """How much of any partition it takes for good, as a share; what loses nothing comes first of all."""
     if not any(move.lost.values()):
         return float("-inf")

@@ -7,11 +7,11 @@ from tidegate.schemas import Device
 from tidegate_paris_elsa.budget import gpus_cut
 from tidegate_paris_elsa.plan import PlannedGpu, PlannedSlice
 from tidegate_paris_elsa.problem import GpuPool, MigProblem
-from tidegate_paris_elsa.program import Counts
-from tidegate_paris_elsa.slices import Kind
+from tidegate_paris_elsa.program import SliceCounts
+from tidegate_paris_elsa.slices import SliceKind
 
 
-def place(problem: MigProblem, kinds: Sequence[Kind], counts: Counts) -> tuple[PlannedGpu, ...]:
+def place(problem: MigProblem, kinds: Sequence[SliceKind], counts: SliceCounts) -> tuple[PlannedGpu, ...]:
     """The GPUs that have slices, those of each pool from the first one on.
 
     Slices of one kind go round the models, so that what a machine or a GPU that is lost takes along is of several.

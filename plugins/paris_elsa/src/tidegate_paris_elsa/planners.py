@@ -11,8 +11,8 @@ from tidegate_paris_elsa.knees import KneeSource, knee_of, segments_of
 from tidegate_paris_elsa.placement import place
 from tidegate_paris_elsa.plan import MigPlan, PlannedModel, PlannedSegment
 from tidegate_paris_elsa.problem import MigModel, MigProblem, Size
-from tidegate_paris_elsa.program import Counts, Demand, share_out, solve
-from tidegate_paris_elsa.slices import Kind, Offers, Speed, offers_of
+from tidegate_paris_elsa.program import SizeDemand, SliceCounts, share_out, solve
+from tidegate_paris_elsa.slices import SliceKind, SliceOffers, SliceSpeed, offers_of
 
 SIZES: tuple[Size, ...] = (1, 2, 3, 7)
 """The sizes of equal slices among which `homogeneous-max` looks for the best, as the paper does."""
@@ -22,9 +22,9 @@ SIZES: tuple[Size, ...] = (1, 2, 3, 7)
 class _Wish:
     """What PARIS wants for one model, from the slowest of its kinds to the fastest."""
 
-    speeds: Sequence[Speed]
+    speeds: Sequence[SliceSpeed]
     segments: Sequence[PlannedSegment]
-    demands: Sequence[Demand]
+    demands: Sequence[SizeDemand]
 
 
 def plan_paris(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
@@ -102,7 +102,7 @@ def _homogeneous(problem: MigProblem, size: Size, time_limit_s: float, progress:
     return _plan_of(problem, offers.kinds, counts, [() for _ in problem.models])
 
 
-def _wishes(problem: MigProblem, offers: Offers, gpcs: int) -> list[_Wish]:
+def _wishes(problem: MigProblem, offers: SliceOffers, gpcs: int) -> list[_Wish]:
     """Algorithm 1 for every model, with one C for all of them."""
     kinds, speeds = offers.kinds, offers.speeds
     cut = [_segments(problem, model, mine) for model, mine in zip(problem.models, speeds, strict=True)]
@@ -129,13 +129,13 @@ def _wishes(problem: MigProblem, offers: Offers, gpcs: int) -> list[_Wish]:
             )
             larger = {each.kind: work_s(model.shares, rows, each.throughput_rps) for each in mine[place_of:]}
             if works[number][place_of] > 0:
-                demands.append(Demand(number, larger))
+                demands.append(SizeDemand(number, larger))
         wishes.append(_Wish(mine, planned, demands))
     return wishes
 
 
 def _segments(
-    problem: MigProblem, model: MigModel, speeds: Sequence[Speed]
+    problem: MigProblem, model: MigModel, speeds: Sequence[SliceSpeed]
 ) -> list[tuple[int, KneeSource, tuple[int, int]]]:
     """(B_k, what it was found by, the segment) of every kind. Raises PlanningError where large ones are always late."""
     knees: list[tuple[int, KneeSource]] = []
@@ -157,10 +157,10 @@ def _segments(
     return [(knee, source, rows) for (knee, source), rows in zip(knees, segments, strict=True)]
 
 
-def _anywhere(problem: MigProblem, offers: Offers) -> list[Demand]:
+def _anywhere(problem: MigProblem, offers: SliceOffers) -> list[SizeDemand]:
     """All requests of each model, on any kind."""
     return [
-        Demand(
+        SizeDemand(
             number,
             {speed.kind: work_s(model.shares, (1, model.most_rows), speed.throughput_rps) for speed in mine},
         )
@@ -180,7 +180,7 @@ def _is_in_time(problem: MigProblem, plan: MigPlan) -> bool:
 
 
 def _plan_of(
-    problem: MigProblem, kinds: Sequence[Kind], counts: Counts, segments: Sequence[Sequence[PlannedSegment]]
+    problem: MigProblem, kinds: Sequence[SliceKind], counts: SliceCounts, segments: Sequence[Sequence[PlannedSegment]]
 ) -> MigPlan:
     models = tuple(
         PlannedModel(

@@ -25,9 +25,9 @@ from tidegate.api import (
     WorkerReady,
     queue_key,
 )
-from tidegate_paris_elsa.pool import Pool
+from tidegate_paris_elsa.pool import WorkerPool
 from tidegate_paris_elsa.slice_sizes import smallest_first
-from tidegate_paris_elsa.worker_queue import Line, Task
+from tidegate_paris_elsa.worker_queue import QueuedBatch, WorkerQueue
 
 
 class ElsaOptions(PolicyOptions):
@@ -60,14 +60,14 @@ class Elsa(Policy):
         super().__init__(setup, options)
         self._models = {model.name: model for model in setup.models}
         self._profiles = {profile.key: profile for profile in setup.profiles}
-        self._pools: dict[tuple[tuple[str, ...], str], Pool] = {}
-        self._pool_of: dict[int, Pool] = {}
-        self._lines: dict[int, Line] = {}
-        self._task_of: dict[int, tuple[Line, Task]] = {}
+        self._pools: dict[tuple[tuple[str, ...], str], WorkerPool] = {}
+        self._pool_of: dict[int, WorkerPool] = {}
+        self._lines: dict[int, WorkerQueue] = {}
+        self._task_of: dict[int, tuple[WorkerQueue, QueuedBatch]] = {}
         """Where each request waits."""
         self._homeless: dict[int, Request] = {}
         """Requests whose model no worker hosts at present."""
-        self._smallest_first: dict[str, list[Pool]] = {}
+        self._smallest_first: dict[str, list[WorkerPool]] = {}
         for worker in setup.workers:
             self._join(worker)
 
@@ -139,7 +139,7 @@ class Elsa(Policy):
 
     # Algorithm 2 ----------------------------------------------------------------------------------------------------
 
-    def _choose(self, now_ns: int, request: Request) -> Line | None:
+    def _choose(self, now_ns: int, request: Request) -> WorkerQueue | None:
         """The line that a request joins; None where no worker hosts its model."""
         alpha, beta = self.options.alpha, self.options.beta
         dated, left_ns = request.deadline_ns != NEVER_NS, request.deadline_ns - now_ns
@@ -163,7 +163,7 @@ class Elsa(Policy):
             return ()
         task = self._joined(now_ns, line, request) if self.options.merge else None
         if task is None:
-            task = Task(queue_key(request, self._models[request.model]), request)
+            task = QueuedBatch(queue_key(request, self._models[request.model]), request)
             line.push(task, self._profile(task, line.worker))
         self._task_of[request.id] = line, task
         if line.ready:
@@ -180,7 +180,7 @@ class Elsa(Policy):
 
     # Workers that hang, of which the paper does not speak ------------------------------------------------------------
 
-    def _take_over(self, now_ns: int, line: Line) -> None:
+    def _take_over(self, now_ns: int, line: WorkerQueue) -> None:
         """Move the first task of a worker that is late by more than the task takes here into an idle worker's line."""
         for pool in self._pools.values():
             pool.look_again(now_ns)
@@ -199,7 +199,7 @@ class Elsa(Policy):
 
     # Merging, which the paper does not do ---------------------------------------------------------------------------
 
-    def _joined(self, now_ns: int, line: Line, request: Request) -> Task | None:
+    def _joined(self, now_ns: int, line: WorkerQueue, request: Request) -> QueuedBatch | None:
         """The last task of a line, with a request that may share its batch; None where that would not help."""
         if line.is_empty:
             return None
@@ -221,7 +221,7 @@ class Elsa(Policy):
 
     # Books ----------------------------------------------------------------------------------------------------------
 
-    def _run(self, now_ns: int, line: Line, task: Task) -> Dispatch:
+    def _run(self, now_ns: int, line: WorkerQueue, task: QueuedBatch) -> Dispatch:
         worker, model = line.worker, task.key[0]
         profile = self._profile(task, worker)
         line.remove(task, profile)
@@ -237,16 +237,16 @@ class Elsa(Policy):
         key = worker.hosts, worker.kind
         pool = self._pools.get(key)
         if pool is None:
-            pool = self._pools[key] = Pool(worker)
+            pool = self._pools[key] = WorkerPool(worker)
         self._pool_of[worker.id] = pool
         self._lines[worker.id] = pool.join(worker)
         self._smallest_first.clear()
 
-    def _profile(self, task: Task, worker: Worker) -> Profile:
+    def _profile(self, task: QueuedBatch, worker: Worker) -> Profile:
         model, shape, _ = task.key
         return self._profiles[model, worker.kind, shape]
 
-    def _pools_of(self, model: str) -> list[Pool]:
+    def _pools_of(self, model: str) -> list[WorkerPool]:
         """The pools that host a model, smallest slices first."""
         known = self._smallest_first.get(model)
         if known is None:

@@ -4,10 +4,10 @@ from heapq import heappop, heappush
 
 from tidegate.api import NEVER_NS, Worker
 from tidegate_paris_elsa.tournament import Tournament
-from tidegate_paris_elsa.worker_queue import Line
+from tidegate_paris_elsa.worker_queue import WorkerQueue
 
 
-class Pool:
+class WorkerPool:
     """Workers of one kind that host the same.
 
     How long a request would wait at a worker (T_wait, equation 1) falls with time while the worker runs as expected;
@@ -20,7 +20,7 @@ class Pool:
         """One of them."""
         self.hosts = frozenset(like.hosts)
         self.count = 0
-        self._lines: list[Line | None] = []
+        self._lines: list[WorkerQueue | None] = []
         self._free: list[int] = []
         """Places that nobody has."""
         self._ends_ns: list[int] = []
@@ -33,13 +33,13 @@ class Pool:
         """Nothing, for workers that idle."""
         self._late = Tournament()
         """How long what waits for workers that run longer takes, less the instant at which they were to be done."""
-        self.stuck: dict[Line, None] = {}
+        self.stuck: dict[WorkerQueue, None] = {}
         """The lines of those where something waits."""
 
-    def join(self, worker: Worker) -> Line:
+    def join(self, worker: Worker) -> WorkerQueue:
         """A worker appeared; it is idle. Returns its line."""
         place = heappop(self._free) if self._free else len(self._lines)
-        line = Line(worker, place)
+        line = WorkerQueue(worker, place)
         if place == len(self._lines):
             self._lines.append(line)
             self._ends_ns.append(0)
@@ -49,7 +49,7 @@ class Pool:
         self._idle[place] = 0
         return line
 
-    def leave(self, line: Line) -> None:
+    def leave(self, line: WorkerQueue) -> None:
         """A worker is gone."""
         place = line.place
         self._lines[place] = None
@@ -58,7 +58,7 @@ class Pool:
         heappush(self._free, place)
         self.count -= 1
 
-    def changed(self, now_ns: int, line: Line) -> None:
+    def changed(self, now_ns: int, line: WorkerQueue) -> None:
         """What a worker runs, or what waits for it, is something else."""
         place = line.place
         runs, idles = line.ends_ns > now_ns, line.ready
@@ -73,7 +73,7 @@ class Pool:
         else:
             self.stuck[line] = None
 
-    def least_wait(self, now_ns: int) -> tuple[int, Line] | None:
+    def least_wait(self, now_ns: int) -> tuple[int, WorkerQueue] | None:
         """The least T_wait, and the first worker that has it; None where there is no worker."""
         self.look_again(now_ns)
         if not self.count:

@@ -18,7 +18,7 @@ from scipy.sparse import csr_matrix
 from tidegate.api import PlanningError, Progress
 from tidegate_paris_elsa.budget import Budget, Cut, spent
 from tidegate_paris_elsa.problem import MigProblem
-from tidegate_paris_elsa.slices import Offers
+from tidegate_paris_elsa.slices import SliceOffers
 
 SLACK = 1e-6
 """The share of itself by which the load may be missed in the second solve: solvers round."""
@@ -31,7 +31,7 @@ INFEASIBLE = 2
 
 
 @dataclass(frozen=True)
-class Demand:
+class SizeDemand:
     """Requests of some sizes of one model."""
 
     model: int
@@ -40,7 +40,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Counts:
+class SliceCounts:
     """How many slices."""
 
     load: float
@@ -63,8 +63,8 @@ class Program:
     def __init__(
         self,
         problem: MigProblem,
-        offers: Offers,
-        demands: Sequence[Demand],
+        offers: SliceOffers,
+        demands: Sequence[SizeDemand],
         cuts: Sequence[tuple[int, Cut]],
         gpcs: int,
         *,
@@ -96,7 +96,7 @@ class Program:
         self._most_load = most_rps / self._unit_rps
         self._rows = self._served(demands, weights) + self._cut() + [self._spent()]
 
-    def search(self, wanted: Mapping[tuple[int, int], float], time_limit_s: float, progress: Progress) -> Counts:
+    def search(self, wanted: Mapping[tuple[int, int], float], time_limit_s: float, progress: Progress) -> SliceCounts:
         """The counts that bear most, then the nearest to those that are wanted, by GPCs. Raises PlanningError."""
         goal = np.zeros(self._size)
         goal[0] = -1.0
@@ -122,7 +122,7 @@ class Program:
                 if (count := round(float(values[self._first_cut + place])))
             }
         )
-        return Counts(load * self._unit_rps, bound, slices, cuts)
+        return SliceCounts(load * self._unit_rps, bound, slices, cuts)
 
     @property
     def _gap(self) -> float:
@@ -138,7 +138,7 @@ class Program:
             rows += [({far: 1.0, count: -1.0}, -ideal, np.inf), ({far: 1.0, count: 1.0}, ideal, np.inf)]
         return self._run(goal, rows, 1e-4, time_limit_s)
 
-    def _served(self, demands: Sequence[Demand], weights: Sequence[float]) -> list[Row]:
+    def _served(self, demands: Sequence[SizeDemand], weights: Sequence[float]) -> list[Row]:
         """Every demand bears the load, and slices do no more than they can."""
         rows: list[Row] = []
         busy: dict[tuple[int, int], dict[int, float]] = {key: {1 + n: -1.0} for n, key in enumerate(self._slices)}
@@ -206,15 +206,15 @@ class _Answer:
 
 def solve(
     problem: MigProblem,
-    offers: Offers,
-    demands: Sequence[Demand],
+    offers: SliceOffers,
+    demands: Sequence[SizeDemand],
     budget: Budget,
     wanted: Mapping[tuple[int, int], float],
     *,
     most_rps: float = np.inf,
     time_limit_s: float,
     progress: Progress,
-) -> Counts:
+) -> SliceCounts:
     """The counts of a problem, and how its GPUs are cut: the nearest to those that are wanted, by (model, kind).
 
     `most_rps`: the load that those would bear; no higher one is sought. Raises PlanningError.
@@ -227,16 +227,16 @@ def solve(
 
 def share_out(
     problem: MigProblem,
-    offers: Offers,
-    demands: Sequence[Demand],
+    offers: SliceOffers,
+    demands: Sequence[SizeDemand],
     cuts: Counter[tuple[int, Cut]],
     *,
     time_limit_s: float,
     progress: Progress,
-) -> Counts:
+) -> SliceCounts:
     """The counts of a problem whose GPUs are cut already: every slice goes to one model. Raises PlanningError."""
     once = [(pool, tuple(count * number for number in cut)) for (pool, cut), count in cuts.items()]
     gpcs = sum(spent(cut, offers.kinds) for _, cut in once)
     program = Program(problem, offers, demands, once, gpcs, most_of_each=[1] * len(once))
     counts = program.search({}, time_limit_s, progress)
-    return Counts(counts.load, counts.bound, counts.slices, cuts)
+    return SliceCounts(counts.load, counts.bound, counts.slices, cuts)

@@ -25,10 +25,10 @@ from tidegate_paris_elsa.instances import (
     slice_in,
     slots,
 )
-from tidegate_paris_elsa.matching import NOTHING, Change, devices_of, in_order, match
-from tidegate_paris_elsa.ordering import Move, least_kept, waves_of
-from tidegate_paris_elsa.repartitioning import Worth, rearranged
-from tidegate_paris_elsa.steps import Step, loaded, nearest, steps_between
+from tidegate_paris_elsa.matching import NOTHING, GpuChange, devices_of, in_order, match
+from tidegate_paris_elsa.ordering import CapacityChange, least_kept, waves_of
+from tidegate_paris_elsa.repartitioning import KeepValue, rearranged
+from tidegate_paris_elsa.steps import ChangeStep, loaded, nearest, steps_between
 
 HALVINGS = 20
 """How closely the share is found that could be kept, where the one that is asked for cannot."""
@@ -65,12 +65,12 @@ def new_layout(problem: ReconfigurationProblem, plan: Reconfiguration) -> Layout
 class _Way:
     """What every GPU becomes, the steps that lead there, and what they do to capacity."""
 
-    changes: Sequence[Change]
-    of_gpu: Sequence[tuple[Change, Step]]
-    moves: Sequence[Move]
+    changes: Sequence[GpuChange]
+    of_gpu: Sequence[tuple[GpuChange, ChangeStep]]
+    moves: Sequence[CapacityChange]
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[ChangeStep]:
         """Without their GPUs."""
         return [step for _, step in self.of_gpu]
 
@@ -130,7 +130,7 @@ class _Changes:
             ways.append(other)
         return [self._steps(changes) for changes in ways]
 
-    def _rearranged(self, time_limit_s: float) -> list[Change] | None:
+    def _rearranged(self, time_limit_s: float) -> list[GpuChange] | None:
         changes = []
         products = sorted({device.product for device in (*self._now, *self._then)})
         for product in products:
@@ -141,11 +141,11 @@ class _Changes:
             if geometry is None or not planned:
                 return None
             loads = {seats: self._longest_load_s(seats) for gpu in planned for _, seats in gpu}
-            worth = Worth(self._problem.cut_s, loads)
+            worth = KeepValue(self._problem.cut_s, loads)
             found = rearranged(present, planned, geometry, worth, time_limit_s=time_limit_s / len(products))
             if found is None:
                 return None
-            changes += [Change(device, present[device], gpu) for device, gpu in found.items()]
+            changes += [GpuChange(device, present[device], gpu) for device, gpu in found.items()]
         return changes
 
     def _longest_load_s(self, seats: Seats) -> float:
@@ -165,7 +165,7 @@ class _Changes:
         way = nearest(present, planned, geometry, cost)
         return cost(way), way
 
-    def _steps_of(self, present: Gpu, planned: Gpu, geometry: MigGeometry | None) -> tuple[Step, ...]:
+    def _steps_of(self, present: Gpu, planned: Gpu, geometry: MigGeometry | None) -> tuple[ChangeStep, ...]:
         return steps_between(present, planned, geometry, cut_s=self._problem.cut_s, load_s=self._load_s)
 
     def _load_s(self, partition: str) -> float:
@@ -179,7 +179,7 @@ class _Changes:
                 return geometry
         return None
 
-    def _away_s(self, device: Device, step: Step) -> float:
+    def _away_s(self, device: Device, step: ChangeStep) -> float:
         move = self._move(device, step)
         total = 0.0
         for amounts in (move.lost, move.gained):
@@ -188,26 +188,28 @@ class _Changes:
                 total += step.seconds * amount / whole if whole > 0 else 0.0
         return total
 
-    def _move(self, device: Device, step: Step) -> Move:
+    def _move(self, device: Device, step: ChangeStep) -> CapacityChange:
         lost: defaultdict[str, float] = defaultdict(float)
         gained: defaultdict[str, float] = defaultdict(float)
         for amounts, instances in ((lost, step.leaving), (gained, step.arriving)):
             for part, seats in instances:
                 for name, amount in self._capacities.of_instance(device, part, seats).items():
                     amounts[name] += amount
-        return Move(dict(lost), dict(gained))
+        return CapacityChange(dict(lost), dict(gained))
 
     # All of them ----------------------------------------------------------------------------------------------------
 
-    def _steps(self, changes: Sequence[Change], *, whole: bool = False) -> _Way:
+    def _steps(self, changes: Sequence[GpuChange], *, whole: bool = False) -> _Way:
         """`whole`: a GPU that changes is cut anew as a whole."""
-        found: list[tuple[Change, Step]] = []
+        found: list[tuple[GpuChange, ChangeStep]] = []
         for change in changes:
             geometry = None if whole else self._geometry(change.device, change.present, change.planned)
-            steps: Sequence[Step] = self._steps_of(change.present, change.planned, geometry)
+            steps: Sequence[ChangeStep] = self._steps_of(change.present, change.planned, geometry)
             if whole and steps:
                 anew = self._steps_of((), change.planned, None)
-                steps = [Step(change.present, change.planned, max([self._problem.cut_s, *(s.seconds for s in anew)]))]
+                steps = [
+                    ChangeStep(change.present, change.planned, max([self._problem.cut_s, *(s.seconds for s in anew)]))
+                ]
             found += [(change, step) for step in steps]
         return _Way(changes, found, [self._move(change.device, step) for change, step in found])
 

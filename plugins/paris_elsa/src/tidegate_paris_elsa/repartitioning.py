@@ -24,7 +24,7 @@ GAP = 1e-3
 
 
 @dataclass(frozen=True)
-class Worth:
+class KeepValue:
     """What it saves if a slice stays, in seconds of a GPC."""
 
     cut_s: float
@@ -37,7 +37,7 @@ def rearranged(
     present: Mapping[Device, Gpu],
     planned: Sequence[Gpu],
     geometry: MigGeometry,
-    worth: Worth,
+    worth: KeepValue,
     *,
     time_limit_s: float,
 ) -> dict[Device, Gpu] | None:
@@ -72,7 +72,7 @@ def _cut(
     cuts: Sequence[Placed],
     wanted: Counter[Want],
     geometry: MigGeometry,
-    worth: Worth,
+    worth: KeepValue,
     time_limit_s: float,
 ) -> dict[tuple[Gpu, int], int] | None:
     """How many of the GPUs that are alike are cut how, by (GPU, number of the cut).

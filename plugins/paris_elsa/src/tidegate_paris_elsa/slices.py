@@ -12,7 +12,7 @@ MIB_PER_GIB = 1024
 
 
 @dataclass(frozen=True)
-class Kind:
+class SliceKind:
     """One size of slices of one pool of GPUs."""
 
     pool: int
@@ -32,7 +32,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Speed:
+class SliceSpeed:
     """How fast a model is on one kind of slice."""
 
     kind: int
@@ -53,12 +53,12 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Offers:
+class SliceOffers:
     """What the GPUs of a problem offer its models."""
 
-    kinds: Sequence[Kind]
+    kinds: Sequence[SliceKind]
     """Every kind of slice that the GPUs have, plain or not."""
-    speeds: Sequence[Sequence[Speed]]
+    speeds: Sequence[Sequence[SliceSpeed]]
     """The kinds that can serve every request of a model, by model: from the slowest for its largest ones on."""
 
     @property
@@ -66,23 +66,23 @@ class Offers:
         """The numbers of the kinds that can serve any of the models."""
         return sorted({speed.kind for mine in self.speeds for speed in mine})
 
-    def only(self, usable: Container[int]) -> "Offers":
+    def only(self, usable: Container[int]) -> "SliceOffers":
         """The same with no other kinds than these, by number."""
-        return Offers(self.kinds, [[speed for speed in mine if speed.kind in usable] for mine in self.speeds])
+        return SliceOffers(self.kinds, [[speed for speed in mine if speed.kind in usable] for mine in self.speeds])
 
-    def by_name(self, model: int) -> dict[str, Speed]:
+    def by_name(self, model: int) -> dict[str, SliceSpeed]:
         """How fast a model is, by the name of the kind."""
         return {self.kinds[speed.kind].name: speed for speed in self.speeds[model]}
 
 
-def offers_of(problem: MigProblem) -> Offers:
+def offers_of(problem: MigProblem) -> SliceOffers:
     """What the GPUs of a problem offer its models, in slices of no more GPCs than are to be spent.
 
     Raises PlanningError where that is nothing for one of them, and for a profile of a slice that no GPU has.
     """
     kinds = _kinds_of(problem)
     most = problem.gpcs or max(kind.gpcs for kind in kinds)
-    offers = Offers(kinds, [_speeds_of(problem, kinds, model) for model in problem.models])
+    offers = SliceOffers(kinds, [_speeds_of(problem, kinds, model) for model in problem.models])
     within = offers.only([number for number, kind in enumerate(kinds) if kind.gpcs <= most])
     for model, mine in zip(problem.models, within.speeds, strict=True):
         if not mine:
@@ -90,15 +90,15 @@ def offers_of(problem: MigProblem) -> Offers:
     return within
 
 
-def _kinds_of(problem: MigProblem) -> tuple[Kind, ...]:
+def _kinds_of(problem: MigProblem) -> tuple[SliceKind, ...]:
     return tuple(
-        Kind(number, pool.product, profile)
+        SliceKind(number, pool.product, profile)
         for number, pool in enumerate(problem.gpus)
         for profile in pool.geometry.profiles
     )
 
 
-def _speeds_of(problem: MigProblem, kinds: Sequence[Kind], model: MigModel) -> tuple[Speed, ...]:
+def _speeds_of(problem: MigProblem, kinds: Sequence[SliceKind], model: MigModel) -> tuple[SliceSpeed, ...]:
     if not isinstance(model.profiles, str):
         _check_known(problem, kinds, model)
     by_kind = {profile.kind: profile for profile in model.measured}
@@ -113,7 +113,7 @@ def _speeds_of(problem: MigProblem, kinds: Sequence[Kind], model: MigModel) -> t
         elif model.memory_mib and kind.mig.memory_gib * MIB_PER_GIB < model.memory_mib:
             too_small.append(f"{kind.name} has {kind.mig.memory_gib * MIB_PER_GIB:.0f}")
         else:
-            found.append(Speed(number, profile))
+            found.append(SliceSpeed(number, profile))
     if not found:
         whats = [
             *([f"its requests have up to {most_rows} rows, measured are {', '.join(too_short)}"] if too_short else []),
@@ -129,7 +129,7 @@ def _speeds_of(problem: MigProblem, kinds: Sequence[Kind], model: MigModel) -> t
     return tuple(sorted(found, key=lambda speed: (-speed.latency_ms(most_rows), kinds[speed.kind].gpcs)))
 
 
-def _check_known(problem: MigProblem, kinds: Sequence[Kind], model: MigModel) -> None:
+def _check_known(problem: MigProblem, kinds: Sequence[SliceKind], model: MigModel) -> None:
     known = {kind.name for kind in kinds} | {kind.mig.name for kind in kinds}
     if strangers := [profile.kind for profile in model.measured if profile.kind not in known]:
         raise PlanningError(

@@ -6,7 +6,7 @@ from functools import cache
 
 from tidegate.api.device import Mig
 from tidegate.api.mig import MigGeometry
-from tidegate_paris_elsa.instances import Gpu, Instance, Seat, Seats, slots, without
+from tidegate_paris_elsa.instances import Gpu, Instance, Seats, UnnamedWorker, slots, without
 
 Serving = tuple[Instance, Seats]
 """An instance, and workers in it."""
@@ -15,7 +15,7 @@ LoadTime = Callable[[str], float]
 
 
 @dataclass(frozen=True)
-class Step:
+class ChangeStep:
     """Instances of one GPU that are destroyed for others, or that load something else; the rest of it serves on."""
 
     leaving: tuple[Serving, ...]
@@ -27,21 +27,21 @@ class Step:
 
 def steps_between(
     present: Gpu, planned: Gpu, geometry: MigGeometry | None, *, cut_s: float, load_s: LoadTime
-) -> tuple[Step, ...]:
+) -> tuple[ChangeStep, ...]:
     """The smallest steps, each on memory slices of its own, so that they may come in any order."""
     before, after = dict(present), dict(planned)
     steps = []
     for part in before.keys() & after.keys():
         if before[part] != after[part]:
             gone, come = without(before[part], after[part]), without(after[part], before[part])
-            steps.append(Step(((part, gone),), ((part, come),), _loads(come, load_s, gone), reloads=True))
+            steps.append(ChangeStep(((part, gone),), ((part, come),), _loads(come, load_s, gone), reloads=True))
     leaving = [part for part in before if part not in after]
     arriving = [part for part in after if part not in before]
     for group in _groups([*leaving, *arriving], geometry):
         destroyed = tuple((part, before[part]) for part in leaving if part in group)
         created = tuple((part, after[part]) for part in arriving if part in group)
         load = max((_loads(seats, load_s) for _, seats in created), default=0.0)
-        steps.append(Step(destroyed, created, cut_s + load))
+        steps.append(ChangeStep(destroyed, created, cut_s + load))
     return tuple(sorted(steps, key=lambda step: [slots(part) for part, _ in (*step.leaving, *step.arriving)]))
 
 
@@ -79,7 +79,7 @@ def _loads(seats: Seats, load_s: LoadTime, there: Seats = ()) -> float:
     return max((sum(map(load_s, _missing(seat, there))) for seat in seats), default=0.0)
 
 
-def _missing(seat: Seat, there: Seats) -> list[str]:
+def _missing(seat: UnnamedWorker, there: Seats) -> list[str]:
     """What a worker has to load: what no worker with its share has, for a share is for as long as a process lives."""
     loaded = {name for other in there if other.share == seat.share for name in other.hosts}
     return [name for name in seat.hosts if name not in loaded]
@@ -106,7 +106,7 @@ def _clash_on(geometry: MigGeometry, first: Mig, second: Mig) -> bool:
     return not geometry.is_legal((first, second))
 
 
-def loaded(steps: Iterable[Step]) -> int:
+def loaded(steps: Iterable[ChangeStep]) -> int:
     """How many partitions are loaded into workers, all steps together."""
     total = 0
     for step in steps:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tidegate.api import Profile, QueueKey, Request, Worker
 
 
-class Task:
+class QueuedBatch:
     """Requests of one queue that run together: one, unless small ones are merged."""
 
     __slots__ = ("key", "requests", "rows")
@@ -21,7 +21,7 @@ class Task:
         return min(request.deadline_ns for request in self.requests.values())
 
 
-class Line:
+class WorkerQueue:
     """One worker, first in, first out.
 
     Tasks are valued with the profile that holds when a task of their model and shape last came or went: a profile that
@@ -40,7 +40,7 @@ class Line:
         """When what it runs is expected to be over; in the past where it idles, or runs longer than was expected."""
         self.queued_ns = 0
         """How long all that waits is expected to run."""
-        self._tasks: dict[Task, None] = {}
+        self._tasks: dict[QueuedBatch, None] = {}
         self._rows: dict[tuple[str, str], dict[int, int]] = {}
         """How many tasks of so many rows wait, by model and shape."""
         self._profiles: dict[tuple[str, str], Profile] = {}
@@ -51,37 +51,37 @@ class Line:
         """Whether nothing waits."""
         return not self._tasks
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[QueuedBatch]:
         return iter(self._tasks)
 
     @property
-    def first(self) -> Task:
+    def first(self) -> QueuedBatch:
         """The task that came first. Raises StopIteration where nothing waits."""
         return next(iter(self._tasks))
 
     @property
-    def last(self) -> Task:
+    def last(self) -> QueuedBatch:
         """The task that came last. Raises StopIteration where nothing waits."""
         return next(reversed(self._tasks))
 
-    def push(self, task: Task, profile: Profile) -> None:
+    def push(self, task: QueuedBatch, profile: Profile) -> None:
         """A task comes last."""
         self._tasks[task] = None
         self._count(task, 1, profile)
 
-    def remove(self, task: Task, profile: Profile) -> None:
+    def remove(self, task: QueuedBatch, profile: Profile) -> None:
         """A task is run, or given up."""
         del self._tasks[task]
         self._count(task, -1, profile)
 
-    def join(self, task: Task, request: Request, profile: Profile) -> None:
+    def join(self, task: QueuedBatch, request: Request, profile: Profile) -> None:
         """A request joins a task that waits."""
         self._count(task, -1, profile)
         task.requests[request.id] = request
         task.rows += request.rows
         self._count(task, 1, profile)
 
-    def leave(self, task: Task, request_id: int, profile: Profile) -> None:
+    def leave(self, task: QueuedBatch, request_id: int, profile: Profile) -> None:
         """A request leaves a task that waits; without any the task is gone."""
         self._count(task, -1, profile)
         task.rows -= task.requests.pop(request_id).rows
@@ -90,7 +90,7 @@ class Line:
         else:
             del self._tasks[task]
 
-    def _count(self, task: Task, change: int, profile: Profile) -> None:
+    def _count(self, task: QueuedBatch, change: int, profile: Profile) -> None:
         """So many more tasks like this one wait."""
         model_and_shape = task.key[:2]
         counts = self._rows.setdefault(model_and_shape, {})

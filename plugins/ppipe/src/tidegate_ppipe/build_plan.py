@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from tidegate_ppipe.columns import Column
-from tidegate_ppipe.counts import Counts
+from tidegate_ppipe.counts import ColumnCounts
 from tidegate_ppipe.plan import PlannedPartition, PlannedPipeline, PlannedPipelines, PpipePlan
 from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import gpus_of, rates_of
 
 
-def plan_of(problem: PpipeProblem, columns: Sequence[Column], counts: Counts) -> PpipePlan:
+def build_plan(problem: PpipeProblem, columns: Sequence[Column], counts: ColumnCounts) -> PpipePlan:
     """The plan that gives each column its GPUs."""
     gpus = gpus_of(columns, counts.workers)
     rates_rps = rates_of(columns, counts.workers)

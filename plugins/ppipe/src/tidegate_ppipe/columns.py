@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Part:
+class ColumnPartition:
     """A partition of a column."""
 
     first: int
@@ -45,7 +45,7 @@ class Column:
     model: int
     batch: int
     gather_us: float
-    parts: tuple[Part, ...]
+    parts: tuple[ColumnPartition, ...]
 
     def gpus_per_rps(self, classes: int) -> Floats:
         """How much of each class a request per second takes."""
@@ -60,7 +60,7 @@ class Column:
         return self.gather_us + sum(part.latency_us + part.transfer_us for part in self.parts)
 
 
-class Tables:
+class LatencyTables:
     """The profile of a model as arrays: latency of blocks by class, share and batch."""
 
     def __init__(self, model: PlannedModel, problem: PpipeProblem) -> None:
@@ -97,7 +97,7 @@ class Tables:
         )
 
 
-def times_us(tables: Tables, problem: PpipeProblem) -> dict[int, float]:
+def times_us(tables: LatencyTables, problem: PpipeProblem) -> dict[int, float]:
     """How long a batch of one takes through the whole model, by class, for those that were measured."""
     return {
         gpu: float(tables.prefixes(1)[gpu, 1, -1]) for gpu in range(len(problem.classes)) if 1 in tables.shares(gpu, 1)
@@ -106,7 +106,7 @@ def times_us(tables: Tables, problem: PpipeProblem) -> dict[int, float]:
 
 def columns_of(
     number: int,
-    tables: Tables,
+    tables: LatencyTables,
     problem: PpipeProblem,
     gather_rps: float | None,
     max_partitions: int,
@@ -142,7 +142,7 @@ def columns_of(
 
 
 def _places(
-    tables: Tables,
+    tables: LatencyTables,
     problem: PpipeProblem,
     batch: int,
     length: int,
@@ -170,7 +170,7 @@ def _sequences(
 
 
 def _in_time(
-    tables: Tables,
+    tables: LatencyTables,
     problem: PpipeProblem,
     bounds: NDArray[np.int_],
     batch: int,
@@ -178,7 +178,7 @@ def _in_time(
     places: NDArray[np.int_],
     *,
     exact: bool,
-) -> Iterator[tuple[Floats, tuple[Part, ...]]]:
+) -> Iterator[tuple[Floats, tuple[ColumnPartition, ...]]]:
     """The cuts, of all at all places, within the budget that no other one undercuts, with what they are compared by.
 
     That is what a request per second takes of each class, or, `exact`, in each partition.
@@ -219,7 +219,7 @@ def _in_time(
                 rates[row].tolist(),
                 strict=True,
             )
-            yield costs[row], tuple(Part(*each) for each in numbers)
+            yield costs[row], tuple(ColumnPartition(*each) for each in numbers)
 
 
 def _undominated(found: list[tuple[Floats, Column]], *, exact: bool) -> list[tuple[Floats, Column]]:

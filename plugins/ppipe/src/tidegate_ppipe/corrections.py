@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from tidegate.api import AnyCommand, BatchFailed, Reroute, StageFinished
-from tidegate_ppipe.pool_state import Place
+from tidegate_ppipe.pool_state import PooledWorker
 from tidegate_ppipe.resources import Resources
-from tidegate_ppipe.routes import Flight, Stop, stages_of
+from tidegate_ppipe.routes import InFlightBatch, RouteStop, stages_of
 
 
 class Corrections:
@@ -15,10 +15,10 @@ class Corrections:
         """`serve(now_ns, worker_id)` gives what waits a worker that became free."""
         self._resources = resources
         self._serve = serve
-        self._flights: dict[int, Flight] = {}
+        self._flights: dict[int, InFlightBatch] = {}
         """The batches, by their ids."""
 
-    def begin(self, flight: Flight) -> None:
+    def begin(self, flight: InFlightBatch) -> None:
         """A batch leaves: all that it needs is reserved."""
         self._flights[flight.batch_id] = flight
         self._resources.reserve(flight, flight.stops)
@@ -47,7 +47,7 @@ class Corrections:
         self._resources.release(left)
         return [command for stop in left for command in self._freed(event.now_ns, stop.place)]
 
-    def lost(self, now_ns: int, place: Place) -> list[AnyCommand]:
+    def lost(self, now_ns: int, place: PooledWorker) -> list[AnyCommand]:
         """Batches that were to go to a lost worker are led elsewhere, where that can be, or will fail."""
         commands: list[AnyCommand] = []
         for flight in list(self._flights.values()):
@@ -55,7 +55,7 @@ class Corrections:
                 commands += self._lead_elsewhere(now_ns, flight, place)
         return commands
 
-    def _correct(self, now_ns: int, flight: Flight, done: Stop) -> Sequence[AnyCommand]:
+    def _correct(self, now_ns: int, flight: InFlightBatch, done: RouteStop) -> Sequence[AnyCommand]:
         """A stage is over: where that was not as planned, the rest of the path is chosen anew, or is late."""
         if now_ns == done.end_ns:
             return []
@@ -74,7 +74,7 @@ class Corrections:
             return commands
         return self._reroute(now_ns, flight, flight.stage, other.stops, done)
 
-    def _lead_elsewhere(self, now_ns: int, flight: Flight, lost: Place) -> list[AnyCommand]:
+    def _lead_elsewhere(self, now_ns: int, flight: InFlightBatch, lost: PooledWorker) -> list[AnyCommand]:
         """A worker is lost where a batch was to go: another one takes its place, if there is one."""
         first = next(index for index in range(flight.stage, len(flight.stops)) if flight.stops[index].place is lost)
         if first == flight.stage and (first == 0 or flight.stops[first].booked_ns <= now_ns):
@@ -89,7 +89,9 @@ class Corrections:
             return []
         return self._reroute(now_ns, flight, first, path.stops, sender)
 
-    def _reroute(self, now_ns: int, flight: Flight, first: int, stops: list[Stop], sender: Stop) -> list[AnyCommand]:
+    def _reroute(
+        self, now_ns: int, flight: InFlightBatch, first: int, stops: list[RouteStop], sender: RouteStop
+    ) -> list[AnyCommand]:
         left = [stop.place for stop in flight.stops[first:]]
         flight.stops[first:] = stops
         self._resources.reserve(flight, stops, sender)
@@ -98,11 +100,11 @@ class Corrections:
             commands += self._freed(now_ns, place)
         return commands
 
-    def _freed(self, now_ns: int, place: Place) -> list[AnyCommand]:
+    def _freed(self, now_ns: int, place: PooledWorker) -> list[AnyCommand]:
         """A worker is no more needed where it was reserved."""
         return [*self._advance(now_ns, place), *self._serve(now_ns, place.id)]
 
-    def _advance(self, now_ns: int, place: Place) -> list[Reroute]:
+    def _advance(self, now_ns: int, place: PooledWorker) -> list[Reroute]:
         """What comes to a worker next may begin earlier than planned, where its input is there earlier."""
         commands: list[Reroute] = []
         if not place.timetable:
@@ -110,7 +112,7 @@ class Corrections:
         free_ns = place.free_ns(now_ns)
         for interval in list(place.timetable.intervals):
             stop = interval.holder
-            assert isinstance(stop, Stop)
+            assert isinstance(stop, RouteStop)
             start_ns = max(free_ns, stop.there_ns)
             if stop.booked_ns > now_ns and start_ns < stop.start_ns and stop.flight:
                 rest = stop.flight.stops[stop.flight.stops.index(stop) :]

@@ -32,7 +32,7 @@ LEAST_S = 0.2
 
 
 @dataclass(frozen=True)
-class Counts:
+class ColumnCounts:
     """What each column gets."""
 
     objective: float
@@ -43,7 +43,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Nothing:
+class Infeasible:
     """There are no numbers to give."""
 
     proven: bool
@@ -59,7 +59,7 @@ def solve(
     paired: bool = False,
     time_limit_s: float,
     progress: Progress,
-) -> Counts | Nothing:
+) -> ColumnCounts | Infeasible:
     """The best numbers found by the time, no worse than the optimum in parts of GPUs, rounded.
 
     `prices`: of these columns. `exact`: no column that could be of use is missing, so that a search over all of them is
@@ -76,10 +76,10 @@ def solve(
         wide = np.argsort(prices.reduced, kind="stable")[:MOST_COLUMNS].tolist()
         search.over(wide, 1.0, proves=exact and len(wide) == len(columns))
     if search.best is None:
-        return Nothing(exact and search.proven)
+        return Infeasible(exact and search.proven)
     if problem.objective == "throughput" and not search.is_level:
         search.level(worth_it(problem, columns, prices))
-    return Counts(search.value, search.bound, search.best)
+    return ColumnCounts(search.value, search.bound, search.best)
 
 
 def worth_it(problem: PpipeProblem, columns: Sequence[Column], prices: Prices) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tidegate_ppipe.columns import TOLERANCE, Column
-from tidegate_ppipe.knapsack import Cell, Floats, Table, cells, corners
+from tidegate_ppipe.knapsack import Cell, Floats, KnapsackTable, cells, corners
 from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import Workers
 
@@ -30,7 +30,7 @@ OnTime = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Division:
+class GpuDivision:
     """What each column gets."""
 
     workers: Workers
@@ -72,7 +72,7 @@ def divide(
     *,
     loads: tuple[float, float],
     on_time: OnTime,
-) -> Division | None:
+) -> GpuDivision | None:
     """The best division; None where none bears the load. Raises TimeoutError when it is late.
 
     `units`: into how many a GPU of each class is divided; 1 for whole GPUs. `loads`: for the objective throughput, one
@@ -82,7 +82,7 @@ def divide(
     tables = []
     for number in range(len(problem.models)):
         mine = {index: column for index, column in enumerate(columns) if column.model == number}
-        tables.append(Table(mine, gpus, units, on_time))
+        tables.append(KnapsackTable(mine, gpus, units, on_time))
     rates = [table.rates_rps for table in tables]
     if problem.objective == "throughput":
         found = _most(
@@ -97,7 +97,7 @@ def divide(
     for table, cell in zip(tables, given, strict=True):
         for index, counts in table.workers(cell).items():
             workers[index] = counts
-    return Division(workers, value, is_level)
+    return GpuDivision(workers, value, is_level)
 
 
 def _most(

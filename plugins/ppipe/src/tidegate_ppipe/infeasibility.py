@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tidegate.api import PlanningError
-from tidegate_ppipe.columns import Column, Tables, times_us
+from tidegate_ppipe.columns import Column, LatencyTables, times_us
 from tidegate_ppipe.prices import price
 from tidegate_ppipe.problem import PlannedModel, PpipeProblem
 from tidegate_ppipe.rounding import gpus_of
 
 
-def check_measured(problem: PpipeProblem, tables: Sequence[Tables]) -> None:
+def check_measured(problem: PpipeProblem, tables: Sequence[LatencyTables]) -> None:
     """Raise PlanningError for a model of which nothing was measured on these GPUs."""
     for model, table in zip(problem.models, tables, strict=True):
         if not times_us(table, problem):
@@ -20,7 +20,7 @@ def check_measured(problem: PpipeProblem, tables: Sequence[Tables]) -> None:
             )
 
 
-def check_columns(problem: PpipeProblem, tables: Sequence[Tables], columns: Sequence[Column]) -> None:
+def check_columns(problem: PpipeProblem, tables: Sequence[LatencyTables], columns: Sequence[Column]) -> None:
     """Raise PlanningError where a model has no column, or where one worker per pool already takes too many GPUs."""
     ones: list[list[Counter[int]]] = [[] for _ in problem.models]
     alike = {(column.model, tuple((part.gpu, part.share) for part in column.parts)): column for column in columns}
@@ -83,7 +83,7 @@ def _lacks(problem: PpipeProblem, gpus: Counter[int]) -> tuple[int, int] | None:
     return next(((number, count) for number, count in gpus.items() if count > problem.classes[number].count), None)
 
 
-def _too_slow(problem: PpipeProblem, model: PlannedModel, table: Tables) -> PlanningError | None:
+def _too_slow(problem: PpipeProblem, model: PlannedModel, table: LatencyTables) -> PlanningError | None:
     fastest_ms = min(times_us(table, problem).values()) / 1000
     budget_ms = model.slo_ms * (1 - problem.least_margin)
     if fastest_ms <= budget_ms:
@@ -95,7 +95,7 @@ def _too_slow(problem: PpipeProblem, model: PlannedModel, table: Tables) -> Plan
     )
 
 
-def _too_large(problem: PpipeProblem, model: PlannedModel, table: Tables) -> PlanningError:
+def _too_large(problem: PpipeProblem, model: PlannedModel, table: LatencyTables) -> PlanningError:
     budget_us = model.slo_ms * 1000 * (1 - problem.least_margin)
     quick = [problem.classes[gpu] for gpu, time_us in times_us(table, problem).items() if time_us <= budget_us]
     largest = max(quick, key=lambda gpu: gpu.memory_mib or 0.0)

@@ -11,7 +11,7 @@ from math import ceil, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate_ppipe.columns import TOLERANCE, Column, Part
+from tidegate_ppipe.columns import TOLERANCE, Column, ColumnPartition
 
 Floats = NDArray[np.float64]
 Cell = tuple[int, ...]
@@ -19,7 +19,7 @@ Cell = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Item:
+class KnapsackItem:
     """A pipeline with certain numbers of workers."""
 
     cell: Cell
@@ -27,7 +27,7 @@ class Item:
     rate_rps: float
 
 
-class Table:
+class KnapsackTable:
     """The knapsack of one model.
 
     Where a unit is a whole GPU, every pool of a pipeline has GPUs of its own, so that each cell can be carried out.
@@ -48,13 +48,13 @@ class Table:
         self._columns = columns
         self._units = tuple(units)
         self._counts = tuple(count * unit for count, unit in zip(gpus, units, strict=True))
-        self._items: list[Item] = []
+        self._items: list[KnapsackItem] = []
         one = self._of_one_column(on_time)
         self._rates_rps = np.zeros(one.shape)
         for cell in sorted(corners(one), key=sum):
             on_time()
             if one[cell] > self._rates_rps[cell] * (1 + TOLERANCE):  # else smaller ones bear as much
-                self._add(Item(cell, float(one[cell])))
+                self._add(KnapsackItem(cell, float(one[cell])))
 
     @property
     def rates_rps(self) -> Floats:
@@ -106,14 +106,14 @@ class Table:
         fits = (taken <= np.array(self._counts)[:, None]).all(axis=0)
         return rates[fits], taken[:, fits]
 
-    def _bears(self, column: Column, item: Item) -> bool:
+    def _bears(self, column: Column, item: KnapsackItem) -> bool:
         """Whether it bears an item's rate with the units that the item takes."""
         left = list(item.cell)
         for part in column.parts:
             left[part.gpu] -= -(-workers_for(item.rate_rps, part) * self._units[part.gpu] // part.share)
         return min(left) >= 0
 
-    def _add(self, item: Item) -> None:
+    def _add(self, item: KnapsackItem) -> None:
         """Allow an item any number of times: none or one more of it, of two of it, of four of it, ..."""
         self._items.append(item)
         times = 1
@@ -131,7 +131,7 @@ def cells(gpus: Sequence[int], units: Sequence[int]) -> int:
     return prod(count * unit + 1 for count, unit in zip(gpus, units, strict=True))
 
 
-def workers_for(rate_rps: float, part: Part) -> int:
+def workers_for(rate_rps: float, part: ColumnPartition) -> int:
     """How many workers of a pool bear a rate."""
     return ceil(rate_rps / (part.rate_rps / part.share) * (1 - TOLERANCE))
 

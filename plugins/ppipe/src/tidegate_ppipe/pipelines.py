@@ -14,7 +14,7 @@ LIGHT_PART = 0.7
 """The part of what the pipelines bear, links included, up to which a load is light."""
 
 
-class Route:
+class SizedPipeline:
     """A pipeline, and how batches are sized for it."""
 
     __slots__ = ("budget", "max_rows", "merged_rows", "partitions", "planned", "work_by_shape")
@@ -39,12 +39,12 @@ class Route:
         return known
 
 
-class Routes:
+class ModelPipelines:
     """All routes of a model, and the load that they have to bear."""
 
-    def __init__(self, model: Model, route: Callable[[Pipeline], Route]) -> None:
+    def __init__(self, model: Model, route: Callable[[Pipeline], SizedPipeline]) -> None:
         self.model = model
-        self.usable: list[Route] = []
+        self.usable: list[SizedPipeline] = []
         """The routes whose partitions are all hosted somewhere."""
         self.rate = ArrivalRate(0)
         self._all = [route(pipeline) for pipeline in model.paths]
@@ -87,7 +87,7 @@ class Routes:
         return min(bisect_left(self._bears, self.rate.rows_per_ns / BUSY_PART) + 1, len(self._bears))
 
 
-def _bears_at_most(route: Route, resources: Resources) -> float:
+def _bears_at_most(route: SizedPipeline, resources: Resources) -> float:
     """The rows per nanosecond that its slowest pool, or link between two, bears with batches of the planned size."""
     pools = (resources.rows_per_ns(name, route.merged_rows) for name in route.partitions)
     return min([*pools, *starmap(resources.link_rows_per_ns, pairwise(route.partitions))])

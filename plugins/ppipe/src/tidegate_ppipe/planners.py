@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidegate.api import PlanningError, Progress
-from tidegate_ppipe.build_plan import plan_of
-from tidegate_ppipe.columns import Column, Tables, columns_of
-from tidegate_ppipe.counts import Nothing, solve
+from tidegate_ppipe.build_plan import build_plan
+from tidegate_ppipe.columns import Column, LatencyTables, columns_of
+from tidegate_ppipe.counts import Infeasible, solve
 from tidegate_ppipe.division import can_divide
 from tidegate_ppipe.infeasibility import check_columns, check_measured, no_room, too_high
 from tidegate_ppipe.plan import PpipePlan
@@ -65,7 +65,7 @@ def _plan(
     partitions: int,
     paired: bool = False,
 ) -> PpipePlan:
-    tables = [Tables(model, problem) for model in problem.models]
+    tables = [LatencyTables(model, problem) for model in problem.models]
     check_measured(problem, tables)
     gather_rps = _gather_rates(problem, tables, time_limit_s * GATHER_SHARE, progress)
     listing = _Listing(problem, tables, gather_rps, partitions, allowed, time_limit_s, progress)
@@ -84,7 +84,7 @@ def _plan(
         counts = solve(
             problem, columns, prices, exact=exact, paired=paired, time_limit_s=time_limit_s, progress=progress
         )
-        if isinstance(counts, Nothing):
+        if isinstance(counts, Infeasible):
             raise no_room(problem, time_limit_s, proven=counts.proven)
     except PlanningError as error:
         if is_complete:
@@ -92,7 +92,7 @@ def _plan(
         raise PlanningError(
             f"the time limit of {time_limit_s:g} s is too short to list every pipeline; with those that were: {error}"
         ) from error
-    plan = plan_of(problem, columns, counts if is_complete else replace(counts, bound=None))
+    plan = build_plan(problem, columns, counts if is_complete else replace(counts, bound=None))
     progress(objective=plan.objective, bound=plan.bound)
     return plan
 
@@ -102,7 +102,7 @@ class _Listing:
     """The pipelines of all models, as far as there is time to list them."""
 
     problem: PpipeProblem
-    tables: Sequence[Tables]
+    tables: Sequence[LatencyTables]
     gather_rps: Sequence[float | None]
     partitions: int
     allowed: Callable[[Sequence[int], Sequence[int]], bool]
@@ -146,7 +146,7 @@ class _Patience:
 
 
 def _gather_rates(
-    problem: PpipeProblem, tables: list[Tables], time_limit_s: float, progress: Progress
+    problem: PpipeProblem, tables: list[LatencyTables], time_limit_s: float, progress: Progress
 ) -> list[float | None]:
     """How fast the requests of each model come when batches gather: what whole models would bear, if not given."""
     given = [model.batch_rate_rps for model in problem.models]
@@ -171,7 +171,7 @@ def _borne_whole(
     prices = price(alone, columns)
     assert prices is not None, "some load is always borne"
     counts = solve(alone, columns, prices, exact=True, time_limit_s=time_limit_s, progress=progress)
-    rates_rps = prices.rates_rps if isinstance(counts, Nothing) else rates_of(columns, counts.workers)
+    rates_rps = prices.rates_rps if isinstance(counts, Infeasible) else rates_of(columns, counts.workers)
     bears = dict.fromkeys(wholes, 0.0)
     numbers = list(wholes)
     for column, rate in zip(columns, rates_rps, strict=True):

@@ -29,11 +29,11 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate_ppipe.corrections import Corrections
-from tidegate_ppipe.pipelines import Route, Routes
-from tidegate_ppipe.queues import Queue, Waiting
+from tidegate_ppipe.pipelines import ModelPipelines, SizedPipeline
+from tidegate_ppipe.queues import PoolQueue, PoolQueues
 from tidegate_ppipe.resources import Resources
-from tidegate_ppipe.routes import Flight, Stop, stages_of
-from tidegate_ppipe.sizing import Found, Sizing
+from tidegate_ppipe.routes import InFlightBatch, RouteStop, stages_of
+from tidegate_ppipe.sizing import SizedBatch, Sizing
 
 
 class PpipeOptions(PolicyOptions):
@@ -85,10 +85,10 @@ class Ppipe(Policy):
         super().__init__(setup, options)
         network = setup.network if self.knows_network else None
         self.resources = Resources(setup.workers, setup.profiles, network, fill_gaps=options.fill_gaps)
-        self._routes = {model.name: Routes(model, self.route) for model in setup.models}
+        self._routes = {model.name: ModelPipelines(model, self.route) for model in setup.models}
         sizing = Sizing(self.resources, reserve_ns=ms_to_ns(options.reserve_ms), least_part=options.least_part)
         as_needed = options.gathering == "needed"
-        self._waiting = Waiting(
+        self._waiting = PoolQueues(
             self._routes, sizing, self._dispatch, as_needed=as_needed, slack_ns=setup.timer_latency_ns
         )
         self._corrections = Corrections(self.resources, self._serve)
@@ -106,11 +106,11 @@ class Ppipe(Policy):
         follower.readmitted_ids = self.readmitted_ids | self._waiting.request_ids
         return follower
 
-    def route(self, pipeline: Pipeline) -> Route:
+    def route(self, pipeline: Pipeline) -> SizedPipeline:
         """The route of a pipeline: how batches are sized for it."""
-        return Route(pipeline)
+        return SizedPipeline(pipeline)
 
-    def stops_of(self, now_ns: int, found: Found) -> list[Stop]:
+    def stops_of(self, now_ns: int, found: SizedBatch) -> list[RouteStop]:
         """The stops on the whole way of a batch that leaves now."""
         return found.path.stops
 
@@ -186,9 +186,9 @@ class Ppipe(Policy):
         queues.sort(key=lambda queue: (queue.head.deadline_ns, queue.head.id))
         return self._waiting.decide(now_ns, queues)
 
-    def _dispatch(self, now_ns: int, queue: Queue, found: Found, requests: list[Request]) -> Dispatch:
+    def _dispatch(self, now_ns: int, queue: PoolQueue, found: SizedBatch, requests: list[Request]) -> Dispatch:
         """Requests leave together on the path that was found for them, and reserve all that they need."""
-        flight = Flight(self.new_batch_id(), found.rows, found.shape, self.stops_of(now_ns, found))
+        flight = InFlightBatch(self.new_batch_id(), found.rows, found.shape, self.stops_of(now_ns, found))
         self._corrections.begin(flight)
         request_ids = tuple(request.id for request in requests)
         return Dispatch(Batch(flight.batch_id, queue.model.name, request_ids, stages_of(flight.stops)))

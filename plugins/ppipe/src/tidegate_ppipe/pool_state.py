@@ -10,7 +10,7 @@ OVERRUN_PART = 16
 """What should be over and is not is expected to last a 16th of its time longer."""
 
 
-class Node:
+class NodeLinks:
     """A machine's links."""
 
     __slots__ = ("downlink", "uplink")
@@ -20,12 +20,12 @@ class Node:
         self.downlink = Timetable()
 
 
-class Place:
+class PooledWorker:
     """A worker, with its reservations."""
 
     __slots__ = ("hosts", "id", "listed_ns", "node", "pool", "timetable", "work_ns")
 
-    def __init__(self, worker: Worker, node: Node, pool: "Pool") -> None:
+    def __init__(self, worker: Worker, node: NodeLinks, pool: "WorkerPool") -> None:
         self.id = worker.id
         self.hosts = worker.hosts
         self.node = node
@@ -52,35 +52,35 @@ class Place:
         return now_ns + self.work_ns - max(0, min(now_ns, first.end_ns) - first.start_ns)
 
 
-class Pool:
+class WorkerPool:
     """Workers that host the same and are equally fast."""
 
     __slots__ = ("busy", "idle", "kind", "nodes", "places")
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.places: dict[int, Place] = {}
-        self.nodes: Counter[Node] = Counter()
+        self.places: dict[int, PooledWorker] = {}
+        self.nodes: Counter[NodeLinks] = Counter()
         """How many are in each."""
         self.idle: list[int] = []
         """The ids of the workers without a reservation, rising."""
         self.busy: list[tuple[int, int]] = []
         """(when the last reservation ends, id)."""
 
-    def join(self, place: Place) -> Place:
+    def join(self, place: PooledWorker) -> PooledWorker:
         """An idle one; returns it."""
         self.places[place.id] = place
         self.nodes[place.node] += 1
         insort(self.idle, place.id)
         return place
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: PooledWorker) -> None:
         """Let a worker leave the pool."""
         del self.places[place.id]
         self.nodes -= Counter([place.node])
         self._strike(place)
 
-    def list_anew(self, place: Place) -> None:
+    def list_anew(self, place: PooledWorker) -> None:
         """List a worker anew whose reservations changed."""
         until_ns = place.timetable.tail_ns if place.timetable else -1
         if until_ns == place.listed_ns or self.places.get(place.id) is not place:
@@ -92,7 +92,7 @@ class Pool:
         else:
             insort(self.busy, (until_ns, place.id))
 
-    def _strike(self, place: Place) -> None:
+    def _strike(self, place: PooledWorker) -> None:
         if place.listed_ns < 0:
             del self.idle[bisect_left(self.idle, place.id)]
         else:

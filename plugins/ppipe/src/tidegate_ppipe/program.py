@@ -27,7 +27,7 @@ Row = tuple[dict[int, float], float, float]
 
 
 @dataclass(frozen=True)
-class Pool:
+class ColumnPool:
     """One pool of a column."""
 
     column: int
@@ -37,7 +37,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProgramSolution:
     """What a search found. For throughput the objective is the load, in requests per second of a weight of 1."""
 
     workers: Workers | None
@@ -57,7 +57,7 @@ class Program:
         self._problem = problem
         self._columns = columns
         self._pools = [
-            Pool(number, index, (column.model, part.gpu, part.share))
+            ColumnPool(number, index, (column.model, part.gpu, part.share))
             for number, column in enumerate(columns)
             for index, part in enumerate(column.parts)
         ]
@@ -71,7 +71,7 @@ class Program:
             rows += self._pairs()
         self._rows = rows + self._wanted()
 
-    def search(self, *, time_limit_s: float, beat: float | None) -> Answer:
+    def search(self, *, time_limit_s: float, beat: float | None) -> ProgramSolution:
         """The best numbers found in the time. `beat`: worse ones are of no interest."""
         goal = np.zeros(self._size)
         limits: list[Row] = []
@@ -88,7 +88,7 @@ class Program:
                 limits = [(prices, -np.inf, beat * (1 + SLACK))]
         return self._run(goal, limits, time_limit_s)
 
-    def level(self, load: float, *, time_limit_s: float) -> Answer:
+    def level(self, load: float, *, time_limit_s: float) -> ProgramSolution:
         """The second solve, for throughput: the most of all models together that leaves the load as it is.
 
         Max-min says nothing of the models that do not bind: they are served as well as what is left allows.
@@ -98,7 +98,7 @@ class Program:
             goal[number] = -1.0 / self._problem.models[column.model].weight
         return self._run(goal, [({self._load: 1.0}, load * (1 - SLACK), np.inf)], time_limit_s)
 
-    def _run(self, goal: NDArray[np.float64], limits: list[Row], time_limit_s: float) -> Answer:
+    def _run(self, goal: NDArray[np.float64], limits: list[Row], time_limit_s: float) -> ProgramSolution:
         rows = [*self._rows, *limits]
         matrix = lil_matrix((len(rows), self._size))
         low, high = np.empty(len(rows)), np.empty(len(rows))
@@ -120,11 +120,11 @@ class Program:
         )
         bound = None if result.mip_dual_bound is None else abs(float(result.mip_dual_bound))
         if result.x is None:
-            return Answer(None, 0.0, bound, proven=result.status == INFEASIBLE)
+            return ProgramSolution(None, 0.0, bound, proven=result.status == INFEASIBLE)
         workers: Workers = [[] for _ in self._columns]
         for index, pool in enumerate(self._pools):
             workers[pool.column].append(round(result.x[self._load + 1 + index]))
-        return Answer(workers, abs(float(result.fun)), bound, proven=False)
+        return ProgramSolution(workers, abs(float(result.fun)), bound, proven=False)
 
     def _bearing(self) -> list[Row]:
         """No column has a higher rate than any of its pools bears."""

@@ -16,7 +16,7 @@ MARGIN = 0.4
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedProblem:
     """One of the paper's problems, and what its planners found."""
 
     cluster: str
@@ -33,7 +33,7 @@ class Published:
         return f"{self.cluster} {self.group} {self.workload}"
 
 
-def read_published(folder: Path) -> Iterator[Published]:
+def read_published(folder: Path) -> Iterator[PublishedProblem]:
     """Every problem of the folder. Raises DocumentError."""
     profiles: dict[str, BlockProfile] = {}
     files = sorted((folder / "plans").glob("*.json"))
@@ -45,7 +45,7 @@ def read_published(folder: Path) -> Iterator[Published]:
             if model not in profiles:
                 profiles[model] = read_profile(folder / "models" / f"{model}.json")
         for workload, found in given["workloads"].items():
-            yield Published(
+            yield PublishedProblem(
                 given["cluster"],
                 given["group"],
                 workload,

@@ -17,9 +17,9 @@ from tidegate.api import (
     queue_key,
 )
 from tidegate.toolkit import RequestQueue
-from tidegate_ppipe.pipelines import Routes
+from tidegate_ppipe.pipelines import ModelPipelines
 from tidegate_ppipe.routes import IN_TIME_DEVIATIONS
-from tidegate_ppipe.sizing import Found, Sizing
+from tidegate_ppipe.sizing import SizedBatch, Sizing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ WHATEVER_COMES = 2**62
 """More rows than can come."""
 
 
-class Queue(RequestQueue):
+class PoolQueue(RequestQueue):
     """What waits, and until when."""
 
     __slots__ = ("budget", "due_ns", "waits_for_rows", "wake_ns", "wake_rows", "work_ns")
@@ -51,14 +51,14 @@ class Queue(RequestQueue):
         """What they take on the way that was chosen, by rows - 1."""
 
 
-class Waiting:
+class PoolQueues:
     """All queues, and what is decided about each when something changes for it."""
 
     def __init__(
         self,
-        routes: dict[str, Routes],
+        routes: dict[str, ModelPipelines],
         sizing: Sizing,
-        dispatch: Callable[[int, Queue, Found, list[Request]], Dispatch],
+        dispatch: Callable[[int, PoolQueue, SizedBatch, list[Request]], Dispatch],
         *,
         as_needed: bool,
         slack_ns: int,
@@ -72,10 +72,10 @@ class Waiting:
         self._sizing = sizing
         self._dispatch = dispatch
         self._as_needed = as_needed
-        self._queues: dict[str, dict[QueueKey, Queue]] = {model: {} for model in routes}
-        self._queue_of: dict[int, Queue] = {}
+        self._queues: dict[str, dict[QueueKey, PoolQueue]] = {model: {} for model in routes}
+        self._queue_of: dict[int, PoolQueue] = {}
 
-    def follow(self, before: "Waiting") -> None:
+    def follow(self, before: "PoolQueues") -> None:
         """Know the rates that were observed, of the models that there still are."""
         for model, routes in self._routes.items():
             if known := before._routes.get(model):
@@ -86,12 +86,12 @@ class Waiting:
         """The requests that wait, by id."""
         return self._queue_of.keys()
 
-    def of(self, models: Iterable[str]) -> list[Queue]:
+    def of(self, models: Iterable[str]) -> list[PoolQueue]:
         """The queues of some models."""
         return [queue for model in models for queue in self._queues[model].values()]
 
     @property
-    def gathering(self) -> list[Queue]:
+    def gathering(self) -> list[PoolQueue]:
         """The queues that have a last moment."""
         return [queue for queue in self.of(self._queues) if queue.wake_ns != NEVER_NS]
 
@@ -104,7 +104,7 @@ class Waiting:
         key = queue_key(request, model)
         queue = queues.get(key)
         if queue is None:
-            queue = queues[key] = Queue(key, model)
+            queue = queues[key] = PoolQueue(key, model)
         queue.push(request)
         self._queue_of[request.id] = queue
         if not anew:
@@ -131,11 +131,11 @@ class Waiting:
         queue = self._queues[key[0]].get(key)
         return list(self._decide(now_ns, queue)) if queue else ()
 
-    def decide(self, now_ns: int, queues: Iterable[Queue]) -> list[AnyCommand]:
+    def decide(self, now_ns: int, queues: Iterable[PoolQueue]) -> list[AnyCommand]:
         """Look at queues anew, one after the other."""
         return [command for queue in queues for command in self._decide(now_ns, queue)]
 
-    def _decide(self, now_ns: int, queue: Queue) -> Iterator[AnyCommand]:
+    def _decide(self, now_ns: int, queue: PoolQueue) -> Iterator[AnyCommand]:
         """Algorithm 1: dispatch what can and must leave, drop what cannot be in time, else wait."""
         routes = self._routes[queue.model.name]
         was_waiting = queue.wake_ns != NEVER_NS
@@ -162,7 +162,7 @@ class Waiting:
             # Merge keys come from clients (shapes): queues that are no longer used must not pile up.
             self._queues[queue.model.name].pop(queue.key, None)
 
-    def _gathers(self, now_ns: int, queue: Queue, found: Found) -> bool:
+    def _gathers(self, now_ns: int, queue: PoolQueue, found: SizedBatch) -> bool:
         """Whether all that wait may go on waiting for others; if so, until when."""
         if (
             found.count < len(queue)
@@ -186,7 +186,7 @@ class Waiting:
         queue.wake_ns, queue.wake_rows, queue.work_ns = last_ns, found.rows, work_ns
         return True
 
-    def _take(self, queue: Queue, count: int) -> list[Request]:
+    def _take(self, queue: PoolQueue, count: int) -> list[Request]:
         taken = queue.pop(count)
         for request in taken:
             del self._queue_of[request.id]

@@ -1,10 +1,10 @@
 """The reactive data plane that PPipe is compared with: each pool for itself (section 7.4)."""
 
 from tidegate.api import Pipeline, Profile, Setup
-from tidegate_ppipe.pipelines import Route
+from tidegate_ppipe.pipelines import SizedPipeline
 from tidegate_ppipe.policy import Ppipe, PpipeOptions
-from tidegate_ppipe.routes import Stop
-from tidegate_ppipe.sizing import Found
+from tidegate_ppipe.routes import RouteStop
+from tidegate_ppipe.sizing import SizedBatch
 
 
 class Reactive(Ppipe):
@@ -26,7 +26,7 @@ class Reactive(Ppipe):
                 self._profiles[profile.partition] = profile
         super().__init__(setup, options)
 
-    def route(self, pipeline: Pipeline) -> Route:
+    def route(self, pipeline: Pipeline) -> SizedPipeline:
         """Planned is the first partition only."""
         route = super().route(pipeline)
         network, rows = self.setup.network, pipeline.max_rows
@@ -38,7 +38,7 @@ class Reactive(Ppipe):
         route.budget = runs_ns[0] / whole_ns
         return route
 
-    def stops_of(self, now_ns: int, found: Found) -> list[Stop]:
+    def stops_of(self, now_ns: int, found: SizedBatch) -> list[RouteStop]:
         """Behind the first pool whoever is free first; `Ppipe` chooses anew when the batch gets there."""
         first = found.path.stops[0]
         later = found.route.partitions[1:]

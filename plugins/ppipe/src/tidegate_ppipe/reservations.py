@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 
 
-class Interval:
+class Reservation:
     """A reservation: [start, end). Compared by identity."""
 
     __slots__ = ("end_ns", "holder", "start_ns")
@@ -25,7 +25,7 @@ class Timetable:
     __slots__ = ("_ends", "_intervals", "_starts")
 
     def __init__(self) -> None:
-        self._intervals: list[Interval] = []
+        self._intervals: list[Reservation] = []
         self._starts: list[int] = []
         self._ends: list[int] = []
         """The latest end up to each interval: rising, whatever the corrections."""
@@ -34,7 +34,7 @@ class Timetable:
         return len(self._intervals)
 
     @property
-    def intervals(self) -> list[Interval]:
+    def intervals(self) -> list[Reservation]:
         """The intervals that are reserved, by their start. Not to be changed."""
         return self._intervals
 
@@ -54,7 +54,7 @@ class Timetable:
             start_ns = max(start_ns, ends[later])
         return start_ns
 
-    def add(self, interval: Interval) -> None:
+    def add(self, interval: Reservation) -> None:
         """Reserve. Behind all others, as mostly, this takes constant time."""
         starts = self._starts
         if not starts or interval.start_ns >= starts[-1]:
@@ -68,14 +68,14 @@ class Timetable:
         self._ends.insert(position, interval.end_ns)
         self.ends_changed(position)
 
-    def remove(self, interval: Interval) -> None:
+    def remove(self, interval: Reservation) -> None:
         """Give a reservation up; one that is not, or no longer, here is no error."""
         position = self.position(interval)
         if position is not None:
             del self._intervals[position], self._starts[position], self._ends[position]
             self.ends_changed(position)
 
-    def position(self, interval: Interval) -> int | None:
+    def position(self, interval: Reservation) -> int | None:
         """Where it stands in `intervals`."""
         position = bisect_left(self._starts, interval.start_ns)
         while position < len(self._starts) and self._starts[position] == interval.start_ns:

@@ -5,9 +5,9 @@ from itertools import accumulate
 from math import inf
 
 from tidegate.api import NEVER_NS, Network, Profile, ProfileKey, Worker
-from tidegate_ppipe.pool_state import Node, Place, Pool
-from tidegate_ppipe.reservations import Interval, earliest_joint_fit
-from tidegate_ppipe.routes import IN_TIME_DEVIATIONS, Flight, Path, Stop, margin_ns
+from tidegate_ppipe.pool_state import NodeLinks, PooledWorker, WorkerPool
+from tidegate_ppipe.reservations import Reservation, earliest_joint_fit
+from tidegate_ppipe.routes import IN_TIME_DEVIATIONS, BatchRoute, InFlightBatch, RouteStop, margin_ns
 
 
 class Resources:
@@ -26,10 +26,10 @@ class Resources:
         """The profile of the slowest of the shapes that were met, by (partition, kind)."""
         self._network = network
         self._fill_gaps = fill_gaps
-        self._nodes: dict[str, Node] = {}
-        self._places: dict[int, Place] = {}
-        self._pools: dict[tuple[tuple[str, ...], str], Pool] = {}
-        self._pools_of: dict[str, list[Pool]] = {}
+        self._nodes: dict[str, NodeLinks] = {}
+        self._places: dict[int, PooledWorker] = {}
+        self._pools: dict[tuple[tuple[str, ...], str], WorkerPool] = {}
+        self._pools_of: dict[str, list[WorkerPool]] = {}
         for profile in profiles:
             self.expect(profile)
         for worker in workers:
@@ -47,24 +47,24 @@ class Resources:
         """An idle worker."""
         pool = self._pools.get((worker.hosts, worker.kind))
         if pool is None:
-            pool = self._pools[worker.hosts, worker.kind] = Pool(worker.kind)
+            pool = self._pools[worker.hosts, worker.kind] = WorkerPool(worker.kind)
             for partition in worker.hosts:
                 self._pools_of.setdefault(partition, []).append(pool)
-        node = self._nodes.setdefault(worker.node, Node())
-        self._places[worker.id] = pool.join(Place(worker, node, pool))
+        node = self._nodes.setdefault(worker.node, NodeLinks())
+        self._places[worker.id] = pool.join(PooledWorker(worker, node, pool))
 
-    def leave(self, worker_id: int) -> Place | None:
+    def leave(self, worker_id: int) -> PooledWorker | None:
         """A worker is gone; returns what it was, if it was here."""
         place = self._places.pop(worker_id, None)
         if place:
             place.pool.leave(place)
         return place
 
-    def place(self, worker_id: int) -> Place | None:
+    def place(self, worker_id: int) -> PooledWorker | None:
         """A worker that is here."""
         return self._places.get(worker_id)
 
-    def is_here(self, stop: Stop) -> bool:
+    def is_here(self, stop: RouteStop) -> bool:
         """Whether its worker has not been lost."""
         return self._places.get(stop.place.id) is stop.place
 
@@ -126,16 +126,16 @@ class Resources:
         rows: int,
         shape: str,
         now_ns: int,
-        sender: Stop | None = None,
+        sender: RouteStop | None = None,
         ready_ns: int | None = None,
-    ) -> Path | None:
+    ) -> BatchRoute | None:
         """The path over the worker of each pool that is done first. None where a partition is hosted nowhere.
 
         `sender`: where the rows are at `ready_ns` (None: now); None: with their clients.
         """
         self.probes += 1
         ready_ns = now_ns if ready_ns is None else ready_ns
-        stops: list[Stop] = []
+        stops: list[RouteStop] = []
         waiting_ns = 0
         for partition in partitions:
             stop = self._first_done(partition, rows, shape, now_ns, ready_ns, sender)
@@ -144,32 +144,32 @@ class Resources:
             waiting_ns += stop.start_ns - ready_ns - stop.transfer_ns
             stops.append(stop)
             sender, ready_ns = stop, stop.start_ns + stop.duration_ns
-        return Path(stops, waiting_ns)
+        return BatchRoute(stops, waiting_ns)
 
-    def follow(self, stops: Iterable[Stop], ready_ns: int, sender: Stop) -> Path:
+    def follow(self, stops: Iterable[RouteStop], ready_ns: int, sender: RouteStop) -> BatchRoute:
         """The same workers and the same order on each, with what is late: what is behind it has to wait."""
         late = []
         for stop in stops:
             carried = self._carried(stop.place, ready_ns, sender, stop.transfer_ns)
             start_ns = max(carried[2], stop.start_ns)
-            late.append(Stop(stop.partition, stop.place, *carried, start_ns, stop.duration_ns, stop.margin_ns))
+            late.append(RouteStop(stop.partition, stop.place, *carried, start_ns, stop.duration_ns, stop.margin_ns))
             late[-1].booked_ns = stop.booked_ns
             sender, ready_ns = stop, late[-1].end_ns
-        return Path(late, 0)
+        return BatchRoute(late, 0)
 
-    def reserve(self, flight: Flight, stops: Iterable[Stop], sender: Stop | None = None) -> None:
+    def reserve(self, flight: InFlightBatch, stops: Iterable[RouteStop], sender: RouteStop | None = None) -> None:
         """Take what a flight needs."""
         for stop in stops:
             stop.flight = flight
             self._reserve_place(stop)
             if stop.transfer_ns and sender is not None:
-                interval = Interval(stop.sent_ns, stop.sent_ns + stop.transfer_ns)
+                interval = Reservation(stop.sent_ns, stop.sent_ns + stop.transfer_ns)
                 stop.transfers = [(sender.place.node.uplink, interval), (stop.place.node.downlink, interval)]
                 for table, interval in stop.transfers:
                     table.add(interval)
             sender = stop
 
-    def release(self, stops: Iterable[Stop]) -> None:
+    def release(self, stops: Iterable[RouteStop]) -> None:
         """Give back what was reserved, or is over."""
         for stop in stops:
             self._release_place(stop)
@@ -177,20 +177,20 @@ class Resources:
                 table.remove(interval)
             stop.transfers = []
 
-    def advance(self, stop: Stop, start_ns: int) -> None:
+    def advance(self, stop: RouteStop, start_ns: int) -> None:
         """Begin at a stop earlier than was reserved, with nothing else changed: a late one keeps its place."""
         self._release_place(stop)
         stop.start_ns = start_ns
         stop.booked_ns = min(stop.booked_ns, start_ns)
         self._reserve_place(stop)
 
-    def _reserve_place(self, stop: Stop) -> None:
-        stop.reserved = Interval(stop.booked_ns, stop.end_ns, stop)
+    def _reserve_place(self, stop: RouteStop) -> None:
+        stop.reserved = Reservation(stop.booked_ns, stop.end_ns, stop)
         stop.place.timetable.add(stop.reserved)
         stop.place.work_ns += stop.duration_ns
         stop.place.pool.list_anew(stop.place)
 
-    def _release_place(self, stop: Stop) -> None:
+    def _release_place(self, stop: RouteStop) -> None:
         if stop.reserved is not None:
             stop.place.timetable.remove(stop.reserved)
             stop.place.work_ns -= stop.duration_ns
@@ -198,13 +198,13 @@ class Resources:
             stop.reserved = None
 
     def _first_done(
-        self, partition: str, rows: int, shape: str, now_ns: int, ready_ns: int, sender: Stop | None
-    ) -> Stop | None:
+        self, partition: str, rows: int, shape: str, now_ns: int, ready_ns: int, sender: RouteStop | None
+    ) -> RouteStop | None:
         transfer_ns, sent_ns = 0, ready_ns
         if sender is not None and self._network is not None:
             transfer_ns = self._network.transfer_ns(sender.partition, rows)
             sent_ns = sender.place.node.uplink.earliest_fit(ready_ns, transfer_ns) if transfer_ns else ready_ns
-        best: Stop | None = None
+        best: RouteStop | None = None
         best_end_ns = NEVER_NS
         for pool in self._pools_of.get(partition, ()):
             profile = self._profiles[partition, pool.kind, shape]
@@ -219,7 +219,7 @@ class Resources:
                 place = places[worker_id]
                 begin_ns, carried_ns, there_ns = self._carried(place, ready_ns, sender, transfer_ns)
                 if there_ns + duration_ns < best_end_ns:
-                    best = Stop(partition, place, begin_ns, carried_ns, there_ns, there_ns, duration_ns, margin_ns)
+                    best = RouteStop(partition, place, begin_ns, carried_ns, there_ns, there_ns, duration_ns, margin_ns)
                     best_end_ns = best.end_ns
             for tail_ns, worker_id in pool.busy:
                 if max(tail_ns, soonest_ns) + duration_ns >= best_end_ns:
@@ -236,11 +236,13 @@ class Resources:
                     else max(start_ns, tail_ns, place.done_ns(now_ns))
                 )
                 if start_ns + duration_ns < best_end_ns:
-                    best = Stop(partition, place, begin_ns, carried_ns, there_ns, start_ns, duration_ns, margin_ns)
+                    best = RouteStop(partition, place, begin_ns, carried_ns, there_ns, start_ns, duration_ns, margin_ns)
                     best_end_ns = best.end_ns
         return best
 
-    def _carried(self, place: Place, ready_ns: int, sender: Stop | None, transfer_ns: int) -> tuple[int, int, int]:
+    def _carried(
+        self, place: PooledWorker, ready_ns: int, sender: RouteStop | None, transfer_ns: int
+    ) -> tuple[int, int, int]:
         """What comes from a sender to a place: when the links take it, for how long, and when it is there."""
         if sender is None or self._network is None or sender.place.node is place.node:
             return ready_ns, 0, ready_ns

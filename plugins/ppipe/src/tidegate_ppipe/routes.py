@@ -5,8 +5,8 @@ from math import hypot
 
 from tidegate.api import Stage
 from tidegate.api.profile import SURPRISE
-from tidegate_ppipe.pool_state import Place
-from tidegate_ppipe.reservations import Interval, Timetable  # noqa: TC001 - ours everywhere else
+from tidegate_ppipe.pool_state import PooledWorker
+from tidegate_ppipe.reservations import Reservation, Timetable  # noqa: TC001 - ours everywhere else
 
 IN_TIME_DEVIATIONS = 0.5
 """A batch may leave that is in time with so many standard deviations of its path to spare: what is dropped is late for
@@ -16,7 +16,7 @@ BUFFER_DEVIATIONS = 2
 """A batch leaves so many standard deviations of its path before later pools are expected to be free for it."""
 
 
-class Stop:
+class RouteStop:
     """A partition on a worker, and the transfer that brings its input; with its reservations, once they are made."""
 
     __slots__ = (
@@ -37,7 +37,7 @@ class Stop:
     def __init__(
         self,
         partition: str,
-        place: Place,
+        place: PooledWorker,
         sent_ns: int,
         transfer_ns: int,
         there_ns: int,
@@ -59,11 +59,11 @@ class Stop:
         self.duration_ns = duration_ns
         self.margin_ns = margin_ns
         """How much of that is margin, a standard deviation: it is that much longer than is expected."""
-        self.flight: Flight | None = None
+        self.flight: InFlightBatch | None = None
         """The batch that comes here; None: it has been looked at only."""
-        self.reserved: Interval | None = None
+        self.reserved: Reservation | None = None
         """The reservation of the worker."""
-        self.transfers: list[tuple[Timetable, Interval]] = []
+        self.transfers: list[tuple[Timetable, Reservation]] = []
         """The reservations of the links."""
 
     @property
@@ -72,12 +72,12 @@ class Stop:
         return self.start_ns + self.duration_ns
 
 
-class Path:
+class BatchRoute:
     """One worker of each pool of a pipeline, in order."""
 
     __slots__ = ("end_ns", "margin_ns", "promised_ns", "start_ns", "stops", "waiting_ns")
 
-    def __init__(self, stops: list[Stop], waiting_ns: int) -> None:
+    def __init__(self, stops: list[RouteStop], waiting_ns: int) -> None:
         self.stops = stops
         self.waiting_ns = waiting_ns
         """How long a batch waits for links and workers, along the whole path."""
@@ -113,12 +113,12 @@ def margin_ns(margins_ns: Iterable[int]) -> float:
     return hypot(*margins_ns)
 
 
-class Flight:
+class InFlightBatch:
     """A batch on its way."""
 
     __slots__ = ("batch_id", "rows", "shape", "stage", "stops")
 
-    def __init__(self, batch_id: int, rows: int, shape: str, stops: list[Stop]) -> None:
+    def __init__(self, batch_id: int, rows: int, shape: str, stops: list[RouteStop]) -> None:
         self.batch_id = batch_id
         self.rows = rows
         self.shape = shape
@@ -127,7 +127,7 @@ class Flight:
         """The stop where it is, or goes next."""
 
 
-def stages_of(stops: Iterable[Stop]) -> tuple[Stage, ...]:
+def stages_of(stops: Iterable[RouteStop]) -> tuple[Stage, ...]:
     """The stages of these stops, as the engine has to book them: late ones where they have their place."""
     return tuple(
         Stage(stop.place.id, stop.partition, stop.booked_ns, stop.duration_ns, stop.sent_ns if stop.transfer_ns else 0)

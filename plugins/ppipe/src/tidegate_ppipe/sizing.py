@@ -5,20 +5,22 @@ from collections.abc import Sequence
 
 from tidegate.api import NEVER_NS, Request
 from tidegate.toolkit import RequestQueue
-from tidegate_ppipe.pipelines import Route, Routes
+from tidegate_ppipe.pipelines import ModelPipelines, SizedPipeline
 from tidegate_ppipe.resources import Resources
-from tidegate_ppipe.routes import IN_TIME_DEVIATIONS, Path
+from tidegate_ppipe.routes import IN_TIME_DEVIATIONS, BatchRoute
 
 SURE_DEVIATIONS = 2
 """A batch leaves while so many standard deviations of its path are left, where its time allows for that."""
 
 
-class Found:
+class SizedBatch:
     """A batch that could leave, and how."""
 
     __slots__ = ("count", "due_ns", "path", "route", "rows", "shape", "size")
 
-    def __init__(self, route: Route, shape: str, size: int, count: int, rows: int, due_ns: int, path: Path) -> None:
+    def __init__(
+        self, route: SizedPipeline, shape: str, size: int, count: int, rows: int, due_ns: int, path: BatchRoute
+    ) -> None:
         self.route = route
         self.shape = shape
         """The shape of its requests."""
@@ -43,7 +45,7 @@ class Sizing:
         self._reserve_ns = reserve_ns
         self._least_part = least_part
 
-    def best(self, now_ns: int, queue: RequestQueue, routes: Routes) -> Found | None:
+    def best(self, now_ns: int, queue: RequestQueue, routes: ModelPipelines) -> SizedBatch | None:
         """The batch that Algorithm 1 chooses. None: the head is to be dropped."""
         usable, needed = routes.usable, routes.needed_rows()
         if len(usable) > 1:
@@ -62,11 +64,11 @@ class Sizing:
         left_ns = request.deadline_ns - self._reserve_ns - request.arrival_ns
         return request.arrival_ns + (left_ns if budget == 1 else round(left_ns * budget))
 
-    def work_ns(self, found: Found) -> Sequence[int]:
+    def work_ns(self, found: SizedBatch) -> Sequence[int]:
         """What the way of a batch takes where nothing has to wait, by rows - 1."""
         return found.route.work_ns(found.shape, self._resources)
 
-    def _by_waiting(self, now_ns: int, routes: list[Route], shape: str) -> list[Route]:
+    def _by_waiting(self, now_ns: int, routes: list[SizedPipeline], shape: str) -> list[SizedPipeline]:
         """Step 1: the pipeline first whose links and workers keep a batch of its planned size waiting least."""
         waiting = [
             (self._probe(now_ns, route, route.merged_rows, shape).waiting_ns, number)
@@ -74,7 +76,7 @@ class Sizing:
         ]
         return [routes[number] for _, number in sorted(waiting)]
 
-    def _largest(self, now_ns: int, queue: RequestQueue, route: Route) -> Found | None:
+    def _largest(self, now_ns: int, queue: RequestQueue, route: SizedPipeline) -> SizedBatch | None:
         """Step 2: the most rows that meet the earliest deadline among them. None: not even the head's."""
         # What nobody may join is as large as it will be.
         work_ns, size = route.work_ns(queue.shape, self._resources), max(route.merged_rows, queue.head.rows)
@@ -90,11 +92,11 @@ class Sizing:
             if late_ns <= 0:
                 if wanted > rows:
                     path = self._probe(now_ns, route, rows, queue.shape)
-                return Found(route, queue.shape, size, count, rows, due_ns, path)
+                return SizedBatch(route, queue.shape, size, count, rows, due_ns, path)
             size = bisect_right(work_ns, work_ns[wanted - 1] - late_ns)
         return None
 
-    def _kept_ns(self, now_ns: int, head: Request, route: Route, path: Path) -> int:
+    def _kept_ns(self, now_ns: int, head: Request, route: SizedPipeline, path: BatchRoute) -> int:
         """The time that has to be left beyond what is promised: workers serve what is in time for certain before that.
 
         At most half of what the head has to spare where nothing waits: one that finds its path idle is never refused.
@@ -103,12 +105,12 @@ class Sizing:
         alone_ns = path.promised_ns - now_ns - path.waiting_ns
         return min(round((SURE_DEVIATIONS - IN_TIME_DEVIATIONS) * path.margin_ns), max(0, time_ns - alone_ns) // 2)
 
-    def _probe(self, now_ns: int, route: Route, rows: int, shape: str) -> Path:
+    def _probe(self, now_ns: int, route: SizedPipeline, rows: int, shape: str) -> BatchRoute:
         path = self._resources.probe(route.planned, rows, shape, now_ns)
         assert path is not None, "each of its partitions is hosted"
         return path
 
-    def _prefix(self, queue: RequestQueue, route: Route, most_rows: int) -> tuple[int, int, int]:
+    def _prefix(self, queue: RequestQueue, route: SizedPipeline, most_rows: int) -> tuple[int, int, int]:
         """The oldest requests of at most so many rows: how many, their rows, their earliest deadline."""
         count = rows = 0
         due_ns = NEVER_NS

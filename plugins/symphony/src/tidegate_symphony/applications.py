@@ -6,7 +6,7 @@ from math import ceil
 from typing import NamedTuple
 
 from tidegate.api import LatencyDistribution, Profile, Request
-from tidegate_symphony.latency_bounds import Promises
+from tidegate_symphony.latency_bounds import LatencyBounds
 
 MOST_GROUPS = 8
 """So many groups of applications are told apart at most; clients name applications."""
@@ -24,10 +24,10 @@ MOVED = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class SimilarRequests:
     """Requests of one queue that are considered for a batch of their own, and what such batches promise."""
 
-    promises: Promises
+    promises: LatencyBounds
     apps: frozenset[str] | None = None
     """Their applications; None: all requests, of whatever application."""
 
@@ -91,7 +91,7 @@ class Applications:
             self._counts[each] /= 2
         return moved
 
-    def alike(self, profile: Profile, max_rows: int, quantile: float) -> tuple[Alike, ...]:
+    def alike(self, profile: Profile, max_rows: int, quantile: float) -> tuple[SimilarRequests, ...]:
         """The groups of a queue: the quickest applications, these and the next quicker ones, and so on, at last all.
 
         They are as they were when `refresh` last made all of them. `profile`: of the queue; nobody may promise less
@@ -104,7 +104,8 @@ class Applications:
             self._mixed = _told_apart([*self._mix(like, quantile)])
         least = profile.lower_bound()
         return tuple(
-            Alike(Promises.of(Profile.slowest((each.profile, least)), quantile), each.apps) for each in self._mixed
+            SimilarRequests(LatencyBounds.of(Profile.slowest((each.profile, least)), quantile), each.apps)
+            for each in self._mixed
         )
 
     def refresh(self, points: int) -> tuple[int, bool]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from math import exp
 
 from tidegate.api import Request
-from tidegate.toolkit import Gathered, Gathering
-from tidegate_symphony.applications import Alike
-from tidegate_symphony.latency_bounds import Promises
+from tidegate.toolkit import FormedBatch, Gathering
+from tidegate_symphony.applications import SimilarRequests
+from tidegate_symphony.latency_bounds import LatencyBounds
 
 URGENCY = 0.1
 """A request counts less by such a share for each time of a row alone that it could wait: so soon it is expected to have
@@ -15,17 +15,17 @@ another chance (Orloj, whose b is the same)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen(Gathered):
+class SelectedBatch(FormedBatch):
     """A batch of requests that need not stand together; `start`: the place of the first among those that are alike."""
 
     ids: tuple[int, ...]
-    promises: Promises = field(compare=False)
+    promises: LatencyBounds = field(compare=False)
     """What such a batch promises."""
 
 
 def choose(
-    queue: Iterable[Request], groups: Sequence[Alike], gathering: Gathering, now_ns: int, most_rows: int
-) -> Chosen | None:
+    queue: Iterable[Request], groups: Sequence[SimilarRequests], gathering: Gathering, now_ns: int, most_rows: int
+) -> SelectedBatch | None:
     """The best batch to start now; None where nothing would be in time.
 
     For each group, the quickest first, batches begin at each of its requests and are as large as leaves that one in
@@ -68,7 +68,7 @@ def choose(
                     if worth > most:
                         ids = tuple([each.id for each in chosen])
                         run = batch.start, batch.count, batch.rows, batch.due_ns, batch.fillers
-                        best = Chosen(*run, ids=ids, promises=promises)
+                        best = SelectedBatch(*run, ids=ids, promises=promises)
                         most = worth
             if rows == largest:
                 break  # later ones could only be fewer

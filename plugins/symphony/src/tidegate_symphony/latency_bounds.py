@@ -15,7 +15,7 @@ HARDLY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Promises:
+class LatencyBounds:
     """A profile, and the same with less of its margin: the surer a batch is to be in time, the smaller it has to be."""
 
     profile: Profile
@@ -47,10 +47,10 @@ class Promises:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class QueueOutlook:
     """What the workers that host a model promise one shape of it."""
 
-    promises: Promises
+    promises: LatencyBounds
     """What the best profile promises that any of the workers could have."""
     workers: int
     fixed_cost_ns: float

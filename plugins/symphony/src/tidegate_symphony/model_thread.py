@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tidegate.api import NEVER_NS, Model, Profile, QueueKey, Request
-from tidegate.toolkit import ArrivalRate, BatchTarget, Gathered, Gathering, RequestQueue
-from tidegate_symphony.applications import Alike
-from tidegate_symphony.batch_selection import Chosen, choose
-from tidegate_symphony.latency_bounds import Outlook, Promises
+from tidegate.toolkit import ArrivalRate, BatchTarget, FormedBatch, Gathering, RequestQueue
+from tidegate_symphony.applications import SimilarRequests
+from tidegate_symphony.batch_selection import SelectedBatch, choose
+from tidegate_symphony.latency_bounds import LatencyBounds, QueueOutlook
 
 LONGEST_PAUSE_NS = 1_000_000_000
 """So long after the latest arrival a batch waits for no more: nothing is known any more of a rate at which others come.
@@ -39,10 +39,10 @@ class Candidate:
     in_time: bool = True
     """Whether it is expected to be in time; else it is tried, where nobody else wants the worker."""
     fillers: tuple[int, ...] = ()
-    """The requests from further back that fill it (`Gathered.fillers`); not among the `count`."""
+    """The requests from further back that fill it (`FormedBatch.fillers`); not among the `count`."""
     full: bool = False
     """Whether others wait behind it that do not fit: nothing is gained by waiting for more."""
-    chosen: Chosen | None = None
+    chosen: SelectedBatch | None = None
     """The batch itself, where its requests need not stand together; `start` and `count` say nothing then."""
 
 
@@ -82,9 +82,9 @@ class ModelThread(RequestQueue):
         super().__init__(key, model)
         self.kind: Kind = key[:2]
         self.candidate: Candidate | None = None
-        self.outlook: Outlook
+        self.outlook: QueueOutlook
         """The outlook of the last update."""
-        self._alike: Sequence[Alike] = ()
+        self._alike: Sequence[SimilarRequests] = ()
         """The groups of the last update."""
         self._gathering = gathering
         self.rate = rate
@@ -133,7 +133,7 @@ class ModelThread(RequestQueue):
         """Whether its candidate leaves room for others: it can still wait, and grow."""
         return self.candidate is not None and now_ns < self.candidate.frontrun_ns
 
-    def count_hopeless(self, outlook: Outlook, now_ns: int) -> int:
+    def count_hopeless(self, outlook: QueueOutlook, now_ns: int) -> int:
         """How many requests at the head are late even if they run now, alone, and in much less time than expected.
 
         What is expected is no reason to give up: an idle worker loses nothing by trying, and it may be wrong.
@@ -145,7 +145,9 @@ class ModelThread(RequestQueue):
             count += 1
         return count
 
-    def update(self, outlook: Outlook, now_ns: int, enough_rows: float, alike: Sequence[Alike] = ()) -> Candidate:
+    def update(
+        self, outlook: QueueOutlook, now_ns: int, enough_rows: float, alike: Sequence[SimilarRequests] = ()
+    ) -> Candidate:
         """Gather the candidate anew; one of `enough_rows` does not wait for more. The head must not be hopeless.
 
         `alike`: the groups among which batches are chosen, the last one all; none: gather from the head on.
@@ -153,7 +155,7 @@ class ModelThread(RequestQueue):
         self.outlook, self._alike = outlook, alike
         batch = self.gather(outlook.promises, now_ns)
         assert batch is not None, "a head that is not hopeless is a batch by itself"
-        chosen = batch if isinstance(batch, Chosen) else None
+        chosen = batch if isinstance(batch, SelectedBatch) else None
         full = chosen is None and batch.start + batch.count + len(batch.fillers) < len(self)
         self.candidate = Candidate(
             batch.start, batch.count, batch.rows, batch.due_ns, fillers=batch.fillers, full=full, chosen=chosen
@@ -161,7 +163,7 @@ class ModelThread(RequestQueue):
         self._time(self.candidate, now_ns, enough_rows)
         return self.candidate
 
-    def gather(self, promises: Promises, now_ns: int, *, tries: bool = True) -> Gathered | None:
+    def gather(self, promises: LatencyBounds, now_ns: int, *, tries: bool = True) -> FormedBatch | None:
         """The batch that would start now; None where the head is lost.
 
         It is one that may be promised, unless that leaves requests behind that a larger one had taken along: of such a
@@ -186,7 +188,7 @@ class ModelThread(RequestQueue):
             best = self._gathering.keep_head(self, promises.least, now_ns, most_rows=self.outlook.most_rows)
         return best
 
-    def bring_batch_forward(self, batch: Gathered | Candidate) -> int:
+    def bring_batch_forward(self, batch: FormedBatch | Candidate) -> int:
         """Let the requests of a batch be the first of the queue; returns how many they are."""
         run = islice(self._requests, batch.start, batch.start + batch.count)
         self.bring_forward([*run, *batch.fillers])
@@ -197,14 +199,14 @@ class ModelThread(RequestQueue):
         for request_id in reversed(ids):
             self._requests.move_to_end(request_id, last=False)
 
-    def _choose(self, now_ns: int) -> Gathered | None:
+    def _choose(self, now_ns: int) -> FormedBatch | None:
         """The batch of most worth: a run of the queue, where the outlook tells of all that are in it."""
         chosen = choose(self, self._alike, self._gathering, now_ns, self.outlook.most_rows)
         if chosen and chosen.promises is self.outlook.promises:
-            return Gathered(chosen.start, chosen.count, chosen.rows, chosen.due_ns, chosen.fillers)
+            return FormedBatch(chosen.start, chosen.count, chosen.rows, chosen.due_ns, chosen.fillers)
         return chosen
 
-    def _gather_with(self, profile: Profile, degree: int, now_ns: int) -> Gathered | None:
+    def _gather_with(self, profile: Profile, degree: int, now_ns: int) -> FormedBatch | None:
         """The batch in time under a profile that promises more or less."""
         gathering, most_rows, slo_ns = self._gathering, self.outlook.most_rows, self.model.slo_ns
         if not self._targets or slo_ns is None:
@@ -212,7 +214,7 @@ class ModelThread(RequestQueue):
         target = self._targets[degree].rows(now_ns, profile, slo_ns - gathering.reserve_ns, self.outlook.workers)
         return gathering.window(self, profile, now_ns, min(target, most_rows), most_rows=most_rows)
 
-    def _rate_in_time(self, batch: Gathered, promises: Promises, now_ns: int) -> float:
+    def _rate_in_time(self, batch: FormedBatch, promises: LatencyBounds, now_ns: int) -> float:
         """How many requests of a batch that starts now are expected to be in time, per nanosecond that it takes."""
         due_ns = self._gathering.due_ns
         members = [

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from tidegate_symphony.latency_bounds import Outlook
+from tidegate_symphony.latency_bounds import QueueOutlook
 
 SPARE = 0.3
 """The share of the workers' time that has to be left: chance needs it. With 0.2 the goodput of InceptionResNetV2, with
@@ -14,10 +14,10 @@ HALVINGS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Arriving:
+class ArrivalEstimate:
     """What arrives of one kind, and what the workers promise it."""
 
-    outlook: Outlook
+    outlook: QueueOutlook
     rows_per_ns: float
     rows_per_request: float
     """The mean rows of a request; at least 1."""
@@ -53,7 +53,7 @@ class Arriving:
         return self.outlook.profile.expected_ns(rows), self.rows_per_ns / filled
 
 
-def shortest_cycle_ns(kinds: Sequence[Arriving], workers: int) -> float | None:
+def shortest_cycle_ns(kinds: Sequence[ArrivalEstimate], workers: int) -> float | None:
     """Return the shortest cycle with which the workers bear the load, each kind being served once in it.
 
     None where even the longest SLO is too short, or there is none.
@@ -76,7 +76,7 @@ def shortest_cycle_ns(kinds: Sequence[Arriving], workers: int) -> float | None:
     return cycle_ns
 
 
-def merges_by_itself(kinds: Sequence[Arriving], cycle_ns: float | None) -> bool:
+def merges_by_itself(kinds: Sequence[ArrivalEstimate], cycle_ns: float | None) -> bool:
     """Tell whether all are in time if every batch starts as soon as a worker is idle.
 
     Each kind is then served once per cycle (`shortest_cycle_ns`), in batches of what arrived meanwhile. Even who has

@@ -32,16 +32,16 @@ from tidegate.api import (
     ms_to_ns,
     queue_key,
 )
-from tidegate.toolkit import ArrivalRate, Gathered, Gathering, QueueingPolicy
-from tidegate_symphony.applications import POINTS_PER_EVENT, Alike, Applications
+from tidegate.toolkit import ArrivalRate, FormedBatch, Gathering, QueueingPolicy
+from tidegate_symphony.applications import POINTS_PER_EVENT, Applications, SimilarRequests
 from tidegate_symphony.autoscaler import Autoscaler
-from tidegate_symphony.batch_selection import Chosen
-from tidegate_symphony.latency_bounds import Outlook, Promises
+from tidegate_symphony.batch_selection import SelectedBatch
+from tidegate_symphony.latency_bounds import LatencyBounds, QueueOutlook
 from tidegate_symphony.model_thread import Candidate, Kind, ModelThread
-from tidegate_symphony.queue_load import KindLoad
+from tidegate_symphony.queue_load import QueueLoad
 from tidegate_symphony.rank_thread import ReadyCandidates
-from tidegate_symphony.required_batch_size import BatchNeed
-from tidegate_symphony.worker_headroom import Room
+from tidegate_symphony.required_batch_size import RequiredBatchSize
+from tidegate_symphony.worker_headroom import WorkerHeadroom
 
 TRIED_NS = NEVER_NS // 4
 """What can only be tried is ranked so much later than what may be promised, and before what has no deadline."""
@@ -94,11 +94,11 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._contention = options.contention
         self._consolidates = options.consolidate
         self._slack_ns = setup.timer_latency_ns
-        self._loads: dict[Kind, KindLoad] = {}
+        self._loads: dict[Kind, QueueLoad] = {}
         """What has arrived, by model and shape: what takes equally long and can share batches."""
-        self._needs: dict[str, BatchNeed] = {}
+        self._needs: dict[str, RequiredBatchSize] = {}
         """How large batches the loads need, by model: one for all that share workers."""
-        self._promises: dict[ProfileKey, Promises] = {}
+        self._promises: dict[ProfileKey, LatencyBounds] = {}
         """What kinds of workers promise, as far as it was asked for; made anew of a profile that has changed."""
         self._applications: dict[str, Applications] = {}
         """The applications that are known, by model."""
@@ -115,7 +115,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         """The next one knows the rates of the models that it has, too, and what it would have advised."""
         follower = super().migrate(setup)
         follower._loads = {
-            kind: KindLoad.of(load.rate, needed_rows=load.needed_rows)
+            kind: QueueLoad.of(load.rate, needed_rows=load.needed_rows)
             for kind, load in self._loads.items()
             if kind[0] in follower.models
         }
@@ -285,7 +285,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         expires = candidate.latest_ns < NEVER_NS
         return (SetTimer(thread.key, candidate.latest_ns + 1) if expires else CancelTimer(thread.key),)
 
-    def _rooms(self, thread: ModelThread) -> Sequence[Room]:
+    def _rooms(self, thread: ModelThread) -> Sequence[WorkerHeadroom]:
         """The room to leave to those that share workers with a queue, the least wait first."""
         need = self._needs.get(thread.model.name)
         return need.rooms if need else ()
@@ -315,7 +315,7 @@ class Symphony(QueueingPolicy[ModelThread]):
             # Where all workers are of one kind, the candidate is what would be gathered again.
             foreseen, tries = profile is thread.outlook.profile, not candidate.in_time
             promises = thread.outlook.promises if foreseen else self._promises_of(profile)
-            batch: Gathered | Candidate | None = candidate
+            batch: FormedBatch | Candidate | None = candidate
             if not foreseen or start_ns > now_ns:
                 batch = thread.gather(promises, start_ns, tries=tries)
             if batch is not None and start_ns > now_ns and batch != thread.gather(promises, now_ns, tries=tries):
@@ -326,7 +326,7 @@ class Symphony(QueueingPolicy[ModelThread]):
                 continue
             chosen = batch.chosen if isinstance(batch, Candidate) else batch
             count, start = batch.count, batch.start
-            if isinstance(chosen, Chosen):
+            if isinstance(chosen, SelectedBatch):
                 thread.bring_forward(chosen.ids)
                 count, start = len(chosen.ids), 0
             elif batch.fillers:
@@ -347,9 +347,9 @@ class Symphony(QueueingPolicy[ModelThread]):
     def _enough_rows(self, thread: ModelThread) -> float:
         """The size from which on a batch does not wait for more.
 
-        It is what the load needs (`BatchNeed`), and no more than pays: one more request in a batch of b spares beta/b
-        of worker time; waiting for it, 1/lambda on average, keeps a worker idle that others may want: the more of them
-        there are, and the fewer workers are idle, the surer. Both are equal at `b* = lambda*beta / kappa` with
+        It is what the load needs (`RequiredBatchSize`), and no more than pays: one more request in a batch of b spares
+        beta/b of worker time; waiting for it, 1/lambda on average, keeps a worker idle that others may want: the more
+        of them there are, and the fewer workers are idle, the surer. Both are equal at `b* = lambda*beta / kappa` with
         `kappa = contention * others / idle`, at least 1. Lambda is the rate of what can join: of this merge key, and
         small enough.
         """
@@ -367,7 +367,7 @@ class Symphony(QueueingPolicy[ModelThread]):
             pays_rows /= max(1.0, kappa)
         return min(load.needed_rows, max(1.0, pays_rows))
 
-    def _alike(self, kind: Kind) -> Sequence[Alike]:
+    def _alike(self, kind: Kind) -> Sequence[SimilarRequests]:
         """The groups among whose batches those of a kind are chosen; none where they are gathered from the head on.
 
         A batch that is chosen may leave the head behind. Who is left behind has too little chance where other kinds
@@ -380,7 +380,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         alone = need is not None and len(need.loads) == 1
         return load.alike if len(load.alike) > 1 or (alone and not load.alike[0].promises.less_sure) else ()
 
-    def _alike_by_applications(self, kind: Kind, profile: Profile) -> tuple[Alike, ...]:
+    def _alike_by_applications(self, kind: Kind, profile: Profile) -> tuple[SimilarRequests, ...]:
         known, model = self._applications.get(kind[0]), self.models[kind[0]]
         if known is None or any(other[0] == kind[0] for other in self._loads if other != kind):
             return ()  # of several shapes their profiles tell: what is known of applications is of all shapes together
@@ -405,9 +405,9 @@ class Symphony(QueueingPolicy[ModelThread]):
         for kind in [kind for kind in self._loads if kind[0] == model]:
             self._outlook(kind)
 
-    def _begin_load(self, kind: Kind, now_ns: int) -> KindLoad:
+    def _begin_load(self, kind: Kind, now_ns: int) -> QueueLoad:
         """Something of a kind arrives for the first time."""
-        load = self._loads[kind] = KindLoad.of(ArrivalRate(now_ns))
+        load = self._loads[kind] = QueueLoad.of(ArrivalRate(now_ns))
         if kind[0] in self._applications:
             self._tell_apart(kind[0])
         self._outlook(kind)
@@ -415,17 +415,17 @@ class Symphony(QueueingPolicy[ModelThread]):
             need.loads.append(load)
         return load
 
-    def _share(self, model: str) -> BatchNeed | None:
+    def _share(self, model: str) -> RequiredBatchSize | None:
         """What decides for all that share workers with a model, be it by way of others; None where nobody hosts it."""
         models, workers = self.idle.sharing(model)
         if not workers:
             return None
         of_them = (load for kind, load in self._loads.items() if kind[0] in models and self._outlook(kind))
-        need = BatchNeed(workers, of_them)
+        need = RequiredBatchSize(workers, of_them)
         self._needs.update(dict.fromkeys(models, need))
         return need
 
-    def _outlook(self, kind: Kind) -> Outlook | None:
+    def _outlook(self, kind: Kind) -> QueueOutlook | None:
         """What the workers promise a kind; None while none hosts it, or nothing of it has arrived."""
         load, (model, shape) = self._loads.get(kind), kind
         if load is None:
@@ -433,14 +433,14 @@ class Symphony(QueueingPolicy[ModelThread]):
         if load.outlook is None and (fastest := self.fastest_profile(model, shape)):
             most_rows = min(self.models[model].merged_rows, fastest.efficient_batch_rows)
             promises, workers = self._promises_of(fastest), self.idle.count_hosting(model)
-            load.outlook = Outlook(promises, workers, fastest.fixed_cost_ns, most_rows, self.models[model].slo_ns)
+            load.outlook = QueueOutlook(promises, workers, fastest.fixed_cost_ns, most_rows, self.models[model].slo_ns)
             if self._chooses and len(self.idle.kinds_hosting(model)) == 1:
-                load.alike = self._alike_by_applications(kind, fastest) or (Alike(promises),)
+                load.alike = self._alike_by_applications(kind, fastest) or (SimilarRequests(promises),)
         return load.outlook
 
-    def _promises_of(self, profile: Profile) -> Promises:
+    def _promises_of(self, profile: Profile) -> LatencyBounds:
         """What a profile promises, made once: batches are gathered by it often."""
         promises = self._promises.get(profile.key)
         if promises is None or promises.profile is not profile:
-            promises = self._promises[profile.key] = Promises.of(profile, self.quantile)
+            promises = self._promises[profile.key] = LatencyBounds.of(profile, self.quantile)
         return promises

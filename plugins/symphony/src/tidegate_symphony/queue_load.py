@@ -5,27 +5,27 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from tidegate.toolkit import ArrivalRate, BatchTarget
-from tidegate_symphony.applications import Alike
-from tidegate_symphony.latency_bounds import LESS_SURE, Outlook
+from tidegate_symphony.applications import SimilarRequests
+from tidegate_symphony.latency_bounds import LESS_SURE, QueueOutlook
 
 MOST_KEYS = 64
 """The number of merge keys, the latest, of which the rates are known; with others nothing is expected to come."""
 
 
 @dataclass(slots=True)
-class KindLoad:
+class QueueLoad:
     """What arrives of one kind (model and shape), and what that costs."""
 
     rate: ArrivalRate
     targets: tuple[BatchTarget, ...]
     """The sizes that batches should have at this rate, one for each degree of promises."""
-    outlook: Outlook | None = None
+    outlook: QueueOutlook | None = None
     """What the workers promise; None: no worker hosts it, or nobody has asked since they or their profiles changed."""
     needed_rows: float = 1.0
     """The size that its batches need; inf: no size carries the load."""
     rates_of_keys: OrderedDict[str, ArrivalRate] = field(default_factory=OrderedDict)
     """The rates by merge key, that of the latest request last: what has another key joins no batch."""
-    alike: tuple[Alike, ...] = ()
+    alike: tuple[SimilarRequests, ...] = ()
     """The groups of its requests whose batches take more or less long, the last one all; as old as the outlook."""
 
     @classmethod

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from math import inf, sqrt
 
-from tidegate_symphony.natural_batching import Arriving, merges_by_itself, shortest_cycle_ns
-from tidegate_symphony.queue_load import KindLoad
-from tidegate_symphony.worker_headroom import Room, rooms_for
+from tidegate_symphony.natural_batching import ArrivalEstimate, merges_by_itself, shortest_cycle_ns
+from tidegate_symphony.queue_load import QueueLoad
+from tidegate_symphony.worker_headroom import WorkerHeadroom, rooms_for
 
 ROOM = 0.3
 """N workers are loaded up to `N / (1 + ROOM / sqrt(N))`: so many of them have to be spare for chance (square-root
@@ -27,7 +27,7 @@ LEAST = 1.0
 to nine points of attainment were lost to them, and hardly anything was gained elsewhere."""
 
 
-class BatchNeed:
+class RequiredBatchSize:
     """The smallest batch sizes that carry the load of all kinds that share workers.
 
     If batches of one request do, or what merges where no batch waits (`merges_by_itself`), nobody needs more. Else
@@ -37,11 +37,11 @@ class BatchNeed:
     bear the load, and at least 1: where time is short, no waiting is worth more than it.
     """
 
-    def __init__(self, workers: int, loads: Iterable[KindLoad] = ()) -> None:
+    def __init__(self, workers: int, loads: Iterable[QueueLoad] = ()) -> None:
         """`workers`: how many the kinds share, at least 1; all count as if they were as fast as the fastest."""
         self.loads = list(loads)
         self._workers = workers
-        self.rooms: tuple[Room, ...] = ()
+        self.rooms: tuple[WorkerHeadroom, ...] = ()
         """What batches that last long leave to others."""
         self._capacity = workers / (1 + ROOM / sqrt(workers))
         self._multiplier = LEAST
@@ -61,7 +61,8 @@ class BatchNeed:
         self._computed_ns, self._arrived = now_ns, 0
         known = [(load, load.outlook) for load in self.loads if load.outlook]
         rates = [
-            Arriving(outlook, load.rate.rows_per_ns_at(now_ns), load.rate.rows_per_request) for load, outlook in known
+            ArrivalEstimate(outlook, load.rate.rows_per_ns_at(now_ns), load.rate.rows_per_request)
+            for load, outlook in known
         ]
         cycle_ns = shortest_cycle_ns(rates, self._workers)
         self.rooms = rooms_for(rates, self._workers, cycle_ns) if len(rates) > 1 else ()
@@ -75,7 +76,7 @@ class BatchNeed:
             rows = _rows(arriving, multiplier)
             load.needed_rows = inf if multiplier == inf else rows if rows > arriving.request_rows else 1
 
-    def _smallest(self, rates: Sequence[Arriving]) -> float:
+    def _smallest(self, rates: Sequence[ArrivalEstimate]) -> float:
         """The smallest multiplier that the workers bear, or slightly more; 0 is too small, and some are not."""
         at = self._multiplier
         too_small, enough = 0.0, inf
@@ -92,7 +93,7 @@ class BatchNeed:
                 at = sqrt(too_small * enough)
         return enough
 
-    def _bears(self, rates: Iterable[Arriving], multiplier: float) -> bool:
+    def _bears(self, rates: Iterable[ArrivalEstimate], multiplier: float) -> bool:
         """Whether the workers bear the load in batches of the sizes that follow from the multiplier."""
         asked = 0.0
         for arriving in rates:
@@ -100,7 +101,7 @@ class BatchNeed:
         return asked <= self._capacity
 
 
-def _rows(arriving: Arriving, multiplier: float) -> int:
+def _rows(arriving: ArrivalEstimate, multiplier: float) -> int:
     """The batch size of a kind, at least that of one request."""
     outlook = arriving.outlook
     if not outlook.fixed_cost_ns:

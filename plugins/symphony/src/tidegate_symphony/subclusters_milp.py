@@ -20,7 +20,7 @@ Limit = Literal["max_rate_rps", "max_memory_mib", "max_move_cost"]
 
 
 @dataclass(frozen=True)
-class Solution:
+class MilpSolution:
     """What a solver says."""
 
     assignment: list[int] | None
@@ -38,7 +38,7 @@ def solve(
     freed: Limit | None = None,
     time_limit_s: float,
     progress: Progress,
-) -> Solution:
+) -> MilpSolution:
     """Minimise `dR + w*dS` from a start that keeps every limit, if there is one.
 
     With a limit `freed`, minimise instead what that limit would have to be. Raises PlanningError without the solver.
@@ -51,8 +51,8 @@ def solve(
     bound = run(program, start is not None, left_s, progress)
     pulp = _import("pulp")
     if program.lp.sol_status not in {pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible}:
-        return Solution(None, infeasible=program.lp.status == pulp.LpStatusInfeasible, bound=bound)
-    return Solution(program.assignment(), infeasible=False, bound=bound)
+        return MilpSolution(None, infeasible=program.lp.status == pulp.LpStatusInfeasible, bound=bound)
+    return MilpSolution(program.assignment(), infeasible=False, bound=bound)
 
 
 class _Program:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, sqrt
 
-from tidegate_symphony.natural_batching import Arriving
+from tidegate_symphony.natural_batching import ArrivalEstimate
 
 TOLERATED = 0.0002
 """The share of a kind's requests that may find all workers blocked before others have to leave room for them."""
@@ -21,14 +21,14 @@ GROWN = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class WorkerHeadroom:
     """What requests need that can wait for so long: so many workers that are idle, or are so within that time."""
 
     wait_ns: int
     workers: int
 
 
-def rooms_for(kinds: Sequence[Arriving], workers: int, cycle_ns: float | None) -> tuple[Room, ...]:
+def rooms_for(kinds: Sequence[ArrivalEstimate], workers: int, cycle_ns: float | None) -> tuple[WorkerHeadroom, ...]:
     """Return the room for each kind whose requests would find all workers blocked too often, the least wait first.
 
     Too often: as Erlang's loss formula has it, if no batch waited and all were of what arrives in `cycle_ns`; None: in
@@ -44,7 +44,7 @@ def rooms_for(kinds: Sequence[Arriving], workers: int, cycle_ns: float | None) -
     unbounded = [kind for kind in kinds if kind.outlook.slo_ns is None]
     merged = _Lasting(kind.batches_in_cycles_of(cycle_ns or slo_ns) for kind, slo_ns in bounded)
     grown = _Lasting((_alone_ns(kind), kind.asked_in_cycles_of(GROWN * slo_ns)) for kind, slo_ns in bounded)
-    rooms: list[Room] = []
+    rooms: list[WorkerHeadroom] = []
     asked = 0.0
     for wait_ns, kind in waits:
         if wait_ns <= 0:
@@ -60,7 +60,7 @@ def rooms_for(kinds: Sequence[Arriving], workers: int, cycle_ns: float | None) -
             blocking -= kind.asked_in_cycles_of(GROWN * own_ns)
         blocking += sum(each.asked_in_cycles_of(GROWN * wait_ns) for each in unbounded if _alone_ns(each) > wait_ns)
         most = min(workers // 2, max(1, round(workers - blocking)))
-        rooms.append(Room(wait_ns, min(ceil(asked + SPARE * sqrt(asked)) + 1, most)))
+        rooms.append(WorkerHeadroom(wait_ns, min(ceil(asked + SPARE * sqrt(asked)) + 1, most)))
     return tuple(rooms)
 
 
@@ -87,7 +87,7 @@ class _Lasting:
         return len(self._lasts_ns) - bisect_right(self._lasts_ns, wait_ns)
 
 
-def _alone_ns(kind: Arriving) -> int:
+def _alone_ns(kind: ArrivalEstimate) -> int:
     """How long a batch of a single request lasts."""
     return kind.outlook.profile.expected_ns(kind.request_rows)
 

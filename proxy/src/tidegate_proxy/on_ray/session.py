@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from tidegate.parallel_backend import ParallelBackendError
-from tidegate.sim.cluster_version_check import agree
+from tidegate.sim.cluster_version_check import check_versions
 from tidegate.sim.ray_cluster import connect, import_ray, installed_on_nodes
 from tidegate_proxy.deployed.background import Tell
 from tidegate_proxy.deployed.folder import DeploymentError
@@ -57,7 +57,7 @@ def _cluster(address: str) -> Iterator[tuple[Any, str]]:
         raise DeploymentError(str(error)) from error
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has taken it for itself
     try:
-        missing = agree(cluster, installed_on_nodes(ray, cluster)).missing
+        missing = check_versions(cluster, installed_on_nodes(ray, cluster)).missing
         for node, plugins in missing.items():
             if any(plugin.startswith(f"{_PROXY}==") for plugin in plugins):
                 raise DeploymentError(f"{cluster}: node {node} lacks {', '.join(plugins)}: pip install them there")

@@ -6,7 +6,7 @@ from typing import Any, Final
 from tidegate.schemas import LayoutWorker, device_variable, mig_instance
 from tidegate_repo_generator.deploying.launch import ALLOW_CLIENT_SHM
 from tidegate_repo_generator.deploying.mps import PIPES, domain_of
-from tidegate_repo_generator.deploying.places import Place, folder_name
+from tidegate_repo_generator.deploying.places import WorkerPlacement, folder_name
 from tidegate_repo_generator.deploying.slices import VISIBLE
 from tidegate_repo_generator.model import Flavour
 
@@ -17,7 +17,7 @@ MOUNT: Final = "/deployment"
 _MPS: Final = "/mps"
 
 
-def compose(workers: Sequence[LayoutWorker], places: Mapping[str, Place], flavour: Flavour) -> dict[str, Any]:
+def compose(workers: Sequence[LayoutWorker], places: Mapping[str, WorkerPlacement], flavour: Flavour) -> dict[str, Any]:
     """The document, for a file two folders below the deployment's.
 
     MIG instances come from variables (`tidegate mig env`), for they have UUIDs only from when they are made.
@@ -45,7 +45,7 @@ def compose(workers: Sequence[LayoutWorker], places: Mapping[str, Place], flavou
     return {"services": services}
 
 
-def _common(worker: LayoutWorker, place: Place) -> dict[str, Any]:
+def _common(worker: LayoutWorker, place: WorkerPlacement) -> dict[str, Any]:
     domain = domain_of(worker)
     device = str(worker.device.id)
     if mig_instance(worker.slice) and not device.startswith("MIG-"):

@@ -24,7 +24,7 @@ from tidegate_repo_generator.deploying.matching import (
 )
 from tidegate_repo_generator.deploying.node_files import write_node_files
 from tidegate_repo_generator.deploying.nodes import with_nodes
-from tidegate_repo_generator.deploying.places import DEFAULT_PORT, Place, places_of
+from tidegate_repo_generator.deploying.places import DEFAULT_PORT, WorkerPlacement, places_of
 from tidegate_repo_generator.deploying.proxy_config import proxy_config
 from tidegate_repo_generator.deploying.repositories import WEIGHTS, Repositories
 from tidegate_repo_generator.deploying.sources import ModelSource, Save, paths_of, source_of
@@ -38,14 +38,14 @@ DEFAULT_POLICY: Final = "ppipe"
 
 
 @dataclass(frozen=True)
-class Deployed:
+class GeneratedDeployment:
     """What was written."""
 
     path: Path
     deployment: Deployment
     layout: Layout
     """With the outputs of every model, as it stands in the folder."""
-    places: Mapping[str, Place]
+    places: Mapping[str, WorkerPlacement]
     """The places, by worker."""
     notices: tuple[str, ...]
 
@@ -64,7 +64,7 @@ def deploy(
     profile: Path | None = None,
     force: bool = False,
     step: Callable[[str], None] = lambda what: None,
-) -> Deployed:
+) -> GeneratedDeployment:
     """Write `output` from a layout and the blocks of its models.
 
     `blocks`: folders of `tidegate split`, or ONNX files of models that are not cut, by model; where there is one model,
@@ -114,7 +114,7 @@ def deploy(
 
     replace_folder(target, fill, in_repository=False)
     ((deployment, complete),) = written
-    return Deployed(output, deployment, complete, places, tuple(notices))
+    return GeneratedDeployment(output, deployment, complete, places, tuple(notices))
 
 
 def _check_target(target: Path, *, force: bool) -> None:

@@ -14,7 +14,7 @@ from tidegate.schemas import LAYOUT_FILE, PROXY_FILE, LayoutWorker, Mig, mig_ins
 from tidegate_repo_generator.deploying.compose import MOUNT, TENSORRT_IMAGE, TRITON_IMAGE
 from tidegate_repo_generator.deploying.mps import MpsDomain, domain_of
 from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node
-from tidegate_repo_generator.deploying.places import Place, folder_name
+from tidegate_repo_generator.deploying.places import WorkerPlacement, folder_name
 from tidegate_repo_generator.deploying.proxy_config import proxy_config
 from tidegate_repo_generator.deploying.slices import VISIBLE
 from tidegate_repo_generator.model import Flavour
@@ -40,7 +40,7 @@ class Pod:
         return mig_instance(self.workers[0].slice)
 
 
-def pods_of(workers: Sequence[LayoutWorker], places: Mapping[str, Place]) -> list[Pod]:
+def pods_of(workers: Sequence[LayoutWorker], places: Mapping[str, WorkerPlacement]) -> list[Pod]:
     """The pods, each with a name of its own."""
     together: dict[object, list[LayoutWorker]] = {}
     for worker in workers:
@@ -53,12 +53,16 @@ def pods_of(workers: Sequence[LayoutWorker], places: Mapping[str, Place]) -> lis
     return pods
 
 
-def worker_objects(pods: Sequence[Pod], places: Mapping[str, Place], flavour: Flavour) -> list[dict[str, Any]]:
+def worker_objects(
+    pods: Sequence[Pod], places: Mapping[str, WorkerPlacement], flavour: Flavour
+) -> list[dict[str, Any]]:
     """A Deployment of one pod, and the Service that it is found by, for each of the pods."""
     return [made for pod in pods for made in (_deployment(pod, places, flavour), _service(pod, places))]
 
 
-def proxy_objects(pods: Sequence[Pod], places: Mapping[str, Place], policy: str, layout: str) -> list[dict[str, Any]]:
+def proxy_objects(
+    pods: Sequence[Pod], places: Mapping[str, WorkerPlacement], policy: str, layout: str
+) -> list[dict[str, Any]]:
     """The proxy with its configuration. `layout`: the text of `layout.json`."""
     homes = {worker.name: pod.name for pod in pods for worker in pod.workers}
     found = {name: replace(place, host=homes[name]) for name, place in places.items()}
@@ -87,7 +91,7 @@ def proxy_objects(pods: Sequence[Pod], places: Mapping[str, Place], policy: str,
     ]
 
 
-def _deployment(pod: Pod, places: Mapping[str, Place], flavour: Flavour) -> dict[str, Any]:
+def _deployment(pod: Pod, places: Mapping[str, WorkerPlacement], flavour: Flavour) -> dict[str, Any]:
     workers = [places[worker.name] for worker in pod.workers]
     command = [f"{MOUNT}/{pod.domain.script}", "run"] if pod.domain else [f"{MOUNT}/workers/{workers[0].folder}.sh"]
     resource = f"nvidia.com/mig-{pod.instance.profile.replace('+', '.')}" if pod.instance else "nvidia.com/gpu"
@@ -124,19 +128,19 @@ def _deployment(pod: Pod, places: Mapping[str, Place], flavour: Flavour) -> dict
     return _one_pod(pod.name, spec)
 
 
-def _service(pod: Pod, places: Mapping[str, Place]) -> dict[str, Any]:
+def _service(pod: Pod, places: Mapping[str, WorkerPlacement]) -> dict[str, Any]:
     ports = [port for number, worker in enumerate(pod.workers) for port in _ports(places[worker.name], number, "port")]
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": _labels(pod.name), "ports": ports}
     return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(pod.name), "spec": spec}
 
 
-def _ports(place: Place, number: int, key: str) -> list[dict[str, Any]]:
+def _ports(place: WorkerPlacement, number: int, key: str) -> list[dict[str, Any]]:
     after = f"-{number}" if number else ""
     named = (("http", place.http_port), ("grpc", place.grpc_port), ("metrics", place.metrics_port))
     return [{"name": f"{name}{after}", key: port} for name, port in named]
 
 
-def _all_ready(places: Sequence[Place]) -> dict[str, Any]:
+def _all_ready(places: Sequence[WorkerPlacement]) -> dict[str, Any]:
     urls = " ".join(f"http://localhost:{place.http_port}/v2/health/ready" for place in places)
     return {"exec": {"command": ["/bin/sh", "-c", f"for url in {urls}; do curl -sf $url || exit 1; done"]}}
 

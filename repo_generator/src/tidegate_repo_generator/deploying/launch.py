@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidegate.schemas import LayoutWorker
-from tidegate_repo_generator.deploying.places import DEFAULT_HOST, Place
+from tidegate_repo_generator.deploying.places import DEFAULT_HOST, WorkerPlacement
 from tidegate_repo_generator.deploying.slices import exports, words
 from tidegate_repo_generator.model import Flavour
 
@@ -21,7 +21,7 @@ _CLIENT_SHM: Final = (
 )
 
 
-def launch_file(worker: LayoutWorker, place: Place, flavour: Flavour, plans: Sequence[str] = ()) -> str:
+def launch_file(worker: LayoutWorker, place: WorkerPlacement, flavour: Flavour, plans: Sequence[str] = ()) -> str:
     """The script. It lies beside the folder of the worker's repository; further flags are handed to tritonserver.
 
     `plans`: TensorRT's engines, relative to the folder of the deployment, without which it does not start.
@@ -58,7 +58,7 @@ def _head(worker: LayoutWorker, what: str) -> list[str]:
     ]
 
 
-def _triton(worker: LayoutWorker, place: Place, flavour: Flavour, plans: Sequence[str]) -> list[str]:
+def _triton(worker: LayoutWorker, place: WorkerPlacement, flavour: Flavour, plans: Sequence[str]) -> list[str]:
     lines = exports(worker)
     for plan in plans:
         lines += [
@@ -83,7 +83,7 @@ def _triton(worker: LayoutWorker, place: Place, flavour: Flavour, plans: Sequenc
     ]
 
 
-def _embedded(place: Place) -> list[str]:
+def _embedded(place: WorkerPlacement) -> list[str]:
     address = DEFAULT_HOST if place.host in (DEFAULT_HOST, "localhost") else "0.0.0.0"
     return [
         "exec tidegate triton \\",

@@ -13,7 +13,7 @@ from tidegate_repo_generator.deploying.kubernetes import pods_of, proxy_objects,
 from tidegate_repo_generator.deploying.mig_parted import CONFIG_NAME, cuts_of, mig_parted
 from tidegate_repo_generator.deploying.mps import MpsDomain, daemon_file, domain_of
 from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node
-from tidegate_repo_generator.deploying.places import Place, folder_name
+from tidegate_repo_generator.deploying.places import WorkerPlacement, folder_name
 from tidegate_repo_generator.deploying.slices import share_of
 from tidegate_repo_generator.model import Flavour
 
@@ -37,7 +37,7 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def write_node_files(
-    folder: Path, layout: Layout, places: Mapping[str, Place], flavour: Flavour, policy: str, layout_text: str
+    folder: Path, layout: Layout, places: Mapping[str, WorkerPlacement], flavour: Flavour, policy: str, layout_text: str
 ) -> list[str]:
     """Write `mig`, `mps`, `compose` and `kubernetes` into a deployment; what there is to say of them."""
     nodes: dict[str, list[LayoutWorker]] = {}
@@ -86,7 +86,7 @@ def _write_cuts(folder: Path, node: str, name: str, workers: list[LayoutWorker])
     return []
 
 
-def _write_daemons(folder: Path, workers: tuple[LayoutWorker, ...], places: Mapping[str, Place]) -> None:
+def _write_daemons(folder: Path, workers: tuple[LayoutWorker, ...], places: Mapping[str, WorkerPlacement]) -> None:
     domains: dict[MpsDomain, list[LayoutWorker]] = {}
     for worker in workers:
         if domain := domain_of(worker):

@@ -18,7 +18,7 @@ _LAST_PORT: Final = 65535
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerPlacement:
     """One worker's."""
 
     folder: str
@@ -37,7 +37,7 @@ class Place:
         return self.http_port + 2
 
 
-def places_of(workers: Sequence[LayoutWorker], hosts: Mapping[str, str], port: int) -> dict[str, Place]:
+def places_of(workers: Sequence[LayoutWorker], hosts: Mapping[str, str], port: int) -> dict[str, WorkerPlacement]:
     """A place for every worker, by its name.
 
     `hosts`: addresses by node; "" is that of all other nodes, this machine by default. `port`: the first, on every
@@ -60,7 +60,7 @@ def places_of(workers: Sequence[LayoutWorker], hosts: Mapping[str, str], port: i
         on_host[host] += 1
         folder = folder_name(worker.name, folders, _named_after)
         folders |= {folder, *_named_after(folder)}
-        places[worker.name] = Place(folder, host, first)
+        places[worker.name] = WorkerPlacement(folder, host, first)
     return places
 
 

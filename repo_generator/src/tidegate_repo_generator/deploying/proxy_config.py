@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 
 from tidegate.schemas import LAYOUT_FILE
-from tidegate_repo_generator.deploying.places import Place
+from tidegate_repo_generator.deploying.places import WorkerPlacement
 
 
-def proxy_config(places: Mapping[str, Place], policy: str) -> str:
+def proxy_config(places: Mapping[str, WorkerPlacement], policy: str) -> str:
     """The text of the YAML file. Strings are written as JSON writes them, which YAML reads."""
     lines = [
         "# Written by `tidegate generate`; `tidegate check --schema` prints every field.",

@@ -11,7 +11,7 @@ from tidegate.schemas import DeployedPartition, DeployedWorker, Deployment, Layo
 from tidegate_repo_generator.config import config_text, model_config
 from tidegate_repo_generator.deploying.engines import Engines
 from tidegate_repo_generator.deploying.launch import build_file, launch_file
-from tidegate_repo_generator.deploying.places import Place
+from tidegate_repo_generator.deploying.places import WorkerPlacement
 from tidegate_repo_generator.model import Flavour, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile
 from tidegate_repo_generator.tensorrt.engine import PLAN_FILE
@@ -31,7 +31,7 @@ class Repositories:
 
     new: Path
     layout: Layout
-    places: Mapping[str, Place]
+    places: Mapping[str, WorkerPlacement]
     files: Mapping[str, OnnxFile]
     flavour: Flavour
     precision: Precision
@@ -108,7 +108,7 @@ class Repositories:
             copyfile(model_source("onnx_runner"), version / "model.py")
 
 
-def _deployed(worker: LayoutWorker, place: Place) -> DeployedWorker:
+def _deployed(worker: LayoutWorker, place: WorkerPlacement) -> DeployedWorker:
     return DeployedWorker(
         name=worker.name,
         repository=f"{WORKERS}/{place.folder}",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from tidegate_repo_generator.dataflow import Dataflow, Nature
-from tidegate_repo_generator.rows.observation import Observation
+from tidegate_repo_generator.rows.observation import RowsObservation
 
 STANDARD: Final = frozenset({"", "ai.onnx"})
 ANALYSED_ROWS: Final = (1, 2, 3, 8)
@@ -38,7 +38,7 @@ class UnknownError(Exception):
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowAxis:
     """Where the rows of a value are: along one dimension, of which the row is a digit.
 
     The size of that dimension is `outer` * rows * `inner`; [rows * heads, ...] has an `inner` of the heads.
@@ -48,16 +48,16 @@ class Rows:
     outer: int = 1
     inner: int = 1
 
-    def moved(self, axis: int) -> "Rows":
+    def moved(self, axis: int) -> "RowAxis":
         """The same digit in another dimension."""
-        return Rows(axis, self.outer, self.inner)
+        return RowAxis(axis, self.outer, self.inner)
 
 
 @dataclass
-class View:
+class NodeView:
     """A node as the rules see it."""
 
-    analysis: "Analysis"
+    analysis: "RowAnalysis"
     node: Any
     attributes: dict[str, Any]
 
@@ -86,11 +86,11 @@ class View:
         """Shape of an output in one of the runs."""
         return self.analysis.shape(self.node.output[slot], run)
 
-    def rows(self, slot: int) -> Rows | None:
+    def rows(self, slot: int) -> RowAxis | None:
         """Where an input has its rows; None: it is the same whatever the batch."""
         return self.analysis.rows_of(self.node.input[slot])
 
-    def agrees(self, slot: int, state: Rows) -> bool:
+    def agrees(self, slot: int, state: RowAxis) -> bool:
         """Whether an input has its rows there, or repeats itself from one to the next."""
         name = self.node.input[slot]
         if self.analysis.flow.nature_of(name) is Nature.SHAPE:
@@ -120,7 +120,7 @@ class View:
         known = dict(self.analysis.known(self.node.input[slot]))
         return [int(entry) for entry in known.get(count, next(iter(known.values()))).reshape(-1)]
 
-    def same_but(self, slot: int, rows: Rows | None) -> None:
+    def same_but(self, slot: int, rows: RowAxis | None) -> None:
         """Make sure that sizes do not depend on the number of rows, but that of the dimension of the rows."""
         name = self.node.input[slot]
         if self.analysis.flow.nature_of(name) is not Nature.SHAPE:
@@ -142,12 +142,12 @@ class View:
             raise UnknownError(f"its '{self.node.input[slot]}' depends on the number of rows")
         return [int(entry) for entry in np.asarray(values[0]).reshape(-1)]
 
-    def together(self, places: Iterable[tuple[int, Rows | None, int]]) -> Rows | None:
+    def together(self, places: Iterable[tuple[int, RowAxis | None, int]]) -> RowAxis | None:
         """Where the result has its rows.
 
         `places`: an input, its rows, and how far its dimensions shift in the result.
         """
-        found: Rows | None = None
+        found: RowAxis | None = None
         shifted = [(slot, rows.moved(rows.axis + shift), shift) for slot, rows, shift in places if rows is not None]
         shifted.sort(key=lambda entry: not self.is_data(entry[0]))
         for slot, rows, shift in shifted:
@@ -173,29 +173,29 @@ class View:
         return int(self.attributes.get("axis", default)) % max(rank, 1)
 
 
-States = list[Rows | None]
+States = list[RowAxis | None]
 """Where each output of a node has its rows; None: it is the same whatever the batch."""
-Rule = Callable[[View], States]
+Rule = Callable[[NodeView], States]
 """Gives the states of a node. Raises MixesError or UnknownError."""
 
 
 @dataclass
-class Analysis:
+class RowAnalysis:
     """The walk along a graph."""
 
     flow: Dataflow
-    seen: list[Observation]
-    others: list[Observation] = field(default_factory=list)
+    seen: list[RowsObservation]
+    others: list[RowsObservation] = field(default_factory=list)
     """Values that follow from shapes, at other numbers of rows, without shapes of others."""
     opsets: dict[str, int] = field(default_factory=dict)
-    _states: dict[str, Rows | None] = field(default_factory=dict)
+    _states: dict[str, RowAxis | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin with the inputs, whose rows come first."""
         self.opsets = {
             "" if entry.domain in STANDARD else entry.domain: entry.version for entry in self.flow.proto.opset_import
         }
-        self._states |= dict.fromkeys(self.flow.inputs, Rows(0))
+        self._states |= dict.fromkeys(self.flow.inputs, RowAxis(0))
         self._weights = {name: tuple(getattr(tensor, "dims", ())) for name, tensor in self.flow.weights.items()}
 
     def is_read(self, name: str) -> bool:
@@ -213,7 +213,7 @@ class Analysis:
             return values[name].shape
         raise UnknownError(f"the shape of '{name}' was not seen")
 
-    def rows_of(self, name: str) -> Rows | None:
+    def rows_of(self, name: str) -> RowAxis | None:
         """Where a value has its rows. Raises UnknownError where that is not known."""
         if name in self._states:
             return self._states[name]
@@ -237,7 +237,7 @@ class Analysis:
         attributes = {
             entry.name: helper.get_attribute_value(entry) for entry in node.attribute if not entry.ref_attr_name
         }
-        found = rule(View(self, node, attributes))
+        found = rule(NodeView(self, node, attributes))
         for place, name in enumerate(node.output):
             if not name or (place >= len(found) and len(found) > 1):
                 continue
@@ -245,7 +245,7 @@ class Analysis:
             self._check(name, state)
             self._states[name] = state
 
-    def _check(self, name: str, state: Rows | None) -> None:
+    def _check(self, name: str, state: RowAxis | None) -> None:
         shapes = [(run.rows, self.shape(name, number)) for number, run in enumerate(self.seen)]
         if state is None:
             fits = len({shape for _, shape in shapes}) == 1
@@ -259,7 +259,7 @@ class Analysis:
             listed = " and ".join(f"{list(shape)} for {rows}" for rows, shape in shapes)
             raise UnknownError(f"the shape of '{name}' is {listed} rows")
 
-    def _of_shapes(self, name: str) -> Rows | None:
+    def _of_shapes(self, name: str) -> RowAxis | None:
         """Where a value that follows from shapes has its rows: they must all be the same."""
         known = self.known(name)
         if all(_same(known[0][1], array) for _, array in known[1:]):
@@ -268,25 +268,25 @@ class Analysis:
         for axis in range(known[0][1].ndim if len(ranks) == 1 else 0):
             size = known[0][1].shape[axis] // known[0][0]
             for outer in (divisor for divisor in range(1, size + 1) if size % divisor == 0):
-                state = Rows(axis, outer, size // outer)
+                state = RowAxis(axis, outer, size // outer)
                 if _shared(known, state):
                     return state
         raise UnknownError(f"'{name}' depends on the number of rows")
 
 
-def flat_stride(shape: tuple[int, ...], rows: Rows) -> int:
+def flat_stride(shape: tuple[int, ...], rows: RowAxis) -> int:
     """How far apart two rows that follow each other are, in elements."""
     return rows.inner * math.prod(shape[rows.axis + 1 :])
 
 
-def _shared(known: list[tuple[int, NDArray[Any]]], state: Rows) -> bool:
+def _shared(known: list[tuple[int, NDArray[Any]]], state: RowAxis) -> bool:
     """Whether a value has the same part for each row, in every run."""
     parts = [_row_of(array, rows, state) for rows, array in known]
     present = [part for part in parts if part is not None]
     return len(present) == len(parts) and all(_same(present[0], part) for part in present[1:])
 
 
-def _row_of(array: NDArray[Any], rows: int, state: Rows) -> NDArray[Any] | None:
+def _row_of(array: NDArray[Any], rows: int, state: RowAxis) -> NDArray[Any] | None:
     """The part that each row has, where all have the same; else None."""
     if array.shape[state.axis] != state.outer * rows * state.inner:
         return None

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from tidegate_repo_generator.dataflow import Dataflow, Nature
 from tidegate_repo_generator.onnx_sessions import Arrays, RunError
-from tidegate_repo_generator.rows.axes import VALUE_SLOTS, Analysis, MixesError, Rows, UnknownError
+from tidegate_repo_generator.rows.axes import VALUE_SLOTS, MixesError, RowAnalysis, RowAxis, UnknownError
 from tidegate_repo_generator.rows.observation import at_other_rows, flattened, not_tensors, observe, shape_sources
 from tidegate_repo_generator.rows.rules import rule_of
 
@@ -53,7 +53,7 @@ def examine_graph(proto: Any, folder: Path, feeds: list[Arrays]) -> Finding:  # 
         others = at_other_rows(flow, folder, seen, wanted)
     except RunError as error:
         others, doubt = [], str(error)
-    analysis = Analysis(flow, seen, others)
+    analysis = RowAnalysis(flow, seen, others)
     for index in data:
         node = flow.nodes[index]
         try:
@@ -73,7 +73,7 @@ def examine_graph(proto: Any, folder: Path, feeds: list[Arrays]) -> Finding:  # 
     return Finding("unknown", doubt) if doubt and finding.verdict == "independent" else finding
 
 
-def _outputs(analysis: Analysis) -> Finding:
+def _outputs(analysis: RowAnalysis) -> Finding:
     for name in analysis.flow.outputs:
         try:
             state = analysis.rows_of(name)
@@ -81,7 +81,7 @@ def _outputs(analysis: Analysis) -> Finding:
             return Finding("unknown", f"where output '{name}' has its rows is unknown: {unknown}")
         if state is None:
             return Finding("mixes", f"output '{name}' has no rows of its own")
-        if state != Rows(0):
+        if state != RowAxis(0):
             return Finding("mixes", f"output '{name}' has no dimension of its own for the rows in front")
     return Finding("independent")
 

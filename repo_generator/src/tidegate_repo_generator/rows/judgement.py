@@ -15,11 +15,11 @@ from tidegate_repo_generator.onnx_sessions import Arrays, RunError, open_session
 from tidegate_repo_generator.rows.axes import ANALYSED_ROWS
 from tidegate_repo_generator.rows.examination import Finding, examine_graph
 from tidegate_repo_generator.rows.samples import Sampler, find_samplers, index_limits, read_rows
-from tidegate_repo_generator.rows.trial import Verdict, try_rows
+from tidegate_repo_generator.rows.trial import BatchingVerdict, try_rows
 from tidegate_repo_generator.source import Source, open_source
 
 
-def judge_batching(model: OnnxFile, real: Iterable[Path] = (), source: Source | None = None) -> Verdict:
+def judge_batching(model: OnnxFile, real: Iterable[Path] = (), source: Source | None = None) -> BatchingVerdict:
     """Judge a file. `real`: files with rows of inputs that it is used with. Raises GenerateError for those.
 
     `source`: the same model, where it is open already.
@@ -35,16 +35,16 @@ def judge_batching(model: OnnxFile, real: Iterable[Path] = (), source: Source | 
             kind, tensor, str(model.inputs[0].shape[0] if model.inputs[0].shape else "")
         )
         if obstacle:
-            return Verdict(False, obstacle)
+            return BatchingVerdict(False, obstacle)
     if any(tensor.data_type == "BF16" for tensor in model.inputs + model.outputs):
-        return Verdict(None, "a model with BF16 inputs or outputs cannot be tried here")
+        return BatchingVerdict(None, "a model with BF16 inputs or outputs cannot be tried here")
     source = source or open_source(load_proto(model.path), model.path.parent)
     verdict = judge_rows(source.proto, source.folder, model.inputs, given)
     if verdict.batches is False:
         return verdict
     names = sorted({str(tensor.shape[0]) for tensor in model.inputs} - {""})
     if len(names) > 1:
-        return Verdict(None, f"the first dimensions of the inputs have different names: {', '.join(names)}")
+        return BatchingVerdict(None, f"the first dimensions of the inputs have different names: {', '.join(names)}")
     return verdict
 
 
@@ -54,7 +54,7 @@ def judge_rows(
     inputs: tuple[Tensor, ...],
     given: Arrays | None = None,
     single: Any | None = None,  # noqa: ANN401
-) -> Verdict:
+) -> BatchingVerdict:
     """Judge a model whose inputs all have the rows first. `folder`: of its external weights.
 
     `single`: the model that says what a row is answered alone, where that is another one.
@@ -65,17 +65,17 @@ def judge_rows(
         flow = Dataflow(proto)
         sampler = find_samplers(alone, inputs, index_limits(flow), given=given)[0]
     except RunError as error:
-        return Verdict(None, str(error))
+        return BatchingVerdict(None, str(error))
     finding = _examined(proto, folder, sampler)
     outputs = [name for name in flow.outputs if flow.nature_of(name) is Nature.DATA]
     if not outputs:
-        return Verdict(None, "no output depends on what the inputs contain")
+        return BatchingVerdict(None, "no output depends on what the inputs contain")
     verdict = try_rows(lambda feed: run(alone, feed), lambda feed: run(session, feed), sampler, outputs)
     if finding.verdict == "independent":
         return verdict
     if finding.verdict == "mixes":
-        return Verdict(None if verdict.batches else verdict.batches, finding.reason)
-    return Verdict(None, finding.reason) if verdict.batches else verdict
+        return BatchingVerdict(None if verdict.batches else verdict.batches, finding.reason)
+    return BatchingVerdict(None, finding.reason) if verdict.batches else verdict
 
 
 def _examined(proto: Any, folder: Path, sampler: Sampler) -> Finding:  # noqa: ANN401

@@ -23,7 +23,7 @@ _STANDARD: Final = {"", "ai.onnx"}
 
 
 @dataclass(frozen=True)
-class Observation:
+class RowsObservation:
     """One run with `rows` rows."""
 
     rows: int
@@ -33,7 +33,7 @@ class Observation:
 
 def observe(
     flow: Dataflow, folder: Path, feeds: Iterable[Arrays], shapes: Iterable[str], values: Iterable[str]
-) -> list[Observation]:
+) -> list[RowsObservation]:
     """Run a model on each feed, with the shapes and the contents of some of its values. Raises RunError."""
     shapes, values = list(shapes), list(values)
     session = open_session(_instrumented(flow, shapes, values), folder) if shapes or values else None
@@ -41,7 +41,7 @@ def observe(
     for feed in feeds:
         found = run(session, feed) if session else {}
         seen.append(
-            Observation(
+            RowsObservation(
                 len(next(iter(feed.values()))),
                 {name: tuple(map(int, found[_SHAPE + name])) for name in shapes},
                 {name: found[_VALUE + name] for name in values},
@@ -59,7 +59,9 @@ def shape_sources(flow: Dataflow) -> list[str]:
     ]
 
 
-def at_other_rows(flow: Dataflow, folder: Path, seen: list[Observation], wanted: Iterable[str]) -> list[Observation]:
+def at_other_rows(
+    flow: Dataflow, folder: Path, seen: list[RowsObservation], wanted: Iterable[str]
+) -> list[RowsObservation]:
     """Compute what values that follow from shapes would be with `OTHER_ROWS` rows, without a run of the whole model.
 
     `seen`: runs, with the values of `shape_sources`. Raises RunError where sizes do not grow evenly with the rows.
@@ -79,7 +81,7 @@ def at_other_rows(flow: Dataflow, folder: Path, seen: list[Observation], wanted:
         feed = {value.name: _extrapolated(value.name, seen, rows) for value in model.graph.input}
         values = run(session, feed) if session else {}
         values |= {name: array for name, array in feed.items() if name in wanted}
-        found.append(Observation(rows, {}, values))
+        found.append(RowsObservation(rows, {}, values))
     return found
 
 
@@ -113,7 +115,7 @@ def _shape_arithmetic(flow: Dataflow, wanted: list[str], sources: list[str]) -> 
     return model
 
 
-def _extrapolated(name: str, seen: list[Observation], rows: int) -> Any:  # noqa: ANN401
+def _extrapolated(name: str, seen: list[RowsObservation], rows: int) -> Any:  # noqa: ANN401
     """A size at another number of rows: sizes are a constant, or so many for each row."""
     known = {each.rows: each.values[name].astype(np.int64) for each in seen}
     first, second = sorted(known)[-2:]

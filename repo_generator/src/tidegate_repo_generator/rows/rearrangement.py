@@ -5,16 +5,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from tidegate_repo_generator.rows.axes import MixesError, Rows, Rule, States, UnknownError, View, flat_stride
+from tidegate_repo_generator.rows.axes import MixesError, NodeView, RowAxis, Rule, States, UnknownError, flat_stride
 
 
-def _transpose(view: View) -> States:
+def _transpose(view: NodeView) -> States:
     rows = view.rows(0)
     order = list(view.attributes.get("perm", range(view.rank(0) - 1, -1, -1)))
     return [rows and rows.moved(order.index(rows.axis))]
 
 
-def _reshape(view: View) -> States:
+def _reshape(view: NodeView) -> States:
     """The elements stay in their order: the rows are as far apart as before."""
     if any(view.is_data(slot) for slot in view.slots()[1:]):
         raise UnknownError("its shape depends on the inputs' contents")
@@ -45,18 +45,18 @@ def _target(before: list[int], sizes: list[int]) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _restrided(rows: Rows, count: int, before: tuple[int, ...], after: tuple[int, ...]) -> Rows:
+def _restrided(rows: RowAxis, count: int, before: tuple[int, ...], after: tuple[int, ...]) -> RowAxis:
     stride = flat_stride(before, rows)
     if stride == 0:
         raise UnknownError("it has no elements")
     for axis, size in enumerate(after):
         unit = math.prod(after[axis + 1 :])
         if stride % unit == 0 and unit * size % (stride * count) == 0 and stride * count <= unit * size:
-            return Rows(axis, unit * size // (stride * count), stride // unit)
+            return RowAxis(axis, unit * size // (stride * count), stride // unit)
     raise MixesError(f"it spreads the rows over dimensions, {list(before)} to {list(after)}")
 
 
-def _concat(view: View) -> States:
+def _concat(view: NodeView) -> States:
     axis = view.axis(1)
     slots = view.slots()
     states = [view.rows(slot) for slot in slots]
@@ -67,10 +67,10 @@ def _concat(view: View) -> States:
         return [view.together(((slot, rows, 0) for slot, rows in zip(slots, states, strict=True)))]
     if any(rows is None or rows.axis != axis or rows.inner != found.inner for rows in states):
         raise MixesError("it joins what is no row to the rows")
-    return [Rows(axis, sum(rows.outer for rows in states if rows), found.inner)]
+    return [RowAxis(axis, sum(rows.outer for rows in states if rows), found.inner)]
 
 
-def _split(view: View) -> States:
+def _split(view: NodeView) -> States:
     rows, axis = view.rows(0), view.axis(0)
     if view.has(1) and view.is_data(1):
         raise UnknownError("its sizes depend on the inputs' contents")
@@ -84,7 +84,7 @@ def _split(view: View) -> States:
     ]
 
 
-def _part(view: View, rows: Rows, sizes: list[int]) -> Rows:
+def _part(view: NodeView, rows: RowAxis, sizes: list[int]) -> RowAxis:
     """Rows of a part of the dimension that they lie along: whole repetitions of all of them."""
     parts = {
         size // (run.rows * rows.inner) if size % (run.rows * rows.inner) == 0 else 0
@@ -92,12 +92,12 @@ def _part(view: View, rows: Rows, sizes: list[int]) -> Rows:
     }
     if len(parts) > 1 or 0 in parts:
         raise MixesError("it takes some of the rows apart from the others")
-    return Rows(rows.axis, parts.pop(), rows.inner)
+    return RowAxis(rows.axis, parts.pop(), rows.inner)
 
 
-def _slice(view: View) -> States:
+def _slice(view: NodeView) -> States:
     rows, rank = view.rows(0), view.rank(0)
-    found: set[Rows | None] = set()
+    found: set[RowAxis | None] = set()
     others: set[tuple[Any, ...]] = set()
     for count in view.counts():
         if view.opset < 10:
@@ -123,14 +123,14 @@ def _slice(view: View) -> States:
     return [found.pop()]
 
 
-def _stretch(count: int, rows: Rows, taken: tuple[int, int, int]) -> Rows:
+def _stretch(count: int, rows: RowAxis, taken: tuple[int, int, int]) -> RowAxis:
     period = count * rows.inner
     if taken[0] % period or taken[1] % period or taken[1] <= taken[0]:
         raise MixesError("it takes some of the rows apart from the others")
-    return Rows(rows.axis, (taken[1] - taken[0]) // period, rows.inner)
+    return RowAxis(rows.axis, (taken[1] - taken[0]) // period, rows.inner)
 
 
-def _gather(view: View) -> States:
+def _gather(view: NodeView) -> States:
     axis = view.axis(0)
     data, picked = view.rows(0), view.rows(1)
     if data and data.axis == axis:
@@ -145,7 +145,7 @@ def _gather(view: View) -> States:
     return [places[0][1] if places else None]
 
 
-def _gather_elements(view: View) -> States:
+def _gather_elements(view: NodeView) -> States:
     axis = view.axis(0)
     data, picked = view.rows(0), view.rows(1)
     if data and data.axis == axis:
@@ -157,7 +157,7 @@ def _gather_elements(view: View) -> States:
     return [data]
 
 
-def _gather_nd(view: View) -> States:
+def _gather_nd(view: NodeView) -> States:
     batch = int(view.attributes.get("batch_dims", 0))
     data, depth = view.rows(0), view.shape(1)[-1]
     if data and batch <= data.axis < batch + depth:
@@ -176,7 +176,7 @@ def _gather_nd(view: View) -> States:
     return [data.moved(view.rank(1) - 1 + data.axis - batch - depth)]
 
 
-def _scatter_elements(view: View) -> States:
+def _scatter_elements(view: NodeView) -> States:
     axis = view.axis(0)
     states = [view.rows(slot) for slot in view.slots()]
     found = next((rows for slot, rows in enumerate(states) if rows and view.is_data(slot)), None)
@@ -185,7 +185,7 @@ def _scatter_elements(view: View) -> States:
     return [found]
 
 
-def _scatter_nd(view: View) -> States:
+def _scatter_nd(view: NodeView) -> States:
     """Each element of the indices must lead the row's updates to the row's own place."""
     data, updates = view.rows(0), view.rows(2)
     depth = view.shape(1)[-1]
@@ -203,17 +203,17 @@ def _scatter_nd(view: View) -> States:
     return [data]
 
 
-def _own_place(view: View, slot: int, data: Rows, coordinate: int) -> Rows:
+def _own_place(view: NodeView, slot: int, data: RowAxis, coordinate: int) -> RowAxis:
     """Where indices, which do not depend on data, have the rows: each must lead to its own."""
     if view.is_data(slot) or (data.outer, data.inner) != (1, 1):
         raise UnknownError("it picks among the rows")
     for axis in range(view.rank(slot) - 1):
         if _leads_home(view, slot, coordinate, axis):
-            return Rows(axis)
+            return RowAxis(axis)
     raise UnknownError("it picks among the rows")
 
 
-def _leads_home(view: View, slot: int, coordinate: int, axis: int) -> bool:
+def _leads_home(view: NodeView, slot: int, coordinate: int, axis: int) -> bool:
     """Whether the indices of the n-th row along a dimension are of the n-th row, at places that all rows share."""
     others = []
     for count, indices in view.analysis.known(view.node.input[slot]):
@@ -228,7 +228,7 @@ def _leads_home(view: View, slot: int, coordinate: int, axis: int) -> bool:
     return all(np.array_equal(others[0], other) for other in others[1:])
 
 
-def _expand(view: View) -> States:
+def _expand(view: NodeView) -> States:
     if view.is_data(1):
         raise UnknownError("its shape depends on the inputs' contents")
     rows = view.rows(0)
@@ -237,13 +237,13 @@ def _expand(view: View) -> States:
     return [moved]
 
 
-def _tile(view: View) -> States:
+def _tile(view: NodeView) -> States:
     rows = view.rows(0)
     times = view.fixed(1)
-    return [rows and Rows(rows.axis, rows.outer * times[rows.axis], rows.inner)]
+    return [rows and RowAxis(rows.axis, rows.outer * times[rows.axis], rows.inner)]
 
 
-def _pad(view: View) -> States:
+def _pad(view: NodeView) -> States:
     rows, rank = view.rows(0), view.rank(0)
     pads = list(view.attributes.get("pads", ())) if view.opset < 11 else view.fixed(1)
     if any(view.rows(slot) is not None for slot in view.slots()[1:]):
@@ -255,7 +255,7 @@ def _pad(view: View) -> States:
     return [rows]
 
 
-def _one_hot(view: View) -> States:
+def _one_hot(view: NodeView) -> States:
     rows = view.rows(0)
     view.fixed_but(0)
     view.fixed(1)
@@ -263,7 +263,7 @@ def _one_hot(view: View) -> States:
     return [rows and rows.moved(rows.axis + (axis <= rows.axis))]
 
 
-def _resize(view: View) -> States:
+def _resize(view: NodeView) -> States:
     """Resizes the dimensions behind the channels."""
     rows = view.rows(0)
     if any(view.is_data(slot) for slot in view.slots()[1:]):

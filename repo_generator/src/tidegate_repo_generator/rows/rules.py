@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
-from tidegate_repo_generator.rows.axes import STANDARD, MixesError, Rows, Rule, States, UnknownError, View
+from tidegate_repo_generator.rows.axes import STANDARD, MixesError, NodeView, RowAxis, Rule, States, UnknownError
 from tidegate_repo_generator.rows.rearrangement import REARRANGING
 
 _MICROSOFT: Final = "com.microsoft"
@@ -20,38 +20,38 @@ def rule_of(node: Any) -> Rule:  # noqa: ANN401
     return table.get(node.op_type, _no_rule)
 
 
-def _no_rule(view: View) -> States:
+def _no_rule(view: NodeView) -> States:
     where = f" of {view.node.domain}" if view.node.domain not in STANDARD else ""
     raise UnknownError(f"there is no rule for this operator{where}")
 
 
 def _mixes(reason: str) -> Rule:
-    def rule(_: View) -> States:
+    def rule(_: NodeView) -> States:
         raise MixesError(reason)
 
     return rule
 
 
 def _unknown(reason: str) -> Rule:
-    def rule(_: View) -> States:
+    def rule(_: NodeView) -> States:
         raise UnknownError(reason)
 
     return rule
 
 
-def _elementwise(view: View, slots: Iterable[int] | None = None) -> States:
+def _elementwise(view: NodeView, slots: Iterable[int] | None = None) -> States:
     slots = view.slots() if slots is None else list(slots)
     rank = max((view.rank(slot) for slot in slots), default=0)
     return [view.together((slot, view.rows(slot), rank - view.rank(slot)) for slot in slots)]
 
 
-def _first_elementwise(view: View) -> States:
+def _first_elementwise(view: NodeView) -> States:
     """One input gives the values; the others say how, for the whole tensor or a channel of it."""
     view.fixed_but(0)
     return [view.rows(0)]
 
 
-def _dropout(view: View) -> States:
+def _dropout(view: NodeView) -> States:
     if view.opset >= 12:
         training = view.has(2) and any(view.fixed(2))
     else:
@@ -64,7 +64,7 @@ def _dropout(view: View) -> States:
 # Products.
 
 
-def _matmul(view: View, left: int = 0, right: int = 1, *, others: tuple[int, ...] = ()) -> States:
+def _matmul(view: NodeView, left: int = 0, right: int = 1, *, others: tuple[int, ...] = ()) -> States:
     view.fixed_but(left, right, *others)
     a, b = view.rows(left), view.rows(right)
     a_rank, b_rank = view.rank(left), view.rank(right)
@@ -77,11 +77,11 @@ def _matmul(view: View, left: int = 0, right: int = 1, *, others: tuple[int, ...
     return [found]
 
 
-def _qlinear_matmul(view: View) -> States:
+def _qlinear_matmul(view: NodeView) -> States:
     return _matmul(view, 0, 3)
 
 
-def _gemm(view: View, *, left: int = 0, right: int = 1, bias: int = 2) -> States:
+def _gemm(view: NodeView, *, left: int = 0, right: int = 1, bias: int = 2) -> States:
     view.fixed_but(left, right, bias)
     turned = [bool(view.attributes.get(name, 0)) for name in ("transA", "transB")]
     a, b = view.rows(left), view.rows(right)
@@ -96,13 +96,13 @@ def _gemm(view: View, *, left: int = 0, right: int = 1, bias: int = 2) -> States
     return [found[0][1].moved(found[0][1].axis + found[0][2]) if found else None]
 
 
-def _einsum(view: View) -> States:
+def _einsum(view: NodeView) -> States:
     equation = view.attributes["equation"].decode().replace(" ", "")
     terms, arrow, result = equation.partition("->")
     letters = terms.split(",")
     if not arrow or "..." in equation:
         raise UnknownError(f"its equation is {equation}")
-    marks: dict[str, Rows] = {}
+    marks: dict[str, RowAxis] = {}
     for slot, term in enumerate(letters):
         rows = view.rows(slot)
         if rows is None:
@@ -119,7 +119,7 @@ def _einsum(view: View) -> States:
 # Operators that take samples one by one.
 
 
-def _samples(view: View, *, data: tuple[int, ...] = (0,), rank: int = 2) -> States:
+def _samples(view: NodeView, *, data: tuple[int, ...] = (0,), rank: int = 2) -> States:
     """The first dimension counts samples: of the inputs `data`, and of every output."""
     view.fixed_but(*data)
     present = [slot for slot in data if view.has(slot)]
@@ -135,12 +135,12 @@ def _samples(view: View, *, data: tuple[int, ...] = (0,), rank: int = 2) -> Stat
     return [next(iter(found), None)]
 
 
-def _all_samples(view: View) -> States:
+def _all_samples(view: NodeView) -> States:
     """As `_samples`, with any of the inputs."""
     return _samples(view, data=tuple(view.slots()), rank=1)
 
 
-def _pool(view: View) -> States:
+def _pool(view: NodeView) -> States:
     view.fixed_but(0)
     rows = view.rows(0)
     if rows and rows.axis > 1:
@@ -148,14 +148,14 @@ def _pool(view: View) -> States:
     return [rows]
 
 
-def _max_pool(view: View) -> States:
+def _max_pool(view: NodeView) -> States:
     rows = _pool(view)[0]
     if len(view.node.output) > 1 and view.node.output[1] and view.analysis.is_read(view.node.output[1]):
         raise UnknownError("its second output counts through the whole batch")
     return [rows]
 
 
-def _batch_normalization(view: View) -> States:
+def _batch_normalization(view: NodeView) -> States:
     if view.opset < 7:
         training = not view.attributes.get("is_test", 0)
     elif view.opset < 14:
@@ -171,7 +171,7 @@ def _batch_normalization(view: View) -> States:
     return [rows]
 
 
-def _per_channel(view: View) -> States:
+def _per_channel(view: NodeView) -> States:
     """Normalises over the dimensions behind the channels."""
     view.fixed_but(0)
     rows = view.rows(0)
@@ -180,7 +180,7 @@ def _per_channel(view: View) -> States:
     return [rows]
 
 
-def _group_normalization(view: View) -> States:
+def _group_normalization(view: NodeView) -> States:
     view.fixed_but(0)
     rows = view.rows(0)
     if rows and rows.axis > 0:
@@ -188,7 +188,7 @@ def _group_normalization(view: View) -> States:
     return [rows]
 
 
-def _normalization_from(view: View, *, default: int = -1) -> States:
+def _normalization_from(view: NodeView, *, default: int = -1) -> States:
     """Normalises over `axis` and all dimensions behind it."""
     view.fixed_but(0)
     rows, axis = view.rows(0), view.axis(default)
@@ -197,7 +197,7 @@ def _normalization_from(view: View, *, default: int = -1) -> States:
     return [rows]
 
 
-def _last_dimension(view: View, *, data: tuple[int, ...] = (0,)) -> States:
+def _last_dimension(view: NodeView, *, data: tuple[int, ...] = (0,)) -> States:
     """Normalises over the last dimension, behind sums of its inputs."""
     view.fixed_but(*data)
     rows = _elementwise(view, (slot for slot in data if view.has(slot)))[0]
@@ -206,7 +206,7 @@ def _last_dimension(view: View, *, data: tuple[int, ...] = (0,)) -> States:
     return [rows]
 
 
-def _along(view: View, what: str, *, default: int = -1) -> States:
+def _along(view: NodeView, what: str, *, default: int = -1) -> States:
     """Works along one dimension, `axis`."""
     view.fixed_but(0)
     rows = view.rows(0)
@@ -215,7 +215,7 @@ def _along(view: View, what: str, *, default: int = -1) -> States:
     return [rows]
 
 
-def _mean_variance(view: View) -> States:
+def _mean_variance(view: NodeView) -> States:
     axes = [axis % view.rank(0) for axis in view.attributes.get("axes", [0, 2, 3])]
     rows = view.rows(0)
     if rows and rows.axis in axes:
@@ -223,7 +223,7 @@ def _mean_variance(view: View) -> States:
     return [rows]
 
 
-def _softmax(view: View) -> States:
+def _softmax(view: NodeView) -> States:
     rows = view.rows(0)
     old = view.opset < 13
     axis = view.axis(1 if old else -1)
@@ -232,7 +232,7 @@ def _softmax(view: View) -> States:
     return [rows]
 
 
-def _reduce(view: View) -> States:
+def _reduce(view: NodeView) -> States:
     view.fixed_but(0)
     rows, rank = view.rows(0), view.rank(0)
     axes = view.attributes.get("axes")
@@ -244,11 +244,11 @@ def _reduce(view: View) -> States:
     return _reduced(view, rows, reduced)
 
 
-def _arg_reduce(view: View) -> States:
+def _arg_reduce(view: NodeView) -> States:
     return _reduced(view, view.rows(0), {view.axis(0)})
 
 
-def _reduced(view: View, rows: Rows | None, reduced: set[int]) -> States:
+def _reduced(view: NodeView, rows: RowAxis | None, reduced: set[int]) -> States:
     if rows and rows.axis in reduced:
         raise MixesError("it reduces the dimension of the rows")
     if rows and not view.attributes.get("keepdims", 1):
@@ -256,7 +256,7 @@ def _reduced(view: View, rows: Rows | None, reduced: set[int]) -> States:
     return [rows]
 
 
-def _cumulative(view: View) -> States:
+def _cumulative(view: NodeView) -> States:
     view.fixed_but(0)
     rows = view.rows(0)
     if rows and rows.axis == view.fixed(1)[0] % view.rank(0):
@@ -264,14 +264,14 @@ def _cumulative(view: View) -> States:
     return [rows]
 
 
-def _top_k(view: View) -> States:
+def _top_k(view: NodeView) -> States:
     rows = _along(view, "sorts")[0]
     if rows and view.has(1):
         view.fixed(1)
     return [rows]
 
 
-def _dft(view: View) -> States:
+def _dft(view: NodeView) -> States:
     rows = view.rows(0)
     axis = view.axis(1)
     if view.opset >= 20:
@@ -283,7 +283,7 @@ def _dft(view: View) -> States:
     return [rows]
 
 
-def _recurrent(view: View) -> States:
+def _recurrent(view: NodeView) -> States:
     first = bool(view.attributes.get("layout", 0))
     batch = 0 if first else 1
     view.fixed_but(0, 4, 5, 6)
@@ -305,11 +305,11 @@ def _recurrent(view: View) -> States:
     if len(folds) != 1 or not any(slot == 0 for slot, _, _ in states):
         raise UnknownError("its inputs have their rows in different dimensions")
     outer, inner = folds.pop()
-    sequence, last = Rows(0 if first else 2, outer, inner), Rows(batch, outer, inner)
+    sequence, last = RowAxis(0 if first else 2, outer, inner), RowAxis(batch, outer, inner)
     return [sequence, last, last]
 
 
-def _reverse_sequence(view: View) -> States:
+def _reverse_sequence(view: NodeView) -> States:
     batch, steps = int(view.attributes.get("batch_axis", 1)), int(view.attributes.get("time_axis", 0))
     rows, lengths = view.rows(0), view.rows(1)
     if rows is None or rows.axis == steps:
@@ -319,7 +319,7 @@ def _reverse_sequence(view: View) -> States:
     return [rows]
 
 
-def _last_two(view: View) -> States:
+def _last_two(view: NodeView) -> States:
     """Works on matrices, in the last two dimensions."""
     view.fixed_but(0)
     rows = view.rows(0)
@@ -328,17 +328,17 @@ def _last_two(view: View) -> States:
     return [rows]
 
 
-def _loss(view: View) -> States:
+def _loss(view: NodeView) -> States:
     if view.attributes.get("reduction", b"mean") != b"none":
         raise MixesError("it sums over the rows")
     return _samples(view, data=(0, 1), rank=1)
 
 
-def _rotary(view: View) -> States:
+def _rotary(view: NodeView) -> States:
     return _samples(view, data=(0, 3) if view.node.domain in STANDARD else (0, 1))
 
 
-def _feature_columns(view: View) -> States:
+def _feature_columns(view: NodeView) -> States:
     """Works on rows of features, and takes a vector for one row."""
     return _samples(view, rank=2)
 

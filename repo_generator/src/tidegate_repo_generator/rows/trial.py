@@ -20,7 +20,7 @@ _LOUDNESS: Final = (1.0, 100.0, 0.01, 1000.0)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BatchingVerdict:
     """Whether requests may share a batch."""
 
     batches: bool | None
@@ -29,7 +29,7 @@ class Verdict:
     """A clause for people, without a full stop."""
 
 
-def try_rows(alone: Run, together: Run, sampler: Sampler, outputs: Iterable[str]) -> Verdict:
+def try_rows(alone: Run, together: Run, sampler: Sampler, outputs: Iterable[str]) -> BatchingVerdict:
     """Compare every row alone and in company, at several sizes and places.
 
     Rows are drawn, or given; then each is louder or quieter than the others, up to a thousand times; then one of them
@@ -58,28 +58,34 @@ class _Trial:
     copies: dict[tuple[int, int, int], Arrays] = field(default_factory=dict)
     """Answers to batches of nothing but one row: by set, row and size."""
 
-    def compare(self, feed: Arrays, *, required: bool, evidence: bool) -> Verdict | None:
+    def compare(self, feed: Arrays, *, required: bool, evidence: bool) -> BatchingVerdict | None:
         """One set of rows; a verdict where it ends the trial."""
         try:
             rows = [self.alone(picked(feed, [row])) for row in range(_COUNT)]
             again = self.alone(picked(feed, [0]))
         except RunError as error:
-            return Verdict(None, f"it does not run on all rows that were tried ({error})") if required else None
+            return BatchingVerdict(None, f"it does not run on all rows that were tried ({error})") if required else None
         for name in self.seen:
             if not _equal(rows[0][name], again[name]):
-                return Verdict(None, f"output '{name}' differs from run to run, so that rows cannot be compared")
+                return BatchingVerdict(
+                    None, f"output '{name}' differs from run to run, so that rows cannot be compared"
+                )
             if any(row[name].shape[:1] != (1,) for row in rows):
-                return Verdict(False, f"output '{name}' has the shape {list(rows[0][name].shape)} for a batch of 1")
+                return BatchingVerdict(
+                    False, f"output '{name}' has the shape {list(rows[0][name].shape)} for a batch of 1"
+                )
             if evidence:
                 self.seen[name].take_alone([row[name] for row in rows])
         for company in _COMPANIES:
             try:
                 answers = self.together(picked(feed, company))
             except RunError as error:
-                return Verdict(False, f"it runs with one row but not with several ({error})") if required else None
+                return (
+                    BatchingVerdict(False, f"it runs with one row but not with several ({error})") if required else None
+                )
             for name in self.seen:
                 if reason := self._compare(name, feed, rows, company, answers[name]):
-                    return Verdict(False, reason)
+                    return BatchingVerdict(False, reason)
         return None
 
     def _compare(
@@ -103,19 +109,19 @@ class _Trial:
             self.copies[key] = self.together(picked(feed, [row] * size))
         return self.copies[key][name][place : place + 1]
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BatchingVerdict:
         """What all sets together say, none of which showed a difference."""
         for name, seen in self.seen.items():
             if seen.is_unequal:
-                return Verdict(False, f"a row's output '{name}' depends on what else is in the batch")
+                return BatchingVerdict(False, f"a row's output '{name}' depends on what else is in the batch")
             if not seen.reacts:
-                return Verdict(
+                return BatchingVerdict(
                     None,
                     f"output '{name}' was the same for all inputs that were tried, which is no evidence; try real ones "
                     "with --inputs FILE",
                 )
         sizes = sorted({len(company) for company in _COMPANIES})
-        return Verdict(True, f"rows were answered in batches of {', '.join(map(str, sizes))} as alone")
+        return BatchingVerdict(True, f"rows were answered in batches of {', '.join(map(str, sizes))} as alone")
 
 
 def _scaled(feed: Arrays, factors: tuple[float, ...]) -> Arrays | None:

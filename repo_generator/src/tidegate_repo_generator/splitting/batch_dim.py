@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from tidegate_repo_generator.dataflow import Dataflow, Nature, SplitError, errors_of
 from tidegate_repo_generator.onnx_file import load_proto, read_onnx, with_inferred_shapes
 from tidegate_repo_generator.onnx_sessions import RunError, open_session, run
-from tidegate_repo_generator.rows.observation import Observation, observe
+from tidegate_repo_generator.rows.observation import RowsObservation, observe
 from tidegate_repo_generator.rows.samples import Sampler, find_samplers, index_limits, read_rows
 from tidegate_repo_generator.rows.trial import try_rows
 from tidegate_repo_generator.source import Source, open_source
@@ -59,7 +59,7 @@ def with_symbolic_batch(path: Path, real: Sequence[Path] = ()) -> Source:
     return source
 
 
-def _observed(flow: Dataflow, folder: Path, sampler: Sampler) -> Observation:
+def _observed(flow: Dataflow, folder: Path, sampler: Sampler) -> RowsObservation:
     """What reshapes work on, and their shapes, in a run of one row."""
     reshapes = [
         node for node in flow.nodes if node.op_type == "Reshape" and node.domain in _STANDARD and len(node.input) > 1
@@ -69,7 +69,7 @@ def _observed(flow: Dataflow, folder: Path, sampler: Sampler) -> Observation:
     return observe(flow, folder, [sampler.rows(1)], taken, sizes)[0]
 
 
-def _free(model: Any, flow: Dataflow, seen: Observation) -> None:  # noqa: ANN401
+def _free(model: Any, flow: Dataflow, seen: RowsObservation) -> None:  # noqa: ANN401
     graph = model.graph
     nodes: list[Any] = []
     for number, node in enumerate(graph.node):
@@ -90,7 +90,7 @@ def _free(model: Any, flow: Dataflow, seen: Observation) -> None:  # noqa: ANN40
     del graph.value_info[:]  # of a batch of 1
 
 
-def _first_size(node: Any, seen: Observation) -> int | None:  # noqa: ANN401
+def _first_size(node: Any, seen: RowsObservation) -> int | None:  # noqa: ANN401
     """What a reshape to a batch of 1 should say instead of 1; None for any other node."""
     if node.op_type != "Reshape" or node.domain not in _STANDARD or len(node.input) < 2:
         return None
@@ -104,7 +104,7 @@ def _first_size(node: Any, seen: Observation) -> int | None:  # noqa: ANN401
     return None if -1 in sizes else -1
 
 
-def _free_shape(model: Any, node: Any, name: str, first: int, flow: Dataflow, seen: Observation) -> list[Any]:  # noqa: ANN401
+def _free_shape(model: Any, node: Any, name: str, first: int, flow: Dataflow, seen: RowsObservation) -> list[Any]:  # noqa: ANN401
     """Have a reshape take a shape that begins so; the nodes that compute it, where it is no constant."""
     shape, node.input[1] = node.input[1], name
     sizes = seen.values[shape].reshape(-1).tolist()

@@ -25,7 +25,7 @@ _MPS_SHARE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
 @dataclass(frozen=True)
-class Setting:
+class MeasurementSetting:
     """How to measure."""
 
     provider: str
@@ -60,7 +60,7 @@ def measure_blocks(
     whole = folder / manifest.file
     inputs = with_sizes(read_onnx(whole).inputs, shapes)
     sampler = find_samplers(open_session(whole, folder), inputs, index_limits(Dataflow(load_proto(whole))))[0]
-    setting = Setting(provider, share, repeats)
+    setting = MeasurementSetting(provider, share, repeats)
     table: list[list[float]] = [[] for _ in manifest.blocks]
     for rows in rows_list:
         live = sampler.rows(rows)
@@ -99,7 +99,7 @@ def merge_into(path: Path, profile: BlockProfile) -> BlockProfile:
         raise DocumentError(text if text.startswith(str(path)) else f"{path}: {text}") from error
 
 
-def _measure(path: Path, live: Arrays, setting: Setting) -> tuple[Arrays, float]:
+def _measure(path: Path, live: Arrays, setting: MeasurementSetting) -> tuple[Arrays, float]:
     """What a block answers, and its median latency in microseconds."""
     try:
         session = _session(path, setting)
@@ -116,7 +116,7 @@ def _measure(path: Path, live: Arrays, setting: Setting) -> tuple[Arrays, float]
         raise SplitError(f"{path} cannot be run with {rows} rows on {setting.provider}: {first_line(error)}") from error
 
 
-def _session(path: Path, setting: Setting) -> ort.InferenceSession:
+def _session(path: Path, setting: MeasurementSetting) -> ort.InferenceSession:
     threads = max(1, len(os.sched_getaffinity(0)) // setting.share)
     return open_session(
         path, path.parent, optimised=True, timed=True, provider=setting.provider, intra_op_num_threads=threads
@@ -134,7 +134,7 @@ def _timed(session: ort.InferenceSession, feed: Arrays, repeats: int) -> list[fl
     return taken
 
 
-def _timed_together(path: Path, feed: Arrays, setting: Setting) -> list[float]:
+def _timed_together(path: Path, feed: Arrays, setting: MeasurementSetting) -> list[float]:
     """Time as many processes as there are shares, all at work on the same block (PPipe, section 5.3)."""
     context = multiprocessing.get_context("spawn")
     barrier: Any = context.Barrier(setting.share)
@@ -158,7 +158,7 @@ def _set_barrier(barrier: Barrier) -> None:
     _barriers[:] = [barrier]
 
 
-def _share_of_work(path: Path, feed: Arrays, setting: Setting) -> list[float]:
+def _share_of_work(path: Path, feed: Arrays, setting: MeasurementSetting) -> list[float]:
     session = _session(path, setting)
     _timed(session, feed, 1)
     _barriers[0].wait(timeout=600)

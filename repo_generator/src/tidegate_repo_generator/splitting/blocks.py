@@ -15,7 +15,7 @@ from tidegate_repo_generator.onnx_file import TRITON_TYPES, load_proto, read_onn
 from tidegate_repo_generator.rows.samples import read_rows
 from tidegate_repo_generator.source import Source, open_source
 from tidegate_repo_generator.splitting.batch_dim import with_symbolic_batch
-from tidegate_repo_generator.splitting.cutting import Cutter, Span
+from tidegate_repo_generator.splitting.cutting import Cutter, NodeSpan
 from tidegate_repo_generator.splitting.extraction import Extraction
 from tidegate_repo_generator.splitting.inputs import Shapes, with_sizes
 from tidegate_repo_generator.splitting.manifest import CrossingTensor, read_manifest
@@ -56,7 +56,7 @@ class Blocks:
             raise SplitError(f"blocks {first} to {last - 1} depend on no input: join them with the blocks before")
         return model
 
-    def span(self, first: int, last: int) -> Span:
+    def span(self, first: int, last: int) -> NodeSpan:
         """What the partition of the blocks `first`..`last` - 1 consists of. Raises SplitError."""
         if not 0 <= first < last <= len(self.spans):
             raise SplitError(f"blocks {first} to {last} (exclusive): the last block is {len(self.spans) - 1}")

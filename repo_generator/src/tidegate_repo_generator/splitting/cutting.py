@@ -13,7 +13,7 @@ from typing import Final
 
 from tidegate_repo_generator.dataflow import Dataflow, Nature, SplitError, subgraphs
 from tidegate_repo_generator.splitting.probing import Probe
-from tidegate_repo_generator.splitting.symbols import Known, known_values
+from tidegate_repo_generator.splitting.symbols import KnownShape, known_values
 
 # Too costly to run twice for the sake of a cut.
 _COSTLY: Final = frozenset({
@@ -27,16 +27,16 @@ class CutRefused(SplitError):
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class RebuiltShape:
     """A shape vector put together anew."""
 
-    value: Known
+    value: KnownShape
     sources: dict[str, tuple[str, int]]
     """Symbol -> a tensor of the span's inputs, and the dimension where it has that size."""
 
 
 @dataclass
-class Span:
+class NodeSpan:
     """The nodes on data between two positions, and all that they need."""
 
     start: int
@@ -45,7 +45,7 @@ class Span:
     """All, repeated ones included."""
     inputs: set[str] = field(default_factory=set)
     """Data from before `start`."""
-    rebuilt: dict[str, Rebuilt] = field(default_factory=dict)
+    rebuilt: dict[str, RebuiltShape] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)
 
 
@@ -105,7 +105,7 @@ class Cutter:
             found.append(self.crossing(position, found[-1] if found else ()))
         return found[::-1]
 
-    def span(self, start: int, stop: int, crossing: frozenset[str]) -> Span:
+    def span(self, start: int, stop: int, crossing: frozenset[str]) -> NodeSpan:
         """What is between two cuts; `crossing`: what crosses the first, of which it takes what it needs."""
         return self._resolve(start, stop, set(crossing), grow=False)
 
@@ -130,7 +130,7 @@ class Cutter:
         return f"after '{before}' (position {position} of {self.end})"
 
     @cached_property
-    def _known(self) -> dict[str, Known]:
+    def _known(self) -> dict[str, KnownShape]:
         return known_values(self.flow, self.probe.symbols.shapes)
 
     @cached_property
@@ -145,8 +145,8 @@ class Cutter:
                 roots |= dict.fromkeys(filter(None, node.output), merged)
         return roots
 
-    def _resolve(self, start: int, stop: int, offered: set[str], *, grow: bool) -> Span:
-        return _Resolution(self, Span(start, stop), offered, self._known, self._roots, grow).span
+    def _resolve(self, start: int, stop: int, offered: set[str], *, grow: bool) -> NodeSpan:
+        return _Resolution(self, NodeSpan(start, stop), offered, self._known, self._roots, grow).span
 
 
 @dataclass
@@ -154,10 +154,10 @@ class _Resolution:
     """One walk back from the nodes of a span to its inputs."""
 
     cutter: Cutter
-    span: Span
+    span: NodeSpan
     offered: set[str]
     """What may be taken as input for the sake of its shape."""
-    known: dict[str, Known]
+    known: dict[str, KnownShape]
     roots: dict[str, frozenset[str]]
     grow: bool
     """Take all of what is offered."""
@@ -244,7 +244,7 @@ class _Resolution:
             # One step back: what it is made of may be rebuilt, and the tensors whose shapes are taken may cross.
             self._include(self.cutter.flow.producer[name])
 
-    def _rebuild(self, name: str) -> Rebuilt | None:
+    def _rebuild(self, name: str) -> RebuiltShape | None:
         value = self.known.get(name)
         if value is None or None in value.elements:
             return None
@@ -258,4 +258,4 @@ class _Resolution:
             else:
                 return None
         self.span.inputs.update(tensor for tensor, _ in sources.values())
-        return Rebuilt(value, sources)
+        return RebuiltShape(value, sources)

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from tidegate_repo_generator.dataflow import functions_used
 from tidegate_repo_generator.onnx_file import NO_NAMES
-from tidegate_repo_generator.splitting.cutting import Cutter, Rebuilt, Span
+from tidegate_repo_generator.splitting.cutting import Cutter, NodeSpan, RebuiltShape
 from tidegate_repo_generator.splitting.probing import Boundary
 from tidegate_repo_generator.splitting.symbols import BATCH
 
@@ -53,7 +53,7 @@ class Extraction:
         data_type = TensorProto.FLOAT16 if is_cast else boundary.data_type
         return (name if name == value else self._unique(name)), data_type
 
-    def model(self, span: Span, outputs: Iterable[str], crossing: Iterable[str], name: str) -> Any:  # noqa: ANN401
+    def model(self, span: NodeSpan, outputs: Iterable[str], crossing: Iterable[str], name: str) -> Any:  # noqa: ANN401
         """Build the ModelProto of a span. `outputs`: what it makes; `crossing`: those of them that cross the next cut.
 
         The external weights of the original stay where they are.
@@ -89,7 +89,7 @@ class Extraction:
             model.opset_import.append(helper.make_opsetid("", 13))
         return model
 
-    def _take_inputs(self, graph: Any, span: Span) -> None:  # noqa: ANN401
+    def _take_inputs(self, graph: Any, span: NodeSpan) -> None:  # noqa: ANN401
         declared = {value.name: value for value in self.cutter.flow.proto.graph.input}
         for value in sorted(span.inputs, key=self.cutter.order):
             name, data_type = self.sent_as(value)
@@ -105,7 +105,7 @@ class Extraction:
                 steps.append(("Transpose", {"perm": [*range(1, boundary.axis + 1), 0, *_behind(boundary)]}))
             graph.node.extend(_in_a_row(name, steps, value))
 
-    def _take_nodes(self, graph: Any, span: Span) -> None:  # noqa: ANN401
+    def _take_nodes(self, graph: Any, span: NodeSpan) -> None:  # noqa: ANN401
         flow = self.cutter.flow
         own = set(flow.data_nodes[span.start : span.stop])
         for index in sorted(span.nodes):
@@ -134,7 +134,7 @@ class Extraction:
             if name != value or value not in declared:
                 graph.output.append(helper.make_tensor_value_info(name, data_type, self.shape(value)))
 
-    def _take_weights(self, graph: Any, span: Span) -> None:  # noqa: ANN401
+    def _take_weights(self, graph: Any, span: NodeSpan) -> None:  # noqa: ANN401
         weights = self.cutter.flow.weights
         # Old files list their weights among the inputs, and before IR version 4 they must.
         graph.input.extend(value for value in self.cutter.flow.proto.graph.input if value.name in span.weights)
@@ -170,7 +170,7 @@ def _in_a_row(source: str, steps: list[tuple[str, dict[str, Any]]], result: str)
     return nodes
 
 
-def _rebuild_nodes(name: str, rebuilt: Rebuilt, graph: Any) -> list[Any]:  # noqa: ANN401
+def _rebuild_nodes(name: str, rebuilt: RebuiltShape, graph: Any) -> list[Any]:  # noqa: ANN401
     """Concat(sizes of tensors and constants), cast and made a scalar where that is what the value was."""
     value, nodes, parts = rebuilt.value, [], []
 

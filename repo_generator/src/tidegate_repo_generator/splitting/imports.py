@@ -21,7 +21,7 @@ from tidegate_repo_generator.splitting.manifest import Manifest
 from tidegate_repo_generator.splitting.run_times import data_times, read_profile, times_from_profile
 
 
-class Tool(StrEnum):
+class ProfilingTool(StrEnum):
     """What wrote a profile."""
 
     TRTEXEC = "trtexec"
@@ -39,7 +39,7 @@ _MS: Final = 1000.0
 
 
 def import_profile(
-    folder: Path, manifest: Manifest, tool: Tool, files: Iterable[str], *, kind: str, share: int, rows: int
+    folder: Path, manifest: Manifest, tool: ProfilingTool, files: Iterable[str], *, kind: str, share: int, rows: int
 ) -> BlockProfile:
     """Read profiles of one batch size: `FILE` of the whole model, or `BLOCK=FILE` for each of the blocks.
 
@@ -84,9 +84,9 @@ def _sort(files: Iterable[str], blocks: list[str]) -> tuple[dict[str, Path], lis
     return of_block, whole
 
 
-def _layers(tool: Tool, path: Path) -> dict[str, float]:
+def _layers(tool: ProfilingTool, path: Path) -> dict[str, float]:
     """Microseconds by layer, or {"": total} where a file tells the whole inference only."""
-    if tool is Tool.ONNXRUNTIME:
+    if tool is ProfilingTool.ONNXRUNTIME:
         return read_profile(path)
     entries = _read_json(path)
     try:
@@ -116,12 +116,12 @@ def _read_json(path: Path) -> list[Mapping[str, Any]]:
     return entries
 
 
-def _total_us(tool: Tool, path: Path) -> float:
+def _total_us(tool: ProfilingTool, path: Path) -> float:
     return sum(_layers(tool, path).values())
 
 
-def _of_model(folder: Path, manifest: Manifest, tool: Tool, path: Path) -> dict[str, float]:
-    if tool is Tool.ONNXRUNTIME:
+def _of_model(folder: Path, manifest: Manifest, tool: ProfilingTool, path: Path) -> dict[str, float]:
+    if tool is ProfilingTool.ONNXRUNTIME:
         flow = Dataflow(load_proto(folder / manifest.file))
         times = data_times(flow, times_from_profile(flow, path))
         spans = pairwise([0, *manifest.cuts, len(times)])

@@ -19,7 +19,7 @@ _LONGEST: Final = 64
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownShape:
     """An integer scalar or vector whose elements are known as sizes."""
 
     elements: tuple[Dim, ...]
@@ -77,9 +77,9 @@ def read_symbols(flow: Dataflow) -> Symbols:
     return Symbols(shapes, types, not_tensors)
 
 
-def known_values(flow: Dataflow, shapes: dict[str, tuple[Dim, ...]]) -> dict[str, Known]:
+def known_values(flow: Dataflow, shapes: dict[str, tuple[Dim, ...]]) -> dict[str, KnownShape]:
     """Follow shapes through shape arithmetic: integer values whose elements are all or partly known."""
-    known: dict[str, Known] = {}
+    known: dict[str, KnownShape] = {}
     for name, tensor in flow.weights.items():
         _keep(known, name, _of_tensor(tensor))
     for node in flow.nodes:
@@ -88,28 +88,28 @@ def known_values(flow: Dataflow, shapes: dict[str, tuple[Dim, ...]]) -> dict[str
     return known
 
 
-def _keep(known: dict[str, Known], name: str, value: Known | None) -> None:
+def _keep(known: dict[str, KnownShape], name: str, value: KnownShape | None) -> None:
     if value is not None and len(value.elements) <= _LONGEST:
         known[name] = value
 
 
-def _of_tensor(tensor: Any) -> Known | None:  # noqa: ANN401
+def _of_tensor(tensor: Any) -> KnownShape | None:  # noqa: ANN401
     if not isinstance(tensor, TensorProto) or tensor.data_type not in _INTEGERS or len(tensor.dims) > 1:
         return None
     if tensor.data_location == TensorProto.EXTERNAL or (tensor.dims and tensor.dims[0] > _LONGEST):
         return None
     values = numpy_helper.to_array(tensor)
-    return Known(tuple(map(int, values.reshape(-1))), values.ndim == 0, tensor.data_type)
+    return KnownShape(tuple(map(int, values.reshape(-1))), values.ndim == 0, tensor.data_type)
 
 
-def _evaluate(node: Any, known: dict[str, Known], shapes: dict[str, tuple[Dim, ...]]) -> Known | None:  # noqa: ANN401
+def _evaluate(node: Any, known: dict[str, KnownShape], shapes: dict[str, tuple[Dim, ...]]) -> KnownShape | None:  # noqa: ANN401
     attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute if not entry.ref_attr_name}
     if node.op_type == "Constant":
         return _constant(attributes)
     if node.op_type == "Shape":
         shape = shapes.get(node.input[0])
         start, end = attributes.get("start", 0), attributes.get("end")
-        return None if shape is None else Known(shape[start:end])
+        return None if shape is None else KnownShape(shape[start:end])
     inputs = [known.get(name) for name in node.input]
     rule = _RULES.get(node.op_type)
     if rule is None or not inputs or any(value is None for value in inputs):
@@ -117,19 +117,19 @@ def _evaluate(node: Any, known: dict[str, Known], shapes: dict[str, tuple[Dim, .
     return rule([value for value in inputs if value is not None], attributes)
 
 
-def _constant(attributes: dict[str, Any]) -> Known | None:
+def _constant(attributes: dict[str, Any]) -> KnownShape | None:
     if "value" in attributes:
         return _of_tensor(attributes["value"])
     if "value_int" in attributes:
-        return Known((attributes["value_int"],), scalar=True)
-    return Known(tuple(attributes["value_ints"])) if "value_ints" in attributes else None
+        return KnownShape((attributes["value_int"],), scalar=True)
+    return KnownShape(tuple(attributes["value_ints"])) if "value_ints" in attributes else None
 
 
-def _cast(inputs: list[Known], attributes: dict[str, Any]) -> Known | None:
+def _cast(inputs: list[KnownShape], attributes: dict[str, Any]) -> KnownShape | None:
     return replace(inputs[0], data_type=attributes["to"]) if attributes["to"] in _INTEGERS else None
 
 
-def _gather(inputs: list[Known], attributes: dict[str, Any]) -> Known | None:
+def _gather(inputs: list[KnownShape], attributes: dict[str, Any]) -> KnownShape | None:
     data, indices = inputs
     if data.scalar or attributes.get("axis", 0):
         return None
@@ -137,10 +137,10 @@ def _gather(inputs: list[Known], attributes: dict[str, Any]) -> Known | None:
     if not all(isinstance(i, int) and -size <= i < size for i in indices.elements):
         return None
     picked = tuple(data.elements[i] for i in indices.elements if isinstance(i, int))
-    return Known(picked, indices.scalar, data.data_type)
+    return KnownShape(picked, indices.scalar, data.data_type)
 
 
-def _slice(inputs: list[Known], attributes: dict[str, Any]) -> Known | None:
+def _slice(inputs: list[KnownShape], attributes: dict[str, Any]) -> KnownShape | None:
     data = inputs[0]
     if not all(value.elements for value in inputs[1:]):
         return None
@@ -154,21 +154,21 @@ def _slice(inputs: list[Known], attributes: dict[str, Any]) -> Known | None:
     return replace(data, elements=data.elements[slice(*bounds)])
 
 
-def _concat(inputs: list[Known], _: dict[str, Any]) -> Known | None:
+def _concat(inputs: list[KnownShape], _: dict[str, Any]) -> KnownShape | None:
     elements = tuple(element for value in inputs for element in value.elements)
-    return Known(elements, data_type=inputs[0].data_type)
+    return KnownShape(elements, data_type=inputs[0].data_type)
 
 
-def _unsqueeze(inputs: list[Known], _: dict[str, Any]) -> Known | None:
+def _unsqueeze(inputs: list[KnownShape], _: dict[str, Any]) -> KnownShape | None:
     return replace(inputs[0], scalar=False) if inputs[0].scalar else None
 
 
-def _squeeze(inputs: list[Known], _: dict[str, Any]) -> Known | None:
+def _squeeze(inputs: list[KnownShape], _: dict[str, Any]) -> KnownShape | None:
     return replace(inputs[0], scalar=True) if len(inputs[0].elements) == 1 else None
 
 
-def _arithmetic(compute: Callable[[int, int], int]) -> Callable[[list[Known], dict[str, Any]], Known | None]:
-    def rule(inputs: list[Known], _: dict[str, Any]) -> Known | None:
+def _arithmetic(compute: Callable[[int, int], int]) -> Callable[[list[KnownShape], dict[str, Any]], KnownShape | None]:
+    def rule(inputs: list[KnownShape], _: dict[str, Any]) -> KnownShape | None:
         left, right = inputs
         size = max(len(left.elements), len(right.elements))
         pairs = [value.elements * size if len(value.elements) == 1 else value.elements for value in (left, right)]
@@ -178,12 +178,12 @@ def _arithmetic(compute: Callable[[int, int], int]) -> Callable[[list[Known], di
             compute(a, b) if isinstance(a, int) and isinstance(b, int) and b else None
             for a, b in zip(*pairs, strict=True)
         )
-        return Known(elements, left.scalar and right.scalar, left.data_type)
+        return KnownShape(elements, left.scalar and right.scalar, left.data_type)
 
     return rule
 
 
-_RULES: Final[dict[str, Callable[[list[Known], dict[str, Any]], Known | None]]] = {
+_RULES: Final[dict[str, Callable[[list[KnownShape], dict[str, Any]], KnownShape | None]]] = {
     "Identity": lambda inputs, _: inputs[0],
     "Cast": _cast,
     "Gather": _gather,

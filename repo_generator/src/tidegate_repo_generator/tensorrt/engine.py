@@ -9,7 +9,7 @@ from typing import Any, Final
 from tidegate_repo_generator.dataflow import Dataflow, shape_inputs
 from tidegate_repo_generator.model import GenerateError, Precision, Tensor
 from tidegate_repo_generator.onnx_file import OnnxFile, load_proto
-from tidegate_repo_generator.tensorrt.sizes import Sizes, sizes_of
+from tidegate_repo_generator.tensorrt.sizes import ProfileSizes, sizes_of
 
 ENGINE_FILE: Final = "engine.json"
 PLAN_FILE: Final = "model.plan"
@@ -26,7 +26,7 @@ class Engine:
     """One engine."""
 
     precision: Precision
-    inputs: tuple[tuple[Tensor, Sizes], ...]
+    inputs: tuple[tuple[Tensor, ProfileSizes], ...]
     outputs: tuple[Tensor, ...]
 
     def text(self, onnx: str, plan: str) -> str:

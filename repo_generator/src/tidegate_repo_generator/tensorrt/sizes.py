@@ -10,7 +10,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ProfileSizes:
     """An optimisation profile's, for one input: full shapes, rows included."""
 
     smallest: Shape
@@ -23,7 +23,7 @@ class Sizes:
         return {"min": list(self.smallest), "opt": list(self.usual), "max": list(self.largest)}
 
 
-def sizes_of(model: OnnxFile, max_batch: int, shapes: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, Sizes]:
+def sizes_of(model: OnnxFile, max_batch: int, shapes: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, ProfileSizes]:
     """The sizes of every input, by its name.
 
     Batches have 1 to `max_batch` rows and are usually full; 0: the model does not batch, and shapes have all of its
@@ -37,7 +37,9 @@ def sizes_of(model: OnnxFile, max_batch: int, shapes: Sequence[Mapping[str, Sequ
     return {tensor.name: _sizes(model, tensor, max_batch, shapes) for tensor in model.inputs}
 
 
-def _sizes(model: OnnxFile, tensor: Tensor, max_batch: int, shapes: Sequence[Mapping[str, Sequence[int]]]) -> Sizes:
+def _sizes(
+    model: OnnxFile, tensor: Tensor, max_batch: int, shapes: Sequence[Mapping[str, Sequence[int]]]
+) -> ProfileSizes:
     declared = tensor.shape[1:] if max_batch else tensor.shape
     given = [tuple(shape[tensor.name]) for shape in shapes if tensor.name in shape]
     for sizes in given:
@@ -52,7 +54,7 @@ def _sizes(model: OnnxFile, tensor: Tensor, max_batch: int, shapes: Sequence[Map
         given = [tuple(size for size in declared if isinstance(size, int))]
     rows = ((1,), (max_batch,)) if max_batch else ((), ())
     columns = list(zip(*given, strict=True))
-    return Sizes(
+    return ProfileSizes(
         (*rows[0], *map(min, columns)),
         (*rows[1], *given[0]),
         (*rows[1], *map(max, columns)),

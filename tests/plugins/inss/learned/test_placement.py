@@ -16,7 +16,7 @@ from tidegate_inss.learned.placement import (
     SLOTS,
     Bools,
     Floats32,
-    Rooms,
+    GroupChildren,
     masks_in,
     place,
 )
@@ -25,8 +25,8 @@ from tidegate_inss.tables import Floats
 SEEDS = st.integers(0, 10**6)
 
 
-def rooms_of(memory_mib: Floats) -> Rooms:
-    return Rooms(np.ones(memory_mib.shape, np.int64), memory_mib, 0)
+def rooms_of(memory_mib: Floats) -> GroupChildren:
+    return GroupChildren(np.ones(memory_mib.shape, np.int64), memory_mib, 0)
 
 
 @given(seed=SEEDS, memory_mib=st.sampled_from([1_500.0, 4_000.0, 16_000.0]))
@@ -106,6 +106,6 @@ def test_copies_of_a_model_go_apart() -> None:
 def test_a_child_that_is_not_there_gets_nothing() -> None:
     work = workload(5)
     gpus = np.array([[1, 1, 0, 0]])
-    rooms = Rooms(gpus, np.where(gpus > 0, np.inf, 0.0), 0)
+    rooms = GroupChildren(gpus, np.where(gpus > 0, np.inf, 0.0), 0)
     child, _ = place(work.loads, work.loads.problem, rooms, Randomly(1))
     assert set(child.tolist()) == {0, 1}

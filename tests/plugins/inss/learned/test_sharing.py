@@ -7,7 +7,7 @@ from hypothesis.extra.numpy import arrays
 
 from tests.plugins.inss.learned.made_up import Randomly, workload
 from tidegate.schemas import InterferenceModel, Tenant
-from tidegate_inss.assignment import Share
+from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.capacity import ROUNDS
 from tidegate_inss.learned.catalog import catalog_of
 from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
@@ -15,7 +15,16 @@ from tidegate_inss.learned.loads import Loads
 from tidegate_inss.learned.outcome import outcome_of
 from tidegate_inss.learned.placement import SLOTS, Bools
 from tidegate_inss.learned.scheduling import schedule
-from tidegate_inss.learned.sharing import SHARING_STATE, Shares, Slots, decide, observe, rounded, slowdowns, softmax
+from tidegate_inss.learned.sharing import (
+    SHARING_STATE,
+    GpuSlots,
+    SlotShares,
+    decide,
+    observe,
+    rounded,
+    slowdowns,
+    softmax,
+)
 from tidegate_inss.prediction import Predictor
 from tidegate_inss.tables import Floats
 from tidegate_inss.training.synthetic_models import drawn_problem
@@ -79,13 +88,13 @@ def test_what_batches_take_is_what_the_interference_file_says(seed: int) -> None
     predictor = Predictor(problem)
     catalog = catalog_of(problem, predictor.tables)
     loads = Loads.of(catalog, [(np.arange(3), np.ones(3))], gpus=1)
-    slots = Slots.of(loads, np.zeros(3, np.int64), 1)
+    slots = GpuSlots.of(loads, np.zeros(3, np.int64), 1)
     rng = np.random.default_rng(seed)
     units = rounded(softmax(rng.normal(size=(1, SLOTS)), slots.taken), slots.taken, 40)
     batch = np.where(slots.taken, rng.integers(1, 33, (1, SLOTS)), 0)
-    outcome = outcome_of(loads, slots, Shares(units, batch))
+    outcome = outcome_of(loads, slots, SlotShares(units, batch))
     shares = [
-        Share(int(loads.model[load]), 0, int(units[0, at]), int(batch[0, at]))
+        AssignedShare(int(loads.model[load]), 0, int(units[0, at]), int(batch[0, at]))
         for at, load in enumerate(slots.load[0, :3])
     ]
     tenants = [Tenant(f"model_{share.model}", share.batch, 100 * share.units / 40) for share in shares]
@@ -104,7 +113,7 @@ def test_states_of_gpus_are_finite_and_empty_ones_are_told_as_such() -> None:
     loads = work.loads
     gpu = np.zeros(len(loads.need), np.int64)
     gpu[SLOTS:] = 1
-    states = observe(loads, Slots.of(loads, gpu, 4), np.full(4, np.inf))
+    states = observe(loads, GpuSlots.of(loads, gpu, 4), np.full(4, np.inf))
     assert states.shape == (4, SHARING_STATE)
     assert np.isfinite(states).all()
     assert states[0].any()
@@ -116,7 +125,7 @@ def test_who_has_no_share_earns_nothing_and_is_late() -> None:
     loads = work.loads
     gpu = np.zeros(len(loads.need), np.int64)
     gpu[1:] = -1
-    slots = Slots.of(loads, gpu, 1)
+    slots = GpuSlots.of(loads, gpu, 1)
     outcome = outcome_of(loads, slots, decide(loads, slots, by_need(np.zeros((1, 1), np.float32)), np.array([np.inf])))
     assert outcome.late[0] == 0
     assert outcome.throughput[0] > 0

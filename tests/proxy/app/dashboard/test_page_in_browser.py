@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tests.proxy.app.dashboard.browser import CHROMIUM, Tab, browser
-from tidegate.sim.what_if import Answer
+from tidegate.sim.what_if import WhatIfAnswer
 from tidegate_proxy.app.dashboard.latency_explanation import (
     BatchCompanion,
     LatencyExplanation,
@@ -91,7 +91,7 @@ class Hostile:
         )  # fmt: skip
 
     async def what_if(self, at_ms: int | None) -> object:
-        return WhatIf(40, 3.0, 0.1, 0.9, [Answer("as it is", 0.9), Answer(EVIL, None, why=EVIL)])
+        return WhatIf(40, 3.0, 0.1, 0.9, [WhatIfAnswer("as it is", 0.9), WhatIfAnswer(EVIL, None, why=EVIL)])
 
     def at(self, at_ms: int) -> object:
         raise ValueError("none")

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tidegate_inss.capacity import borne_rps
 from tidegate_inss.problem import ShareProblem
-from tidegate_inss.tables import Floats, Tables
+from tidegate_inss.tables import Floats, LatencyTables
 
 Ints = NDArray[np.int64]
 
@@ -23,7 +23,7 @@ BEARS_NOTHING = 4.0
 class Catalog:
     """Models by number. What neighbours do to each other is left out of it where it was made so (InSS-ni)."""
 
-    tables: Tables
+    tables: LatencyTables
     batches: Ints
     """1 to the largest batch of any model."""
     max_batch: Ints
@@ -51,7 +51,7 @@ class Catalog:
         return np.minimum(np.where(whole >= rate_rps, least, np.maximum(beyond, 1.0)), BEARS_NOTHING)
 
 
-def catalog_of(problem: ShareProblem, tables: Tables, *, interference: bool = True) -> Catalog:
+def catalog_of(problem: ShareProblem, tables: LatencyTables, *, interference: bool = True) -> Catalog:
     """The catalogue of a problem's models, in their order."""
     if not interference:
         tables = replace(
@@ -81,7 +81,7 @@ def catalog_of(problem: ShareProblem, tables: Tables, *, interference: bool = Tr
     )
 
 
-def _described(tables: Tables, slo_ms: Floats) -> NDArray[np.float32]:
+def _described(tables: LatencyTables, slo_ms: Floats) -> NDArray[np.float32]:
     """Latencies as logarithms of their part of the SLO, and what is minded of neighbours, all of them about 1."""
     units, most = tables.gpu_ms.shape[1] - 1, tables.gpu_ms.shape[2] - 1
     rows = np.minimum(np.array(BATCHES), most)

@@ -6,7 +6,7 @@ import numpy as np
 
 from tidegate_inss.capacity import borne_rps
 from tidegate_inss.learned.loads import Loads
-from tidegate_inss.learned.sharing import Shares, Slots, slowdowns
+from tidegate_inss.learned.sharing import GpuSlots, SlotShares, slowdowns
 from tidegate_inss.tables import Floats
 
 PENALTY = 40.0
@@ -14,7 +14,7 @@ PENALTY = 40.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DecisionOutcome:
     """What each copy does: arrays by copy; a copy without a share does nothing, and all of its requests are late."""
 
     throughput: Floats
@@ -29,7 +29,7 @@ class Outcome:
         return self.throughput - PENALTY * self.late
 
 
-def outcome_of(loads: Loads, slots: Slots, shares: Shares) -> Outcome:
+def outcome_of(loads: Loads, slots: GpuSlots, shares: SlotShares) -> DecisionOutcome:
     """What the copies do in their shares, their neighbours always being busy."""
     catalog, taken = loads.catalog, slots.taken
     load = slots.load[taken]
@@ -43,4 +43,4 @@ def outcome_of(loads: Loads, slots: Slots, shares: Shares) -> Outcome:
     each, all_borne, late = np.zeros(copies), np.zeros(copies), np.ones(copies)
     each[load], all_borne[load] = throughput, borne
     late[load] = np.clip(1 - borne / loads.rate_rps[load], 0.0, 1.0)
-    return Outcome(each, all_borne, late)
+    return DecisionOutcome(each, all_borne, late)

@@ -31,7 +31,7 @@ Placer = Callable[[Floats32, Bools], Ints]
 
 
 @dataclass(frozen=True)
-class Rooms:
+class GroupChildren:
     """The children of groups: arrays of shape (groups, CHILDREN)."""
 
     gpus: Ints
@@ -62,7 +62,7 @@ def masks_in(states: NDArray[np.float32]) -> Bools:
     return masks
 
 
-def place(loads: Loads, group: Ints, rooms: Rooms, placer: Placer) -> tuple[Ints, list[Placement]]:
+def place(loads: Loads, group: Ints, rooms: GroupChildren, placer: Placer) -> tuple[Ints, list[Placement]]:
     """The child of its group that each copy goes to, NOWHERE without memory for it, and the steps that led there."""
     order = np.argsort(group, kind="stable")
     order = order[group[order] != NOWHERE]
@@ -96,7 +96,7 @@ def place(loads: Loads, group: Ints, rooms: Rooms, placer: Placer) -> tuple[Ints
 class _Filled:
     """What was placed so far: what the models on each child need and use, by shape (groups, CHILDREN)."""
 
-    def __init__(self, loads: Loads, rooms: Rooms) -> None:
+    def __init__(self, loads: Loads, rooms: GroupChildren) -> None:
         self._loads = loads
         self._rooms = rooms
         self._divide_by = np.maximum(1, rooms.gpus)

@@ -6,12 +6,12 @@ from random import Random
 import numpy as np
 
 from tidegate.api import PlanningError, Progress
-from tidegate_inss.assignment import Share
-from tidegate_inss.build_plan import plan_of
+from tidegate_inss.assignment import AssignedShare
+from tidegate_inss.build_plan import build_plan
 from tidegate_inss.learned.catalog import Ints, catalog_of
 from tidegate_inss.learned.loads import Loads
 from tidegate_inss.learned.networks import SHIPPED, Actors, Networks
-from tidegate_inss.learned.outcome import PENALTY, Outcome, outcome_of
+from tidegate_inss.learned.outcome import PENALTY, DecisionOutcome, outcome_of
 from tidegate_inss.learned.placement import SLOTS, Bools, Floats32
 from tidegate_inss.learned.scheduling import Decision, schedule
 from tidegate_inss.plan import SharePlan
@@ -55,14 +55,14 @@ def plan_by(
     tried = max(1, min(tried, MOST_GPUS // gpus))
     shares, unplaced = best_of(networks, problem, predictor, interference=interference, tried=tried)
     missing = dict.fromkeys(unplaced, "no GPU has memory for it, and for those before it")
-    plan = plan_of(predictor, shares, missing, None)
+    plan = build_plan(predictor, shares, missing, None)
     progress(objective=plan.objective)
     return plan
 
 
 def best_of(
     networks: Actors, problem: ShareProblem, predictor: Predictor, *, interference: bool, tried: int
-) -> tuple[list[Share], list[int]]:
+) -> tuple[list[AssignedShare], list[int]]:
     """The shares of the best of so many decisions, and the models that have none.
 
     The first is what the networks like best for the rates as they are. The others are told of rates at which GPUs have
@@ -85,7 +85,7 @@ def best_of(
     return _shares_of(loads, decision, best, len(memory), len(models))
 
 
-def _worth(problem: ShareProblem, loads: Loads, outcome: Outcome, rates: Floats) -> Floats:
+def _worth(problem: ShareProblem, loads: Loads, outcome: DecisionOutcome, rates: Floats) -> Floats:
     """What each of the decisions side by side is worth at the rates as they are.
 
     The times that all rates are borne; or, of throughput, the reward that the networks were trained by.
@@ -116,14 +116,16 @@ class _Drawing:
         return best
 
 
-def _shares_of(loads: Loads, decision: Decision, taken: int, gpus: int, models: int) -> tuple[list[Share], list[int]]:
+def _shares_of(
+    loads: Loads, decision: Decision, taken: int, gpus: int, models: int
+) -> tuple[list[AssignedShare], list[int]]:
     """One problem's shares, GPU by GPU, and its models without any."""
     shares = []
     for gpu, slot in zip(*np.nonzero(decision.slots.taken), strict=True):
         if gpu // gpus == taken:
             copy = decision.slots.load[gpu, slot]
             units, batch = int(decision.shares.units[gpu, slot]), int(decision.shares.batch[gpu, slot])
-            shares.append(Share(int(loads.origin[copy]), int(gpu % gpus), units, batch))
+            shares.append(AssignedShare(int(loads.origin[copy]), int(gpu % gpus), units, batch))
     placed = {share.model for share in shares}
     return shares, [number for number in range(models) if number not in placed]
 

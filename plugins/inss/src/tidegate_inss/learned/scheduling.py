@@ -6,8 +6,8 @@ import numpy as np
 
 from tidegate_inss.learned.catalog import Ints
 from tidegate_inss.learned.loads import Loads
-from tidegate_inss.learned.placement import CHILDREN, NOWHERE, SLOTS, Floats32, Placement, Placer, Rooms, place
-from tidegate_inss.learned.sharing import Sharer, Shares, Slots, decide, observe
+from tidegate_inss.learned.placement import CHILDREN, NOWHERE, SLOTS, Floats32, GroupChildren, Placement, Placer, place
+from tidegate_inss.learned.sharing import GpuSlots, Sharer, SlotShares, decide, observe
 from tidegate_inss.tables import Floats
 
 
@@ -17,8 +17,8 @@ class Decision:
 
     gpu: Ints
     """The GPU of each copy; NOWHERE: none has memory for it."""
-    slots: Slots
-    shares: Shares
+    slots: GpuSlots
+    shares: SlotShares
     placements: tuple[Placement, ...]
     states: Floats32
     """What stage 2 was told of each GPU."""
@@ -30,7 +30,7 @@ def schedule(loads: Loads, memory_mib: Floats, placer: Placer, sharer: Sharer) -
     """Place all copies, then divide each GPU. `memory_mib`: of the GPUs of each problem, shape (problems, GPUs)."""
     problems, gpus = memory_mib.shape
     gpu, placements = _placed(loads, memory_mib, placer)
-    slots = Slots.of(loads, gpu, problems * gpus)
+    slots = GpuSlots.of(loads, gpu, problems * gpus)
     memory = memory_mib.reshape(-1)
     states = observe(loads, slots, memory)
     actions = sharer(states)
@@ -59,7 +59,7 @@ def _placed(loads: Loads, memory_mib: Floats, placer: Placer) -> tuple[Ints, lis
     memory[:, :gpus] = memory_mib
     at, steps = loads.problem, []
     for layer in reversed(range(depth)):
-        rooms = Rooms(_summed(there, layer).astype(np.int64), _summed(memory, layer), layer)
+        rooms = GroupChildren(_summed(there, layer).astype(np.int64), _summed(memory, layer), layer)
         child, taken = place(loads, at, rooms, placer)
         at = np.where(child == NOWHERE, NOWHERE, at * CHILDREN + child)
         steps += taken

@@ -22,7 +22,7 @@ Sharer = Callable[[Floats32], Floats32]
 
 
 @dataclass(frozen=True)
-class Slots:
+class GpuSlots:
     """The models on each GPU, those that need most first: arrays of shape (GPUs, SLOTS)."""
 
     load: Ints
@@ -30,7 +30,7 @@ class Slots:
     taken: Bools
 
     @classmethod
-    def of(cls, loads: Loads, gpu: Ints, gpus: int) -> "Slots":
+    def of(cls, loads: Loads, gpu: Ints, gpus: int) -> "GpuSlots":
         """The slots of copies whose GPUs are known; copies that are NOWHERE have none."""
         placed = np.flatnonzero(gpu != NOWHERE)
         order = placed[np.lexsort((-loads.need[placed], gpu[placed]))]
@@ -44,14 +44,14 @@ class Slots:
 
 
 @dataclass(frozen=True)
-class Shares:
+class SlotShares:
     """What each slot gets: arrays of shape (GPUs, SLOTS), 0 where the slot is not taken."""
 
     units: Ints
     batch: Ints
 
 
-def observe(loads: Loads, slots: Slots, memory_mib: Floats) -> Floats32:
+def observe(loads: Loads, slots: GpuSlots, memory_mib: Floats) -> Floats32:
     """What the network is told of each GPU, shape (GPUs, SHARING_STATE)."""
     taken = slots.taken[..., None]
     need = np.where(slots.taken, loads.need[slots.load], 0.0)
@@ -63,7 +63,7 @@ def observe(loads: Loads, slots: Slots, memory_mib: Floats) -> Floats32:
     return states
 
 
-def decide(loads: Loads, slots: Slots, actions: Floats32, memory_mib: Floats) -> Shares:
+def decide(loads: Loads, slots: GpuSlots, actions: Floats32, memory_mib: Floats) -> SlotShares:
     """Shares and batch sizes. Shares are a softmax over what is needed and what the network says: no fragments.
 
     Batch sizes begin at the largest that is in time alone, which the network makes smaller; then what neighbours and
@@ -82,12 +82,12 @@ def decide(loads: Loads, slots: Slots, actions: Floats32, memory_mib: Floats) ->
     # An action of 1 leaves it, -1 makes it an eighth.
     wanted = np.maximum(1, np.rint(alone * np.exp2(1.5 * (actions[:, SLOTS:] - 1)))).astype(np.int64)
     wanted = _within_memory(loads, slots, wanted, memory_mib)
-    slowed = slowdowns(loads, slots, Shares(units, wanted))
+    slowed = slowdowns(loads, slots, SlotShares(units, wanted))
     in_time = _largest(allowed & (transfer_ms + gpu_ms * slowed[..., None] <= half_ms))
-    return Shares(units, np.where(slots.taken, np.minimum(wanted, in_time), 0))
+    return SlotShares(units, np.where(slots.taken, np.minimum(wanted, in_time), 0))
 
 
-def slowdowns(loads: Loads, slots: Slots, shares: Shares) -> Floats:
+def slowdowns(loads: Loads, slots: GpuSlots, shares: SlotShares) -> Floats:
     """How many times as long computing takes beside neighbours that are always busy, shape (GPUs, SLOTS)."""
     tables, model = loads.catalog.tables, loads.model[slots.load]
     cache = np.where(slots.taken, tables.cache_percent[model, shares.units, shares.batch], 0.0)
@@ -130,7 +130,7 @@ def _largest(fits: Bools) -> Ints:
     return largest
 
 
-def _within_memory(loads: Loads, slots: Slots, batch: Ints, memory_mib: Floats) -> Ints:
+def _within_memory(loads: Loads, slots: GpuSlots, batch: Ints, memory_mib: Floats) -> Ints:
     """Batch sizes cut by one factor on each GPU whose memory they would exceed; one row fits, or it was not placed."""
     per_row = np.where(slots.taken, loads.catalog.memory_per_row_mib[loads.model[slots.load]], 0.0)
     least = np.where(slots.taken, loads.memory_mib[slots.load], 0.0).sum(axis=1)

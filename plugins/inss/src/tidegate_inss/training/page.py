@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from tidegate.report import Axis, Chart, Colours, Download, Entry, Line, Origin, Page, Plot, chart_of
+from tidegate.report import Chart, Colours, Download, LegendEntry, LineMark, Page, PageOrigin, Plot, PlotAxis, chart_of
 from tidegate.report.words import share
 from tidegate_inss.training.training_record import TrainingRecord
 
@@ -17,14 +17,18 @@ def page(record: TrainingRecord, date: str) -> str:
     `date`: when it is made, as its end says it.
     """
     colours = Colours((), (NETWORKS, RULES))
-    legend = [Entry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in (NETWORKS, RULES)]
-    learning = Line(_over(record, "training_reward"), "other", LEARNING)
+    legend = [
+        LegendEntry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in (NETWORKS, RULES)
+    ]
+    learning = LineMark(_over(record, "training_reward"), "other", LEARNING)
     kept = _lines(record, "reward", colours)
     parts: list[Chart] = [
         chart_of(
             "Do the networks decide better than rules of thumb?",
-            Plot([learning, *kept], _decisions(record), Axis.over(_values(learning, *kept), "mean reward of a model")),
-            legend=[*legend, Entry(LEARNING, "other", shape="line")],
+            Plot(
+                [learning, *kept], _decisions(record), PlotAxis.over(_values(learning, *kept), "mean reward of a model")
+            ),
+            legend=[*legend, LegendEntry(LEARNING, "other", shape="line")],
             note=f"{APART} While they learn: on those that they learn from, where they try things out.",
         )
     ]
@@ -34,14 +38,14 @@ def page(record: TrainingRecord, date: str) -> str:
         ("How much throughput is left beside neighbours?", "throughput", "of what a model has alone"),
     ):
         lines = _lines(record, key, colours, missing=key == "in_time")
-        axis = Axis.over(_percents(lines), label, least=0.0, unit=" %")
-        drawn = [Line(_in_percent(line), line.colour, line.name, line.dash) for line in lines]
+        axis = PlotAxis.over(_percents(lines), label, least=0.0, unit=" %")
+        drawn = [LineMark(_in_percent(line), line.colour, line.name, line.dash) for line in lines]
         parts.append(chart_of(title, Plot(drawn, _decisions(record), axis), legend=legend, note=APART))
     data = Download("record.json", "application/json", record.model_dump_json(indent=1))
     return Page(
         record.command,
         _verdicts(record),
-        Origin(version("tidegate"), date, record.command),
+        PageOrigin(version("tidegate"), date, record.command),
         {
             "Libraries": ", ".join(f"{name} {number}" for name, number in record.libraries.items()),
             "Settings": ", ".join(f"{name} {value}" for name, value in record.settings.items()),
@@ -66,9 +70,9 @@ def _verdicts(record: TrainingRecord) -> list[str]:
     ]
 
 
-def _decisions(record: TrainingRecord) -> Axis:
+def _decisions(record: TrainingRecord) -> PlotAxis:
     last = record.last["round"] * record.problems_per_round
-    return Axis.over([], "decisions that were learned from", least=0.0, most=last)
+    return PlotAxis.over([], "decisions that were learned from", least=0.0, most=last)
 
 
 def _over(record: TrainingRecord, key: str, *, missing: bool = False) -> list[tuple[float, float]]:
@@ -79,24 +83,24 @@ def _over(record: TrainingRecord, key: str, *, missing: bool = False) -> list[tu
     ]
 
 
-def _lines(record: TrainingRecord, key: str, colours: Colours, *, missing: bool = False) -> list[Line]:
+def _lines(record: TrainingRecord, key: str, colours: Colours, *, missing: bool = False) -> list[LineMark]:
     """The networks' line, and the rules' flat one from nothing learned to the end."""
     networks = _over(record, key, missing=missing)
     ruled = 1 - record.rules[key] if missing else record.rules[key]
     flat = [(0.0, ruled), (networks[-1][0], ruled)]
     return [
-        Line(points, colours.of_contender(name), name, colours.dash_of(name))
+        LineMark(points, colours.of_contender(name), name, colours.dash_of(name))
         for name, points in ((NETWORKS, networks), (RULES, flat))
     ]
 
 
-def _values(*lines: Line) -> list[float]:
+def _values(*lines: LineMark) -> list[float]:
     return [point[1] for line in lines for point in line.points if point]
 
 
-def _percents(lines: list[Line]) -> list[float]:
+def _percents(lines: list[LineMark]) -> list[float]:
     return [100 * value for value in _values(*lines)]
 
 
-def _in_percent(line: Line) -> list[tuple[float, float] | None]:
+def _in_percent(line: LineMark) -> list[tuple[float, float] | None]:
     return [point and (point[0], 100 * point[1]) for point in line.points]

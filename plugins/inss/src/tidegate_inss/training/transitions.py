@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.loads import Loads
-from tidegate_inss.learned.outcome import Outcome, outcome_of
+from tidegate_inss.learned.outcome import DecisionOutcome, outcome_of
 from tidegate_inss.learned.placement import Placement
 from tidegate_inss.learned.scheduling import Decision, schedule
-from tidegate_inss.learned.sharing import Slots, decide
+from tidegate_inss.learned.sharing import GpuSlots, decide
 from tidegate_inss.tables import Floats
 from tidegate_inss.training.workloads import Workload
 
 Arrays = tuple[NDArray[Any], ...]
 
 
-def placing_transitions(workload: Workload, loads: Loads, decision: Decision, outcome: Outcome) -> Arrays:
+def placing_transitions(workload: Workload, loads: Loads, decision: Decision, outcome: DecisionOutcome) -> Arrays:
     """States, actions, rewards, following states and ends of all steps of stage 1, group by group, each by row.
 
     Each step of a group earns an equal part of the group's mean reward: where a model goes matters for its neighbours,
@@ -37,7 +37,7 @@ def placing_transitions(workload: Workload, loads: Loads, decision: Decision, ou
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 
-def sharing_transitions(workload: Workload, loads: Loads, decision: Decision, outcome: Outcome) -> Arrays:
+def sharing_transitions(workload: Workload, loads: Loads, decision: Decision, outcome: DecisionOutcome) -> Arrays:
     """States, actions and rewards of the GPUs that have models; the reward is the mean of their models'."""
     slots = decision.slots
     ruled = decide(loads, slots, by_need(decision.states), workload.memory_mib.reshape(-1))
@@ -61,7 +61,7 @@ def _of_layer(steps: list[Placement], reward: Floats) -> Arrays:
     return states, actions[:, None], rewards.astype(np.float32), following, ended.astype(np.float32)
 
 
-def _of_gpus(slots: Slots, reward: Floats) -> Floats:
+def _of_gpus(slots: GpuSlots, reward: Floats) -> Floats:
     """The mean of the rewards of the models on each GPU."""
     means: Floats = np.where(slots.taken, reward[slots.load], 0.0).sum(axis=1) / np.maximum(1, slots.taken.sum(axis=1))
     return means

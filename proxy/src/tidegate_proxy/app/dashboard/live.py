@@ -8,7 +8,7 @@ from typing import Final
 from tidegate.api import NS_PER_MS, Setup, Worker
 from tidegate.engine import FIRST_LEAD_NS
 from tidegate.observation import EngineSettings
-from tidegate.sim.what_if import Question
+from tidegate.sim.what_if import WhatIfQuestion
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.app.dashboard.decisions import latest_decisions
 from tidegate_proxy.app.dashboard.event_buffer import EventBuffer
@@ -125,7 +125,7 @@ class LiveView:
         """How the latest requests would have fared otherwise. Raises ValueError where that cannot be said."""
         del at_ms  # it is now
         engine = self._driver.engine
-        question = Question(
+        question = WhatIfQuestion(
             setup=self._setup(),
             policy="fifs" if type(engine.policy) is FirstComeFirstServed else engine.name,  # which broke
             options=engine.policy.options.model_dump(mode="json"),

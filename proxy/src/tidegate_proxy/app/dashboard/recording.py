@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tidegate.api import NS_PER_MS, Model, Setup, Worker, WorkerJoined, WorkerLost
 from tidegate.observation import Reducer, TopologyChanged
-from tidegate.sim.what_if import Question
+from tidegate.sim.what_if import WhatIfQuestion
 from tidegate_proxy.app.dashboard.decisions import latest_decisions
 from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent, moment_of
 from tidegate_proxy.app.dashboard.figures import NS_PER_US, SHOWN_STAGES, WINDOW_NS, FinishedStages, RollingFigures
@@ -138,7 +138,7 @@ class RecordedRun:
             for profile in event.profiles
         )
         setup = replace(header.setup, models=tuple(models), workers=here, profiles=profiles)
-        question = Question(setup, header.policy, header.options, header.settings, ())
+        question = WhatIfQuestion(setup, header.policy, header.options, header.settings, ())
         return await what_if(question, moments, learned=False)
 
     def _moments(self, until_ns: int) -> list[BufferedEvent]:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from tidegate.sim.what_if import Answer, Question
+from tidegate.sim.what_if import WhatIfAnswer, WhatIfQuestion
 from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
 from tidegate_proxy.app.dashboard.what_if_input import WhatIfInput
 
@@ -30,10 +30,10 @@ class WhatIf(msgspec.Struct, frozen=True):
     took_s: float
     actual: float | None
     """The share that was answered in time."""
-    answers: list[Answer]
+    answers: list[WhatIfAnswer]
 
 
-async def what_if(question: Question, moments: Sequence[BufferedEvent], *, learned: bool) -> WhatIf:
+async def what_if(question: WhatIfQuestion, moments: Sequence[BufferedEvent], *, learned: bool) -> WhatIf:
     """Ask about the requests of these moments; `question` tells all but them. Raises ValueError, in words.
 
     `learned`: its profiles are what was learned; if not, they are corrected by what the stages of the moments took.
@@ -59,7 +59,7 @@ async def what_if(question: Question, moments: Sequence[BufferedEvent], *, learn
     return WhatIf(len(requests), seconds, round(time.monotonic() - began, 2), gathering.in_time, answers)
 
 
-async def _simulated(question: Question, requests: Sequence[object]) -> list[Answer]:
+async def _simulated(question: WhatIfQuestion, requests: Sequence[object]) -> list[WhatIfAnswer]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -80,10 +80,10 @@ async def _simulated(question: Question, requests: Sequence[object]) -> list[Ans
     if process.returncode:
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
         raise ValueError(f"the simulation ended with {process.returncode}: {last}")
-    return msgspec.json.decode(out, type=list[Answer])
+    return msgspec.json.decode(out, type=list[WhatIfAnswer])
 
 
-async def _tell(process: asyncio.subprocess.Process, question: Question, requests: Sequence[object]) -> None:
+async def _tell(process: asyncio.subprocess.Process, question: WhatIfQuestion, requests: Sequence[object]) -> None:
     """A few at a time: encoding takes time, too."""
     assert process.stdin is not None
     encoder = msgspec.json.Encoder()

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tidegate.api import Request
 from tidegate.host import Plugins
 from tidegate.sim.background_priority import step_aside
-from tidegate.sim.what_if import Answer, Question, answer, usual_alternatives
+from tidegate.sim.what_if import WhatIfAnswer, WhatIfQuestion, answer, usual_alternatives
 
 WITHIN_S: Final = 45.0
 """For all alternatives together; what is not done then is not."""
@@ -28,11 +28,11 @@ def main() -> None:
     told, sys.stdout = sys.stdout.buffer, sys.stderr  # what a policy prints is no answer
     give_up = time.monotonic() + WITHIN_S
     lines = iter(sys.stdin.buffer)
-    question = msgspec.json.decode(next(lines), type=Question)
+    question = msgspec.json.decode(next(lines), type=WhatIfQuestion)
     decoder = msgspec.json.Decoder(list[Request])
     question = replace(question, requests=[request for line in lines for request in decoder.decode(line)])
     plugins = Plugins.installed()
-    answers: list[Answer] = [
+    answers: list[WhatIfAnswer] = [
         answer(question, alternative, plugins, enough=lambda: time.monotonic() > give_up)
         for alternative in usual_alternatives(question, plugins)
     ]
