@@ -4,13 +4,15 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
+from pydantic import BaseModel
 
 from tidegate.cli import build_app
 from tidegate.host import Plugins
+from tidegate_proxy.configuration.config import ServeConfig
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -22,6 +24,8 @@ PAGES = sorted(
 METRICS = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
 HOW_TO = sorted(path.relative_to(ROOT) for path in ROOT.glob("docs/how-to/*.md"))
 MAX_HOW_TO_WORDS = 600
+NOT_SECTIONS = {"controller", "policy"}
+"""Also sections of a scenario, with other fields, or names of modules."""
 NOT_METRICS = re.compile(
     r"tidegate_(proxy|loadtest|symphony|ppipe|orloj|inss|paris_elsa|baselines|repo_generator|triton_models|kv|"
     r"batch|late|input_limits|policies|planners|controllers|observers|commands|my\w*|slo_ms|scheduling|on_deadline_miss)\b"
@@ -72,3 +76,31 @@ def test_metrics_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", HOW_TO, ids=str)
 def test_a_how_to_is_short(page: Path) -> None:
     assert len((ROOT / page).read_text(encoding="utf-8").split()) <= MAX_HOW_TO_WORDS
+
+
+def _fields(annotation: object) -> dict[str, object]:
+    """The fields of the models in an annotation: of `Model | None`, `list[Model]`, `dict[str, Model]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {name: field.annotation for name, field in annotation.model_fields.items()}
+    return {name: each for part in get_args(annotation) for name, each in _fields(part).items()}
+
+
+def _is_option(path: str) -> bool:
+    fields: dict[str, object] = _fields(ServeConfig)
+    for step in path.split("."):
+        if step in {"N", "NAME", "*"} or step.isdigit():
+            continue
+        if step not in fields:
+            return False
+        fields = _fields(fields[step])
+        if not fields:  # a value, or options of a plugin, whose names are its own
+            return True
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_options_exist(page: Path) -> None:
+    """Options of the configuration that a page writes with their sections, as `limits.max_connections`."""
+    paths = re.findall(r"`([a-z_]+(?:\.(?:[a-z_]+|N|\*))+)(?:: [^`]*)?`", (ROOT / page).read_text(encoding="utf-8"))
+    sections = set(_fields(ServeConfig)) - NOT_SECTIONS
+    assert [path for path in sorted(set(paths)) if path.partition(".")[0] in sections and not _is_option(path)] == []
