@@ -40,18 +40,18 @@ __all__ = [
     "run_world",
 ]
 
-_SHARDS = {
-    "conformance": ("ConformanceError", "Fault", "check_policy", "find_faults"),
+_NAMES = {
+    "conformance": ("ConformanceError", "ConformanceFault", "check_policy", "find_faults"),
     "controller_conformance": ("ControllerConformance",),
     "judgement": ("Judgement", "judge_policies"),
     "playbook": ("Playbook", "PlaybookOf", "TranscriptMismatch", "arrived"),
     "policy_conformance": ("PolicyConformance",),
-    "world": ("World", "random_world", "run_world"),
+    "world": ("ConformanceWorld", "random_world", "run_world"),
 }
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is asked for
-    for module, names in _SHARDS.items():
+    for module, names in _NAMES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
