@@ -135,7 +135,7 @@ def _run(console: Console, options: Options) -> None:
                 command = ["serve", "--triton", address, "--listen", "127.0.0.1:0"]
                 command += ["--config", str(folder / "tidegate.yaml")]
                 address = stack.enter_context(serving_command(*command, log=folder / "tidegate.log"))
-                kinds = re.findall(r"workers are of the kind\s+(\S+)", (folder / "tidegate.log").read_text())
+                kinds = re.findall(r"device_class=([^,)]+)", (folder / "tidegate.log").read_text())
                 console.print(f"GPUs here: {gpus_here()}\nkind of the workers: {', '.join(sorted(set(kinds)))}")
             targets.append(Target(name, address))
         for rate_rps in options.rates:

@@ -77,7 +77,7 @@ class Update:
             port = int(triton.grpc_address.rpartition(":")[2])
             await asyncio.to_thread(triton.stop)
             self._tritons[number] = await asyncio.to_thread(self._start, self._new, port)
-            while self._log.read_text().count("is back") <= number:
+            while self._log.read_text().count("triton back") <= number:
                 await asyncio.sleep(0.1)
         return time.monotonic() - began_s
 

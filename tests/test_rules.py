@@ -342,3 +342,33 @@ def test_unseeded_draws_are_seen() -> None:
         assert UNSEEDED.search(line), line
     for line in ("rng = np.random.default_rng(7)", "Random(seed)"):
         assert not UNSEEDED.search(line), line
+
+
+LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+
+
+def _unsteady_logs(source: str) -> list[int]:
+    """Lines of log calls whose message varies: it has arguments, is no literal, or is nothing but a placeholder."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS):
+            continue
+        if not (isinstance(node.func.value, ast.Name) and node.func.value.id in {"log", "logger"}):
+            continue
+        message, *others = node.args[node.func.attr == "log" :]
+        text = message.value if isinstance(message, ast.Constant) else None
+        if others or not isinstance(text, str) or "%" in text or not re.match("[A-Za-z]", text):
+            found.append(node.lineno)
+    return found
+
+
+def test_messages_of_logs_are_constant_and_what_varies_is_a_field() -> None:
+    """Locust prints messages without fields, so that its users carry the cause in the message."""
+    sources = [path for path in ROOT.glob("*/src/**/*.py") if path.parent.name != "locust"]
+    found = {str(path.relative_to(ROOT)): _unsteady_logs(path.read_text(encoding="utf-8")) for path in sources}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+def test_a_message_that_varies_is_seen() -> None:
+    source = 'log.info("lost", extra={})\nlog.info("%s")\nlog.info("lost %s", it)\nlog.info(words)\nlog.info(f"{it}")\n'
+    assert _unsteady_logs(source) == [2, 3, 4, 5]

@@ -8,7 +8,7 @@ from bench.fault_injection.hazard import Hazard, Result
 from bench.fault_injection.models import Model
 from bench.fault_injection.rig import OK, Rig, request, until
 
-REFUSED = "the configuration was not taken up, and nothing has changed"
+REFUSED = "configuration not applied, nothing has changed"
 
 
 def run(rig: Rig) -> Result:
@@ -26,7 +26,7 @@ def run(rig: Rig) -> Result:
 
     refused = reload(REFUSED, layout=str(layout))
     answered = [client.call(request("told", [[0, 0]]))[0] is OK]
-    taken_up = reload("configuration taken up: log.level", log={"level": "debug"})
+    taken_up = reload("configuration applied (changed=log.level", log={"level": "debug"})
     answered.append(client.call(request("told", [[0, 0]]))[0] is OK)
     return Result(
         f"{'refused and said so' if refused else 'not a word'}; the next one "

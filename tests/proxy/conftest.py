@@ -6,6 +6,7 @@ from tests.proxy.fixtures.fake_answers import merged
 from tests.proxy.fixtures.fake_triton import fake_http, start_fake
 from tests.proxy.fixtures.gate import gate, gate_itself, jam
 from tests.proxy.fixtures.here import serve_here, start_proxy_here
+from tests.proxy.fixtures.logs import log_fields_captured
 from tests.proxy.fixtures.models import add_model, policy, tidegate, triton
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "gate_itself",
     "infer_all",
     "jam",
+    "log_fields_captured",
     "merged",
     "open_stream",
     "outcome",

@@ -177,7 +177,7 @@ def test_two_tritons_a_model_that_does_not_load_and_a_start_that_says_so(
     assert severity == "error"
     assert "no torch" in what
     tidegate = start_tidegate(tritons)
-    assert "WARNING model sad: Triton at" in tidegate.log
+    assert "WARNING configuration finding: model sad: Triton at" in tidegate.log
     for each in tritons:
         each.stop()
 

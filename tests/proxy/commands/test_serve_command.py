@@ -136,9 +136,9 @@ def test_profiles_are_taken_up(triton: EmbeddedTriton, start_tidegate: Callable[
     path = tmp_path / "profiles.json"
     path.write_text(json.dumps({"profiles": [PROFILE]}))
     tidegate = start_tidegate([triton], profiles=path)
-    assert "INFO no profile of 'mixer'" in tidegate.log
-    assert "no profile of 'echo'" not in tidegate.log
-    assert "profiles:" not in tidegate.log
+    assert "INFO no profile, learning from a guess (model=mixer" in tidegate.log
+    assert "guess (model=echo" not in tidegate.log
+    assert "profile does not fit" not in tidegate.log
 
 
 def test_a_measured_shape_that_no_request_has_is_a_warning(
@@ -147,15 +147,15 @@ def test_a_measured_shape_that_no_request_has_is_a_warning(
     path = tmp_path / "profiles.json"
     path.write_text(json.dumps({"profiles": [PROFILE | {"shape": "Z:3"}]}))
     tidegate = start_tidegate([triton], profiles=path)
-    assert "WARNING profiles: no request of 'echo' has the shape 'Z:3'" in tidegate.log
+    assert "WARNING profile does not fit: no request of 'echo' has the shape 'Z:3'" in tidegate.log
 
 
 def test_a_guess_is_worth_a_warning_where_there_is_an_slo(
     triton: EmbeddedTriton, start_tidegate: Callable[..., Any]
 ) -> None:
     tidegate = start_tidegate([triton], slo="echo=1000")
-    assert "WARNING no profile of 'echo'" in tidegate.log
-    assert "INFO no profile of 'mixer'" in tidegate.log
+    assert "WARNING no profile, learning from a guess (model=echo" in tidegate.log
+    assert "INFO no profile, learning from a guess (model=mixer" in tidegate.log
 
 
 def test_what_is_under_way_is_answered_before_it_ends(

@@ -74,7 +74,7 @@ def test_a_server_that_ends_by_itself_is_started_again(tmp_path: Path, eventuall
     command.send_signal(signal.SIGTERM)
     _, errors = command.communicate(timeout=120)
     assert command.returncode == 0
-    assert "tritonserver ended: it is started again" in errors
+    assert "triton ended, restarting: it ended (triton=tritonserver" in errors
     assert not pids()
 
 

@@ -85,10 +85,10 @@ def test_tritons_come_and_go_under_load(
         return int(messages.ModelStatisticsResponse.FromString(answer).model_stats[0].execution_count)
 
     change(first, second)
-    eventually(lambda: tidegate.log.count("configuration taken up: tritons") == 1, "the second Triton")
+    eventually(lambda: tidegate.log.count("configuration applied (changed=tritons") == 1, "the second Triton")
     change(second)
     eventually(lambda: executions(second) > 5, "the second Triton to be used")
-    eventually(lambda: tidegate.log.count("configuration taken up: tritons") == 2, "the first to be left out")
+    eventually(lambda: tidegate.log.count("configuration applied (changed=tritons") == 2, "the first to be left out")
     before = executions(first)
     eventually(lambda: executions(second) > 20, "the second Triton to be used alone")
     assert executions(first) == before
@@ -100,7 +100,7 @@ def test_a_broken_file_changes_nothing(
 ) -> None:
     tidegate, change = configured(triton)
     change(triton, nonsense=1)
-    eventually(lambda: "the configuration was not taken up" in tidegate.log, "the complaint")
+    eventually(lambda: "configuration not applied" in tidegate.log, "the complaint")
     assert "nonsense: there is no such field" in tidegate.log
     assert call(tidegate, "ModelInfer", request_of("echo", {"X": ROW}))[0] is OK
 
@@ -116,7 +116,7 @@ def test_an_slo_changes(
 ) -> None:
     tidegate, change = configured(triton, policy="symphony")
     change(triton, policy="symphony", models={"gated": {"slo_ms": 200}})
-    eventually(lambda: "configuration taken up: models" in tidegate.log, "the SLO")
+    eventually(lambda: "configuration applied (changed=models" in tidegate.log, "the SLO")
     running = start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
     eventually(gate.somebody_waits, "the model to run")
     waiting = start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
@@ -132,11 +132,11 @@ def test_the_policy_changes_under_load(
     loads = [Load(call, request_of, tidegate) for _ in range(3)]
     for number, policy in enumerate(("fifs", {"name": "timeout", "options": {"timeout_ms": 1}}, "symphony"), 1):
         change(triton, policy=policy)
-        eventually(lambda n=number: tidegate.log.count("configuration taken up: policy") == n, "it to decide")
+        eventually(lambda n=number: tidegate.log.count("configuration applied (changed=policy") == n, "it to decide")
         served = len(loads[0].outcomes)
         eventually(lambda n=served: len(loads[0].outcomes) > n + 3, "requests to be answered")
     change(triton, policy={"name": "timeout", "options": {"timeout_ms": -1}})
-    eventually(lambda: "the configuration was not taken up" in tidegate.log, "the complaint")
+    eventually(lambda: "configuration not applied" in tidegate.log, "the complaint")
     assert "timeout_ms" in tidegate.log
     assert [load.stop() for load in loads] == [[], [], []]
 

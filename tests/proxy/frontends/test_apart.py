@@ -163,7 +163,8 @@ def test_a_frontend_hears_where_a_shard_is_now(
     frontend.forked.send_signal(signal.SIGHUP)
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{clients}") as client:
         eventually(
-            lambda: f"shard 0 is at 127.0.0.1:{elsewhere} now" in frontend.said(), "the frontend to have heard of it"
+            lambda: f"shard moved (shard=0, address=127.0.0.1:{elsewhere}" in frontend.said(),
+            "the frontend to have heard of it",
         )
         eventually(lambda: is_ready(client), "the frontend to have found it")
         assert client.infer("ant", tensors({"X": ROW})).as_numpy("Y").tolist() == ROW.tolist()
@@ -176,7 +177,7 @@ def test_who_does_not_know_the_secret_is_asked_nothing(
     write(tmp_path, pair, ports, secret="another secret, which is wrong", name="2")
     start("--role", "shard", "--shard", "0", says="shard")
     frontend = start("--role", "frontend", config="tidegate2.yaml")
-    eventually(lambda: "lets nobody in" in frontend.said(), "the frontend to be refused")
+    eventually(lambda: "shard refused the connection" in frontend.said(), "the frontend to be refused")
     with socket.create_connection(("127.0.0.1", ports[0])) as stranger:
         stranger.settimeout(60)
         assert len(stranger.recv(1000)) == 9 + 32, "a number to answer"
@@ -202,7 +203,7 @@ def test_with_tls_both_show_certificates_of_one_authority(
     start("--role", "frontend", says="gRPC", config="own.yaml")
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{ports[2]}") as client:
         assert client.infer("ant", tensors({"X": ROW})).as_numpy("Y").tolist() == ROW.tolist()
-    eventually(lambda: "cannot be reached" in stranger.said(), "the other to be refused")
+    eventually(lambda: "shard unreachable" in stranger.said(), "the other to be refused")
     assert "gRPC" not in stranger.said()
 
 

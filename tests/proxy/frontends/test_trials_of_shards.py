@@ -84,7 +84,7 @@ def test_who_is_started_again_has_what_is_in_force_and_not_what_the_file_says(
         assert all(told["shadow"] for told in _shadows(tidegate).values())
     for name in ("ant", "bee"):
         assert call(tidegate, "ModelInfer", request_of(name, {"X": ROW}))[0].name == "OK"
-    assert "configuration taken up: shadow shard=1" in tidegate.log, "which shard says so"
+    assert "configuration applied (changed=shadow, shard=1)" in tidegate.log, "which shard says so"
     with _page(tidegate, "models") as answer:
         assert {row["name"]: row["shard"] for row in json.load(answer)} == {"ant": 0, "ape": 0, "bee": 1}
     with _page(tidegate, "models", method="HEAD") as answer:

@@ -71,9 +71,13 @@ def test_tensors_are_never_logged() -> None:
 
 
 def test_a_line_for_people_ends_with_the_fields() -> None:
-    assert (
-        TextFormatter("%(message)s").format(_record("gone", triton="a:1", workers=2)) == "gone  triton=a:1  workers=2"
-    )
+    def line(**fields: Any) -> str:  # noqa: ANN401
+        return TextFormatter("%(message)s").format(_record("triton lost", **fields))
+
+    assert line() == "triton lost"
+    assert line(triton="a:1", workers=2) == "triton lost (triton=a:1, workers=2)"
+    assert line(triton="a:1", error="reset") == "triton lost: reset (triton=a:1)"
+    assert line(detail="it failed", error="reset") == "triton lost: reset: it failed"
 
 
 def test_a_message_that_repeats_is_cut_and_counted() -> None:
@@ -122,7 +126,7 @@ def test_configured_logs_reach_stderr(log_format: str, capsys: pytest.CaptureFix
             "triton": "h:1",
         }
     else:
-        assert errors.rstrip().endswith("WARNING  a [bold] word  triton=h:1")
+        assert errors.rstrip().endswith("WARNING  a [bold] word (triton=h:1)")
 
 
 @pytest.mark.usefixtures("restored_root")

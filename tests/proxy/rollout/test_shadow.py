@@ -192,7 +192,7 @@ def test_it_says_why_nothing_can_be_said(
     shadowing: ProxyHere, eventually: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    eventually(lambda: "nothing is said: nothing has come" in caplog.text, "the log says that there was no traffic")
+    eventually(lambda: "no shadow estimate: nothing has come" in caplog.text, "the log says that there was no traffic")
     assert _document(shadowing)["why"].startswith("nothing has come")
     section = section_of(shadowing.serving.trial)
     assert section is not None
@@ -230,7 +230,7 @@ def test_it_says_why_the_simulator_has_ended(
     monkeypatch.setattr(shadow, "COMMAND", ("-c", does))
     eventually(lambda: of_proxy.process_id, "the simulator runs")
     _kill(of_proxy)
-    eventually(lambda: f"shadow: the simulator {says}" in caplog.text, "the log says so")
+    eventually(lambda: f"shadow simulator ended, requests are not affected: {says}" in caplog.text, "the log says so")
     eventually(lambda: _document(shadowing)["why"].startswith(f"the simulator {says}"), "and the document")
 
 
@@ -327,7 +327,7 @@ def test_one_that_is_stopped_is_ended_and_another_is_started(
     monkeypatch.setattr(shadow, "GIVE_UP_S", 0.5)
     eventually(lambda: of_proxy.process_id not in (None, stopped), "another is started")
     monkeypatch.setattr(shadow, "GIVE_UP_S", 300.0)
-    assert "shadow: the simulator had not answered for 0.5 s, and was ended" in caplog.text
+    assert "requests are not affected: had not answered for 0.5 s, and was ended" in caplog.text
     assert not Path(f"/proc/{stopped}").exists()
 
 

@@ -50,7 +50,7 @@ def test_a_policy_that_raises_loses_no_request(
     tidegate = start_tidegate([triton], policy="breaks", environment={"PYTHONPATH": str(tmp_path)})
     answers = infer_all(connect(tidegate), "echo", _asked(tensors, 60))
     assert [answer.as_numpy("Y")[0, 0] for answer in answers] == list(range(60))
-    reason = "policy breaks broke and was replaced by first come, first served: Breaks: RuntimeError: out of wits"
+    reason = "policy failed, scheduling first come, first served: Breaks: RuntimeError: out of wits (policy=breaks"
     assert tidegate.log.count(reason) == 1
     assert tidegate.stop() == {"accepted": 60, "answered": 60, "late": 0, "failed": 0, "cancelled": 0}
 

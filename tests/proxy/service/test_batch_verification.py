@@ -99,7 +99,7 @@ def test_a_model_that_mixes_rows_is_batched_no_more(
     _ask(connect, infer_all, tensors, proxy, "centre")
     eventually(lambda: _mode(proxy, "centre") == "unbatched", "batching of the model to end")
     assert "output 'Y': 32 of 32 elements" in proxy.serving.catalog.consents["centre"].why
-    assert "batching of centre ended" in caplog.text
+    assert "batching stopped" in caplog.text
     assert _verified(proxy, "centre") == {"different": 1}
     answers = infer_all(
         connect(proxy), "centre", [{"inputs": tensors({"X": np.full((1, 2), n, np.float32)})} for n in range(9)]

@@ -40,7 +40,7 @@ def _tensor(config: model_config_pb2.ModelConfig) -> None:
 CHANGES: dict[Change, Callable[[Any], object]] = {
     _instances: lambda catalog: len(catalog.workers) == 4,
     _consent: lambda catalog: catalog.consents["echo"].scheduling == "unbatched",
-    _decoupled: lambda catalog: catalog.consents["echo"].batch == "bypass" and "echo" not in catalog.models,
+    _decoupled: lambda catalog: catalog.consents["echo"].scheduling == "bypass" and "echo" not in catalog.models,
     _rows: lambda catalog: catalog.models["echo"].max_rows == 2,
     _slo: lambda catalog: catalog.models["echo"].slo_ns == 30_000_000,
     _tensor: lambda catalog: "Z" in catalog.signatures["echo"].inputs,

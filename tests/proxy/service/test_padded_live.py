@@ -395,6 +395,6 @@ def test_a_model_that_becomes_another_is_not_padded_and_that_is_said(
         given.set_data_from_numpy(np.ones((1, 3), np.float32))
         np.testing.assert_array_equal(client.infer("echo", [given]).as_numpy("Z"), [[1, 1, 1]])
     assert (
-        "echo: nothing is padded: models.echo.merge.pad.0.outputs: the model has no output 'Y'; it has 'Z'"
+        "attention: nothing is padded: models.echo.merge.pad.0.outputs: the model has no output 'Y'; it has 'Z'"
         in caplog.text
     )

@@ -140,7 +140,9 @@ def test_it_is_ready_while_one_of_them_is(
 
     assert says(ready=True)
     os.kill(pair[0].pid, signal.SIGKILL)
-    eventually(lambda: f"Triton at {pair[0].grpc_address} is lost" in tidegate.log, "the loss to be noticed")
+    eventually(
+        lambda: re.search(rf"triton lost: .*\(triton={pair[0].grpc_address}", tidegate.log), "the loss to be noticed"
+    )
     assert says(ready=True)
     index = call(tidegate, "RepositoryIndex", messages.RepositoryIndexRequest())
     assert [model.name for model in messages.RepositoryIndexResponse.FromString(index[1]).models] == ["echo"]
@@ -219,7 +221,10 @@ def test_a_sequence_stays_with_its_triton_over_grpc_and_http_when_another_is_los
             compressed = {"request_compression_algorithm": "gzip"} if number % 2 else {}
             assert place(over_http, triton_http, sequence, **compressed) == places[sequence]
         os.kill(tritons[2].pid, signal.SIGKILL)
-        eventually(lambda: f"Triton at {tritons[2].grpc_address} is lost" in tidegate.log, "the loss to be noticed")
+        eventually(
+            lambda: re.search(rf"triton lost: .*\(triton={tritons[2].grpc_address}", tidegate.log),
+            "the loss to be noticed",
+        )
         directly.pop()
         for sequence, before in places.items():
             if before < 2:

@@ -328,12 +328,12 @@ def test_a_worker_that_was_lost_takes_part_again_at_another_address(
         client = connect(tidegate)
         assert infer(client, x).as_numpy("HALF") is not None
         os.kill(first.pid, signal.SIGKILL)
-        eventually(lambda: "is lost" in tidegate.log, "the loss to be noticed")
+        eventually(lambda: "triton lost" in tidegate.log, "the loss to be noticed")
         with pytest.raises(InferenceServerException, match="no worker is left"):
             infer(client, x)
         write_config(tmp_path, {"slow-0": second}, layout)
         os.kill(tidegate.pid, signal.SIGHUP)
-        eventually(lambda: "configuration taken up" in tidegate.log, "the other address")
+        eventually(lambda: "configuration applied" in tidegate.log, "the other address")
         np.testing.assert_array_equal(infer(client, x).as_numpy("HALF"), x / 2)
 
 

@@ -96,7 +96,7 @@ class ModelOwnership:
         try:
             await self._follow(assignment)
         except BackendError as error:
-            log.error("the plan was not taken up: %s", error)
+            log.error("plan not applied", extra={"error": str(error)})
         except Exception as error:
             faults.report("taking up a plan", error)
 
@@ -126,11 +126,13 @@ class ModelOwnership:
         for outcome in outcomes:
             if isinstance(outcome, BackendError):
                 self._kept.add(name)
-                log.warning("%r is another shard's now, and stays loaded here: %s", name, outcome)
+                log.warning(
+                    "model moved to another shard, still loaded here", extra={"model": name, "error": str(outcome)}
+                )
             elif isinstance(outcome, BaseException):
                 raise outcome
         if None in outcomes:
-            log.info("%r is another shard's now, and is unloaded here", name)
+            log.info("model moved to another shard, unloaded here", extra={"model": name})
         return None in outcomes
 
 
@@ -152,7 +154,7 @@ async def load_missing(backends: Sequence[Backend], names: frozenset[str]) -> bo
     outcomes = await asyncio.gather(*loads, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BackendError):
-            log.error("the plan has a model here that is not: %s", outcome)
+            log.error("planned model not loaded", extra={"error": str(outcome)})
         elif isinstance(outcome, BaseException):
             raise outcome
     return None in outcomes

@@ -180,10 +180,10 @@ class Proxy:
             (self.actuator.resume if wanted.controller.enabled else self.actuator.halt)()
         logging.getLogger().setLevel(wanted.log.level.upper())
         for line in changes.warnings:
-            log.warning("%s", line)
+            log.warning("configuration change ignored", extra={"detail": line})
         if self._claims:
             self._claims.follow(assignment)
-        log.info("configuration taken up: %s", ", ".join(changes.live) or "nothing has changed")
+        log.info("configuration applied", extra={"changed": ", ".join(changes.live) or "nothing"})
 
     @contextmanager
     def _deciding(self, wanted: PolicyChoice) -> Iterator[None]:
@@ -209,9 +209,9 @@ class Proxy:
                     self._gate.replace(self.config)
                     if self._tritons.read_headers():
                         await self._discovery.look_at_keys()
-                    log.info("credentials were read again")
+                    log.info("credentials reloaded")
             except Exception as error:  # the rules that were in force stay
-                log.error("credentials were not read again: %s", error)
+                log.error("credentials not reloaded, the former ones stay", extra={"error": str(error)})
 
     async def control_layout(self) -> None:
         """For ever: change the layout as its controller wants, where it has one."""

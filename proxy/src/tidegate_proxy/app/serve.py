@@ -317,19 +317,19 @@ def _serves_http(config: ServeConfig, backends: Sequence[Backend]) -> bool:
     )
     if "listen" in config.model_fields_set:
         raise BackendError(words)
-    log.warning("HTTP is not served: %s", words)
+    log.warning("HTTP not served", extra={"detail": words})
     return False
 
 
 def _setup(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Setup:
     for line in misfits(catalog, measured):
-        log.warning("profiles: %s", line)
+        log.warning("profile does not fit", extra={"detail": line})
     for name, kind in hosted(catalog) if catalog.layout is None else ():
         model = catalog.models[name]
         if not measured.profiles_of(name, kind, model.max_rows):
             level = logging.INFO if model.slo_ns is None else logging.WARNING  # what else would a guess be wrong for?
-            words = "no profile of %r for workers of kind %r%s: starting from a guess, learning from what is observed"
-            log.log(level, words, name, kind, said_of_others(measured, name))
+            fields = {"model": name, "device_class": kind, "detail": said_of_others(measured, name).strip()}
+            log.log(level, "no profile, learning from a guess", extra=fields)
     return Setup(
         models=tuple(catalog.models.values()),
         workers=tuple(catalog.workers),
@@ -356,7 +356,7 @@ async def _tell_what_needs_attention(
         hardware=await asyncio.to_thread(hardware_here) if measured.profiles else None,
     )
     for finding in diagnose(facts, AT_START):
-        log.warning("%s", finding)
+        log.warning("configuration finding", extra={"rule": finding.rule, "detail": str(finding)})
 
 
 async def _first_catalog(

@@ -32,7 +32,7 @@ class InternalErrors:
             if not again:
                 self._logged_at_s[place, type(error)] = now_s
         if not again:
-            log.error("a fault of Tidegate's own: %s failed", place, exc_info=error)
+            log.error("internal error", exc_info=error, extra={"place": place})
 
     def counts(self) -> dict[str, int]:
         """How many there were, by place."""

@@ -42,7 +42,7 @@ def allow_all_files() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError) as error:
-        log.warning("only %d files may be open, and no more could be allowed: %s", soft, error)
+        log.warning("open file limit not raised", extra={"limit": soft, "error": str(error)})
 
 
 def serving_errors() -> tuple[type[Exception], ...]:
@@ -124,7 +124,7 @@ async def run_proxy(
     except asyncio.CancelledError:
         if not stop.is_set():
             raise
-        log.info("asked to stop before anything was served")
+        log.info("stopped before serving")
         return None
 
 
@@ -180,6 +180,6 @@ async def _reload(
                 shard.took_up()
             taken_up()
         except Exception as error:  # the next one may be better
-            log.error("the configuration was not taken up, and nothing has changed: %s", error)
+            log.error("configuration not applied, nothing has changed", extra={"error": str(error)})
             if not isinstance(error, (*serving_errors(), ValueError)):
                 faults.report("taking up a configuration", error)

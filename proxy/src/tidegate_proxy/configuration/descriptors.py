@@ -27,9 +27,14 @@ def within_descriptors(config: ServeConfig) -> ServeConfig:
     if allowed >= config.limits.max_connections:
         return config
     log.warning(
-        "limits.max_connections: %d on each of %d ports are more than %d open files allow; %d are let in on each: "
-        "raise the limit of open files (ulimit -n, LimitNOFILE=), or lower max_connections",
-        *(config.limits.max_connections, len(ports), files, allowed),
+        "fewer connections allowed than limits.max_connections: raise the limit of open files (ulimit -n, "
+        "LimitNOFILE=), or lower max_connections",
+        extra={
+            "max_connections": config.limits.max_connections,
+            "ports": len(ports),
+            "open_files": files,
+            "allowed_per_port": allowed,
+        },
     )
     limits = config.limits.model_copy(update={"max_connections": allowed})
     return config.model_copy(update={"limits": limits})

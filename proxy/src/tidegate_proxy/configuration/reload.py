@@ -37,7 +37,7 @@ class KeptConfig:
         except FileNotFoundError:
             return self._first
         except Exception as error:  # whatever is wrong with it, the process has to start
-            log.error("the configuration that was taken up last cannot be read, so that of the start is: %s", error)
+            log.error("last configuration unreadable, using that of the start", extra={"error": str(error)})
             return self._first
         assert isinstance(kept, ServeConfig)
         return kept
@@ -51,7 +51,7 @@ class KeptConfig:
             beside.write_bytes(pickle.dumps(effective))
             beside.replace(self._file)
         except Exception as error:  # it is in force all the same
-            log.error("the configuration is in force, and not kept for a process that is started again: %s", error)
+            log.error("configuration applied, not saved for restarted processes", extra={"error": str(error)})
 
 
 LIVE: Final = frozenset(

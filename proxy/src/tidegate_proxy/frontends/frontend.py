@@ -212,8 +212,10 @@ class Frontend:
 
     def _welcome(self, shard: ShardConnection, hello: frames.ShardHello) -> None:
         if hello.protocol != frames.PROTOCOL:
-            words = "shard %d is of another release, whose links are others (%d, not %d): it is asked for nothing"
-            log.error(words, shard.number, hello.protocol, frames.PROTOCOL)
+            log.error(
+                "shard runs another release, not used",
+                extra={"shard": shard.number, "protocol": hello.protocol, "expected": frames.PROTOCOL},
+            )
             return
         shard.said_hello()
         self._serves_http |= hello.serves_http
@@ -265,7 +267,7 @@ class Frontend:
             await exchange.run()
         except ShardLost as lost:
             if exchange.has_answer:
-                log.warning("%s: its answer is broken off", lost)
+                log.warning("response cut off", extra={"error": str(lost)})
                 return
             body = json.dumps({"error": str(lost)}).encode()
             length = (b"content-length", str(len(body)).encode())
@@ -345,7 +347,7 @@ class Frontend:
                     watched = WatchedFiles(credential_files(self._config))
                     self._gate.replace(self._config)
             except Exception as error:  # the rules that were in force stay
-                log.error("credentials were not read again: %s", error)
+                log.error("credentials not reloaded, the former ones stay", extra={"error": str(error)})
 
     def _reload(self) -> None:
         """Take up what concerns clients' connections."""
@@ -363,7 +365,7 @@ class Frontend:
             logging.getLogger().setLevel(config.log.level.upper())
             self._on_taken_up(config)
         except Exception as error:  # the next one may be better
-            log.error("the configuration was not taken up by a frontend: %s", error)
+            log.error("configuration not applied by a frontend", extra={"error": str(error)})
 
     async def _retire(self, shard: ShardConnection, retire: frames.RetireFrontend) -> None:
         if self._retiring is None:  # every shard says so

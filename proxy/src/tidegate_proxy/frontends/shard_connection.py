@@ -185,7 +185,9 @@ class ShardConnection:
             except OSError as error:
                 if self._address.is_elsewhere and str(error) != said and wait_s == longest_s:
                     said = str(error)
-                    log.warning("shard %d at %s cannot be reached: %s", self.number, self._address, said)
+                    log.warning(
+                        "shard unreachable", extra={"shard": self.number, "address": str(self._address), "error": said}
+                    )
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, longest_s)
                 continue
@@ -201,7 +203,7 @@ class ShardConnection:
         """It is found at another address from now on; what is under way at the old one fails."""
         if str(address) == str(self._address):
             return
-        log.info("shard %d is at %s now", self.number, address)
+        log.info("shard moved", extra={"shard": self.number, "address": str(address)})
         self._address = address
         if self._link:
             self._link.abort()
@@ -241,7 +243,8 @@ class ShardConnection:
     def _refused(self) -> None:
         if not self._is_refused:
             log.error(
-                "shard %d at %s lets nobody in: is shard_links.secret_file the same there?", self.number, self._address
+                "shard refused the connection: is shard_links.secret_file the same there?",
+                extra={"shard": self.number, "address": str(self._address)},
             )
         self._is_refused = True
         self._lost.set()

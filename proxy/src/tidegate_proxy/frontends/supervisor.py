@@ -163,7 +163,10 @@ class _Supervisor:
                 return own_status  # it never served, and has said why
             if not self._stopping:
                 how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
-                log.error("%s ended %s: it is started again in %.2g s", child.name, how, wait_s)
+                log.error(
+                    "process ended, restarting",
+                    extra={"component": child.name, "error": how, "restart_in_s": round(wait_s, 2)},
+                )
 
     def _finish(self, status: int) -> int:
         """End what still runs."""
@@ -201,7 +204,7 @@ def _run(child: _Child, supervisor: int) -> NoReturn:
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     except BaseException:
-        log.exception("a process of Tidegate's broke")
+        log.exception("process failed")
     finally:
         if os.getppid() != supervisor:  # which was killed, and could not do it
             shutil.rmtree(child.folder, ignore_errors=True)

@@ -1,8 +1,10 @@
 """The log: lines for people, or one JSON object a line for machines; either with fields.
 
-    log.warning("Triton is lost", extra={"triton": address})
+    log.warning("triton lost", extra={"triton": address, "error": "connection refused"})
 
-Fields are numbers and short texts. A tensor, or anything else that is given as a field, is logged by its type and size.
+prints `triton lost: connection refused (triton=gpu-1:8001)`. The message is constant and begins with the event; what
+varies is a field. `error`, the cause, and `detail`, any other text, follow the message; the other fields are in
+parentheses. Fields are numbers and short texts. A tensor, or any other object, is logged by its type and size.
 """
 
 import json
@@ -24,6 +26,8 @@ LONGEST = 500
 """Characters of a field."""
 _MESSAGES = 1000
 """How many different messages are watched: one that is made anew for every request must not fill the memory."""
+TEXTS = ("error", "detail")
+"""Fields that follow the message in lines for people: the cause, and any other text."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 """Attributes of every record; the last is uvicorn's, the message once more."""
 _SUPPRESSED = "suppressed"
@@ -76,12 +80,15 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The message, and the fields behind it as name=value."""
+    """Formats a record as `message: error (name=value, ...)`."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The first line; exceptions follow it."""
-        fields = (f"{name}={value}" for name, value in fields_of(record).items())
-        return "  ".join((super().formatMessage(record), *fields))
+        """Return the first line; exceptions follow it."""
+        fields = fields_of(record)
+        texts = [str(fields.pop(name)) for name in TEXTS if fields.get(name)]
+        listed = ", ".join(f"{name}={value}" for name, value in fields.items() if name not in TEXTS)
+        line = ": ".join([super().formatMessage(record), *texts])
+        return f"{line} ({listed})" if listed else line
 
 
 class RateLimit(logging.Filter):

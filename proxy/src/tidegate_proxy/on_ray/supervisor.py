@@ -215,7 +215,7 @@ class Supervisor:
             away_s = now - part.lost_at if part.lost_at else 0.0
             host = part.place.host if part.place else ""
             self._tell({"event": "back", "part": part.name, "node": host, "away_s": round(away_s, 3)})
-            log.warning("%s runs again, on node %s, after %.1f s", part.name, host, away_s)
+            log.warning("component back", extra={"component": part.name, "node": host, "away_s": round(away_s, 1)})
             self._changed(self)
         part.lost_at = None
 
@@ -227,7 +227,7 @@ class Supervisor:
         self._kill(part.actor)
         part.lost(time.monotonic())
         self._tell({"event": "lost", "part": part.name, "why": why})
-        log.error("%s is lost: %s", part.name, why)
+        log.error("component lost", extra={"component": part.name, "error": why})
 
     def _tell_news(self, part: SupervisedPart) -> None:
         """Have a shard or a frontend know where those are that it asks."""
@@ -239,7 +239,7 @@ class Supervisor:
         try:
             self._ray.kill(actor)
         except (self._ray.exceptions.RayError, ValueError) as error:  # it is gone
-            log.debug("%s", error)
+            log.debug("actor not killed", extra={"error": str(error)})
 
     # What they are told ------------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class Supervisor:
         )
         if not self._is_serving:
             raise DeploymentError(words)
-        log.error("%s", words)
+        log.error("no node has room", extra={"component": part.name, "error": words})
 
     def _nodes(self) -> str:
         nodes = []

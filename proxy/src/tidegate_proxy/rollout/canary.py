@@ -131,7 +131,7 @@ class Canary(OutcomeListener, Collector):
             folds += 1
             if self.is_on and folds % SAY_EVERY == 0:
                 for compared in self._compared:
-                    log.info("canary: %s", in_words(self.policy, compared))
+                    log.info("canary comparison", extra={"detail": in_words(self.policy, compared)})
 
     def fold(self, now_ns: int) -> bool:
         """Count what was drawn since the last time; whether anything else than before is to be compared."""

@@ -173,7 +173,8 @@ class Shadow(Collector):
             if self.is_on:
                 self._ended_why = why
                 log.warning(
-                    "shadow: the simulator %s (requests do not notice); it is started again in %g s", why, START_AGAIN_S
+                    "shadow simulator ended, requests are not affected",
+                    extra={"error": why, "restart_in_s": START_AGAIN_S},
                 )
                 await asyncio.sleep(START_AGAIN_S)
                 self._ended_why = ""
@@ -287,11 +288,13 @@ class Shadow(Collector):
             self._report = report
             for estimate in report["estimates"]:
                 if not estimate["model"]:
-                    log.info("shadow: %s", _in_words(report["policy"], report["tuned"], estimate))
+                    log.info(
+                        "shadow estimate", extra={"detail": _in_words(report["policy"], report["tuned"], estimate)}
+                    )
             if (why := self.why) != self._said_nothing:
                 self._said_nothing = why
                 if why:
-                    log.info("shadow: nothing is said: %s", why)
+                    log.info("no shadow estimate", extra={"detail": why})
 
     async def _end(self) -> None:
         if self._starting is not None:  # where whoever starts it is cut off, it is there nevertheless

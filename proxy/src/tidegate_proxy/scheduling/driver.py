@@ -215,15 +215,19 @@ class Driver:
                 failed = RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason, refusal=refusal.UNAVAILABLE)
                 self.clients.fail(effect.request_id, failed)
             case PolicyReplaced():
-                log.error("%s", effect)
+                fields = {"policy": effect.policy, "error": effect.reason, "retry_in_s": effect.backoff_ns / 1e9}
+                fields |= {"part": effect.part} if effect.part else {}
+                log.error("policy failed, scheduling first come, first served", extra=fields)
             case PolicyRestored():
-                log.warning("policy %s decides again", effect.policy)
+                log.warning("policy restored", extra={"policy": effect.policy})
             case EngineRestarted():
                 self._engine_restarted(effect)
             case ObserverRemoved():
-                log.error("observer %s broke and sees nothing more: %s", effect.observer, effect.reason)
+                log.error(
+                    "observer removed after an error", extra={"observer": effect.observer, "error": effect.reason}
+                )
             case Advise():
-                log.info("the policy asks for %+d workers: %s", effect.workers, effect.reason)
+                log.info("worker recommendation", extra={"workers": f"{effect.workers:+d}", "detail": effect.reason})
 
     def _give_up_effect(self, effect: AnyEffect) -> None:
         """It could not be carried out: the requests that it concerned end here."""
@@ -235,8 +239,14 @@ class Driver:
 
     def _engine_restarted(self, effect: EngineRestarted) -> None:
         """End the requests that the engine's fault concerned; stages go on that both know of."""
-        words = "the engine broke and restarted, first come, first served: %s (%d requests failed, %d batches go on)"
-        log.critical(words, effect.reason, len(effect.failed), len(effect.batches))
+        log.critical(
+            "engine restarted after an internal error, scheduling first come, first served",
+            extra={
+                "error": effect.reason,
+                "failed_requests": len(effect.failed),
+                "running_batches": len(effect.batches),
+            },
+        )
         for request_id in effect.failed:
             self.clients.fail(request_id, own_fault("Tidegate's engine failed on this request; its log says more"))
         self.stages.stop_soon(self.running.forget_stranded())

@@ -251,7 +251,7 @@ class Membership:
         catalog = self._directory.catalog
         backends = list(catalog.loaded)
         if (reason := self.outliers.failed(backend, owners, time.monotonic_ns(), catalog, backends)) is not None:
-            log.error("Triton at %s: %s: %s", backend.address, reason, details)
+            log.error("triton ejected", extra={"triton": backend.address, "error": details, "detail": reason})
             self._withdraw(backend)
 
     def is_ejected(self, backend: Backend) -> bool:
@@ -262,7 +262,7 @@ class Membership:
         """A Triton is gone: tell the engine, once."""
         if not backend.alive:
             return
-        log.error("Triton at %s is lost: %s", backend.address, details)
+        log.error("triton lost", extra={"triton": backend.address, "error": details})
         self._withdraw(backend)
         backend.cut_off()
 
@@ -311,7 +311,7 @@ class Membership:
         for other in catalog.workers:
             if other is not worker and catalog.backend_of[other.id].alive:
                 elsewhere.update(other.hosts)
-        log.error("a batch is given up: %s", reason)
+        log.error("batch abandoned", extra={"triton": run.backend.address, "error": reason})
         with self._changing() as then:
             then.runs.append(run)
             now_ns = self._running.end(run)

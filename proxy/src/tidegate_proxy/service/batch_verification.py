@@ -125,7 +125,7 @@ class BatchVerifier:
                     sample = replace(sample, metadata=forwarded(sample.metadata, gate.credential_headers()))
                     await self._verify(sample, discovery)
             except (CallFailed, ScatterError) as error:
-                log.debug("verification of a batch of %s failed: %s", sample.model, error)
+                log.debug("batch verification failed", extra={"model": sample.model, "error": str(error)})
             except Exception as error:  # requests do not depend on it
                 faults.report("the verification of a batch", error)
             self._has_sample.clear()
@@ -153,7 +153,10 @@ class BatchVerifier:
         history = self._histories[model]
         if result == "nondeterministic":
             history.is_nondeterministic = True
-            log.info("batches of %s are not verified: one request alone has two unlike answers (%s)", model, found)
+            log.info(
+                "batches not verified: the model answers one request in two ways",
+                extra={"model": model, "error": str(found)},
+            )
         if result in {"same", "different"}:
             history.recent.append(result == "different")
         if result != "different" or found is None:
@@ -164,7 +167,7 @@ class BatchVerifier:
 
     async def _end_batching(self, model: str, found: "OutputDifference", discovery: Discovery) -> None:
         why = f"its answers in a batch differ from those alone ({found}); scheduling: batched must not be given for it"
-        log.error("batching of %s ended: %s", model, why)
+        log.error("batching stopped", extra={"model": model, "error": why})
         loaded = [
             each for models in self._directory.catalog.loaded.values() for each in models if each.config.name == model
         ]

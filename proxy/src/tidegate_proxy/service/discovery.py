@@ -181,14 +181,14 @@ class Discovery:
             await of_tritons.take_note([backend], self._config, over_http=self._over_http, returning=True)
         except RestrictionError as error:
             if str(error) != said:
-                log.error("%s; it is not taken back", error)
+                log.error("triton back, not used", extra={"triton": backend.address, "error": str(error)})
             self._refused[backend] = (now_s + LOOK_EVERY_S, str(error))
             return
         self._refused.pop(backend, None)
         async with self.one_at_a_time:
             is_taken = await self._refresh(backend)
         if is_taken:
-            log.warning("Triton at %s is back", backend.address)
+            log.warning("triton back", extra={"triton": backend.address})
             if self._driver.regions:
                 await self._driver.regions.share_with(backend)
 
@@ -206,7 +206,7 @@ class Discovery:
         try:
             await of_tritons.take_note([backend], self._config, over_http=self._over_http, starts_s=0)
         except RestrictionError as error:
-            log.error("%s", error)
+            log.error("triton restrictions not read", extra={"triton": backend.address, "error": str(error)})
             return
         if (backend.apis.left, backend.apis.closed) != (before.left, before.closed):
             await self.refresh([model.config.name for model in self._directory.catalog.loaded[backend]])
@@ -236,7 +236,9 @@ class Discovery:
             if turns and backend.learns_turns and backend.alive and turns.decide(now_ns, models, ended):
                 self._turns_changed = True
                 how = "take turns" if turns.group else "side by side"
-                log.info("models of the Triton at %s: %s: %s", backend.address, how, turns.why)
+                log.info(
+                    "model serialization changed", extra={"triton": backend.address, "models": how, "detail": turns.why}
+                )
         if not self._turns_changed:
             return
         async with self.one_at_a_time:
@@ -254,7 +256,7 @@ class Discovery:
         try:
             await compare(backend)
         except BackendError as error:
-            log.debug("%s", error)
+            log.debug("triton not examined", extra={"triton": backend.address, "error": str(error)})
         except Exception as error:  # there is a next time
             faults.report("looking for changes of what the Tritons serve", error)
 
@@ -290,15 +292,17 @@ class Discovery:
             )
             self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured), returning)
         except (BackendError, ValueError) as error:
-            log.error("what the Tritons serve has changed and cannot be taken up: %s", error)
+            log.error("model changes not applied", extra={"error": str(error)})
             self._refreshes_done = asked
             return False
         self._refreshes_done = asked
         self._suspects -= suspects
         declare(self._statistics, catalog)
         if catalog.disagreements != before.disagreements:
-            for words in catalog.disagreements or ["all Tritons have the same models again"]:
-                log.warning("%s", words)
+            for words in catalog.disagreements:
+                log.warning("tritons disagree", extra={"detail": words})
+            if not catalog.disagreements:
+                log.warning("tritons agree again: all serve the same models")
         tell(catalog, before)
         self._on_change()
         return True
@@ -321,14 +325,14 @@ def tell(catalog: Catalog, before: Catalog | None = None) -> None:
     if before is None or catalog.places != before.places:
         for backend, place in catalog.places.items():
             if place.kind and (before is None or before.places.get(backend) != place):
-                log.info("Triton at %s: its workers are of the kind %s", backend.address, place.kind)
+                log.info("device class", extra={"triton": backend.address, "device_class": place.kind})
     known = before.consents if before else {}
     changed = {name: consent for name, consent in sorted(catalog.consents.items()) if known.get(name) != consent}
     for line in lines_of(changed):
-        log.info("%s", line)
+        log.info("model scheduling", extra={"detail": line})
     for name, consent in changed.items():
         if consent.warning:
-            log.warning("%s: %s", name, consent.warning)
+            log.warning("model needs attention", extra={"model": name, "detail": consent.warning})
 
 
 def _known(catalog: Catalog, backend: Backend) -> dict[str, tuple[str, ...]]:

@@ -59,7 +59,10 @@ def prefer_newest(port: int) -> None:
             try:
                 _attach(listener)
             except OSError as error:
-                log.warning("new connections on port %d go to all processes that share it: %s", port, error)
+                log.warning(
+                    "port shared without preference: new connections go to all processes",
+                    extra={"port": port, "error": str(error)},
+                )
 
 
 def _attach(listener: socket.socket) -> None:

@@ -81,9 +81,9 @@ class _ServerFiles:
                 self.context = _server_context(self._tls, self._protocols)
             except TlsError as error:
                 # Half-written, or key and certificate not replaced together: the next change will tell.
-                log.warning("TLS goes on with what it had: %s", error)
+                log.warning("TLS certificate not reloaded, the former one stays", extra={"error": str(error)})
                 return False
-            log.info("TLS: took up %s", self._tls.cert)
+            log.info("TLS certificate reloaded", extra={"cert": str(self._tls.cert)})
             return True
 
 

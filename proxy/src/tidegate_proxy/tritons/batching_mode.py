@@ -209,9 +209,12 @@ async def _drop_delays(backend: Backend, wanted: set[str]) -> None:
             config = await backend.config(name)
             if delay := delay_us(config):
                 await backend.load(config.name, _without_delay(config))
-                log.info("%s at %s is loaded without its queue delay of %d us", config.name, backend.address, delay)
+                log.info(
+                    "model loaded without its queue delay",
+                    extra={"model": config.name, "triton": backend.address, "delay_us": delay},
+                )
     except BackendError as error:
-        log.warning("strip_queue_delay: %s", error)
+        log.warning("queue delay not stripped", extra={"error": str(error)})
 
 
 def _without_delay(config: model_config_pb2.ModelConfig) -> str:

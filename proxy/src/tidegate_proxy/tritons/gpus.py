@@ -39,18 +39,18 @@ def gpus_here(nvml: Any = None) -> tuple[Gpu, ...]:  # noqa: ANN401 - pynvml say
         try:
             nvml = import_module("pynvml")
         except ModuleNotFoundError:
-            log.debug("GPUs are not looked at: nvidia-ml-py is not installed")
+            log.debug("GPUs not examined", extra={"error": "nvidia-ml-py is not installed"})
             return ()
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:  # no driver, no library: no GPU that anybody could use here
-        log.debug("GPUs are not looked at: NVML: %s", error)
+        log.debug("GPUs not examined", extra={"error": f"NVML: {error}"})
         return ()
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         return tuple(gpu for handle in handles for gpu in _gpus_of(nvml, handle))
     except (nvml.NVMLError, ValueError) as error:
-        log.info("what NVML tells of the GPUs here is not used: %s", error)
+        log.info("NVML data not used", extra={"error": str(error)})
         return ()
     finally:
         nvml.nvmlShutdown()

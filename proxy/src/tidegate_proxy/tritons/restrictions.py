@@ -200,19 +200,18 @@ async def take_note(
         for problem in wrong_keys(backend, restrictions):
             if not returning:
                 raise RestrictionError(problem)
-            log.error("%s", problem)
+            log.error("triton restricts with another key", extra={"triton": backend.address, "error": problem})
     for backend, restrictions in zip(backends, found, strict=True):
         before = backend.apis
         backend.restrict(left_apis(restrictions, config, _NEVER_ASKED if returning else before))
         for protocol in sorted({protocol for protocol, _ in backend.apis.unknown - before.unknown}):
             log.warning(
-                "Triton at %s does not say what it restricts over %s: it is asked again, and decides until then",
-                backend.address,
-                _FLAGS[protocol],
+                "triton does not report its restrictions, it decides itself until it does",
+                extra={"triton": backend.address, "flag": _FLAGS[protocol]},
             )
         if (backend.apis.left, backend.apis.closed) != (before.left, before.closed):
             for what, remedy in consequences(backend):
-                log.warning("%s; %s", what, remedy)
+                log.warning("triton restricts an API", extra={"triton": backend.address, "detail": f"{what}; {remedy}"})
 
 
 def _key_in(words: str) -> str:

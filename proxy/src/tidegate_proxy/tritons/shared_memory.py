@@ -129,7 +129,10 @@ class SharedRegions:
             try:
                 self._lifeline = ProcessLock(FOLDER)
             except OSError as error:
-                log.warning("large tensors are sent, not shared: %s: %s", FOLDER, error.strerror)
+                log.warning(
+                    "shared memory unusable, large tensors are sent",
+                    extra={"folder": str(FOLDER), "error": error.strerror},
+                )
                 return
         await _sweep(backend)
         self._backends.append(backend)
@@ -199,7 +202,9 @@ class SharedRegions:
                 return  # and it stays wanted, so that nobody asks again before another one is discarded
             region = await self._registered(size)
         except OSError as error:
-            log.warning("large tensors are sent, not shared: no shared memory of %d bytes: %s", size, error.strerror)
+            log.warning(
+                "shared memory not allocated, large tensors are sent", extra={"bytes": size, "error": error.strerror}
+            )
             self._held_bytes -= size
             return
         self._wanted.discard(size)
@@ -218,7 +223,10 @@ class SharedRegions:
                 try:
                     await backend.ask(SERVICE + "SystemSharedMemoryRegister", message, timeout_s=10.0)
                 except CallFailed as error:
-                    log.warning("Triton at %s shares no memory with us: %s", backend.address, error.details)
+                    log.warning(
+                        "triton refused shared memory, large tensors are sent",
+                        extra={"triton": backend.address, "error": error.details},
+                    )
                     self.leave(backend)
                 else:
                     region.backends.add(backend)
@@ -237,7 +245,7 @@ async def _sweep(backend: Backend) -> None:
                 message = service_pb2.SystemSharedMemoryUnregisterRequest(name=name).SerializeToString()
                 await backend.ask(SERVICE + "SystemSharedMemoryUnregister", message, timeout_s=10.0)
     except CallFailed as error:
-        log.debug("Triton at %s: %s", backend.address, error.details)
+        log.debug("shared memory call failed", extra={"triton": backend.address, "error": error.details})
 
 
 async def _unregister(region: SharedRegion) -> None:
@@ -247,4 +255,4 @@ async def _unregister(region: SharedRegion) -> None:
             try:
                 await backend.ask(SERVICE + "SystemSharedMemoryUnregister", message, timeout_s=10.0)
             except CallFailed as error:
-                log.debug("Triton at %s: %s", backend.address, error.details)
+                log.debug("shared memory call failed", extra={"triton": backend.address, "error": error.details})

@@ -236,7 +236,7 @@ class Actuator:
         processes, worker = self._processes, action.worker
         assert processes is not None, "a dry run starts nothing"
         async with self._room:
-            log.info("worker %r starts", worker.name)
+            log.info("worker starting", extra={"worker": worker.name})
             limit_s = self._start_limit_s
             at_most_s = limit_s + AFTERWARDS_S  # the loop undoes the change before, and says why
             triton = await in_thread(lambda: processes.start(action.worker_id, worker, action.layout, at_most_s))
@@ -247,7 +247,7 @@ class Actuator:
         except BaseException:
             await self._tritons.part_with(backend)
             raise
-        log.info("worker %r is warm, at %s", worker.name, triton.grpc)
+        log.info("worker warm", extra={"worker": worker.name, "triton": triton.grpc})
         self._joining[worker.name] = triton, backend, models
 
     def _started(self, worker_id: int, task: "asyncio.Task[None]") -> None:
@@ -278,15 +278,15 @@ class Actuator:
             await self._tritons.part_with(backend)
         if (processes := self._processes) is not None:
             await in_thread(lambda: processes.stop(worker_id, name))
-            log.info("worker %r is stopped", name)
+            log.info("worker stopped", extra={"worker": name})
 
     def _tell(self, event: ChangeProgressed) -> None:
-        gone = "".join(f", without {name}" for name in event.stops)
-        new = "".join(f", with {name}" for name in event.starts)
-        why = f": {event.reason}" if event.reason else ""
+        fields: dict[str, object] = {"change": event.change, "state": event.state, "error": event.reason}
+        fields |= {"starts": ", ".join(event.starts)} if event.starts else {}
+        fields |= {"stops": ", ".join(event.stops)} if event.stops else {}
         level = logging.WARNING if event.state in {"undone", "refused"} else logging.INFO
         self._told.append(event)
-        log.log(level, "change %d of the layout is %s%s%s%s", event.change, event.state, new, gone, why)
+        log.log(level, "layout change", extra=fields)
         self._tritons.tell(event)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -49,7 +49,10 @@ async def warm(backend: Backend, model: LoadedModel, within_s: float) -> None:
         varies = any(-1 in tensor.dims for tensor in config.input)
         if not varies or not await backend.is_live():
             raise NotWarm(words) from error
-        log.warning("%s; its dimensions vary, and other requests may run", words)
+        log.warning(
+            "warm-up request failed; the model has variable dimensions, so other requests may run",
+            extra={"error": words},
+        )
 
 
 def request_of_zeros(config: model_config_pb2.ModelConfig) -> service_pb2.ModelInferRequest:

@@ -445,7 +445,7 @@ class HttpConnection(HttpToolsProtocol):
                 self._head_lines += data.count(b"\n")
             self._unfinished_bytes += size
             if self._unfinished_bytes > self._limits.head_bytes:
-                log.warning("a client sent more than %d bytes of headers", self._limits.head_bytes)
+                log.warning("client headers too large", extra={"limit_bytes": self._limits.head_bytes})
                 self._refuse()
             elif not self._connections.take(self, size):
                 self.turn_away()

@@ -109,7 +109,7 @@ class HttpForwarder:
         except (aiohttp.ClientError, TimeoutError) as failed:
             if not begun:
                 raise TritonUnreachable(str(failed)) from failed
-            log.warning("Triton at %s broke off an answer: %s", triton.http_url, failed)
+            log.warning("response cut off by triton", extra={"triton": triton.http_url, "error": str(failed)})
             return
         await send({"type": "http.response.body", "body": b""})
 

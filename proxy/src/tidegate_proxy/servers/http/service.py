@@ -172,9 +172,8 @@ class HttpService:
         if model not in self._noted:
             self._noted.add(model)
             log.info(
-                "%s: requests over HTTP with headers that its Triton may forward pass; "
-                "tritons.N.http_header_forward_pattern says which those are",
-                model,
+                "HTTP requests with forwarded headers bypass scheduling: set tritons.N.http_header_forward_pattern",
+                extra={"model": model},
             )
 
     def _changing(self, verb: ControlVerb, call: HttpCall, triton: Backend) -> AbstractAsyncContextManager[None]:

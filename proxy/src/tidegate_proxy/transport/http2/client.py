@@ -343,7 +343,7 @@ class ClientConnection(Http2Connection):
         try:
             self.http2.end_stream(stream_id)
         except ngh2.NGH2Error as error:
-            log.debug("stream %d: %s", stream_id, error)
+            log.debug("stream error", extra={"stream": stream_id, "error": str(error)})
         self.wake()
 
     def reset(self, stream_id: int) -> None:
@@ -352,7 +352,7 @@ class ClientConnection(Http2Connection):
             try:
                 self.http2.reset_stream(stream_id, ErrorCode.CANCEL)
             except ngh2.NGH2Error as error:
-                log.debug("stream %d: %s", stream_id, error)
+                log.debug("stream error", extra={"stream": stream_id, "error": str(error)})
             self.wake()
 
     def retire(self) -> None:

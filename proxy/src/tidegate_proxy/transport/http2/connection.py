@@ -99,7 +99,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def flooded(self) -> None:
         """The peer has sent so much of what makes work and says nothing that the connection is ended."""
-        log.warning("%s: too many frames that say nothing", type(self).__name__)
+        log.warning("too many empty frames, connection closed", extra={"connection": type(self).__name__})
 
     @property
     @abstractmethod
@@ -193,7 +193,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             try:
                 self.http2.acknowledge_received_data(amount, stream_id)
             except ngh2.NGH2Error as error:
-                log.debug("stream %d: %s", stream_id, error)
+                log.debug("stream error", extra={"stream": stream_id, "error": str(error)})
 
     # Writing -----------------------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         try:
             self.write(stream_id, message, is_last=is_last)
         except ngh2.NGH2Error as error:  # the peer has left, and is about to be noticed
-            log.debug("no message on stream %d: %s", stream_id, error)
+            log.debug("message not sent", extra={"stream": stream_id, "error": str(error)})
             return
         if then:
             self._senders.append((stream_id, then))
@@ -338,7 +338,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         try:
             self.http2.send_goaway(error_code, debug_data=reason.encode()[:256])
         except ngh2.NGH2Error as error:
-            log.debug("no GOAWAY could be sent: %s", error)
+            log.debug("GOAWAY not sent", extra={"error": str(error)})
         self.flush()
         self.close()
 

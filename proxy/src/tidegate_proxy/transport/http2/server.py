@@ -443,7 +443,7 @@ class ServerConnection(Http2Connection):
             try:
                 goaway()
             except ngh2.NGH2Error as error:
-                log.debug("no GOAWAY could be sent: %s", error)
+                log.debug("GOAWAY not sent", extra={"error": str(error)})
             self.wake()
 
     def _end_if_done(self) -> None:
@@ -506,7 +506,7 @@ class ServerConnection(Http2Connection):
             self.write(call.stream_id, message)
             self.http2.send_trailers(call.stream_id, OK)
         except ngh2.NGH2Error as error:  # the client has left, and is about to be noticed
-            log.debug("no answer on stream %d: %s", call.stream_id, error)
+            log.debug("response not sent", extra={"stream": call.stream_id, "error": str(error)})
         self.wake()
 
     def begin(self, call: Http2Call) -> None:
@@ -514,7 +514,7 @@ class ServerConnection(Http2Connection):
         try:
             self.http2.send_response(call.stream_id, HEADERS)
         except ngh2.NGH2Error as error:
-            log.debug("no headers on stream %d: %s", call.stream_id, error)
+            log.debug("headers not sent", extra={"stream": call.stream_id, "error": str(error)})
 
     def flush(self) -> None:
         """Send what was written, as far as it is read; what is not read is counted, and may be too much."""
@@ -539,7 +539,7 @@ class ServerConnection(Http2Connection):
             else:
                 self.http2.send_trailers(call.stream_id, trailers)
         except ngh2.NGH2Error as error:
-            log.debug("no status on stream %d: %s", call.stream_id, error)
+            log.debug("status not sent", extra={"stream": call.stream_id, "error": str(error)})
         self.wake(None if call.sent_all else lambda _: self._stop_sending(call))
 
     def deliver_soon(self, call: Http2Call) -> None:
@@ -597,7 +597,7 @@ class ServerConnection(Http2Connection):
         try:
             self.http2.reset_stream(call.stream_id, ErrorCode.INTERNAL_ERROR)
         except ngh2.NGH2Error as refused:
-            log.debug("stream %d: %s", call.stream_id, refused)
+            log.debug("stream refused", extra={"stream": call.stream_id, "error": str(refused)})
         self.wake()
 
     def _forget(self, call: Http2Call) -> None:
@@ -616,7 +616,7 @@ class ServerConnection(Http2Connection):
             else:
                 self.http2.reset_stream(call.stream_id, ErrorCode.NO_ERROR)
         except ngh2.NGH2Error as error:
-            log.debug("stream %d: %s", call.stream_id, error)
+            log.debug("stream error", extra={"stream": call.stream_id, "error": str(error)})
         self.wake()
 
     def _reset(self, event: StreamReset) -> None:

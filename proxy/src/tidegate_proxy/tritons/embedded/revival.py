@@ -64,23 +64,29 @@ class Revival:
         """Start it again whenever it ends, until `stop` is called in another thread."""
         pauses = RestartPauses()
         began_s = time.monotonic()
-        why = f"{self._name} ended"
+        why = "it ended"
         while not self._stopping.wait(_LOOK_EVERY_S):
             if self._triton.running:
                 continue
             pause_s = pauses.after(time.monotonic() - began_s)
-            log.error("%s: it is started again in %.2g s", why, pause_s)
+            log.error(
+                "triton ended, restarting",
+                extra={"triton": self._name, "error": why, "restart_in_s": round(pause_s, 2)},
+            )
             if self._stopping.wait(pause_s):
                 return
             began_s = time.monotonic()
             try:
                 self._restart()
             except TritonStartError as error:
-                why = f"{self._name} did not start again: {error}"
+                why = f"it did not start again: {error}"
                 continue
             if self._triton.running:
                 self.restarts += 1
-                log.warning("%s is back after %.2g s", self._name, time.monotonic() - began_s + pause_s)
+                log.warning(
+                    "triton back",
+                    extra={"triton": self._name, "away_s": round(time.monotonic() - began_s + pause_s, 2)},
+                )
                 began_s = time.monotonic()
-                why = f"{self._name} ended"
+                why = "it ended"
                 self._restarted()
