@@ -1,5 +1,8 @@
 """The Python in the documents runs: every code block of a document, in order, in one namespace."""
 
+import re
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -40,3 +43,13 @@ def test_examples_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
             compile(str(example.parsed), document, "exec")
         else:
             example.evaluate()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_imports_of_ours_exist(document: str) -> None:
+    """Also where the example itself is only compiled, or runs among the slow tests."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    for module, names in re.findall(r"^from (tidegate[\w.]*) import ([\w, ]+)$", text, re.MULTILINE):
+        if find_spec(module.partition(".")[0]):  # else the reader's own package
+            missing = [name for name in names.split(", ") if not hasattr(import_module(module), name)]
+            assert missing == [], module
