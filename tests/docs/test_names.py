@@ -104,3 +104,10 @@ def test_options_exist(page: Path) -> None:
     paths = re.findall(r"`([a-z_]+(?:\.(?:[a-z_]+|N|\*))+)(?:: [^`]*)?`", (ROOT / page).read_text(encoding="utf-8"))
     sections = set(_fields(ServeConfig)) - NOT_SECTIONS
     assert [path for path in sorted(set(paths)) if path.partition(".")[0] in sections and not _is_option(path)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_modules_that_are_run_exist(page: Path) -> None:
+    modules = re.findall(r"python -m ((?:bench|demo|release|docsite|checks)[\w.]*)", (ROOT / page).read_text("utf-8"))
+    paths = [ROOT / module.replace(".", "/") for module in set(modules)]
+    assert [path for path in paths if not (path.is_dir() or path.with_suffix(".py").exists())] == []
