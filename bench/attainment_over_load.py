@@ -18,7 +18,7 @@ from statistics import fmean
 from rich.console import Console
 
 from tidegate.commands.common import with_progress
-from tidegate.report import Colours, picture
+from tidegate.report import Colors, picture
 from tidegate.report.words import rate, share
 from tidegate.schemas import tuned_settings
 from tidegate.sim.load_sweep import LoadCurve, LoadPoint, latency_plot, load_legend, load_plot
@@ -80,15 +80,15 @@ def best_at_each_rate(settings: Sequence[Sequence[LoadPoint]]) -> list[LoadPoint
 
 def drawn(found: Sequence[LoadCurve], scenario: Scenario) -> str:
     """The picture."""
-    colours = Colours((), (curve.name for curve in found))
+    colors = Colors((), (curve.name for curve in found))
     (slo_ms,) = {model.slo_ms for model in scenario.models}
     return picture(
         "Attainment over load: ResNet50 on eight GPUs",
         [
-            load_plot(found, LIMIT, colours, height=230),
-            latency_plot(found, colours, slo_ms=slo_ms, height=150),
+            load_plot(found, LIMIT, colors, height=230),
+            latency_plot(found, colors, slo_ms=slo_ms, height=150),
         ],
-        load_legend(found, colours),
+        load_legend(found, colors),
         width=WIDTH,
         note="Simulated, Poisson arrivals, SLO 25 ms; Tidegate 0.5 ms away. Dots: single runs.",
     )

@@ -90,7 +90,7 @@ def _triton(scenario: Scenario, slowdown: float, work: Path) -> Iterator[str]:
         config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
         for group in config.instance_group:
             group.ClearField("rate_limiter")
-        config.parameters["neighbours"].string_value = json.dumps(told)
+        config.parameters["neighbors"].string_value = json.dumps(told)
         path.write_text(text_format.MessageToString(config))
     ports = [word for name in ("grpc", "http", "metrics") for word in (f"--{name}-port", "0")]
     with serving_command("triton", *ports, str(repository), log=work / "triton.errors") as address:

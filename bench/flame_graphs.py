@@ -38,7 +38,7 @@ PARTS = {
     "policy": "#e5f5a0",
     "garbage collector": "#fb9a99",
 }
-"""The parts that are told, with their colours. The proxy is frontend, envelope, gather, scatter, stages and driver."""
+"""The parts that are told, with their colors. The proxy is frontend, envelope, gather, scatter, stages and driver."""
 RULES = tuple(
     (re.compile(pattern), part)
     for pattern, part in (

@@ -30,7 +30,7 @@ class _Box:
 
 
 def flame_svg(
-    stacks: Mapping[Stack, int], title: str, part_of: Callable[[str], str | None], colours: Mapping[str, str]
+    stacks: Mapping[Stack, int], title: str, part_of: Callable[[str], str | None], colors: Mapping[str, str]
 ) -> str:
     """The graph of these stacks, by their numbers of samples, as the text of an SVG.
 
@@ -38,7 +38,7 @@ def flame_svg(
         stacks: the samples of each stack.
         title: the line above the graph.
         part_of: the part of the program that a frame belongs to; None where it belongs to its caller's.
-        colours: the colour of each part, in the order of the legend.
+        colors: the color of each part, in the order of the legend.
     """
     root = _Node()
     for stack, samples in stacks.items():
@@ -56,17 +56,17 @@ def flame_svg(
         f'<rect width="{WIDTH_PX}" height="{height}" fill="#fff"/>',
         f'<text x="{MARGIN_PX}" y="{ROW_PX - 4}" font-weight="bold">{escape(title)}</text>',
     ]
-    for place, (part, colour) in enumerate(colours.items()):
+    for place, (part, color) in enumerate(colors.items()):
         left = MARGIN_PX + place * LEGEND_PX
-        lines.append(f'<rect x="{left}" y="{ROW_PX + 4}" width="10" height="10" fill="{colour}"/>')
+        lines.append(f'<rect x="{left}" y="{ROW_PX + 4}" width="10" height="10" fill="{color}"/>')
         lines.append(f'<text x="{left + 14}" y="{ROW_PX + 13}">{escape(part)}</text>')
-    coloured: list[str] = [next(iter(colours.values()))]
+    colored: list[str] = [next(iter(colors.values()))]
     for box in boxes:
         own = part_of(box.frame)
-        colour = colours[own] if own else coloured[box.depth]
-        del coloured[box.depth + 1 :]
-        coloured.append(colour)
-        lines.append(_drawn(box, colour, height))
+        color = colors[own] if own else colored[box.depth]
+        del colored[box.depth + 1 :]
+        colored.append(color)
+        lines.append(_drawn(box, color, height))
     return "\n".join([*lines, "</svg>", ""])
 
 
@@ -80,7 +80,7 @@ def _boxes(node: _Node, depth: int, start: float, total: int) -> Iterator[_Box]:
             start += share
 
 
-def _drawn(box: _Box, colour: str, height: int) -> str:
+def _drawn(box: _Box, color: str, height: int) -> str:
     """A box, with its whole name where a mouse rests on it, and as much of the name as fits into it."""
     inside = WIDTH_PX - 2 * MARGIN_PX
     left, width = MARGIN_PX + box.start * inside, box.share * inside
@@ -90,5 +90,5 @@ def _drawn(box: _Box, colour: str, height: int) -> str:
     text = f'<text x="{left + 2:.1f}" y="{top + 12:g}">{escape(name)}</text>' if letters > 2 else ""
     return (
         f"<g><title>{escape(box.frame)}: {box.share:.1%}</title>"
-        f'<rect x="{left:.1f}" y="{top:g}" width="{width:.1f}" height="{ROW_PX}" fill="{colour}"/>{text}</g>'
+        f'<rect x="{left:.1f}" y="{top:g}" width="{width:.1f}" height="{ROW_PX}" fill="{color}"/>{text}</g>'
     )

@@ -94,7 +94,7 @@ def _of_models(
     beside = errors_by_model(by_model(model), held)
     constant = errors_by_model(by_constant(model, constant_factors(model, fitted)), held)
     none = errors_by_model(by_nothing(model), held)
-    table = Table("", "alone", "beside: model", "constant factor", "no interference", "cache", "dram", "neighbour")
+    table = Table("", "alone", "beside: model", "constant factor", "no interference", "cache", "dram", "neighbor")
     for name, each in beside.items():
         minds = [*model.models[name].sensitivity.model_dump().values()] if name else []
         columns = (alone[name], each, constant[name], none[name])

@@ -5,7 +5,7 @@
 One no-op model behind a Tidegate is asked at a steady rate. Windows with nobody looking and windows with viewers follow
 each other; what counts is the CPU time of the proxy's process per request. `--minutes` then leaves the page open for so
 long and looks at the memory. `--hours` has an event log of so many hours simulated, at 100 requests/s, and opens it as
-`tidegate page` does.
+`tidegate view` does.
 """
 
 import argparse
@@ -49,7 +49,7 @@ RECORDED_RPS: Final = 100
 MS: Final = 1_000_000
 AIM_S, AIM_SHARE = 3.0, 0.02
 CUT: Final = 0.2
-"""So large a share of the rounds is left out at each end: a neighbour on the machine is no cost of the page."""
+"""So large a share of the rounds is left out at each end: a neighbor on the machine is no cost of the page."""
 
 
 class Viewer:
@@ -57,7 +57,7 @@ class Viewer:
 
     def __init__(self, metrics: str) -> None:
         self.snapshots = self.bytes = 0
-        request = urllib.request.Request(f"http://{metrics}/live/events", headers=ASKS)
+        request = urllib.request.Request(f"http://{metrics}/dashboard/events", headers=ASKS)
         self._answer = urllib.request.urlopen(request, timeout=30)
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._read)
@@ -111,7 +111,7 @@ def answered(metrics: str) -> float:
     """How many requests were answered so far."""
     with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=30) as page:
         text = page.read().decode()
-    found = re.findall(r'^tidegate_requests_total\{[^}]*outcome="(?:in_time|late)"[^}]*\} (\S+)', text, re.MULTILINE)
+    found = re.findall(r'^tidegate_requests_total\{[^}]*outcome="(?:on_time|late)"[^}]*\} (\S+)', text, re.MULTILINE)
     return sum(map(float, found))
 
 
@@ -245,8 +245,8 @@ def bench_recording(console: Console, hours: float) -> dict[str, Any]:
                 read(f"at?ms={round(share * length_ms)}")
                 moved.append(time.monotonic() - before)
             before = time.monotonic()
-            read(f"story?request={count // 2}")
-            story_s = time.monotonic() - before
+            read(f"timeline?request={count // 2}")
+            timeline_s = time.monotonic() - before
             while not read("overview")["done"]:
                 time.sleep(0.2)
             whole_s = time.monotonic() - began
@@ -258,7 +258,7 @@ def bench_recording(console: Console, hours: float) -> dict[str, Any]:
     console.print(
         f"{hours:g} h, {count:,} requests, {size_mb:.0f} MB: the command answers after {told_s:.2f} s, the first "
         f"instant is shown after {first_s:.2f} s (aim: {AIM_S:g}), another one takes {max(moved):.2f} s at most, a "
-        f"story {story_s:.2f} s; the overview is whole after {whole_s:.1f} s"
+        f"timeline {timeline_s:.2f} s; the overview is whole after {whole_s:.1f} s"
     )
     return {"requests": count, "size_mb": size_mb, "first_s": first_s, "moved_s": moved, "whole_s": whole_s}
 

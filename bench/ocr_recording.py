@@ -27,7 +27,7 @@ SEED = 1
 
 
 def record(path: Path, *, rate_rps: float, seconds: float, work: Path) -> float:
-    """Serve and record; the share of the requests that was in time."""
+    """Serve and record; the share of the requests that was on time."""
     cases = [case for case in CASES if case.model in MODELS]
     inputs = {}
     for case in cases:
@@ -51,7 +51,7 @@ def record(path: Path, *, rate_rps: float, seconds: float, work: Path) -> float:
         }
     )
     with EmbeddedTriton([work / "models"], log=work / "triton.log") as triton:
-        flags = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", "--record", str(path))
+        flags = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", "--event-log", str(path))
         with serving_command("serve", *flags, log=work / "tidegate.log") as address:
             run = LiveRun(
                 scenario, PolicyChoice(name="symphony"), SEED, SendingOptions({}, inputs=inputs), target=address
@@ -69,7 +69,7 @@ def main() -> None:
     console = Console()
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         kept = record(options.recording, rate_rps=options.rate, seconds=options.seconds, work=Path(folder))
-    console.print(f"{options.recording}: {kept:.1%} of the requests were in time")
+    console.print(f"{options.recording}: {kept:.1%} of the requests were on time")
     console.print(f"now: tidegate recommend {options.recording}", highlight=False)
 
 

@@ -39,7 +39,7 @@ class ProxyProcess:
         self._process.send_signal(number)
 
     def wait(self, timeout_s: float) -> int:
-        """Its exit status, once it has ended; TimeoutExpired where it does not in time."""
+        """Its exit status, once it has ended; TimeoutExpired where it does not on time."""
         return self._process.wait(timeout_s)
 
     @property

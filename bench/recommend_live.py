@@ -217,7 +217,7 @@ def _serve(
             config = config.replace(f"{host_of(pool.kind)}:8001", address)
         path = work / "answer" / "served.yaml"  # beside the profiles that it names
         path.write_text(config)
-        command = ("serve", str(path), "--listen", "127.0.0.1:0", "--record", str(folder / "events.jsonl"))
+        command = ("serve", str(path), "--listen", "127.0.0.1:0", "--event-log", str(folder / "events.jsonl"))
         yield running.enter_context(serving_command(*command, log=folder / "tidegate.errors"))
 
 

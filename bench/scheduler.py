@@ -19,7 +19,7 @@ from rich.table import Table
 from bench.scheduler_driver import BATCH, Drive, Lap, setup_of
 from tidegate.commands.common import origin
 from tidegate.host import Plugins
-from tidegate.report import Colours, LegendEntry, LineMark, Page, PageOrigin, Plot, PlotAxis, PointMarks, facets
+from tidegate.report import Colors, LegendEntry, LineMark, Page, PageOrigin, Plot, PlotAxis, PointMarks, facets
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, read_scenario
 
@@ -122,7 +122,7 @@ def growth(cells: list[Cell], deferral: str, of: str) -> Growth:
 
 def page_of(cells: Sequence[Cell], growths: Sequence[Growth], origin: PageOrigin) -> str:
     """Time per request against each size, the other constant, as a page that needs no network."""
-    colours = Colours((), DEFERRALS)
+    colors = Colors((), DEFERRALS)
     plots = []
     for of, other in (("models", "workers"), ("workers", "models")):
         rows = {
@@ -134,9 +134,9 @@ def page_of(cells: Sequence[Cell], growths: Sequence[Growth], origin: PageOrigin
         }
         marks: list[LineMark | PointMarks] = []
         for deferral, line in points.items():
-            colour = colours.of_contender(deferral)
+            color = colors.of_contender(deferral)
             says = [f"{deferral}: {taken_us:.1f} µs with {2**at:.0f} {of}" for at, taken_us in line]
-            marks += [LineMark(line, colour, deferral, colours.dash_of(deferral)), PointMarks(line, colour, says, 3)]
+            marks += [LineMark(line, color, deferral, colors.dash_of(deferral)), PointMarks(line, color, says, 3)]
         ticks = tuple(sorted({at for line in points.values() for at, _ in line}))
         x = PlotAxis(f"{of} (logarithmic)", ticks[0], ticks[-1], ticks, lambda at: f"{2**at:.0f}")
         y = PlotAxis.over([cell.us_per_request for cell in cells], "µs per request", least=0.0)
@@ -144,7 +144,7 @@ def page_of(cells: Sequence[Cell], growths: Sequence[Growth], origin: PageOrigin
     chart = facets(
         "How does the scheduler's time per request grow with models and workers?",
         plots,
-        legend=[LegendEntry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in DEFERRALS],
+        legend=[LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in DEFERRALS],
         note="Sizes grow by factors: time that grows with their logarithm is a straight line.",
     )
     verdicts = [

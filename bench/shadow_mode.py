@@ -161,7 +161,7 @@ def _seen(proxy: ProxyProcess) -> float:
             if sample.name == "tidegate_requests_total":
                 ended[sample.labels["outcome"]] += int(sample.value)
     counted = ended.total() - ended["cancelled"]
-    return ended["in_time"] / counted if counted else 0.0
+    return ended["on_time"] / counted if counted else 0.0
 
 
 def _said(proxy: ProxyProcess, sent: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a live change of the layout costs: workers move to other GPUs under load; who is in time meanwhile.
+"""What a live change of the layout costs: workers move to other GPUs under load; who is on time meanwhile.
 
     python -m bench.shadow_switch [--changes N] [--load SHARE] [--stay S]
 
@@ -68,7 +68,7 @@ class _Fates(Observer, OutcomeListener):
         super().__init__(ObserverOptions())
         self._reducer = Reducer(self)
         self.ends: list[tuple[int, bool]] = []
-        """When each request came, and whether it was answered in time."""
+        """When each request came, and whether it was answered on time."""
         self.lost = 0
         self.steps: list[ChangeProgressed] = []
 

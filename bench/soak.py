@@ -35,7 +35,7 @@ from bench.fuzz_inputs import MODEL, WORDS, good_request, make_input
 from bench.proxy_process import ProxyProcess, proxy_before
 from tidegate.commands.common import origin
 from tidegate.report import Chart, LegendEntry, LineMark, Page, PageOrigin, Plot, PlotAxis, chart_of
-from tidegate.report.colours import INK
+from tidegate.report.colors import INK
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -316,14 +316,14 @@ def page_of(ledger: Ledger, origin: PageOrigin) -> str:
     def lines(title: str, label: str, figures: Mapping[str, str], *, least: float | None = 0.0) -> Chart:
         values = [sample[name] for sample in samples for name in figures]
         drawn = [
-            LineMark([(sample["at_s"] / 60, sample[name]) for sample in samples], colour, name.removesuffix("_ms"))
-            for name, colour in figures.items()
+            LineMark([(sample["at_s"] / 60, sample[name]) for sample in samples], color, name.removesuffix("_ms"))
+            for name, color in figures.items()
         ]
-        keys = [LegendEntry(line.name, line.colour, shape="line") for line in drawn] if len(drawn) > 1 else []
+        keys = [LegendEntry(line.name, line.color, shape="line") for line in drawn] if len(drawn) > 1 else []
         return chart_of(title, Plot(drawn, x, PlotAxis.over(values, label, least=least), 150), legend=keys)
 
-    in_time = [(sample["at_s"] / 60, sample["attainment"]) for sample in samples]
-    attained = Plot([LineMark(in_time, "in-time")], x, PlotAxis.shares([value for _, value in in_time], "in time"), 150)
+    on_time = [(sample["at_s"] / 60, sample["attainment"]) for sample in samples]
+    attained = Plot([LineMark(on_time, "on-time")], x, PlotAxis.shares([value for _, value in on_time], "in time"), 150)
     parts = [
         lines("Does it keep memory?", "MiB", {"memory_mib": INK}, least=None),
         lines("Does it keep descriptors?", "descriptors", {"descriptors": INK}),

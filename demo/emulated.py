@@ -21,7 +21,7 @@ class Fleet:
     max_batch: int
 
     def staggered_rps(self) -> float:
-        """The most that can be answered in time (Symphony, equation 1): N*b/l(b) where (1 + 1/N) * l(b) <= SLO."""
+        """The most that can be answered on time (Symphony, equation 1): N*b/l(b) where (1 + 1/N) * l(b) <= SLO."""
         latency_ms = self.slo_ms / (1 + 1 / self.gpus)
         batch = min(self.max_batch, int((latency_ms - self.beta_ms) / self.alpha_ms))
         return self.gpus * batch / (self.alpha_ms * batch + self.beta_ms) * 1e3

@@ -85,5 +85,5 @@ def check_alone(page: str, *, most: int = 500_000) -> None:
     assert 'name="viewport"' in page
     assert "prefers-color-scheme: dark" in page
     assert len(page.encode()) < most
-    for colour in set(re.findall(r"var\(--([\w-]+)\)", page)):
-        assert page.count(f"--{colour}:") == 2, f"{colour} has a look by day and one by night"
+    for color in set(re.findall(r"var\(--([\w-]+)\)", page)):
+        assert page.count(f"--{color}:") == 2, f"{color} has a look by day and one by night"

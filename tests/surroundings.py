@@ -1,4 +1,4 @@
-"""Every machine looks the same to the tests: how wide its terminal is, whether it has colours, who started them."""
+"""Every machine looks the same to the tests: how wide its terminal is, whether it has colors, who started them."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ _width = shutil.get_terminal_size().columns
 os.environ["COLUMNS"] = "1000"
 os.environ.pop("TERMINAL_WIDTH", None)
 os.environ["NO_COLOR"] = "1"
-for forces_colours in (
+for forces_colors in (
     "FORCE_COLOR",
     "PY_COLORS",
     "CLICOLOR_FORCE",
@@ -21,7 +21,7 @@ for forces_colours in (
     "TTY_INTERACTIVE",
     "GITHUB_ACTIONS",
 ):
-    os.environ.pop(forces_colours, None)
+    os.environ.pop(forces_colors, None)
 
 # A shell that runs the tests in its background has them ignore SIGINT, and with them all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

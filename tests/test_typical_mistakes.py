@@ -205,7 +205,7 @@ MISTAKES = {
         scenario(),
         "replay a.yaml",
         "error: a.yaml: line 1 is no header of an event log: JSON is malformed: invalid character (byte 0); "
-        "`tidegate serve --record` writes such a file",
+        "`tidegate serve --event-log` writes such a file",
     ),
 }
 

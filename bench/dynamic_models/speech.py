@@ -19,7 +19,7 @@ _Heard = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c
 def speak(*texts: str) -> list[NDArray[np.float32]]:
     """Sentences in English: samples from -1 to 1, RATE_HZ of them a second.
 
-    The same sentences sound the same in every process. They are spoken once: what espeak-ng said before colours what it
+    The same sentences sound the same in every process. They are spoken once: what espeak-ng said before colors what it
     says next. Raises RuntimeError where the library does not work on this machine.
     """
     library: ctypes.CDLL | None = espeakng_loader.load_library()

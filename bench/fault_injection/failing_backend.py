@@ -23,9 +23,9 @@ def run(rig: Rig) -> Result:
     for outcome, count in found:
         counts[outcome] += round(float(count))
     return Result(
-        f"counted as {counts['in_time']} in time, {counts['late']} late, {counts['failed']} failed; clients were told "
+        f"counted as {counts['on_time']} in time, {counts['late']} late, {counts['failed']} failed; clients were told "
         + ", ".join(f"{count} {code.name}" for code, count in told.items()),
-        (counts["failed"], counts["in_time"], counts["late"], told[grpc.StatusCode.OK]) == (REQUESTS, 0, 0, 0),
+        (counts["failed"], counts["on_time"], counts["late"], told[grpc.StatusCode.OK]) == (REQUESTS, 0, 0, 0),
         dict(counts),
     )
 

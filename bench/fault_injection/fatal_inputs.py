@@ -1,4 +1,4 @@
-"""Inputs that end a Triton 2.51, or the process of a model: through Tidegate, beside a neighbour."""
+"""Inputs that end a Triton 2.51, or the process of a model: through Tidegate, beside a neighbor."""
 
 import socket
 
@@ -46,13 +46,13 @@ def run(rig: Rig) -> Result:
         connection.sendall(head.encode() + b"1\r\n \r\n" * CHUNKS + b"0\r\n\r\n")
         connection.recv(1 << 16)
     check("chunks of one byte")
-    return Result("all are answered, the neighbour too" if not ended_by else f"ended by {ended_by}", not ended_by)
+    return Result("all are answered, the neighbor too" if not ended_by else f"ended by {ended_by}", not ended_by)
 
 
 HAZARD = Hazard(
     "fatal_inputs",
     "inputs that end a Triton 2.51 or a model's process, sent through Tidegate",
     "each ends the Triton for every client",
-    "Triton runs, and a neighbour is answered",
+    "Triton runs, and a neighbor is answered",
     run,
 )

@@ -1,4 +1,4 @@
-"""One client with four hundred requests under way, and a neighbour that asks one after the other."""
+"""One client with four hundred requests under way, and a neighbor that asks one after the other."""
 
 import threading
 from statistics import median
@@ -47,11 +47,11 @@ def run(rig: Rig) -> Result:
     for policy in ("fifs", "symphony"):
         rig.tell(policy)
         proxy = rig.tidegate(triton, policy=policy)
-        neighbour = rig.client(proxy.grpc)
-        _ask(neighbour)  # it learns what stages take
-        alone_ms, _ = _ask(neighbour)
+        neighbor = rig.client(proxy.grpc)
+        _ask(neighbor)  # it learns what stages take
+        alone_ms, _ = _ask(neighbor)
         crowd = Crowd(rig.client(proxy.grpc))
-        beside_ms, answered = _ask(neighbour)
+        beside_ms, answered = _ask(neighbor)
         crowd.stop()
         words.append(f"{policy}: p50 {alone_ms:.0f} ms alone, {beside_ms:.0f} beside, {answered} of {ASKED} answered")
         holds &= answered == ASKED and beside_ms <= LIMIT_MS
@@ -71,8 +71,8 @@ def _ask(client: Client) -> tuple[float, int]:
 
 HAZARD = Hazard(
     "greedy_neighbor",
-    f"a client with {UNDER_WAY} requests under way, a neighbour with one (batches of {BATCH_MS:g} ms)",
-    "the neighbour's p50 from 14 ms to 1165 ms (fifs); 11 of its 25 rejected (symphony)",
-    f"all of the neighbour's answered, p50 {LIMIT_MS:g} ms or less",
+    f"a client with {UNDER_WAY} requests under way, a neighbor with one (batches of {BATCH_MS:g} ms)",
+    "the neighbor's p50 from 14 ms to 1165 ms (fifs); 11 of its 25 rejected (symphony)",
+    f"all of the neighbor's answered, p50 {LIMIT_MS:g} ms or less",
     run,
 )

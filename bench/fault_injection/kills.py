@@ -240,13 +240,13 @@ class Bench:
 def _around(run: RunResult, at_s: float) -> dict[str, float]:
     """Attainment of what was due in the second after a kill and until the next, and when all was well again."""
     due_s = run.scheduled_ns / NS_PER_S - at_s
-    in_time = run.ok & (run.latency_ns <= FLEET.slo_ms * NS_PER_MS)
+    on_time = run.ok & (run.latency_ns <= FLEET.slo_ms * NS_PER_MS)
     bins = [(start, start + BIN_S) for start in np.arange(0, KILL_EVERY_S / 2, BIN_S)]
-    shares = [(end, in_time[(due_s >= start) & (due_s < end)]) for start, end in bins]
+    shares = [(end, on_time[(due_s >= start) & (due_s < end)]) for start, end in bins]
     bad = [end for end, mine in shares if len(mine) and mine.mean() < RECOVERED]
     return {
-        "first_second": float(in_time[(due_s >= 0) & (due_s < 1)].mean()),
-        "until_next": float(in_time[(due_s >= 0) & (due_s < KILL_EVERY_S)].mean()),
+        "first_second": float(on_time[(due_s >= 0) & (due_s < 1)].mean()),
+        "until_next": float(on_time[(due_s >= 0) & (due_s < KILL_EVERY_S)].mean()),
         "recovered_s": float(max(bad, default=0.0)),
     }
 

@@ -15,7 +15,7 @@ NAMES, ROUNDS = 150, 20
 def run(rig: Rig) -> Result:
     """Requests of made-up names, one each, then two applications in turn; the recording says whose each is."""
     path = rig.folder() / "run.jsonl"
-    proxy = rig.tidegate(rig.triton(Model("told")), app={"parameter": "app"}, record=str(path))
+    proxy = rig.tidegate(rig.triton(Model("told")), app={"parameter": "app"}, event_log=str(path))
     client = rig.client(proxy.grpc)
     for number in range(NAMES):
         client.call(request("told", [[0, 0]], app=f"made up {number}"))

@@ -6,7 +6,7 @@ DIR holds the artifact's block timings and plans (docs/results/ppipe.md); none o
 hour on two cores, so no part of `make bench`; `--clusters HC1-L --groups G1` tries a part of it.
 
 Each framework is a planner and a data plane. Load factor 1 is the throughput that the artifact's own PPipe plan bears;
-a model's load factor is the highest, on a grid of 0.05, at which 99 % of its requests are in time. Three models share
+a model's load factor is the highest, on a grid of 0.05, at which 99 % of its requests are on time. Three models share
 a cluster, its links included.
 """
 
@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tidegate.commands.common import origin
-from tidegate.report import Colours, ColumnMarks, LegendEntry, Page, PageOrigin, Plot, PlotAxis, facets
+from tidegate.report import Colors, ColumnMarks, LegendEntry, Page, PageOrigin, Plot, PlotAxis, facets
 from tidegate.schemas import DocumentError, Layout, read_document, write_document
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.result import RunResult
@@ -287,16 +287,16 @@ def _busy_table(rows: Sequence[dict[str, Any]]) -> Table:
 def page_of(lines: Sequence[dict[str, Any]], origin: PageOrigin, settings: Mapping[str, Any]) -> str:
     """The load factors as a page: a plot for each kind of arrivals, in it a group of bars for each cluster."""
     frameworks = [name for name in FRAMEWORKS if name in lines[0]]
-    colours = Colours((), FRAMEWORKS)
+    colors = Colors((), FRAMEWORKS)
     y = PlotAxis.over([line[name] for line in lines for name in frameworks], "load factor", least=0.0)
     plots = []
     for arrivals in dict.fromkeys(line["arrivals"] for line in lines):
         own = [line for line in lines if line["arrivals"] == arrivals]
-        plots.append((arrivals, Plot(_groups(own, frameworks, colours), _clusters(own), y)))
+        plots.append((arrivals, Plot(_groups(own, frameworks, colors), _clusters(own), y)))
     chart = facets(
         f"How much load does each framework bear with {ATTAINMENT:.0%} in time?",
         plots,
-        legend=[LegendEntry(name, colours.of_contender(name)) for name in frameworks],
+        legend=[LegendEntry(name, colors.of_contender(name)) for name in frameworks],
         note="Means over a cluster's models. 1 is the throughput that the artifact's own PPipe plan bears.",
     )
     return Page(
@@ -316,7 +316,7 @@ def _clusters(lines: Sequence[dict[str, Any]]) -> PlotAxis:
     return PlotAxis("cluster", 0.0, float(len(names)), middles, lambda at: names[int(at)])
 
 
-def _groups(lines: Sequence[dict[str, Any]], frameworks: Sequence[str], colours: Colours) -> list[ColumnMarks]:
+def _groups(lines: Sequence[dict[str, Any]], frameworks: Sequence[str], colors: Colors) -> list[ColumnMarks]:
     """The bars of each framework, beside each other in every group."""
     wide = 0.8 / len(frameworks)
     return [
@@ -325,7 +325,7 @@ def _groups(lines: Sequence[dict[str, Any]], frameworks: Sequence[str], colours:
                 (group + 0.1 + wide * place, group + 0.1 + wide * (place + 1), line[name])
                 for group, line in enumerate(lines)
             ],
-            colours.of_contender(name),
+            colors.of_contender(name),
             [f"{name}, {line['cluster']}: {line[name]:.3f}" for line in lines],
         )
         for place, name in enumerate(frameworks)

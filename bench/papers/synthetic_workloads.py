@@ -25,7 +25,7 @@ from tidegate.commands.common import origin
 from tidegate.parallel_backend import Backend
 from tidegate.report import (
     Chart,
-    Colours,
+    Colors,
     Download,
     LegendEntry,
     LineMark,
@@ -242,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def page(groups: dict[str, list[dict[str, Any]]]) -> str:
     """The distributions as one HTML page that needs no network."""
     ratio = next(iter(RATIOS))
-    colours = Colours((), RATIOS)
+    colors = Colors((), RATIOS)
     parts: list[Chart | PageSection] = []
     verdicts = []
     for name, rows in groups.items():
@@ -251,7 +251,7 @@ def page(groups: dict[str, list[dict[str, Any]]]) -> str:
         verdicts.append(f"{title}: {ratio} is {summary['median']:.2f} in the median, {summary['least']:.2f} at least.")
         headers, cells = zip(*_columns(rows), strict=True)
         parts.append(PageSection(title, table(headers, list(zip(*cells, strict=True)))))
-        parts.append(_distribution(f"How are the ratios of goodputs distributed over the {title}?", rows, colours))
+        parts.append(_distribution(f"How are the ratios of goodputs distributed over the {title}?", rows, colors))
     title = "Goodput of deferred over eager batching, synthetic workloads"
     data = Download("workloads.json", "application/json", json.dumps(groups))
     return Page(title, verdicts, origin(), {}, {}, parts, downloads=[data]).html()
@@ -312,7 +312,7 @@ def _print(console: Console, title: str, rows: Sequence[dict[str, Any]]) -> None
     console.print(table)
 
 
-def _distribution(title: str, rows: Sequence[dict[str, Any]], colours: Colours) -> Chart:
+def _distribution(title: str, rows: Sequence[dict[str, Any]], colors: Colors) -> Chart:
     """Share of the workloads with at most a ratio, for each of the ratios."""
     marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(1.0, "equal", down=True)]
     known = []
@@ -324,13 +324,13 @@ def _distribution(title: str, rows: Sequence[dict[str, Any]], colours: Colours) 
             f"{row['workers']} workers: {row['ratios'][ratio]:.3f}"
             for row in shown
         ]
-        colour = colours.of_contender(ratio)
-        marks += [LineMark(points, colour, ratio, colours.dash_of(ratio)), PointMarks(points, colour, says, 2)]
+        color = colors.of_contender(ratio)
+        marks += [LineMark(points, color, ratio, colors.dash_of(ratio)), PointMarks(points, color, says, 2)]
         known += [value for value, _ in points]
     plot = Plot(
         marks, PlotAxis.over(known, "ratio of goodputs"), PlotAxis.shares([], "of the workloads", from_zero=True), 320
     )
-    legend = [LegendEntry(ratio, colours.of_contender(ratio), colours.dash_of(ratio), "line") for ratio in RATIOS]
+    legend = [LegendEntry(ratio, colors.of_contender(ratio), colors.dash_of(ratio), "line") for ratio in RATIOS]
     return chart_of(title, plot, legend=legend, wide=True)
 
 

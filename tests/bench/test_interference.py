@@ -11,7 +11,7 @@ from tidegate_loadtest.interference.runs import write_co_runs, write_solo
 
 
 def test_it_judges_every_division(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Files without utilisations: of models that were seen together it is still foretold better than by nothing."""
+    """Files without utilizations: of models that were seen together it is still foretold better than by nothing."""
     solo = solo_runs(0)
     write_solo(tmp_path / "igniter_v100_solo.csv", "V100", solo)
     write_co_runs(tmp_path / "igniter_v100_pairs.csv", "V100", co_runs(0, 120))

@@ -102,7 +102,7 @@ def _attack(name: str) -> Attack:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("load", ["0.6", "0.9"])
 def test_who_is_in_a_hurry_does_not_cut_the_batches_of_others_short(load: str, seed: int) -> None:
-    """In the order of arrivals a batch ended at the first request that had no time for it: 11 % were in time at 0.9."""
+    """In the order of arrivals a batch ended at the first request that had no time for it: 11 % were on time at 0.9."""
     attack = _attack(f"50% have a third of the usual time, load {load}")
     ours, tritons = (suffer(attack, choice, seed) for choice in (OURS, TRITONS))
     assert ours["honest"] >= 0.98

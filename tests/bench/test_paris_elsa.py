@@ -55,8 +55,8 @@ def test_one_process_on_each_slice_is_read_and_what_ran_out_of_memory_is_missing
     assert (light.gpcs, light.whole_gpcs) == (24, 28)
     assert light.curves[2].latency_ms[8] == 12
     assert 64 not in light.curves[1].latency_ms
-    assert light.curves[7].utilisation is None
-    assert cases["bert-base-seq64 (MIGPerf)"].curves[7].utilisation == {rows: min(0.9, rows / 28) for rows in ROWS}
+    assert light.curves[7].utilization is None
+    assert cases["bert-base-seq64 (MIGPerf)"].curves[7].utilization == {rows: min(0.9, rows / 28) for rows in ROWS}
 
 
 @pytest.mark.parametrize("spread", [0.5, 1.0, 1.5])

@@ -14,7 +14,7 @@ BANNED = [
     {"word": "as it is", "use": "write `unmodified`", "not_after": "long, soon"},
     {"word": "leg", "use": "write `stage`"},
     {"word": "foretell*", "use": "write `predict`"},
-    {"word": "-colour", "use": "write `color`"},
+    {"word": "-color", "use": "write `color`"},
 ]
 
 
@@ -35,7 +35,7 @@ def _check(folder: Path, name: str, text: str) -> list[str]:
         ("It foretells.", ["README.md:1: 'foretell'; write `predict`"]),
         ("`leg: 1` and `start_leg`", ["README.md:1: 'leg'; write `stage`"]),
         ("[x](../leg.md) https://example.org/leg", []),
-        ("`emulated_colours`", ["README.md:1: 'colour'; write `color`"]),
+        ("`emulated_colors`", ["README.md:1: 'color'; write `color`"]),
     ],
 )
 def test_pages(tmp_path: Path, text: str, found: list[str]) -> None:
@@ -47,7 +47,7 @@ SOURCE = '''"""A module.
 With a leg.
 """
 
-colours = 1
+colors = 1
 x = Option(
     help=f"Seconds that a leg takes.",
 )
@@ -63,12 +63,12 @@ def _private():
 def test_sources(tmp_path: Path) -> None:
     found = _check(tmp_path, "core/src/tidegate/a.py", SOURCE)
     assert [line.split(":")[1] for line in found] == ["3", "6", "8", "10", "15"]
-    assert "'colour'" in found[1]
+    assert "'color'" in found[1]
 
 
 def test_keys(tmp_path: Path) -> None:
-    assert _check(tmp_path, "scenarios/a.yaml", "leg: 1\nbar_colour: red\n") == [
-        "scenarios/a.yaml:2: 'colour'; write `color`"
+    assert _check(tmp_path, "scenarios/a.yaml", "leg: 1\nbar_color: red\n") == [
+        "scenarios/a.yaml:2: 'color'; write `color`"
     ]
 
 

@@ -41,8 +41,8 @@ def _elsewhere(commands: str) -> str:
         "record: run.jsonl\nlisten: {grpc: '127.0.0.1:8101', http: '127.0.0.1:8100', metrics: '127.0.0.1:8102'}",
     )
     commands = commands.replace(
-        "--record run",
-        "--listen 127.0.0.1:8101 --listen-http 127.0.0.1:8100 --listen-metrics 127.0.0.1:8102 --record run",
+        "--event-log run",
+        "--listen 127.0.0.1:8101 --listen-http 127.0.0.1:8100 --listen-metrics 127.0.0.1:8102 --event-log run",
     )
     return re.sub(rf"\b({'|'.join(PORTS)})\b", lambda match: there[match[1]], commands)
 

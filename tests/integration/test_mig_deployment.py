@@ -73,7 +73,7 @@ def test_what_is_generated_is_brought_about_and_found(tmp_path: Path, gpus: list
     }
     (tmp_path / "layout.json").write_text(json.dumps(layout))
     out = tmp_path / "out"
-    run("generate", tmp_path / "layout.json", "--blocks", tmp_path / "m.onnx", "-o", out, "--flavour", "triton")
+    run("generate", tmp_path / "layout.json", "--blocks", tmp_path / "m.onnx", "-o", out, "--deploy-target", "triton")
     run("mig", "apply", out, "--yes")
     assert gpus[0].cut() == {"4g.20gb": [0], "3g.20gb": [4]}
     uuids = {each.profile.name: each.parts[0].uuid for each in gpus[0].instances}

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.host import PluginError
-from tidegate.report import Colours
+from tidegate.report import Colors
 from tidegate.schemas import Device, InterferenceModel, Layout, Mps, WholeDevice, read_deployment, read_document
 from tidegate.sim.build import setup_of
 from tidegate.sim.gantt_charts import gantt_charts
@@ -137,7 +137,7 @@ def test_what_cannot_be_emulated_is_said(changes: dict[str, Any], says: str | No
         check_can_be_emulated(scenario(**changes), [PolicyChoice(name="fifs")])
 
 
-MINDS = {"cache": 0.004, "dram": 0.0, "neighbour": 0.2}
+MINDS = {"cache": 0.004, "dram": 0.0, "neighbor": 0.2}
 SHARED: dict[str, Any] = {
     "warmup_s": 0.5,
     "duration_s": 4,
@@ -177,7 +177,7 @@ def test_emulated_gpus_are_told_who_slows_whom(tmp_path: Path) -> None:
     folder = tmp_path / "deployment"
     write_emulated_deployment(folder, shared, PolicyChoice(name="fifs"), 3, tmp_path / "events.jsonl")
     told = [
-        json.loads(config_of(folder / str(number), name).parameters["neighbours"].string_value)
+        json.loads(config_of(folder / str(number), name).parameters["neighbors"].string_value)
         for number, name in enumerate("ab")
     ]
     assert [each["board"] for each in told] == [str(folder / "boards" / "node0-0")] * 2
@@ -195,7 +195,7 @@ def test_each_gpu_has_a_board_of_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "deployment"
     write_emulated_deployment(folder, document, PolicyChoice(name="fifs"), 3, tmp_path / "events.jsonl")
     told = [
-        json.loads(config_of(folder / n, name).parameters["neighbours"].string_value)
+        json.loads(config_of(folder / n, name).parameters["neighbors"].string_value)
         for n, name in (("0", "a"), ("1", "b"))
     ]
     assert [Path(each["board"]).name for each in told] == ["node0-0", "node0-1"]
@@ -221,7 +221,7 @@ def test_live_on_emulated_gpus_of_two_kinds(tmp_path: Path) -> None:
         assert row.attainment > 0.7
     assert live.total.busy_shares.keys() == simulated.total.busy_shares.keys()
     assert {bar.worker for bar in live.gantt} == set(live.total.busy_shares)
-    (drawn,) = gantt_charts([live], Colours([model.name for model in document.models], [live.total.policy]))
+    (drawn,) = gantt_charts([live], Colors([model.name for model in document.models], [live.total.policy]))
     assert all(f">{worker}<" in drawn.body or worker in drawn.body for worker in live.total.busy_shares)
     ended = [path for path in (tmp_path / "deployment" / "run").iterdir() if path.name == "state.json"]
     assert ended == []
@@ -234,7 +234,7 @@ def median_ms(result: RunResult, model: str) -> float:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("start_triton")
-def test_live_neighbours_slow_each_other_down_as_simulated_ones_do(tmp_path: Path) -> None:
+def test_live_neighbors_slow_each_other_down_as_simulated_ones_do(tmp_path: Path) -> None:
     """Both are offered twice what they can do, so that each is always busy: the median stage is one beside the
     other."""
     document = Scenario.model_validate(SHARED)
@@ -243,7 +243,7 @@ def test_live_neighbours_slow_each_other_down_as_simulated_ones_do(tmp_path: Pat
     simulated = simulate(RunSpec(document, run.policy, 5, gantt_s=4))
     for name, slowed_ms in SLOWED_MS.items():
         assert median_ms(simulated, name) == pytest.approx(slowed_ms, rel=0.01)
-        # Live a neighbour idles for a moment between two stages, longer where the machine is busy; and what Triton and
+        # Live a neighbor idles for a moment between two stages, longer where the machine is busy; and what Triton and
         # the way there take comes on top.
         assert 40 + 0.6 * (slowed_ms - 40) < median_ms(live, name) < 1.4 * slowed_ms
 

@@ -117,7 +117,7 @@ def test_a_tidegate_plans_by_the_measured_shapes_and_its_recording_says_which_to
     file, recording = tmp_path / "profiles.json", tmp_path / "events.jsonl"
     where = ("--triton", triton, "-o", str(file), "--rows", "1,4")
     _run(*where, "--shape", NARROW, "--shape", WIDE)
-    serve = ("--triton", triton, "--policy", "fifs", "--profiles", str(file), "--record", str(recording))
+    serve = ("--triton", triton, "--policy", "fifs", "--profiles", str(file), "--event-log", str(recording))
     command = ("serve", "--listen", "127.0.0.1:0", *serve)
     with serving_command(*command, log=tmp_path / "tidegate.errors") as address:
         _send(address, [60, 10, 60, 30])

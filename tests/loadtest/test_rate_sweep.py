@@ -54,7 +54,7 @@ def test_every_rate_is_run_with_every_seed(triton: "FakeTriton", scenario: "Path
     assert document["highest"] == [{"policy": triton.target, "highest_rps": 100}]
     (verdict,) = verdicts(page.read_text())
     assert verdict == (
-        f"{triton.target} keeps 99 % of every model's requests in time at all rates, up to 100 requests/s: more was "
+        f"{triton.target} keeps 99 % of every model's requests on time at all rates, up to 100 requests/s: more was "
         "not tried."
     )
     assert verdict in done.stdout
@@ -70,7 +70,7 @@ def test_a_server_that_fails_is_seen_to_fail(triton: "FakeTriton", scenario: "Pa
     done = loadtest(scenario, "--target", triton.target, "--rates", "50,100", "--html", page)
     assert done.exit_code == 0, done.output
     (verdict,) = verdicts(page.read_text())
-    assert verdict == f"{triton.target} keeps 99 % of every model's requests in time not even at 50 requests/s."
+    assert verdict == f"{triton.target} keeps 99 % of every model's requests on time not even at 50 requests/s."
 
 
 @pytest.mark.parametrize("text", ["", "a", "1,,2", "0", "-5", "inf", "nan"])

@@ -36,7 +36,7 @@ def setup(limit: int | None, *, slo_ns: int | None = SLO_NS, workers: int = 1) -
     return Setup((model,), tuple(Worker(number, f"w{number}", ("m",)) for number in range(workers)), (PROFILE,))
 
 
-due_in_time = Arrivals(slo_ns=SLO_NS)
+due_on_time = Arrivals(slo_ns=SLO_NS)
 
 
 @pytest.mark.parametrize("spec", EVERY_POLICY, ids=lambda spec: spec.name)
@@ -44,15 +44,15 @@ due_in_time = Arrivals(slo_ns=SLO_NS)
 def test_what_nobody_can_join_is_not_deferred(spec: PolicySpec, slo_ns: int | None) -> None:
     policy = make_policy(spec, setup(1, slo_ns=slo_ns, workers=3), {})
     for number, rows in enumerate((1, 3, 8)):
-        dispatched = [each for each in policy.handle(due_in_time(number, rows=rows)) if isinstance(each, Dispatch)]
+        dispatched = [each for each in policy.handle(due_on_time(number, rows=rows)) if isinstance(each, Dispatch)]
         assert [each.batch.request_ids for each in dispatched] == [(number,)]
 
 
 def test_what_can_grow_is_deferred() -> None:
     spec, options = Plugins.installed().policy("symphony"), {"deferral": "frontrun"}
-    (timer,) = make_policy(spec, setup(None), options).handle(due_in_time(0))
+    (timer,) = make_policy(spec, setup(None), options).handle(due_on_time(0))
     assert isinstance(timer, SetTimer)
-    at_once, _ = make_policy(spec, setup(1), options).handle(due_in_time(0))
+    at_once, _ = make_policy(spec, setup(1), options).handle(due_on_time(0))
     assert isinstance(at_once, Dispatch), "nobody can join"
 
 
@@ -72,12 +72,12 @@ def test_nothing_is_merged_beyond_the_limit(
 
     def service(effect: StartStage) -> int:
         sizes.append((len(effect.batch.request_ids), effect.rows))
-        return PROFILE.planned_ns(effect.rows)
+        return PROFILE.upper_ns(effect.rows)
 
     simulation = Simulation(engine, ExactWorkers(taking(service)))
     simulation.schedule(
         [
-            due_in_time(number, ms_to_ns(at_ms), rows=rows, key=key)
+            due_on_time(number, ms_to_ns(at_ms), rows=rows, key=key)
             for number, (at_ms, rows, key) in enumerate(sorted(requests, key=lambda request: request[0]))
         ]
     )
@@ -98,7 +98,7 @@ def test_the_engine_refuses_to_merge_them() -> None:
 
 def test_they_have_one_queue_however_they_differ() -> None:
     alone, merged = Model("m", 8, merge_limit=1), Model("m", 8)
-    request = due_in_time(0, key="3,224,224").request
+    request = due_on_time(0, key="3,224,224").request
     assert queue_key(request, alone) == ("m", "", "")
     assert queue_key(request, merged) == ("m", "", "3,224,224")
 

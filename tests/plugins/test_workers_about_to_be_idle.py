@@ -62,7 +62,7 @@ def test_who_comes_while_it_is_kept_does_not_get_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DEADLINES)
-def test_the_most_urgent_takes_it_where_that_is_in_time(name: str) -> None:
+def test_the_most_urgent_takes_it_where_that_is_on_time(name: str) -> None:
     assert dispatched(busy(name), WorkerReady(9 * MS, 0, 11 * MS)) == [2]
 
 

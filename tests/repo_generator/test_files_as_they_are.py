@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from tidegate_repo_generator.generate import generate_model
-from tidegate_repo_generator.model import Flavour, GenerateError
+from tidegate_repo_generator.model import DeployTarget, GenerateError
 from tidegate_repo_generator.onnx_file import load_proto
 from tidegate_repo_generator.source import load_data
 from tidegate_repo_generator.splitting.blocks import write_partition
@@ -152,9 +152,9 @@ def test_what_the_embedded_triton_cannot_load_is_refused(
     if what == "version":
         model.ir_version = 99
     onnx.save(model, path)
-    with pytest.raises(GenerateError, match=r"model\.onnx: onnxruntime cannot load it here .*--flavour triton"):
+    with pytest.raises(GenerateError, match=r"model\.onnx: onnxruntime cannot load it here .*--deploy-target triton"):
         generate_model(path, tmp_path / "models", max_batch=max_batch)
-    made = generate_model(path, tmp_path / "models", flavour=Flavour.TRITON)
+    made = generate_model(path, tmp_path / "models", deploy_target=DeployTarget.TRITON)
     assert made.max_batch_size == 0
     assert "Not batched, for it is not clear that it can: onnxruntime cannot load it here" in made.notices[0]
     assert "# Not batched, for it is not clear" in (tmp_path / "models/model/config.pbtxt").read_text()

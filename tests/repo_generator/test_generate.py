@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient.grpc import model_config_pb2
 
 from tidegate_repo_generator.generate import DEFAULT_MAX_BATCH, generate_model
-from tidegate_repo_generator.model import Flavour, GenerateError
+from tidegate_repo_generator.model import DeployTarget, GenerateError
 from tidegate_triton_models import model_source
 
 SaveOnnx = Callable[..., Path]
@@ -57,7 +57,7 @@ def everything_in(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_embedded_flavour(doubler: Path, repository: Path) -> None:
+def test_the_embedded_deploy_target(doubler: Path, repository: Path) -> None:
     generated = generate_model(doubler, repository, name="double", instances=3, max_batch=16, slo_ms=70)
     config = read_config(repository / "double")
     assert config == text_format.Parse(
@@ -80,8 +80,8 @@ def test_the_embedded_flavour(doubler: Path, repository: Path) -> None:
     assert (generated.name, generated.max_batch_size, generated.notices) == ("double", 16, ())
 
 
-def test_the_triton_flavour(doubler: Path, repository: Path) -> None:
-    generate_model(doubler, repository, flavour=Flavour.TRITON)
+def test_the_triton_deploy_target(doubler: Path, repository: Path) -> None:
+    generate_model(doubler, repository, deploy_target=DeployTarget.TRITON)
     config = read_config(repository / "model")
     assert (config.platform, config.backend) == ("onnxruntime_onnx", "")
     assert config.parameters["tidegate_scheduling"].string_value == "batched"
@@ -115,7 +115,7 @@ def test_an_slo_keeps_its_digits(doubler: Path, repository: Path, slo_ms: float,
 @pytest.mark.parametrize(("element", "data_type"), ELEMENTS.items(), ids=ELEMENTS.values())
 def test_every_type_that_triton_has(save_onnx: SaveOnnx, repository: Path, element: int, data_type: str) -> None:
     path = identity(save_onnx, ["n", 2], element)
-    generated = generate_model(path, repository, flavour=Flavour.TRITON)
+    generated = generate_model(path, repository, deploy_target=DeployTarget.TRITON)
     config = read_config(repository / "model")
     names = [model_config_pb2.DataType.Name(entry.data_type) for entry in (*config.input, *config.output)]
     assert names == [data_type, data_type]
@@ -129,7 +129,7 @@ def test_all_of_tritons_types_are_covered() -> None:
 
 def test_the_python_backend_has_no_bf16(save_onnx: SaveOnnx, repository: Path) -> None:
     path = identity(save_onnx, ["n", 2], TensorProto.BFLOAT16)
-    with pytest.raises(GenerateError, match=r"'x' is BF16, which .* cast it to FP32 .* or .* --flavour triton"):
+    with pytest.raises(GenerateError, match=r"'x' is BF16, which .* cast it to FP32 .* or .* --deploy-target triton"):
         generate_model(path, repository)
 
 
@@ -205,10 +205,12 @@ def with_external_data(save_onnx: SaveOnnx, location: str) -> Path:
     return save_onnx([helper.make_node("Add", ["x", "w"], ["y"])], [x], [y], [weight], **options)
 
 
-@pytest.mark.parametrize("flavour", Flavour)
-def test_external_data_comes_along_under_its_name(save_onnx: SaveOnnx, repository: Path, flavour: Flavour) -> None:
+@pytest.mark.parametrize("deploy_target", DeployTarget)
+def test_external_data_comes_along_under_its_name(
+    save_onnx: SaveOnnx, repository: Path, deploy_target: DeployTarget
+) -> None:
     path = with_external_data(save_onnx, "weights.bin")
-    generated = generate_model(path, repository, flavour=flavour)
+    generated = generate_model(path, repository, deploy_target=deploy_target)
     copy = repository / "model" / "1" / "weights.bin"
     assert copy.read_bytes() == np.ones(4, np.float32).tobytes()
     assert PurePosixPath("1/weights.bin") in generated.files

@@ -35,12 +35,12 @@ def test_a_table_of_what_was_written(run_generate: RunGenerate, doubler: Path, t
 
 
 def test_json_for_machines(run_generate: RunGenerate, doubler: Path, tmp_path: Path) -> None:
-    options = ("--max-batch", 8, "--instances", 2, "--flavour", "triton", "--json")
+    options = ("--max-batch", 8, "--instances", 2, "--deploy-target", "triton", "--json")
     result = run_generate(doubler, "-o", tmp_path / "models", *options)
     assert json.loads(result.stdout) == {
         "name": "model",
         "path": str(tmp_path / "models" / "model"),
-        "flavour": "triton",
+        "deploy_target": "triton",
         "max_batch_size": 8,
         "instances": 2,
         "slo_ms": None,

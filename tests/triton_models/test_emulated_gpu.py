@@ -161,12 +161,12 @@ class Clock:
 
 
 def told(at: Path, **changes: object) -> dict[str, str]:
-    """Half of what it takes is computing, which a neighbour's 50 % of the cache make three times as long."""
+    """Half of what it takes is computing, which a neighbor's 50 % of the cache make three times as long."""
     document = {"board": str(at), "uses": {"1": [8, 9, 0.5]}, "minds": [0.04, 0.0, 0.0], **changes}
-    return {"neighbours": json.dumps(document)}
+    return {"neighbors": json.dumps(document)}
 
 
-def test_a_neighbour_is_felt_while_it_is_busy(
+def test_a_neighbor_is_felt_while_it_is_busy(
     emulated: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """50 ms of work beside one that is busy for 20: those do 10 of it."""
@@ -178,14 +178,14 @@ def test_a_neighbour_is_felt_while_it_is_busy(
     lines[3] = 1000, 50, 30  # was killed before the clock began anew
     board = tmp_path / "board"
     board.write_bytes(lines.tobytes())
-    mine = emulated.neighbours(told(board))
+    mine = emulated.neighbors(told(board))
     assert mine.hold(clock.now_ns, 50_000_000, rows=1) == pytest.approx(1_060_000_000, abs=2)
     assert clock.now_ns == pytest.approx(1_060_000_000, abs=2)
     assert np.fromfile(board)[:3].tolist() == [0, 8, 9], "it is idle again"
     assert mine.hold(clock.now_ns, 50_000_000, rows=7) == pytest.approx(1_110_000_000, abs=2), "alone"
 
 
-def test_while_it_is_busy_its_neighbours_see_what_it_uses(
+def test_while_it_is_busy_its_neighbors_see_what_it_uses(
     emulated: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = tmp_path / "board"
@@ -198,7 +198,7 @@ def test_while_it_is_busy_its_neighbours_see_what_it_uses(
             super().sleep(seconds)
 
     monkeypatch.setattr(emulated, "time", Watched())
-    emulated.neighbours(told(board)).hold(1_000_000_000, 3_000_000, rows=1)
+    emulated.neighbors(told(board)).hold(1_000_000_000, 3_000_000, rows=1)
     assert seen == [(True, 8, 9)] * 3
 
 
@@ -212,12 +212,12 @@ def test_while_it_is_busy_its_neighbours_see_what_it_uses(
         ({"uses": None}, "expected JSON with board"),
     ],
 )
-def test_neighbours_that_make_no_sense_are_refused(
+def test_neighbors_that_make_no_sense_are_refused(
     emulated: ModuleType, tmp_path: Path, changes: dict[str, object], what: str
 ) -> None:
     with pytest.raises(ValueError, match=what):
-        emulated.neighbours(told(tmp_path / "board", **changes))
-    assert emulated.neighbours({}) is None
+        emulated.neighbors(told(tmp_path / "board", **changes))
+    assert emulated.neighbors({}) is None
 
 
 HOLDS_A_LINE = """
@@ -228,7 +228,7 @@ spec = importlib.util.spec_from_file_location("model", sys.argv[1])
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 try:
-    mine = module.neighbours({"neighbours": sys.argv[2]})
+    mine = module.neighbors({"neighbors": sys.argv[2]})
 except ValueError as error:
     print(error, flush=True)
 else:
@@ -244,7 +244,7 @@ def test_a_line_is_free_again_once_its_process_is_killed(
     board = tmp_path / "board"
 
     def start() -> tuple["subprocess.Popen[str]", str]:
-        command = [sys.executable, "-c", HOLDS_A_LINE, str(model_source("emulated_gpu")), told(board)["neighbours"]]
+        command = [sys.executable, "-c", HOLDS_A_LINE, str(model_source("emulated_gpu")), told(board)["neighbors"]]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         at_the_end(process.communicate)
         at_the_end(process.kill)
@@ -266,7 +266,7 @@ def test_a_board_that_is_full_is_named(emulated: ModuleType, tmp_path: Path, mon
 
     monkeypatch.setattr(emulated.fcntl, "lockf", taken)
     with pytest.raises(ValueError, match=r"all 64 lines of the board .*/board are taken: no more instances"):
-        emulated.neighbours(told(tmp_path / "board"))
+        emulated.neighbors(told(tmp_path / "board"))
 
 
 def test_holds_for_the_promised_time_and_echoes(server: EmbeddedTriton) -> None:

@@ -106,13 +106,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             name: _judged(run, drawn) for name, run in planners.items() if gpus == CHILDREN or name != "chance"
         }
     for title, by_planner in found.items():
-        table = Table("planner", "reward", "late", "all in time", "bears", "ms", title=title)
+        table = Table("planner", "reward", "late", "all on time", "bears", "ms", title=title)
         for name, figures in by_planner.items():
             table.add_row(
                 name,
                 f"{figures['reward']:.3f}",
                 f"{figures['late']:.2%}",
-                f"{figures['in_time']:.0%}",
+                f"{figures['on_time']:.0%}",
                 f"{figures['bears']:.3f}",
                 f"{figures['ms']:.1f}",
             )
@@ -163,7 +163,7 @@ def _judged(run: Planned, problems: Sequence[ShareProblem]) -> dict[str, float]:
     return {
         "reward": mean(rewards),
         "late": mean(lates),
-        "in_time": served / len(problems),
+        "on_time": served / len(problems),
         "bears": median(bears),
         "ms": 1000 * median(seconds),
     }

@@ -17,7 +17,7 @@ from tidegate_inss.plan import SharePlan
 from tidegate_inss.problem import ShareProblem
 
 WITHOUT_INTERFERENCE = "-ni"
-"""A planner of this ending is told that neighbours cost nothing, unless it is one by itself."""
+"""A planner of this ending is told that neighbors cost nothing, unless it is one by itself."""
 THROUGHPUT = "-throughput"
 """A planner of this ending is asked for throughput in full batches, once rates are borne."""
 
@@ -141,7 +141,7 @@ def outcome(load: Load, way: Way, seconds: float) -> Outcome:
 
 
 def scenario_of(load: Load, layout: Layout, seconds: float, rates: Mapping[str, float]) -> Scenario:
-    """The load on a layout, Poisson, with neighbours slowing each other down."""
+    """The load on a layout, Poisson, with neighbors slowing each other down."""
     served = [model.name for model in layout.models]
     return Scenario.model_validate(
         {

@@ -74,7 +74,7 @@ def layout_of(
             "kind": PROFILES[size],
             "rows": list(curve.latency_ms),
             "latency_ms": list(curve.latency_ms.values()),
-            "utilisation": list(curve.utilisation.values()) if curve.utilisation else None,
+            "utilization": list(curve.utilization.values()) if curve.utilization else None,
         }
         for size, curve in case.curves.items()
     ]

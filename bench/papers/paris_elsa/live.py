@@ -65,7 +65,7 @@ class Pair:
 
     @property
     def meets(self) -> bool:
-        """Whether as many are answered in time as simulated."""
+        """Whether as many are answered on time as simulated."""
         return abs(self.goodput_off) <= AIM
 
     def row(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """How long models take on MIG slices of an A100, as others measured it, and the sizes of requests.
 
 `parvagpu_a100_80gb.csv`: of ParvaGPU (SC 2024; model, gpc, batch, procs, latency_ms). `migperf_a100_infer.csv`: of
-MIGPerf, with the slices' utilisation (gpu, gpc, model, seq_len, batch, latency_ms, gract). Neither is a part of this
+MIGPerf, with the slices' utilization (gpu, gpc, model, seq_len, batch, latency_ms, gract). Neither is a part of this
 project: docs/results/paris_elsa.md says where they come from.
 """
 
@@ -24,7 +24,7 @@ class Curve:
 
     latency_ms: dict[int, float]
     """By rows, rising; those that ran out of memory are missing."""
-    utilisation: dict[int, float] | None = None
+    utilization: dict[int, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def capacity_rps(layout: Layout, sizes: Mapping[int, float]) -> float:
 
 
 def ceiling_rps(layout: Layout, sizes: Mapping[int, float], slo_ms: float) -> float:
-    """What no scheduler can pass: every query runs where it is in time without waiting, but for one in twenty."""
+    """What no scheduler can pass: every query runs where it is on time without waiting, but for one in twenty."""
     tables = layout.partitions[0].latency_ms
     workers = {kind: sum(worker.speed == kind for worker in layout.workers) for kind in tables}
     return _ceiling(
@@ -129,7 +129,7 @@ def ceiling_rps(layout: Layout, sizes: Mapping[int, float], slo_ms: float) -> fl
 def _ceiling(
     sizes: tuple[tuple[int, float], ...], kinds: tuple[tuple[tuple[float, ...], float], ...], slo_ms: float
 ) -> float:
-    """Variables: for each size and kind the rate that is in time, and the rate that is late; at last the whole rate."""
+    """Variables: for each size and kind the rate that is on time, and the rate that is late; at last the whole rate."""
     places = [(number, rows, table[rows - 1]) for rows, _ in sizes for number, (table, _) in enumerate(kinds)]
     width = 2 * len(places) + 1
     objective = np.zeros(width)

@@ -47,7 +47,7 @@ def _print_version(wanted: bool) -> None:
 
 
 COMMANDS_OF: Final = {
-    "proxy": ("check", "doctor", "down", "init", "mig", "page", "serve", "triton", "up"),
+    "proxy": ("check", "doctor", "down", "init", "mig", "serve", "triton", "up", "view"),
     "loadtest": ("compare", "fit-interference", "loadtest", "profile", "profile-shares"),
     "generate": ("generate", "profile-blocks", "split"),
 }

@@ -150,7 +150,12 @@ def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: 
             return
         serve = [word for address in tritons for word in ("--triton", address)]
         serve += [word for name, value in choice.options.items() for word in ("--option", f"{name}={_text(value)}")]
-        serve += ["--profiles", str(write_profiles(work / "profiles.json", scenario, seed)), "--record", str(event_log)]
+        serve += [
+            "--profiles",
+            str(write_profiles(work / "profiles.json", scenario, seed)),
+            "--event-log",
+            str(event_log),
+        ]
         command = ("serve", "--policy", choice.name, "--listen", "127.0.0.1:0", "--seed", str(seed), *serve)
         address = running.enter_context(serving_command(*command, log=work / "tidegate.errors"))
         yield EmulatedCluster(address, event_log, tuple(tritons))
@@ -206,7 +211,7 @@ def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
             ProfilePoint(
                 rows=rows,
                 median_ms=profile.expected_ns(rows) / NS_PER_MS,
-                p95_ms=profile.planned_ns(rows) / NS_PER_MS,
+                p95_ms=profile.upper_ns(rows) / NS_PER_MS,
                 samples=1,
             )
             for rows in profile.every_size
@@ -231,8 +236,8 @@ def _parameters(scenario: Scenario, model: ModelSpec, pools: Sequence[WorkerSpec
         parameters["table_ms"] = json.dumps(table_ms(times))
     if model.slo_ms is not None:
         parameters["slo_ms"] = str(model.slo_ms)
-    if model.late == "serve":
-        parameters["tidegate_late"] = model.late
+    if model.on_deadline_miss == "serve":
+        parameters["tidegate_on_deadline_miss"] = model.on_deadline_miss
     return parameters | disturbances(scenario, seed)
 
 

@@ -18,7 +18,7 @@ from tidegate.schemas import (
     DEPLOYMENT_FILE,
     INTERFERENCE_FILE,
     LAYOUT_FILE,
-    NEIGHBOURS,
+    NEIGHBORS,
     PROXY_FILE,
     DeployedPartition,
     DeployedWorker,
@@ -26,7 +26,7 @@ from tidegate.schemas import (
     InterferenceModel,
     Layout,
     LayoutPartition,
-    neighbours_parameter,
+    neighbors_parameter,
     write_document,
 )
 from tidegate.sim.build import true_profiles
@@ -92,7 +92,7 @@ def write_emulated_deployment(folder: Path, scenario: Scenario, choice: PolicyCh
             config = _config_of(parts[name], steps[name], times[name, worker.speed])
             _set_parameters(config, scenario, parts[name].model, seed=seed * MOST_TRITONS + number)
             if isinstance(interference, InterferenceModel):
-                config.parameters[NEIGHBOURS].string_value = neighbours_parameter(
+                config.parameters[NEIGHBORS].string_value = neighbors_parameter(
                     interference, folder, worker.device, worker.slice, name, config.max_batch_size
                 )
             _write_model(repository / name, config)
@@ -113,13 +113,13 @@ def write_emulated_deployment(folder: Path, scenario: Scenario, choice: PolicyCh
         for part in layout.partitions
     )
     write_document(
-        folder / DEPLOYMENT_FILE, Deployment(flavour="embedded", partitions=partitions, workers=tuple(workers))
+        folder / DEPLOYMENT_FILE, Deployment(deploy_target="embedded", partitions=partitions, workers=tuple(workers))
     )
     config = {
         "layout": LAYOUT_FILE,
         "policy": {"name": choice.name, "options": choice.options},
         "seed": seed,
-        "record": str(record.absolute()),
+        "event_log": str(record.absolute()),
         "startup_timeout_s": 60,
         "tritons": [
             {"worker": worker.name, "grpc": f"127.0.0.1:{_FIRST_PORT + number}"}

@@ -20,7 +20,7 @@ def print_profiles(measured: Sequence[ModelProfile], requests: Mapping[str, int 
     table = Table(title=f"{first.model} through Triton" + ("" if first.kind == "default" else f", on {first.kind}"))
     for head in ("shape",) * by_shape + ("requests",) * counted:
         table.add_column(head, justify="left" if head == "shape" else "right")
-    for head in ("rows", "expected ms (median)", "planned ms (p95)", "line ms", "rows/s"):
+    for head in ("rows", "expected ms (median)", "p95 ms (p95)", "line ms", "rows/s"):
         table.add_column(head, justify="right")
     console = console_for_tables()
     lines = []

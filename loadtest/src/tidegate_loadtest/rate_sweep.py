@@ -109,7 +109,7 @@ def load_verdicts(sweep: RateSweep) -> list[str]:
     """Sentences, the best first: up to which rate each keeps its promises, and at which it does not any more."""
     said = []
     for curve in sorted(sweep.curves(), key=lambda each: -(each.found_rps or 0)):
-        kept = f"{words.limit(1 - sweep.limit)} of every model's requests in time"
+        kept = f"{words.limit(1 - sweep.limit)} of every model's requests on time"
         above = [rate_rps for rate_rps in sweep.rates_rps if rate_rps > (curve.found_rps or 0) + 1e-6]
         if curve.found_rps is None:
             said.append(f"{curve.name} keeps {kept} not even at {words.rate(sweep.rates_rps[0])} requests/s.")

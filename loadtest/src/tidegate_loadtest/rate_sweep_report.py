@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tidegate.report import Chart, Colours, Page, PageOrigin, PageSection, words
+from tidegate.report import Chart, Colors, Page, PageOrigin, PageSection, words
 from tidegate.sim import charts
 from tidegate.sim.document import Document, rows_csv
 from tidegate.sim.load_sweep import latency_over_load, over_load
@@ -21,13 +21,13 @@ def rate_sweep_page(
 ) -> str:
     """The page of `tidegate loadtest --rates`; `target`: the server that was measured, None: emulated clusters."""
     curves = sweep.curves()
-    colours = Colours((model.name for model in sweep.scenario.models), (curve.name for curve in curves))
+    colors = Colors((model.name for model in sweep.scenario.models), (curve.name for curve in curves))
     results = [live.result for live in sweep.lives]
     highest = sweep.rates_rps[-1]
     at_highest = [result for result in results if abs(result.total.rate_rps - highest) < 1e-3 * highest]
     parts: list[Chart | PageSection] = [
-        over_load(curves, sweep.limit, colours),
-        latency_over_load(curves, colours),
+        over_load(curves, sweep.limit, colors),
+        latency_over_load(curves, colors),
         PageSection("The figures at each rate", figures_table(results, by_rate=True)),
     ]
     if at_highest:

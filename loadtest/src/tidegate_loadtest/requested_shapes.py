@@ -58,7 +58,7 @@ def parse_asked(texts: Iterable[str]) -> list[RequestedShape]:
 
 
 def recorded_shapes(recording: BinaryIO, model: str, most: int) -> RecordedShapes:
-    """The `most` frequent shapes of a model's requests in the event log of `tidegate serve --record`.
+    """The `most` frequent shapes of a model's requests in the event log of `tidegate serve --event-log`.
 
     Raises LoadTestError for a file that is no event log, and for one without a request of the model whose shape it
     tells in full (it cuts those of more than a hundred characters).
@@ -75,7 +75,7 @@ def recorded_shapes(recording: BinaryIO, model: str, most: int) -> RecordedShape
         has = ", ".join(sorted(counts)) or "no requests at all"
         raise LoadTestError(
             f"{recording.name}: no request of model {model!r} in it, but {has}: record its traffic with "
-            "`tidegate serve --record`"
+            "`tidegate serve --event-log`"
         )
     found = []
     for text, requests in counts[model].most_common():

@@ -99,7 +99,7 @@ class RunResult:
         """Judge the run by a deadline of `slo_ms` milliseconds after each scheduled arrival."""
         ok = self.ok
         window_s = self.window_ns / NS_PER_S
-        in_time = int(np.count_nonzero(ok & (self.latency_ns <= ms_to_ns(slo_ms))))
+        on_time = int(np.count_nonzero(ok & (self.latency_ns <= ms_to_ns(slo_ms))))
         names, counts = np.unique(self.status[~ok], return_counts=True)
         latencies_ms = self.latency_ns[ok] / NS_PER_MS
         p50_ms, p95_ms, p99_ms = np.percentile(latencies_ms, [50, 95, 99]).tolist() if ok.any() else (None, None, None)
@@ -111,9 +111,9 @@ class RunResult:
             offered_rps=len(ok) / window_s,
             completed=int(np.count_nonzero(ok)),
             failed=dict(zip(names.tolist(), counts.tolist(), strict=True)),
-            attainment=in_time / len(ok),
+            attainment=on_time / len(ok),
             throughput_rps=int(np.count_nonzero(ok & (self.finished_ns <= self.window_ns))) / window_s,
-            goodput_rps=in_time / window_s,
+            goodput_rps=on_time / window_s,
             p50_ms=p50_ms,
             p95_ms=p95_ms,
             p99_ms=p99_ms,

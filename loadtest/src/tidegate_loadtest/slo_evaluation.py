@@ -70,9 +70,9 @@ def _note_ends(record: RunRecord, requests: RequestSequence, seen: LiveObservati
     for request_id, (status, finished_ns, latency_ns) in enumerate(rows, seen.first):
         ended_ns = finished_ns + warmup_ns
         if status == OK:
-            in_time = latency_ns <= requests.slos_ns[requests.model[request_id]]
+            on_time = latency_ns <= requests.slos_ns[requests.model[request_id]]
             record.ended_ns[request_id] = ended_ns
-            record.outcome[request_id] = ANSWERED if in_time else LATE
+            record.outcome[request_id] = ANSWERED if on_time else LATE
         elif status in DROPS.values():
             record.drop(request_id, ended_ns, status)
         elif status != CLIENT_TIMEOUT:

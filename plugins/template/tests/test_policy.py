@@ -1,4 +1,4 @@
-"""What the policy decides, as stories; and that it keeps the contract, in random worlds."""
+"""What the policy decides, as timelines; and that it keeps the contract, in random worlds."""
 
 from typing import ClassVar
 
@@ -84,7 +84,7 @@ def test_a_worker_that_is_about_to_be_idle_is_kept_for_the_most_urgent(playbook_
     )
 
 
-def test_what_cannot_be_in_time_is_dropped_at_once(playbook_of: PlaybookOf) -> None:
+def test_what_cannot_be_on_time_is_dropped_at_once(playbook_of: PlaybookOf) -> None:
     """It would be late even alone."""
     assert (
         playbook_of(Template, MODELS, WORKERS, PROFILES) >> arrived(0, "cat", 0, 9) << Drop(0, "deadline_unreachable")

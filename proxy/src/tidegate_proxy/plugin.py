@@ -6,21 +6,21 @@ from tidegate_proxy.commands.doctor import doctor
 from tidegate_proxy.commands.down import down
 from tidegate_proxy.commands.init import init
 from tidegate_proxy.commands.mig import mig
-from tidegate_proxy.commands.page import page
 from tidegate_proxy.commands.serve import serve
 from tidegate_proxy.commands.triton import triton
 from tidegate_proxy.commands.up import up
+from tidegate_proxy.commands.view import view
 
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `serve`, `check`, `doctor`, `init`, `page`, `triton`, `up`, `down` and `mig`."""
+    """Offer `serve`, `check`, `doctor`, `init`, `view`, `triton`, `up`, `down` and `mig`."""
     return [
         CommandSpec("serve", serve),
         CommandSpec("check", check),
         CommandSpec("doctor", doctor),
         CommandSpec("init", init),
-        CommandSpec("page", page),
+        CommandSpec("view", view),
         CommandSpec("triton", triton),
         CommandSpec("up", up),
         CommandSpec("down", down),

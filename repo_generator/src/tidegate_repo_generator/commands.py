@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate_repo_generator.layout_command import generate_layout
-from tidegate_repo_generator.model import Flavour, GeneratedModel, GenerateError, Precision, Tensor
+from tidegate_repo_generator.model import DeployTarget, GeneratedModel, GenerateError, Precision, Tensor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -130,13 +130,13 @@ def generate(
             rich_help_panel=_FOR_LAYOUTS,
         ),
     ] = None,
-    flavour: Annotated[
-        Flavour,
+    deploy_target: Annotated[
+        DeployTarget,
         typer.Option(
             help="embedded: Python backend on the CPU, for the embedded Triton. triton: ONNX Runtime backend of a full "
             "Triton. triton-tensorrt: the same with TensorRT in it. tensorrt: engines, to be built on their GPU."
         ),
-    ] = Flavour.EMBEDDED,
+    ] = DeployTarget.EMBEDDED,
     precision: Annotated[
         Precision | None,
         typer.Option(
@@ -199,7 +199,7 @@ def generate(
             model,
             output,
             blocks or [],
-            flavour,
+            deploy_target,
             policy,
             host or [],
             port,
@@ -221,7 +221,7 @@ def generate(
                 max_batch=max_batch,
                 batch_dim=batch_dim,
                 slo_ms=slo_ms,
-                flavour=flavour,
+                deploy_target=deploy_target,
                 precision=precision,
                 shapes=shapes_given(shape or [], profile, name or model.stem),
                 real=inputs or [],
@@ -253,7 +253,7 @@ def _as_json(model: GeneratedModel) -> dict[str, Any]:
     return {
         "name": model.name,
         "path": str(model.path),
-        "flavour": model.flavour,
+        "deploy_target": model.deploy_target,
         "max_batch_size": model.max_batch_size,
         "instances": model.instances,
         "slo_ms": model.slo_ms,
@@ -277,7 +277,7 @@ def _as_table(model: GeneratedModel) -> "Table":
     for what, value in (
         ("folder", str(model.path)),
         ("files", "\n".join(map(str, model.files))),
-        ("flavour", model.flavour.value),
+        ("deploy_target", model.deploy_target.value),
         ("inputs", tensors(model.inputs)),
         ("outputs", tensors(model.outputs)),
         ("batch", f"up to {model.max_batch_size} rows" if model.max_batch_size else "none: one request at a time"),

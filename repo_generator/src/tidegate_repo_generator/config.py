@@ -7,7 +7,7 @@ from typing import Any, Final
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate_repo_generator.model import Flavour, GenerateError, Precision, Tensor
+from tidegate_repo_generator.model import DeployTarget, GenerateError, Precision, Tensor
 from tidegate_repo_generator.onnx_file import OnnxFile
 from tidegate_repo_generator.tensorrt.accelerator import accelerate
 
@@ -22,7 +22,7 @@ def model_config(
     model: OnnxFile,
     *,
     name: str,
-    flavour: Flavour,
+    deploy_target: DeployTarget,
     max_batch_size: int,
     instances: int,
     slo_ms: float | None,
@@ -35,7 +35,7 @@ def model_config(
 
     `gpus`: the GPUs that run it, as its Triton counts them; none: those that Triton picks. `precision` and `shapes` (of
     requests, see `tensorrt.sizes`) are for TensorRT. `limits`: integers of these inputs are smaller. Raises
-    GenerateError for what the flavour's backend cannot take.
+    GenerateError for what the deploy_target's backend cannot take.
     """
     config = model_config_pb2.ModelConfig(name=name, max_batch_size=max_batch_size)
     group = config.instance_group.add(count=instances)
@@ -43,22 +43,22 @@ def model_config(
         _fill(config.input.add(), tensor, batched=max_batch_size > 0)
     for tensor in model.outputs:
         _fill(config.output.add(), tensor, batched=max_batch_size > 0)
-    match flavour:
-        case Flavour.EMBEDDED:
+    match deploy_target:
+        case DeployTarget.EMBEDDED:
             config.backend = "python"
             if scalars := [tensor.name for tensor in model.inputs if not tensor.shape]:
                 config.parameters["scalar_inputs"].string_value = ",".join(scalars)
             group.kind = model_config_pb2.ModelInstanceGroup.KIND_CPU
             _refuse_bf16(model)
-        case Flavour.TRITON:
+        case DeployTarget.TRITON:
             config.platform = "onnxruntime_onnx"
-        case Flavour.TRITON_TENSORRT:
+        case DeployTarget.TRITON_TENSORRT:
             config.platform = "onnxruntime_onnx"
             accelerate(config, model, precision, shapes)
-        case Flavour.TENSORRT:
+        case DeployTarget.TENSORRT:
             _refuse_scalars(model)
             config.platform = "tensorrt_plan"
-    if flavour is not Flavour.EMBEDDED and (gpus or flavour.takes_precision):
+    if deploy_target is not DeployTarget.EMBEDDED and (gpus or deploy_target.takes_precision):
         group.kind = model_config_pb2.ModelInstanceGroup.KIND_GPU
         group.gpus.extend(gpus)
     if max_batch_size > 0:
@@ -85,7 +85,7 @@ def _refuse_bf16(model: OnnxFile) -> None:
         if tensor.data_type == "BF16":
             raise GenerateError(
                 f"{model.path}: '{tensor.name}' is BF16, which Triton's Python backend cannot pass on: cast it to FP32 "
-                "inside the model, or generate it with --flavour triton"
+                "inside the model, or generate it with --deploy-target triton"
             )
 
 
@@ -94,7 +94,7 @@ def _refuse_scalars(model: OnnxFile) -> None:
         if not tensor.shape:
             raise GenerateError(
                 f"{model.path}: '{tensor.name}' is a scalar, which Triton's TensorRT backend does not have: export it "
-                "with the shape [1], or generate it with --flavour triton-tensorrt"
+                "with the shape [1], or generate it with --deploy-target triton-tensorrt"
             )
 
 

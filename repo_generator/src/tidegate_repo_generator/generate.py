@@ -10,7 +10,7 @@ from typing import Final
 
 from tidegate_repo_generator.config import config_text, model_config
 from tidegate_repo_generator.dataflow import Dataflow
-from tidegate_repo_generator.model import Flavour, GeneratedModel, GenerateError, Precision
+from tidegate_repo_generator.model import DeployTarget, GeneratedModel, GenerateError, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile, load_proto, read_onnx
 from tidegate_repo_generator.onnx_sessions import RunError, open_session
 from tidegate_repo_generator.rows.judgement import judge_batching
@@ -39,7 +39,7 @@ def generate_model(
     max_batch: int | None = None,
     batch_dim: bool = False,
     slo_ms: float | None = None,
-    flavour: Flavour = Flavour.EMBEDDED,
+    deploy_target: DeployTarget = DeployTarget.EMBEDDED,
     precision: Precision | None = None,
     shapes: Sequence[Mapping[str, Sequence[int]]] = (),
     real: Sequence[Path] = (),
@@ -53,7 +53,7 @@ def generate_model(
     number says that the model does batch, so it is an error where that is shown to be wrong. 0: do not batch.
     `batch_dim`: make a fixed batch of 1 dynamic first, where the graph allows.
     `slo_ms`: how long after its arrival, in milliseconds, a request may be answered.
-    `precision`: of TensorRT's arithmetic, for the flavours that have it; None: FP32. `shapes`: of requests, each
+    `precision`: of TensorRT's arithmetic, for the deploy_targets that have it; None: FP32. `shapes`: of requests, each
     input's sizes without the rows, the usual ones first: TensorRT is made ready for what lies between their extremes.
     `real`: files with inputs that the model is used with, for the trial. `force`: replace a model of that name, with
     all its versions.
@@ -63,10 +63,11 @@ def generate_model(
     """
     path = Path(model)
     _check_numbers(instances, max_batch, slo_ms)
-    if not flavour.takes_precision and (precision is not None or shapes):
+    if not deploy_target.takes_precision and (precision is not None or shapes):
         raise GenerateError(
-            f"--flavour {flavour.value} has no TensorRT, which alone needs --precision, --shape and --profile: leave "
-            "them out, or choose --flavour tensorrt or triton-tensorrt"
+            f"--deploy-target {deploy_target.value} has no TensorRT, which alone needs --precision, --shape and "
+            "--profile: leave "
+            "them out, or choose --deploy-target tensorrt or triton-tensorrt"
         )
     name = _checked_name(path) if name is None else valid_name(name)
     target = Path(repository, name)
@@ -81,7 +82,7 @@ def generate_model(
             instances=instances,
             max_batch=max_batch,
             slo_ms=slo_ms,
-            flavour=flavour,
+            deploy_target=deploy_target,
             precision=precision,
             shapes=shapes,
             real=real,
@@ -96,7 +97,7 @@ def _generated(
     instances: int,
     max_batch: int | None,
     slo_ms: float | None,
-    flavour: Flavour,
+    deploy_target: DeployTarget,
     precision: Precision | None,
     shapes: Sequence[Mapping[str, Sequence[int]]],
     real: Sequence[Path],
@@ -107,15 +108,15 @@ def _generated(
     limits = index_limits(Dataflow(proto))
     max_batch_size = 0
     notices: tuple[str, ...] = ()
-    if max_batch != 0 or flavour is Flavour.EMBEDDED:
+    if max_batch != 0 or deploy_target is DeployTarget.EMBEDDED:
         source = open_source(proto, path.parent)
-        if flavour is Flavour.EMBEDDED:
+        if deploy_target is DeployTarget.EMBEDDED:
             _check_loads(path, source)
         max_batch_size, notices = _batching(onnx_file, source, max_batch, real)
     config = model_config(
         onnx_file,
         name=name,
-        flavour=flavour,
+        deploy_target=deploy_target,
         max_batch_size=max_batch_size,
         instances=instances,
         slo_ms=slo_ms,
@@ -127,9 +128,9 @@ def _generated(
         PurePosixPath(CONFIG_FILE): config_text(config, source=path.name, notices=notices),
         _VERSION / "model.onnx": path,
     }
-    if flavour is Flavour.EMBEDDED:
+    if deploy_target is DeployTarget.EMBEDDED:
         files[_VERSION / "model.py"] = model_source("onnx_runner")
-    if flavour is Flavour.TENSORRT:
+    if deploy_target is DeployTarget.TENSORRT:
         engine = engine_of(onnx_file, precision=precision or Precision.FP32, max_batch=max_batch_size, shapes=shapes)
         files[PurePosixPath(ENGINE_FILE)] = engine.text(str(_VERSION / "model.onnx"), str(_VERSION / PLAN_FILE))
         files[PurePosixPath(SCRIPT.name)] = SCRIPT
@@ -146,7 +147,7 @@ def _generated(
     return GeneratedModel(
         name=name,
         path=target,
-        flavour=flavour,
+        deploy_target=deploy_target,
         max_batch_size=max_batch_size,
         instances=instances,
         slo_ms=slo_ms,
@@ -190,7 +191,7 @@ def _check_loads(path: Path, source: Source) -> None:
     except RunError as error:
         raise GenerateError(
             f"{path}: {error}, nor will the embedded Triton, which runs it with the same onnxruntime: export it for "
-            "that version, without operators of others; or generate it for a full Triton with --flavour triton"
+            "that version, without operators of others; or generate it for a full Triton with --deploy-target triton"
         ) from error
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tidegate_repo_generator.model import Flavour, GenerateError, Precision
+from tidegate_repo_generator.model import DeployTarget, GenerateError, Precision
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +21,7 @@ def generate_layout(
     layout: Path,
     output: Path,
     blocks: Iterable[str],
-    flavour: Flavour,
+    deploy_target: DeployTarget,
     policy: str | None,
     hosts: Iterable[str],
     port: int | None,
@@ -52,7 +52,7 @@ def generate_layout(
                 layout,
                 output,
                 folders,
-                flavour=flavour,
+                deploy_target=deploy_target,
                 policy=policy or DEFAULT_POLICY,
                 nodes=called,
                 hosts=of_nodes,
@@ -74,7 +74,7 @@ def generate_layout(
     console = console_for_tables(markup=False)
     console.print(_as_table(deployed))
     folder = quote(str(output))
-    if flavour is Flavour.EMBEDDED:
+    if deploy_target is DeployTarget.EMBEDDED:
         console.print(f"Start it on this machine: tidegate up {folder}")
     else:
         console.print(

@@ -9,7 +9,7 @@ class GenerateError(Exception):
     """A model cannot be generated. The message, for people, says what, where and the remedy."""
 
 
-class Flavour(StrEnum):
+class DeployTarget(StrEnum):
     """Which of Triton's backends runs the ONNX file."""
 
     EMBEDDED = "embedded"
@@ -24,7 +24,7 @@ class Flavour(StrEnum):
     @property
     def takes_precision(self) -> bool:
         """Whether TensorRT has to be told how to calculate, and for which shapes."""
-        return self in (Flavour.TRITON_TENSORRT, Flavour.TENSORRT)
+        return self in (DeployTarget.TRITON_TENSORRT, DeployTarget.TENSORRT)
 
 
 class Precision(StrEnum):
@@ -60,7 +60,7 @@ class GeneratedModel:
     """What clients call it."""
     path: Path
     """Its folder, `<repository>/<name>`."""
-    flavour: Flavour
+    deploy_target: DeployTarget
     max_batch_size: int
     """The most rows that one batch may have; 0: requests are not batched."""
     instances: int

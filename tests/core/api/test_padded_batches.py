@@ -42,10 +42,10 @@ def test_it_is_what_all_the_ways_to_draw_a_batch_say(
             mean_ns += chance * longest_ns
         assert profile.expected_ns(rows) == pytest.approx(500 + 0.5 * rows * mean_ns, rel=1e-6, abs=2)
         within = sum(
-            chance for time_ns, chance in chances.items() if 499 + 0.5 * rows * time_ns <= profile.planned_ns(rows)
+            chance for time_ns, chance in chances.items() if 499 + 0.5 * rows * time_ns <= profile.upper_ns(rows)
         )
         assert within >= quantile - 1e-6
-        assert profile.planned_ns(rows) >= profile.expected_ns(rows)
+        assert profile.upper_ns(rows) >= profile.expected_ns(rows)
 
 
 @given(times=times_ns, max_rows=st.integers(1, 700))
@@ -76,7 +76,7 @@ def test_noise_widens_the_margin_of_every_size_by_the_same_share_and_is_no_longe
             rows * max(rng.choice(points) for _ in range(rows)) * rng.lognormvariate(-(sigma**2) / 2, sigma)
             for _ in range(4000)
         )
-        assert noisy.planned_ns(rows) == pytest.approx(drawn[int(0.99 * len(drawn))], rel=0.12)
+        assert noisy.upper_ns(rows) == pytest.approx(drawn[int(0.99 * len(drawn))], rel=0.12)
 
 
 def test_of_no_application_there_is_none() -> None:

@@ -15,8 +15,8 @@ def ms(*milliseconds: float) -> tuple[int, ...]:
 
 def test_linear_is_alpha_times_rows_plus_beta() -> None:
     profile = Profile.linear("m", alpha_ms=1.053, beta_ms=5.072, max_rows=64)
-    assert profile.planned_ns(1) == 6_125_000
-    assert profile.planned_ns(16) == 21_920_000
+    assert profile.upper_ns(1) == 6_125_000
+    assert profile.upper_ns(16) == 21_920_000
     assert profile.max_rows == 64
 
 
@@ -25,13 +25,13 @@ def test_the_inverse_is_the_most_rows_within_a_budget(table: tuple[int, ...], bu
     profile = Profile("m", "default", table)
     rows = profile.largest_rows_within(budget_ns)
     assert rows == sum(latency_ns <= budget_ns for latency_ns in table)
-    assert rows == 0 or profile.planned_ns(rows) <= budget_ns
-    assert rows == profile.max_rows or profile.planned_ns(rows + 1) > budget_ns
+    assert rows == 0 or profile.upper_ns(rows) <= budget_ns
+    assert rows == profile.max_rows or profile.upper_ns(rows + 1) > budget_ns
 
 
 def test_above_its_table_a_profile_knows_nothing() -> None:
     with pytest.raises(IndexError):
-        Profile("m", "default", (1, 2)).planned_ns(3)
+        Profile("m", "default", (1, 2)).upper_ns(3)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_of_very_many_rows_a_profile_keeps_few_sizes_and_tells_of_all(
     assert profile.max_rows == max_rows
     rows = data.draw(st.integers(1, max_rows))
     assert abs(profile.expected_ns(rows) - ms_to_ns(alpha_ms * rows + beta_ms)) <= 2, "lines are kept as they are"
-    assert rows == 1 or profile.planned_ns(rows - 1) <= profile.planned_ns(rows)
+    assert rows == 1 or profile.upper_ns(rows - 1) <= profile.upper_ns(rows)
 
 
 @given(st.integers(257, LARGE), st.floats(0, 0.1), st.data())
@@ -126,10 +126,10 @@ def test_the_inverse_of_a_large_one_is_the_most_rows_within_a_budget(
     max_rows: int, alpha_ms: float, data: st.DataObject
 ) -> None:
     profile = Profile.linear("m", alpha_ms=alpha_ms, beta_ms=0.01, max_rows=max_rows)
-    budget_ns = data.draw(st.integers(0, 2 * profile.planned_ns(max_rows)))
+    budget_ns = data.draw(st.integers(0, 2 * profile.upper_ns(max_rows)))
     rows = profile.largest_rows_within(budget_ns)
-    assert rows == 0 or profile.planned_ns(rows) <= budget_ns
-    assert rows == max_rows or profile.planned_ns(rows + 1) > budget_ns
+    assert rows == 0 or profile.upper_ns(rows) <= budget_ns
+    assert rows == max_rows or profile.upper_ns(rows + 1) > budget_ns
 
 
 def test_large_profiles_are_derived_from_at_the_same_sizes() -> None:

@@ -57,7 +57,7 @@ def test_what_only_joins_is_done_with_the_switch() -> None:
     assert short(followed(its, S, its.on_worker_warm(S, 1))) == ["switch", "switched", "done"]
 
 
-def test_it_is_undone_when_a_new_one_is_not_up_in_time() -> None:
+def test_it_is_undone_when_a_new_one_is_not_up_on_time() -> None:
     its = change(layout(workers_of(1)), layout(workers_of(3)))
     followed(its, 0, its.begin(0))
     its.on_worker_warm(S, 1)
@@ -90,7 +90,7 @@ def test_an_old_one_that_dies_meanwhile_does_not_end_it() -> None:
     assert short(followed(its, 3 * S, its.on_worker_failed(3 * S, 1, "killed"))) == [("stop", 1), "done"]
 
 
-def test_what_does_not_drain_in_time_is_stopped() -> None:
+def test_what_does_not_drain_on_time_is_stopped() -> None:
     its = change(layout(workers_of(3)), layout(workers_of(1)))
     followed(its, 0, its.begin(0))
     assert short(its.on_worker_drained(S, 2)) == [("stop", 2)]

@@ -46,7 +46,7 @@ def test_what_came_is_what_ended_and_what_waits_more_than_before() -> None:
     assert third.advice is None
 
 
-def test_a_late_answer_is_not_in_time() -> None:
+def test_a_late_answer_is_not_on_time() -> None:
     monitor = Monitor()
     batch = Batch(0, "m", (0, 1), (Stage(0, "m", 0, 1),))
     monitor.answered(batch, [request(0, due_s=1), request(1, due_s=3)], 2 * S)

@@ -49,7 +49,7 @@ Duration = Callable[[int], int]
 
 @pytest.fixture(autouse=True, scope="module")
 def short_stages() -> Iterator[None]:
-    """Stages are as short here as they are in stories."""
+    """Stages are as short here as they are in timelines."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("tidegate.engine.kernel.early_dispatch.SHORTEST_NS", 0)
         yield
@@ -185,7 +185,7 @@ def test_where_nobody_knows_when_stages_end_hardly_anything_is_sent_early() -> N
 def test_what_is_learned_of_stages_stays_what_they_take_alone() -> None:
     far_away = saturated(lambda _: 5 * MS)
     (profile,) = far_away.engine.expectations.profiles.values()
-    assert profile.planned_ns(4) == pytest.approx(5.7 * MS, rel=0.03)
+    assert profile.upper_ns(4) == pytest.approx(5.7 * MS, rel=0.03)
 
 
 # One worker, step by step ---------------------------------------------------------------------------------------------

@@ -247,7 +247,7 @@ def test_an_updated_profile_is_told_and_counts_from_then_on() -> None:
     engine.handle(arrived(0, due_ns=1000))
     engine.handle(SLOWER)
     assert policy.told[-1] == SLOWER
-    assert engine.expectations.profiles["m", "default", ""].planned_ns(1) == 50
+    assert engine.expectations.profiles["m", "default", ""].upper_ns(1) == 50
     with pytest.raises(InvariantViolation, match="plans 10 ns, the profile says 50"):
         engine.handle(arrived(1, 6))
 
@@ -261,7 +261,7 @@ def test_observed_latencies_reach_the_policy() -> None:
         engine.handle(finished(100 * number + 15, number, started_ns=100 * number))
     (updated,) = [event for event in policy.told if isinstance(event, ProfileUpdated)]
     assert policy.told[-2:] == [finished(815, 8, started_ns=800), updated], "told once the stage is over"
-    assert updated.profile.planned_ns(1) > 10
+    assert updated.profile.upper_ns(1) > 10
     assert engine.expectations.profiles["m", "default", ""] == updated.profile
 
 

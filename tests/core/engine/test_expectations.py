@@ -49,7 +49,7 @@ class Bench:
 
     @property
     def expected_ns(self) -> int:
-        return self.expectations.profiles["m", "default", ""].planned_ns(1)
+        return self.expectations.profiles["m", "default", ""].upper_ns(1)
 
     def start(self) -> Batch:
         self._batches += 1
@@ -91,20 +91,20 @@ def test_what_is_doubted_is_expected_until_the_policy_is_told() -> None:
     bench.now_ns += PATIENCE_NS
     dropped = Request(0, "m", 1, bench.now_ns, bench.now_ns + SLO_NS)
     (key,) = bench.expectations.doubt(bench.now_ns, dropped, lambda partition, kind: [WORKER])
-    assert bench.expected_ns == slow_ns > TRUTH.planned_ns(1)
+    assert bench.expected_ns == slow_ns > TRUTH.upper_ns(1)
     assert bench.expectations.expect_after_doubt(key) == TRUTH
-    assert bench.expected_ns == TRUTH.planned_ns(1)
+    assert bench.expected_ns == TRUTH.upper_ns(1)
 
 
 def test_the_first_stage_on_a_worker_teaches_nothing() -> None:
     bench = Bench()
     bench.run(1, ms_to_ns(460))
-    bench.run(3 * PUBLISH_EVERY, TRUTH.planned_ns(1))
-    assert bench.expected_ns == TRUTH.planned_ns(1)
+    bench.run(3 * PUBLISH_EVERY, TRUTH.upper_ns(1))
+    assert bench.expected_ns == TRUTH.upper_ns(1)
     bench.expectations.worker_lost(0)
     bench.run(1, ms_to_ns(460))
-    bench.run(3 * PUBLISH_EVERY, TRUTH.planned_ns(1))
-    assert bench.expected_ns == TRUTH.planned_ns(1), "one that comes back is cold again"
+    bench.run(3 * PUBLISH_EVERY, TRUTH.upper_ns(1))
+    assert bench.expected_ns == TRUTH.upper_ns(1), "one that comes back is cold again"
 
 
 def test_the_first_stages_on_several_workers_are_believed_until_a_warm_one_decides() -> None:
@@ -144,25 +144,25 @@ def test_nothing_is_given_up_for_the_first_stages_while_a_worker_is_idle() -> No
 @given(first=st.integers(0, 7), second=st.integers(0, 7))
 def test_two_slow_stages_among_the_first_eight_are_outliers(slow_ms: int, first: int, second: int) -> None:
     bench = Bench()
-    bench.run(1, TRUTH.planned_ns(1))
+    bench.run(1, TRUTH.upper_ns(1))
     for number in range(PUBLISH_EVERY):
-        bench.run(1, ms_to_ns(slow_ms) if number in (first, second) else TRUTH.planned_ns(1))
-    assert bench.expected_ns < 1.1 * TRUTH.planned_ns(1)
+        bench.run(1, ms_to_ns(slow_ms) if number in (first, second) else TRUTH.upper_ns(1))
+    assert bench.expected_ns < 1.1 * TRUTH.upper_ns(1)
 
 
 def test_an_expectation_is_doubted_when_nothing_has_run_for_a_while_and_no_sooner() -> None:
     bench = Bench()
-    bench.run(1 + PROBES, TRUTH.planned_ns(1))
+    bench.run(1 + PROBES, TRUTH.upper_ns(1))
     bench.run(4 * PUBLISH_EVERY, ms_to_ns(460))
     assert bench.expected_ns > SLO_NS
     bench.now_ns += PATIENCE_NS - 1
     assert not bench.drop()
     bench.now_ns += 1
-    assert not bench.drop(due_in_ns=TRUTH.planned_ns(1) - 1), "nobody could have answered it"
+    assert not bench.drop(due_in_ns=TRUTH.upper_ns(1) - 1), "nobody could have answered it"
     assert not bench.drop(due_in_ns=10 * SECOND_NS), "it was not for the expectation that it was dropped"
     assert not bench.drop(idle=()), "it may have been dropped because all workers are busy"
     assert bench.drop()
-    assert bench.expected_ns == TRUTH.planned_ns(1)
+    assert bench.expected_ns == TRUTH.upper_ns(1)
     bench.now_ns += PATIENCE_NS
     assert not bench.drop(), "there is nothing left to doubt"
 
@@ -174,7 +174,7 @@ def test_one_probe_is_let_through() -> None:
     bench.now_ns += PATIENCE_NS
     assert bench.drop()
     probe = bench.start()
-    assert bench.expected_ns == TRUTH.planned_ns(1), "a policy that has not been told yet may plan with it"
+    assert bench.expected_ns == TRUTH.upper_ns(1), "a policy that has not been told yet may plan with it"
     bench.tell()
     assert bench.expected_ns == slow_ns, "the next one waits for what comes of it"
     bench.now_ns += PATIENCE_NS
@@ -182,7 +182,7 @@ def test_one_probe_is_let_through() -> None:
     assert bench.drop(), "another worker is idle"
     bench.end(probe)  # it failed, say: nothing was observed
     bench.now_ns += PATIENCE_NS
-    assert bench.expected_ns == TRUTH.planned_ns(1)
+    assert bench.expected_ns == TRUTH.upper_ns(1)
 
 
 def test_the_probe_decides() -> None:
@@ -194,8 +194,8 @@ def test_the_probe_decides() -> None:
     assert bench.expected_ns == pytest.approx(ms_to_ns(460), rel=0.02), "still slow"
     bench.now_ns += PATIENCE_NS
     assert bench.drop()
-    bench.run(1, TRUTH.planned_ns(1))
-    assert bench.expected_ns == pytest.approx(TRUTH.planned_ns(1), rel=0.02), "no more"
+    bench.run(1, TRUTH.upper_ns(1))
+    assert bench.expected_ns == pytest.approx(TRUTH.upper_ns(1), rel=0.02), "no more"
 
 
 def test_what_stays_slow_is_probed_less_often_where_others_need_the_worker() -> None:
@@ -212,7 +212,7 @@ def test_what_stays_slow_is_probed_less_often_where_others_need_the_worker() -> 
     bench.run(1, ms_to_ns(460))
     bench.now_ns += PATIENCE_STAGES * bench.expected_ns
     assert bench.drop(idle=[shared])
-    bench.run(1, TRUTH.planned_ns(1))
+    bench.run(1, TRUTH.upper_ns(1))
     bench.run(2 * PUBLISH_EVERY, ms_to_ns(460))
     bench.now_ns += PATIENCE_NS
     assert bench.drop(idle=[shared]), "once it was fast again all begins anew"
@@ -247,7 +247,7 @@ def test_a_policy_is_told_last_what_is_expected_though_the_probe_leaves_with_the
         )
         began_ns, now_ns = now_ns, now_ns + ms_to_ns(460)
         engine.handle(StageFinished(now_ns, start.batch.id, 0, 0, began_ns, now_ns))
-    slow_ns = policy.told.planned_ns(1)
+    slow_ns = policy.told.upper_ns(1)
     assert slow_ns > SLO_NS
     now_ns += PATIENCE_NS
     for number, due_in_ns in ((100, SLO_NS), (101, 3 * slow_ns)):
@@ -255,4 +255,4 @@ def test_a_policy_is_told_last_what_is_expected_though_the_probe_leaves_with_the
     assert engine.in_flight == 1, "the probe"
     assert engine.queued == 1, "the one that was dropped for what was expected"
     assert policy.told == engine.expectations.profiles["m", "default", ""]
-    assert policy.told.planned_ns(1) == slow_ns
+    assert policy.told.upper_ns(1) == slow_ns

@@ -1,4 +1,4 @@
-"""Workers are shared in turn: a neighbour's flood costs a client two batches at most, and nobody throughput."""
+"""Workers are shared in turn: a neighbor's flood costs a client two batches at most, and nobody throughput."""
 
 import random
 from collections import Counter
@@ -127,48 +127,48 @@ class ClosedLoop:
 
 
 def crowd(slo_ms: float | None = None, model: str = "m") -> dict[str, Client]:
-    return {"crowd": Client(400, slo_ms=slo_ms), "neighbour": Client(1, slo_ms=slo_ms, pause_ms=5, model=model)}
+    return {"crowd": Client(400, slo_ms=slo_ms), "neighbor": Client(1, slo_ms=slo_ms, pause_ms=5, model=model)}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(("policy", "slo_ms"), [("fifs", None), ("fifs", 100), ("symphony", None), ("symphony", 100)])
-def test_four_hundred_under_way_cost_a_neighbour_less_than_three_batches(
+def test_four_hundred_under_way_cost_a_neighbor_less_than_three_batches(
     policy: str, slo_ms: float | None, workers: int
 ) -> None:
     run = ClosedLoop(policy, crowd(slo_ms), workers=workers)
-    neighbour = run.clients["neighbour"]
-    assert neighbour.p50_ms < 3 * FULL_MS
-    assert neighbour.dropped == 0
-    assert len(neighbour.waited_ms) > SECONDS * 1000 / (3 * FULL_MS + 5)
+    neighbor = run.clients["neighbor"]
+    assert neighbor.p50_ms < 3 * FULL_MS
+    assert neighbor.dropped == 0
+    assert len(neighbor.waited_ms) > SECONDS * 1000 / (3 * FULL_MS + 5)
     untagged = ClosedLoop(policy, crowd(slo_ms), workers=workers, tagged=False)
-    before = untagged.clients["neighbour"]
+    before = untagged.clients["neighbor"]
     assert before.dropped > len(before.waited_ms) or before.p50_ms > 10 * FULL_MS, "it harms nobody"
     assert run.answered > 0.99 * untagged.answered
 
 
 @pytest.mark.parametrize("how", [{"apart": True}, {"rows": BATCH}, {"rows": 5}], ids=["keys", "full", "over half"])
 @pytest.mark.parametrize("policy", ["fifs", "eager", "symphony", "clockwork"])
-def test_what_merges_with_nothing_costs_a_neighbour_no_more_than_what_does(policy: str, how: dict[str, Any]) -> None:
-    """A neighbour whose request nothing can join does not wait, nor behind requests out of turn that cannot join it."""
-    clients = {"crowd": Client(300, slo_ms=400, **how), "neighbour": Client(1, slo_ms=400)}
+def test_what_merges_with_nothing_costs_a_neighbor_no_more_than_what_does(policy: str, how: dict[str, Any]) -> None:
+    """A neighbor whose request nothing can join does not wait, nor behind requests out of turn that cannot join it."""
+    clients = {"crowd": Client(300, slo_ms=400, **how), "neighbor": Client(1, slo_ms=400)}
     ClosedLoop(policy, clients)
-    assert max(clients["neighbour"].waited_ms) < 4 * FULL_MS
-    assert clients["neighbour"].dropped == 0
+    assert max(clients["neighbor"].waited_ms) < 4 * FULL_MS
+    assert clients["neighbor"].dropped == 0
 
 
 @pytest.mark.parametrize("policy", ["fifs", "eager", "symphony", "clockwork", "timeout"])
-def test_a_neighbour_that_uses_another_model_of_the_same_worker_has_its_turn(policy: str) -> None:
+def test_a_neighbor_that_uses_another_model_of_the_same_worker_has_its_turn(policy: str) -> None:
     run = ClosedLoop(policy, crowd(model="n"))
-    assert run.clients["neighbour"].p50_ms < 4 * FULL_MS
+    assert run.clients["neighbor"].p50_ms < 4 * FULL_MS
     assert run.answered > 0.9 * ClosedLoop(policy, {"crowd": Client(400)}).answered * (BATCH / (BATCH + 2))
 
 
 @pytest.mark.parametrize("slo_ms", [None, 100, 400])
 @pytest.mark.parametrize("under_way", [8, 16, 400])
-def test_a_neighbours_small_batches_make_way_once_and_are_answered(slo_ms: float | None, under_way: int) -> None:
+def test_a_neighbors_small_batches_make_way_once_and_are_answered(slo_ms: float | None, under_way: int) -> None:
     """With `shepherd`: what runs alone made way for every large batch of others before, and was answered never."""
-    neighbour = Client(1, slo_ms=slo_ms, pause_ms=5, model="n")
-    run = ClosedLoop("shepherd", {"crowd": Client(under_way, slo_ms=slo_ms), "neighbour": neighbour})
+    neighbor = Client(1, slo_ms=slo_ms, pause_ms=5, model="n")
+    run = ClosedLoop("shepherd", {"crowd": Client(under_way, slo_ms=slo_ms), "neighbor": neighbor})
     made_way = Counter(
         request_id
         for _, effect in run.effects
@@ -177,8 +177,8 @@ def test_a_neighbours_small_batches_make_way_once_and_are_answered(slo_ms: float
     )
     assert made_way
     assert max(made_way.values()) == 1
-    assert len(neighbour.waited_ms) >= 10
-    assert neighbour.dropped <= 5
+    assert len(neighbor.waited_ms) >= 10
+    assert neighbor.dropped <= 5
 
 
 @pytest.mark.parametrize("policy", ["fifs", "eager", "symphony", "clockwork", "timeout"])
@@ -224,7 +224,7 @@ def test_one_client_alone_is_never_held_back(rng: random.Random, name: str) -> N
     # A policy that preempts is told once more of what it preempted.
     first = {event.request.id: event for event in reversed(told) if isinstance(event, RequestArrived)}
     assert [first[event.request.id] for event in alone] == alone
-    # And what behind others with more time could not be in time any more is dropped.
+    # And what behind others with more time could not be on time any more is dropped.
     gone = {event.request_id for event in told if isinstance(event, RequestCancelled)}
     assert not simulation.engine.tally.dropped["fair_share"]
     assert len(gone) <= simulation.engine.tally.dropped["deadline_unreachable"]
@@ -271,8 +271,8 @@ def test_thousands_of_cancellations_of_what_is_held_are_cheap_and_leave_nothing(
         (Model("m", BATCH),), (Worker(0, "w0", ("m",)),), (Profile.linear("m", alpha_ms=1, beta_ms=1, max_rows=BATCH),)
     )
     engine = Engine(make_policy(PLUGINS.policy("fifs"), setup, {}), name="fifs", strict=True)
-    engine.handle(RequestArrived(0, Request(-1, "m", 1, 0, client="neighbour")))
-    engine.handle(RequestArrived(0, Request(-2, "m", 1, 0, client="neighbour")))
+    engine.handle(RequestArrived(0, Request(-1, "m", 1, 0, client="neighbor")))
+    engine.handle(RequestArrived(0, Request(-2, "m", 1, 0, client="neighbor")))
     for number in range(5000):
         engine.handle(RequestArrived(0, Request(number, "m", 1, 0, client="crowd")))
     assert len(engine._state.waiting.queued) <= BATCH + 1
@@ -284,7 +284,7 @@ def test_thousands_of_cancellations_of_what_is_held_are_cheap_and_leave_nothing(
 def test_the_reason_of_what_ran_out_of_time_behind_others_is_said() -> None:
     run = ClosedLoop("symphony", crowd(100))
     assert run.engine.tally.dropped["fair_share"] > run.clients["crowd"].while_loaded
-    assert run.clients["neighbour"].dropped == 0
+    assert run.clients["neighbor"].dropped == 0
 
 
 def of(client: str, request_id: int, now_ns: int = 0, *, due_ns: int = NEVER_NS) -> RequestArrived:

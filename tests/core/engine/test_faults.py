@@ -51,7 +51,7 @@ from tidegate.toolkit import FirstComeFirstServed
 
 NOT_ON_THE_WAY = {
     "__init__", "_begin", "start_anew", "_make_books", "_named_by", "_sent_requests", "close", "flight", "handle",
-    "next_ns", "setup", "story", "tell", "validate",
+    "next_ns", "setup", "timeline", "tell", "validate",
 }  # fmt: skip
 """At the start, at the end, asked by a driver, or the way back itself: below that there is nothing to fall back on."""
 
@@ -73,7 +73,7 @@ def methods() -> Iterator[tuple[type | ModuleType, str]]:
 
 METHODS = sorted(set(methods()), key=lambda found: (found[0].__name__, found[1]))
 CHECKS = ["check_dispatch", "check_deadlines"]
-MODELS = tuple(replace(model, late="serve") for model in script.MODELS)
+MODELS = tuple(replace(model, on_deadline_miss="serve") for model in script.MODELS)
 SETUP = replace(script.SETUP, models=MODELS)
 ONE_WORKER = replace(SETUP, workers=SETUP.workers[:1])
 """Worker 0 alone, which hosts `m` and `n`."""

@@ -12,7 +12,7 @@ FLOW = ClientFlow(1, hurried=True)
 
 
 def view() -> VisibleRequests:
-    """One model on one worker: batches of up to four take 10 to 40 ns, so that two rows are in time for 50 ns."""
+    """One model on one worker: batches of up to four take 10 to 40 ns, so that two rows are on time for 50 ns."""
     place = WidestRoute(frozenset({0}), ((("m", "default"),),), 4)
     expectations = Expectations([Profile("m", "default", (10, 20, 30, 40))], learn=False)
     return VisibleRequests(BatchCosts({"m": Model("m", max_rows=4)}, {"m": place}, expectations, lambda model: False))

@@ -215,9 +215,9 @@ def test_8_deadline_honesty(spec: PolicySpec, rng: random.Random) -> None:
         rows = sum(request.rows for request in taken)
         along = [profiles[stage.partition, kinds[stage.worker_id]] for stage in batch.stages]
         booked = zip(batch.stages, along, strict=True)
-        assert all(stage.duration_ns >= profile.planned_ns(rows) for stage, profile in booked)
-        planned_ns = sum(profile.planned_ns(rows) for profile in along[:-1])
-        soonest_ns = batch.stages[0].start_ns + planned_ns + along[-1].lower_bound_ns(rows)
+        assert all(stage.duration_ns >= profile.upper_ns(rows) for stage, profile in booked)
+        upper_ns = sum(profile.upper_ns(rows) for profile in along[:-1])
+        soonest_ns = batch.stages[0].start_ns + upper_ns + along[-1].lower_bound_ns(rows)
         assert all(
             soonest_ns <= request.deadline_ns or request.late_until_ns > batch.stages[0].start_ns for request in taken
         )

@@ -1,4 +1,4 @@
-"""What cannot be in time is served late where its model says so, whichever policy runs, and with what is left over."""
+"""What cannot be on time is served late where its model says so, whichever policy runs, and with what is left over."""
 
 import random
 from collections import Counter
@@ -25,7 +25,7 @@ from tidegate.api import (
 from tidegate.api import RequestCancelled as Cancelled
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartStage, TopologyChanged
 from tidegate.host import Plugins
-from tidegate.observation import Stories
+from tidegate.observation import TimelineRecorder
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import Outcome, finished
 
@@ -37,7 +37,7 @@ SEEDS = 12
 
 def _setup(workers: int = 1, max_rows: int = 4, merge_limit: int | None = None) -> Setup:
     return Setup(
-        models=(Model("m", max_rows, SLO_NS, merge_limit=merge_limit, late="serve"),),
+        models=(Model("m", max_rows, SLO_NS, merge_limit=merge_limit, on_deadline_miss="serve"),),
         workers=tuple(Worker(number, f"w{number}", ("m",)) for number in range(workers)),
         profiles=(Profile.linear("m", alpha_ms=0, beta_ms=STAGE_NS / 1e6, max_rows=max_rows),),
     )
@@ -87,8 +87,8 @@ def test_nobody_is_refused_for_the_slo(policy: str, merge_limit: int | None) -> 
     assert not run.dropped
     tally = run.engine.tally
     assert (tally.answered, tally.accepted) == (40, 40)
-    in_time = sum(run.ended_ns[n] <= 1 + n + 50 + 600 * (n % 5) for n in range(40))
-    assert tally.late == 40 - in_time > 0, "they count as late"
+    on_time = sum(run.ended_ns[n] <= 1 + n + 50 + 600 * (n % 5) for n in range(40))
+    assert tally.late == 40 - on_time > 0, "they count as late"
 
 
 @pytest.mark.parametrize("policy", DROPPING)
@@ -117,7 +117,7 @@ def test_whatever_comes_all_are_answered_and_the_books_add_up(
     assert run.engine.tally.answered == len(plan)
 
 
-def test_the_oldest_late_one_runs_first_and_those_in_time_fill_its_batch() -> None:
+def test_the_oldest_late_one_runs_first_and_those_on_time_fill_its_batch() -> None:
     """First come, first served, as at Triton: who came last is in the last batch, in time or not."""
     arrivals: list[AnyStimulus] = [_arrived(0, 1), *(_arrived(number, 2, slo_ns=600) for number in range(1, 8))]
     run = _Run(_engine("eager"), [*arrivals, _arrived(9, 900)])
@@ -126,7 +126,7 @@ def test_the_oldest_late_one_runs_first_and_those_in_time_fill_its_batch() -> No
 
 @pytest.mark.parametrize("policy", DROPPING)
 def test_callers_in_a_closed_loop_wait_no_longer_than_first_come_first_served_would_have_them(policy: str) -> None:
-    """Four callers, each of whom asks again once it is answered; no two of them are in time."""
+    """Four callers, each of whom asks again once it is answered; no two of them are on time."""
     setup = _setup(max_rows=1)
     engine = _engine(policy, setup)
     waits_ns: list[int] = []
@@ -149,7 +149,7 @@ def test_callers_in_a_closed_loop_wait_no_longer_than_first_come_first_served_wo
 
 
 def test_what_other_clients_have_waiting_is_every_second_batch() -> None:
-    """A client that is late does not keep another one, that could be in time, from its turn."""
+    """A client that is late does not keep another one, that could be on time, from its turn."""
     late = [_arrived(number, 2, slo_ns=600, client="late") for number in range(1, 25)]
     other: list[AnyStimulus] = [_arrived(30 + n, 900, slo_ns=9_000, client="other") for n in range(12)]
     keyed = [replace(event, request=replace(event.request, merge_key="k")) for event in late]
@@ -211,7 +211,7 @@ def test_without_workers_they_fail() -> None:
 
 @pytest.mark.parametrize("policy", DROPPING)
 def test_one_that_the_policy_never_saw_is_new_to_it(policy: str) -> None:
-    """It was held for others' turn until it could not be in time any more; nothing else has its shape."""
+    """It was held for others' turn until it could not be on time any more; nothing else has its shape."""
     engine = _engine(policy)
     crowd: list[AnyStimulus] = [_arrived(number, 1, slo_ns=9_000, client="a") for number in range(30)]
     odd = _arrived(40, 2, slo_ns=1_200, client="a")
@@ -221,19 +221,19 @@ def test_one_that_the_policy_never_saw_is_new_to_it(policy: str) -> None:
     assert not engine.policy.readmitted_ids
 
 
-def test_the_story_of_one() -> None:
+def test_the_timeline_of_one() -> None:
     policy = PLUGINS.make_policy("eager", _setup(), {})
-    engine = Engine(policy, name="eager", strict=True, learn=False, stories=Stories())
+    engine = Engine(policy, name="eager", strict=True, learn=False, timelines=TimelineRecorder())
     _Run(engine, [_arrived(0, 1), _arrived(1, 2, slo_ns=600)])
-    story = engine.story(1)
-    assert story is not None
-    assert [step.what for step in story.steps][-4:] == ["joined", "sent", "ran", "answered"]
-    assert any(step.text == "joined batch 1 alone, formed for a late request" for step in story.steps)
-    assert story.outcome == "late"
+    timeline = engine.timeline(1)
+    assert timeline is not None
+    assert [step.what for step in timeline.steps][-4:] == ["joined", "sent", "ran", "answered"]
+    assert any(step.text == "joined batch 1 alone, formed for a late request" for step in timeline.steps)
+    assert timeline.outcome == "late"
 
 
 @pytest.mark.parametrize("policy", DROPPING)
-def test_those_in_time_hardly_lose(policy: str) -> None:
+def test_those_on_time_hardly_lose(policy: str) -> None:
     """They lose a stage here and there that had begun with late ones as they came: one in twenty on average.
 
     It is no bound for single runs: in one of some hundred a fifth was lost, with ppipe a third.
@@ -250,11 +250,11 @@ def test_those_in_time_hardly_lose(policy: str) -> None:
         dropped: list[AnyStimulus] = [replace(event, request=replace(event.request, late_until_ns=0)) for event in plan]
         dropping = _Run(_engine(policy, setup), dropped)
         assert serving.engine.tally.answered == sent
-        lost += _in_time(dropping) - _in_time(serving)
+        lost += _on_time(dropping) - _on_time(serving)
     assert lost <= 0.06 * SEEDS * sent
 
 
-def _in_time(run: _Run) -> int:
+def _on_time(run: _Run) -> int:
     return run.engine.tally.answered - run.engine.tally.late
 
 

@@ -25,7 +25,7 @@ def teach(
     published = []
     for _ in range(stages):
         rows = rng.randint(1, MAX_ROWS)
-        learned = learner.observe(rows, round(truth.planned_ns(rows) * (1 + rng.uniform(-noise, noise))))
+        learned = learner.observe(rows, round(truth.upper_ns(rows) * (1 + rng.uniform(-noise, noise))))
         if learned:
             published.append(learned)
     return published
@@ -33,18 +33,18 @@ def teach(
 
 def test_it_finds_alpha_and_beta_from_a_wrong_base() -> None:
     learned = teach(ProfileLearner(BASE), TRUTH, random.Random(1), stages=400)[-1]
-    alpha_ns = (learned.planned_ns(MAX_ROWS) - learned.planned_ns(1)) / (MAX_ROWS - 1)
+    alpha_ns = (learned.upper_ns(MAX_ROWS) - learned.upper_ns(1)) / (MAX_ROWS - 1)
     assert abs(alpha_ns / ms_to_ns(2.5) - 1) < 0.03
     for rows in range(1, MAX_ROWS + 1):
-        assert 0 <= learned.planned_ns(rows) / TRUTH.planned_ns(rows) - 1 < 0.08, "rather too long than too short"
+        assert 0 <= learned.upper_ns(rows) / TRUTH.upper_ns(rows) - 1 < 0.08, "rather too long than too short"
 
 
 def test_noise_is_planned_for_with_a_margin() -> None:
     noise = 0.1
     learned = teach(ProfileLearner(BASE), TRUTH, random.Random(2), stages=600, noise=noise)[-1]
     for rows in (4, 8, 16):
-        margin_ns = learned.planned_ns(rows) - TRUTH.planned_ns(rows)
-        assert 0 < margin_ns < 1.1 * noise * TRUTH.planned_ns(MAX_ROWS), "no stage strays further than the largest may"
+        margin_ns = learned.upper_ns(rows) - TRUTH.upper_ns(rows)
+        assert 0 < margin_ns < 1.1 * noise * TRUTH.upper_ns(MAX_ROWS), "no stage strays further than the largest may"
 
 
 def test_the_plan_covers_what_a_skewed_delay_adds() -> None:
@@ -53,13 +53,13 @@ def test_the_plan_covers_what_a_skewed_delay_adds() -> None:
     learner, planned, seen, late = ProfileLearner(BASE), BASE, 0, 0
     for stage in range(4000):
         rows = rng.randint(1, MAX_ROWS)
-        took_ns = BASE.planned_ns(rows) + ms_to_ns(1 + 0.05 * rows + rng.expovariate(1 / 0.5))
+        took_ns = BASE.upper_ns(rows) + ms_to_ns(1 + 0.05 * rows + rng.expovariate(1 / 0.5))
         if stage >= LATEST:
             seen += 1
-            late += took_ns > planned.planned_ns(rows)
+            late += took_ns > planned.upper_ns(rows)
         planned = learner.observe(rows, took_ns) or planned
     assert late / seen < 0.02
-    excess_ns = planned.planned_ns(8) - BASE.planned_ns(8) - ms_to_ns(1.4)
+    excess_ns = planned.upper_ns(8) - BASE.upper_ns(8) - ms_to_ns(1.4)
     assert 0.5 < excess_ns / ms_to_ns(0.5) < 8, "4.6 means are its 99th percentile"
 
 
@@ -77,7 +77,7 @@ def test_of_stages_with_a_long_tail_the_mean_is_expected_and_the_tail_is_planned
     for stage in range(3000):
         rows, took_ns = rng.randint(1, GUESS.max_rows), long_tailed_ns(rng)
         if stage >= LATEST:
-            covered.append(took_ns <= told.planned_ns(rows))
+            covered.append(took_ns <= told.upper_ns(rows))
             for size in (1, 8, GUESS.max_rows):
                 expected.setdefault(size, []).append(told.expected_ns(size) / mean_ns)
         told = learner.observe(rows, took_ns) or told
@@ -140,7 +140,7 @@ def test_the_margin_follows_how_stages_stray(same: bool, cv: float) -> None:
         learner.observe(rows, took_ns(rows))
         if stage >= LATEST:
             for size, told in planned.items():
-                told.append(learner.published.planned_ns(size) / truth[size])
+                told.append(learner.published.upper_ns(size) / truth[size])
     for size, told in planned.items():
         assert 0.8 < sum(told) / len(told) < 1.6, size
 
@@ -198,7 +198,7 @@ def test_a_base_that_is_a_little_short_is_corrected_at_once_and_a_little_long_is
         return teach(ProfileLearner(BASE), truth, random.Random(6), stages=200)
 
     (learned,) = off_by(1.005)
-    assert all(learned.planned_ns(rows) >= 1.005 * BASE.planned_ns(rows) - 1 for rows in range(1, MAX_ROWS + 1))
+    assert all(learned.upper_ns(rows) >= 1.005 * BASE.upper_ns(rows) - 1 for rows in range(1, MAX_ROWS + 1))
     assert off_by(1 - TOO_LONG / 2) == []
     assert off_by(1 - 2 * TOO_LONG) != []
 
@@ -223,7 +223,7 @@ def test_a_shape_borrows_no_margin_out_of_all_proportion() -> None:
         others[shape] = ProfileLearner(BASE.of_shape(shape), others=others)
     for _ in range(40):
         others["x:1"].observe(MAX_ROWS, ms_to_ns(rng.choice((2, 40))))
-    assert teach(others["x:2"], TRUTH, rng, stages=16)[-1].planned_ns(MAX_ROWS) < ms_to_ns(1000)
+    assert teach(others["x:2"], TRUTH, rng, stages=16)[-1].upper_ns(MAX_ROWS) < ms_to_ns(1000)
 
 
 def test_what_a_shape_borrows_is_no_more_for_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,14 +244,14 @@ def test_what_a_shape_borrows_is_no_more_for_many_others(monkeypatch: pytest.Mon
     monkeypatch.setattr(ProfileCorrection, "at", counting)
     learned = teach(others[shapes[-1]], TRUTH, rng, stages=PUBLISH_EVERY - 1, noise=0.1)[-1]
     assert looked_at < 8 * LATEST
-    assert 0.05 < learned.planned_ns(8) / learned.expected_ns(8) - 1 < 0.15, "it is borrowed"
+    assert 0.05 < learned.upper_ns(8) / learned.expected_ns(8) - 1 < 0.15, "it is borrowed"
 
 
 def test_a_transient_is_forgotten() -> None:
     """The first stages are far from what is expected; they must not keep the margin wide once the correction is
     known."""
     learned = teach(ProfileLearner(BASE), TRUTH, random.Random(7), stages=64)[-1]
-    assert all(learned.planned_ns(rows) < 1.05 * TRUTH.planned_ns(rows) for rows in range(1, MAX_ROWS + 1))
+    assert all(learned.upper_ns(rows) < 1.05 * TRUTH.upper_ns(rows) for rows in range(1, MAX_ROWS + 1))
 
 
 def test_a_true_base_is_left_alone() -> None:
@@ -264,15 +264,15 @@ def test_hiccups_do_not_teach() -> None:
     published = teach(learner, TRUTH, rng, stages=400)
     converged = len(published)
     for _ in range(5):
-        learner.observe(8, 100 * TRUTH.planned_ns(8))
+        learner.observe(8, 100 * TRUTH.upper_ns(8))
         published += teach(learner, TRUTH, rng, stages=40)
     for learned in published[converged - 1 :]:
-        assert abs(learned.planned_ns(8) / TRUTH.planned_ns(8) - 1) < 0.1
+        assert abs(learned.upper_ns(8) / TRUTH.upper_ns(8) - 1) < 0.1
 
 
 def test_it_speaks_at_most_once_in_a_while() -> None:
     learner = ProfileLearner(BASE)
-    heard = [bool(learner.observe(8, TRUTH.planned_ns(8))) for _ in range(5 * PUBLISH_EVERY)]
+    heard = [bool(learner.observe(8, TRUTH.upper_ns(8))) for _ in range(5 * PUBLISH_EVERY)]
     assert heard[1], "a profile that is far off is corrected at once"
     assert all(not said or number in (2, 4) or number % PUBLISH_EVERY == 0 for number, said in enumerate(heard, 1))
 
@@ -284,7 +284,7 @@ def test_whatever_it_sees_its_tables_are_monotone_and_positive(stages: list[tupl
         learned = learner.observe(rows, duration_ns)
         if learned:
             assert learned.max_rows == MAX_ROWS
-            assert learned.planned_ns(1) >= 1
+            assert learned.upper_ns(1) >= 1
             assert all(before <= after for before, after in pairwise(learned.expected))
 
 

@@ -21,7 +21,7 @@ MS = 1_000_000
 FAR_NS = 10**18
 """More than thirty years."""
 SETUP = Setup(
-    models=(Model("m", 4, 50 * MS, late="serve"),),
+    models=(Model("m", 4, 50 * MS, on_deadline_miss="serve"),),
     workers=(Worker(0, "w0", ("m",)), Worker(1, "w1", ("m",))),
     profiles=(Profile.linear("m", alpha_ms=0.1, beta_ms=0.5, max_rows=4),),
 )

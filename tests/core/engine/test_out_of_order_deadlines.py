@@ -16,12 +16,12 @@ from tidegate.sim.workers import Outcome, failed, finished
 
 PLUGINS = Plugins.installed()
 PUNCTUAL = [name for name, spec in PLUGINS.policies.items() if not spec.policy.best_effort]
-STAGE_NS, PLANNED_NS = 1_000, 100
+STAGE_NS, UPPER_NS = 1_000, 100
 """The first batch takes ten times as long as was planned."""
 SETUP = Setup(
     models=(Model("m", 4),),
     workers=(Worker(0, "w", ("m",)),),
-    profiles=(Profile.linear("m", alpha_ms=0, beta_ms=PLANNED_NS / 1e6, max_rows=4),),
+    profiles=(Profile.linear("m", alpha_ms=0, beta_ms=UPPER_NS / 1e6, max_rows=4),),
 )
 
 
@@ -50,7 +50,7 @@ def test_it_is_told_while_the_one_before_it_waits(policy: str, later_ns: int) ->
         wakes += engine.handle(ClockAdvanced(wake_ns))
         engine.validate()
     assert wakes == [Drop(2, "deadline_unreachable")]
-    assert engine.now_ns == began_ns + 500 - PLANNED_NS // SURPRISE + 1, "it may be quicker than expected"
+    assert engine.now_ns == began_ns + 500 - UPPER_NS // SURPRISE + 1, "it may be quicker than expected"
     over = StageFinished(began_ns + STAGE_NS, first.batch.id, 0, 0, began_ns, began_ns + STAGE_NS)
     (second,) = _starts(engine, over) or _starts(engine, ClockAdvanced(engine.next_wake_ns or 0))
     assert second.batch.request_ids == (1,)
@@ -109,7 +109,7 @@ def test_nobody_waits_beyond_its_deadline_behind_one_that_has_more(
     policy: str, plan: list[tuple[int, int, bool, bool]], slowness: int
 ) -> None:
     def execute(effect: StartStage, started_ns: int) -> Outcome:
-        ended_ns = started_ns + slowness * PLANNED_NS
+        ended_ns = started_ns + slowness * UPPER_NS
         if plan[effect.batch.request_ids[0]][3]:
             return failed(effect, ended_ns, "made to fail", retry=True)
         return finished(effect, started_ns, ended_ns)

@@ -7,7 +7,7 @@ import pytest
 from tests.core.engine.script import Script, arrived, engine_of, finished, run
 from tidegate.api import AnyCommand, AnyEvent, Dispatch, RequestArrived
 from tidegate.engine import AnyEffect, AnyStimulus, ObserverRemoved
-from tidegate.observation import ObserverOptions, PolicyTraceObserver, Stories
+from tidegate.observation import ObserverOptions, PolicyTraceObserver, TimelineRecorder
 
 
 class Looks(PolicyTraceObserver):
@@ -50,9 +50,9 @@ def test_there_is_one_at_a_time() -> None:
     engine, first = engine_of(Script()), Looks()
     engine.attach(first)
     with pytest.raises(ValueError, match="dismiss it first"):
-        engine.attach(Stories())
+        engine.attach(TimelineRecorder())
     engine.detach(first)
-    engine.attach(Stories())
+    engine.attach(TimelineRecorder())
 
 
 @pytest.mark.parametrize("breaks", ["told", "handled"])

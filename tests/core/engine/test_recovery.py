@@ -77,7 +77,7 @@ class Service:
         simulation.run()
         self.log = log.getvalue()
         self.tried = {number for _, numbers in self.ends for number in numbers}
-        self.in_time = {n for end_ns, numbers in self.ends for n in numbers if end_ns <= self.arrivals[n] + SLO_NS}
+        self.on_time = {n for end_ns, numbers in self.ends for n in numbers if end_ns <= self.arrivals[n] + SLO_NS}
 
     def share(self, of: set[int], from_s: float, to_s: float) -> float:
         """Of the requests that arrived in a while."""
@@ -91,7 +91,7 @@ def spell_of(stages_ms: Sequence[float], from_s: float, to_s: float) -> Callable
 
     def stage_ns(now_ns: int, effect: StartStage) -> int:
         spell = from_s * SECOND_NS <= now_ns < to_s * SECOND_NS
-        return ms_to_ns(next(lengths)) if spell else TRUTH.planned_ns(effect.rows)
+        return ms_to_ns(next(lengths)) if spell else TRUTH.upper_ns(effect.rows)
 
     return stage_ns
 
@@ -113,12 +113,12 @@ def test_after_slow_stages_the_next_answer_is_there_within_a_second(
 
     def stage_ns(now_ns: int, effect: StartStage) -> int:
         del now_ns
-        return ms_to_ns(slow_ms) if next(stages) in slow else TRUTH.planned_ns(effect.rows)
+        return ms_to_ns(slow_ms) if next(stages) in slow else TRUTH.upper_ns(effect.rows)
 
     service = Service(policy, stage_ns, seconds=slow_ms / 1000 * (len(slow) + 1) + 12, workers=workers, base=GUESS)
     slow_ended_ns = max(service.ends[number][0] for number in slow if number < len(service.ends))
     backlog = PLUGINS.policy(policy).policy.best_effort  # is answered, though late
-    answers_ns = [end_ns for end_ns, numbers in service.ends if backlog or service.in_time.issuperset(numbers)]
+    answers_ns = [end_ns for end_ns, numbers in service.ends if backlog or service.on_time.issuperset(numbers)]
     later_ns = sorted(at_ns for at_ns in answers_ns if at_ns > slow_ended_ns)
     assert min(later_ns) - slow_ended_ns <= SECOND_NS
     gaps_ns = [after - before for before, after in pairwise(later_ns)]
@@ -147,7 +147,7 @@ def test_after_any_spell_a_service_recovers(
     service = Service(
         policy, spell_of(stages_ms, start_s, end_s), seconds=recovered_s + 8, workers=workers, rate_rps=rate_rps
     )
-    assert service.share(service.in_time, recovered_s, recovered_s + 8) > 0.9
+    assert service.share(service.on_time, recovered_s, recovered_s + 8) > 0.9
 
 
 @every_dropping_policy
@@ -158,10 +158,10 @@ def test_what_is_truly_too_slow_is_tried_now_and_then(
 ) -> None:
     taught_s, end_s = 15, 75
     service = Service(policy, spell_of([stage_ms], 0, 1e9), seconds=end_s, base=base, workers=workers, rate_rps=40)
-    assert not service.in_time
+    assert not service.on_time
     tried = service.share(service.tried, taught_s, end_s)
     assert tried > 0
-    # Symphony lets idle workers try what may be in time all the same.
+    # Symphony lets idle workers try what may be on time all the same.
     assert tried < 0.2 or (policy == "symphony" and ms_to_ns(stage_ms) < 1.5 * SURPRISE * SLO_NS)
 
 
@@ -175,17 +175,17 @@ def test_a_cold_start_passes(policy: str, cold_stages: int) -> None:
         del now_ns
         (stage,) = effect.batch.stages
         ran[stage.worker_id] += 1
-        return ms_to_ns(460) if ran[stage.worker_id] <= cold_stages else TRUTH.planned_ns(effect.rows)
+        return ms_to_ns(460) if ran[stage.worker_id] <= cold_stages else TRUTH.upper_ns(effect.rows)
 
     warm_s = 3 if cold_stages == 1 else 30
     service = Service(policy, stage_ns, seconds=warm_s + 8, workers=4, rate_rps=100)
-    assert service.share(service.in_time, warm_s, warm_s + 8) > 0.95
+    assert service.share(service.on_time, warm_s, warm_s + 8) > 0.95
 
 
 @every_dropping_policy
 def test_a_base_that_is_a_guess_far_too_small_is_corrected_at_once(policy: str) -> None:
     service = Service(policy, spell_of([1], 0, 0), seconds=10, base=GUESS, workers=4, rate_rps=60)
-    assert service.share(service.in_time, 1, 10) > 0.95
+    assert service.share(service.on_time, 1, 10) > 0.95
 
 
 @every_dropping_policy
@@ -199,9 +199,9 @@ def test_doubts_are_replayed(policy: str) -> None:
 @every_dropping_policy
 @pytest.mark.parametrize("times", [2.9, 3.1, 40])
 def test_a_profile_of_another_machine_refuses_nobody_for_long(policy: str, times: float) -> None:
-    """By what was measured no request can be in time; in truth all can, with much to spare."""
-    service = Service(policy, lambda now_ns, stage: TRUTH.planned_ns(stage.rows), seconds=12, base=TRUTH.scaled(times))
-    assert service.share(service.in_time, 4, 12) > 0.95
+    """By what was measured no request can be on time; in truth all can, with much to spare."""
+    service = Service(policy, lambda now_ns, stage: TRUTH.upper_ns(stage.rows), seconds=12, base=TRUTH.scaled(times))
+    assert service.share(service.on_time, 4, 12) > 0.95
 
 
 @every_dropping_policy
@@ -210,15 +210,15 @@ def test_a_slow_spell_at_the_start_proves_no_profile(policy: str, times: float) 
     """Neither one that is right, though little more than it says would be too late, nor one of a slower machine."""
 
     def stage_ns(now_ns: int, stage: StartStage) -> int:
-        return ms_to_ns(900) if now_ns < 6 * SECOND_NS else TRUTH.planned_ns(stage.rows)
+        return ms_to_ns(900) if now_ns < 6 * SECOND_NS else TRUTH.upper_ns(stage.rows)
 
     service = Service(policy, stage_ns, seconds=14, base=TRUTH.scaled(times))
-    assert service.share(service.in_time, 9, 14) > 0.95
+    assert service.share(service.on_time, 9, 14) > 0.95
 
 
 @every_dropping_policy
 def test_a_profile_that_is_as_slow_as_it_says_is_tried_and_then_believed(policy: str) -> None:
     slow = TRUTH.scaled(20)
-    service = Service(policy, lambda now_ns, stage: slow.planned_ns(stage.rows), seconds=12, base=slow)
+    service = Service(policy, lambda now_ns, stage: slow.upper_ns(stage.rows), seconds=12, base=slow)
     assert 1 <= len(service.ends) <= 2 * (1 + PROBES)
     assert max(end_ns for end_ns, _ in service.ends) < 8 * SECOND_NS

@@ -78,7 +78,7 @@ class Loop:
 
 @pytest.mark.parametrize("policy", ["symphony", "eager"])
 @pytest.mark.parametrize(("timeout_ms", "keys"), [(0.001, 1), (20, 1), (30, 1), (50, 3), (30, 3)])
-def test_a_neighbour_waits_for_a_few_batches_and_not_for_its_own_deadline(
+def test_a_neighbor_waits_for_a_few_batches_and_not_for_its_own_deadline(
     policy: str, timeout_ms: float, keys: int
 ) -> None:
     loop = Loop(policy, timeout_ms, keys)

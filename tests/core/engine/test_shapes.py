@@ -269,7 +269,7 @@ def test_plans_cover_the_stages_of_the_next_few_hundred_requests(jitter: str, st
     ],
 )
 def test_a_new_shape_does_not_starve_on_a_guess(policy: str, known_ms: dict[int, int], new: int, busy: bool) -> None:
-    """The line through two shapes that are known is too slow for a third one, whose stages take 9 ms, to be in time."""
+    """The line through two shapes that are known is too slow for a third one, whose stages take 9 ms, to be on time."""
     taken_ns = {f"x:{size}": ms_to_ns(taken_ms) for size, taken_ms in {**known_ms, new: 9}.items()}
     known = [f"x:{size}" for size in known_ms]
     profiles = [Profile("m", "default", (taken_ns[shape],), shape=shape) for shape in known]

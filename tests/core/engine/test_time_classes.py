@@ -211,7 +211,7 @@ def test_classes_are_learned_and_their_profiles_cover_what_batches_of_them_take(
     long, longest = slower
     for profile, mean_ms in ((quick, 4.2), (long, 24), (longest, 80)):
         assert profile.expected_ns(1) == pytest.approx(ms_to_ns(1 + mean_ms), rel=0.2)
-        assert profile.planned_ns(1) > profile.expected_ns(1)
+        assert profile.upper_ns(1) > profile.expected_ns(1)
 
 
 @pytest.mark.parametrize("policy", sorted(name for name in PLUGINS.policies if name != "by-model"))

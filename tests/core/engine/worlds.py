@@ -80,7 +80,7 @@ class Ledger:
     def _service_ns(self, effect: StartStage) -> int:
         """What a stage was expected to take at first: what is learned must not feed on itself."""
         stage = effect.batch.stages[effect.stage]
-        return self._profiles[stage.partition, self._kinds[stage.worker_id]].planned_ns(effect.rows)
+        return self._profiles[stage.partition, self._kinds[stage.worker_id]].upper_ns(effect.rows)
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         self.engine.validate()

@@ -146,7 +146,7 @@ def test_two_policies_in_worlds_side_by_side_keep_all_invariants(seed: int) -> N
 
 
 class Timed(FirstComeFirstServed):
-    """Sets a timer at every arrival, of a name that its neighbour's have, too, and collects those that fire."""
+    """Sets a timer at every arrival, of a name that its neighbor's have, too, and collects those that fire."""
 
     def __init__(self, setup: Setup, options: PolicyOptions) -> None:
         super().__init__(setup, options)

@@ -129,8 +129,11 @@ def test_every_other_way_to_end() -> None:
         ("ran", 0, 0, 0, 4),
         ("failed", 2, "broken"),
     ]
-    assert reducer.tally == OutcomeCounts(accepted=5, failed=1, cancelled=2, dropped=Counter(deadline=1))
-    assert str(reducer.tally) == "accepted 5, answered 0 (late 0), failed 1, cancelled 2, dropped 1 (deadline 1)"
+    assert reducer.tally == OutcomeCounts(accepted=5, failed=1, cancelled=2, dropped=Counter(deadline_unreachable=1))
+    assert (
+        str(reducer.tally)
+        == "accepted 5, answered 0 (late 0), failed 1, cancelled 2, dropped 1 (deadline_unreachable 1)"
+    )
     assert list(reducer.open) == [4]
 
 

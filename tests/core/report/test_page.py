@@ -3,7 +3,7 @@
 from tests.pages import check_alone, document, downloads, headings, text_of, verdicts
 from tidegate.report import (
     Chart,
-    Colours,
+    Colors,
     Download,
     LegendEntry,
     LineMark,
@@ -48,10 +48,10 @@ def test_only_a_page_that_can_be_zoomed_has_a_script() -> None:
     assert "<script>" in page(Chart("t", '<div class="gantt"></div>'))
 
 
-def test_models_and_contenders_have_colours_of_their_own_and_the_rest_share_one() -> None:
+def test_models_and_contenders_have_colors_of_their_own_and_the_rest_share_one() -> None:
     names = [str(number) for number in range(30)]
-    colours = Colours(names, names)
-    models, contenders = ({of(name) for name in names} for of in (colours.of_model, colours.of_contender))
+    colors = Colors(names, names)
+    models, contenders = ({of(name) for name in names} for of in (colors.of_model, colors.of_contender))
     assert models & contenders == {"other"}
     assert (len(models), len(contenders)) == (11, 9)
 

@@ -1,4 +1,4 @@
-"""The interference file: what it promises of shares and neighbours, and what it refuses."""
+"""The interference file: what it promises of shares and neighbors, and what it refuses."""
 
 import json
 from pathlib import Path
@@ -47,19 +47,19 @@ sharing = st.builds(
     transfer_ms=lines,
     cache_percent=lines,
     dram_percent=lines,
-    sensitivity=st.builds(Sensitivity, cache=st.floats(0, 0.1), dram=st.floats(0, 0.1), neighbour=st.floats(0, 1)),
+    sensitivity=st.builds(Sensitivity, cache=st.floats(0, 0.1), dram=st.floats(0, 0.1), neighbor=st.floats(0, 1)),
 )
 fitted = st.builds(InterferenceModel, gpu=st.just("V100"), models=st.fixed_dictionaries({"a": sharing, "b": sharing}))
 tenants = st.builds(Tenant, st.sampled_from("ab"), st.integers(1, 100), st.integers(1, 100))
 
 
 @given(fitted, tenants, st.lists(tenants, max_size=4), tenants)
-def test_a_further_neighbour_makes_nobody_quicker(
-    model: InterferenceModel, tenant: Tenant, neighbours: list[Tenant], further: Tenant
+def test_a_further_neighbor_makes_nobody_quicker(
+    model: InterferenceModel, tenant: Tenant, neighbors: list[Tenant], further: Tenant
 ) -> None:
-    slowdown = model.slowdown(tenant, neighbours)
+    slowdown = model.slowdown(tenant, neighbors)
     assert slowdown >= 1
-    assert model.slowdown(tenant, [*neighbours, further]) >= slowdown * (1 - 1e-12)
+    assert model.slowdown(tenant, [*neighbors, further]) >= slowdown * (1 - 1e-12)
 
 
 @given(fitted, tenants)
@@ -102,19 +102,19 @@ PLAIN = InterferenceModel(
             transfer_ms=NonDecreasingLine(base=0.5, slope=0.25),
             cache_percent=NonDecreasingLine(base=1, slope=0.01),
             dram_percent=NonDecreasingLine(slope=0.001),
-            sensitivity=Sensitivity(cache=0.01, dram=0.02, neighbour=0.1),
+            sensitivity=Sensitivity(cache=0.01, dram=0.02, neighbor=0.1),
         )
     },
 )
 
 
-def test_a_neighbour_slows_computing_down_by_what_it_uses_and_the_bus_not_at_all() -> None:
+def test_a_neighbor_slows_computing_down_by_what_it_uses_and_the_bus_not_at_all() -> None:
     """Eight rows take 4 ms of computing and 2.5 of transfer; a row on a fifth computes 250 rows/s."""
-    tenant, neighbour = Tenant("m", 8, 80), Tenant("m", 1, 20)
+    tenant, neighbor = Tenant("m", 8, 80), Tenant("m", 1, 20)
     assert PLAIN.alone(tenant) == pytest.approx((2.5, 4.0, 1 + 20, 2.0))
-    assert PLAIN.alone(neighbour) == pytest.approx((0.75, 4.0, 3.5, 0.25))
-    assert PLAIN.expected_ms(tenant, [neighbour]) == pytest.approx(2.5 + 4 * (1 + 0.035 + 0.005 + 0.1))
-    assert PLAIN.expected_ms(tenant, [neighbour] * 2) == pytest.approx(2.5 + 4 * (1 + 0.28))
+    assert PLAIN.alone(neighbor) == pytest.approx((0.75, 4.0, 3.5, 0.25))
+    assert PLAIN.expected_ms(tenant, [neighbor]) == pytest.approx(2.5 + 4 * (1 + 0.035 + 0.005 + 0.1))
+    assert PLAIN.expected_ms(tenant, [neighbor] * 2) == pytest.approx(2.5 + 4 * (1 + 0.28))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_beyond_the_table_nothing_is_promised_that_was_not_measured(rows: int, p
 
 def test_it_makes_profiles_of_shares() -> None:
     beside = [Tenant("m", 1, 20)]
-    profile = PLAIN.profile("m", 80, max_rows=8, kind="V100/mps-80", neighbours=beside)
+    profile = PLAIN.profile("m", 80, max_rows=8, kind="V100/mps-80", neighbors=beside)
     assert (profile.kind, profile.max_rows) == ("V100/mps-80", 8)
     assert profile.expected_ns(8) == round(1e6 * PLAIN.expected_ms(Tenant("m", 8, 80), beside))
 

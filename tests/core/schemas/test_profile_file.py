@@ -56,7 +56,7 @@ def test_whatever_was_measured_there_is_a_profile_of_the_empty_shape_first(
         unknown, *others = found
         for rows in (1, 16):
             assert unknown.expected_ns(rows) == max(other.expected_ns(rows) for other in others)
-            assert unknown.planned_ns(rows) == max(other.planned_ns(rows) for other in others)
+            assert unknown.upper_ns(rows) == max(other.upper_ns(rows) for other in others)
 
 
 def _measured(ms: float, *, rows: int = 1, kind: str = "default", shape: str = "") -> ModelProfile:
@@ -81,7 +81,7 @@ def test_shapes_measured_up_to_unlike_rows_are_told_of_as_many() -> None:
     file = ProfileFile(profiles=[_measured(1, rows=8, shape="x:1"), _measured(3, rows=2, shape="x:3")])
     slowest, one, three = file.profiles_of("m", "default", 4)
     assert [each.expected_ns(4) / 1e6 for each in (one, three, slowest)] == [4, 12, 12]
-    assert [each.planned_ns(4) / 1e6 for each in (one, three, slowest)] == [8, 24, 24]
+    assert [each.upper_ns(4) / 1e6 for each in (one, three, slowest)] == [8, 24, 24]
 
 
 ONE = '{"rows": 1, "median_ms": 1, "p95_ms": 1, "samples": 1}'
@@ -99,7 +99,7 @@ def test_the_median_is_expected_and_the_high_estimate_planned() -> None:
     ]
     profile = ModelProfile(model="m", alpha_ms=1, beta_ms=4, points=measured).to_profile(max_rows=4)
     assert [profile.expected_ns(rows) / 1e6 for rows in (1, 2, 3, 4)] == [5, 6, 7, 8]
-    assert [profile.planned_ns(rows) / 1e6 for rows in (1, 2, 3, 4)] == [6, 8, 10, 12]
+    assert [profile.upper_ns(rows) / 1e6 for rows in (1, 2, 3, 4)] == [6, 8, 10, 12]
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class Outer(BaseModel):
             ["parts.0.drawn: how must be one of 'constant', 'uniform', not 'gaussian'"],
         ),
         ({"parts": [{"drawn": {}}]}, ["parts.0.drawn: how must be given"]),
-        ({"parts": [], "colour": 1}, ["colour: there is no such field; there are: parts, some, sizes, lists"]),
+        ({"parts": [], "color": 1}, ["color: there is no such field; there are: parts, some, sizes, lists"]),
         ("x", ["options: must be fields with values, not 'x'"]),
         (None, ["options: is empty"]),
         ({"parts": [], "sizes": {"0": 1}}, ["sizes.0: must be at least 1, not '0'"]),

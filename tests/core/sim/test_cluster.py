@@ -208,10 +208,10 @@ def test_a_lost_worker_slows_nobody() -> None:
     assert record.stages == [(1, 0, 500), (0, 0, 1250), (2, 500, 1500)]
 
 
-def test_each_is_slowed_as_a_fitted_model_says_of_its_neighbours() -> None:
-    """One row of `m` uses 20 % of the cache alone; of three neighbours each is slowed by 1 % for each percent."""
+def test_each_is_slowed_as_a_fitted_model_says_of_its_neighbors() -> None:
+    """One row of `m` uses 20 % of the cache alone; of three neighbors each is slowed by 1 % for each percent."""
     table = ShareTable(rows=(1,), percents=(50,), taken_ms=((1.0,),))
-    sensitivity = Sensitivity(cache=0.01, neighbour=0.05)
+    sensitivity = Sensitivity(cache=0.01, neighbor=0.05)
     model = SharingModel(gpu_ms=table, cache_percent=NonDecreasingLine(slope=0.02), sensitivity=sensitivity)
     fitted = InterferenceModel(gpu="V100", models={"m": model})
 
@@ -219,7 +219,7 @@ def test_each_is_slowed_as_a_fitted_model_says_of_its_neighbours() -> None:
         return SimulatedWorker(worker_id, gpu="shared", percent=50)
 
     events = [arrived(0), arrived(1), arrived(2, 500)]
-    # Two neighbours: 1.5 times as long; one: 1.25. At 500 the first two have done 400 of 1000, the other 600 take 900;
+    # Two neighbors: 1.5 times as long; one: 1.25. At 500 the first two have done 400 of 1000, the other 600 take 900;
     # the third has done 600 of its own by then, and goes on alone.
     record = run(events, worker=on_halves, interference=fitted)
     assert record.stages == [(0, 0, 1400), (1, 0, 1400), (2, 500, 1800)]

@@ -246,7 +246,10 @@ def test_no_policy_loses_a_request_while_workers_come_and_go(make_scenario: Make
     """Under more than the workers bear at times, with every violated invariant raised."""
     installed = Plugins.installed()
     installed.register(_Offering(type("Made", (Resizing,), {"wants": [4, 1, 3, 2, 5, 1]})), "test")
-    models = [{**RESNET, "late": "serve"}, {"name": "bert", "profile": {"alpha_ms": 2, "beta_ms": 4, "max_batch": 8}}]
+    models = [
+        {**RESNET, "on_deadline_miss": "serve"},
+        {"name": "bert", "profile": {"alpha_ms": 2, "beta_ms": 4, "max_batch": 8}},
+    ]
     controller = {"interval_s": 0.5, "min_improvement": 0, "max_miss_rate": 0}
     simulation = {"startup": {"time_s": {"distribution": "lognormal", "mean": 0.3, "cv": 1}}, "jitter": {"cv": 0.3}}
     scenario = world(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pages import dots, lines
-from tidegate.report import Colours
+from tidegate.report import Colors
 from tidegate.sim.load_sweep import LoadCurve, LoadPoint, decreasing, over_load
 
 tried = st.lists(
@@ -39,7 +39,7 @@ def test_it_never_rises_and_keeps_the_mean(runs: list[LoadPoint]) -> None:
 
 def test_every_run_is_a_dot_and_the_limit_is_crossed_where_it_says() -> None:
     runs = [LoadPoint(100, 1.0, 1), LoadPoint(200, 0.99, 1), LoadPoint(300, 0.5, 1), LoadPoint(300, 0.7, 2)]
-    drawn = over_load([LoadCurve("a", runs, 200.0)], 0.01, Colours((), ["a"])).html()
+    drawn = over_load([LoadCurve("a", runs, 200.0)], 0.01, Colors((), ["a"])).html()
     assert [said for _, said in dots(drawn)] == [
         "a, seed 1: 100.0 % at 100/s",
         "a, seed 1: 99.0 % at 200/s",

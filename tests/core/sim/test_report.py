@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.pages import bars, chart, check_alone, document, dots, downloads, facets, headings, lines, verdicts
-from tidegate.report import Colours, PageOrigin
+from tidegate.report import Colors, PageOrigin
 from tidegate.report.words import rate, share
 from tidegate.sim.chart_data import QUANTILES
-from tidegate.sim.charts import MOST_COLOURED, MOST_PANELS
+from tidegate.sim.charts import MOST_COLORED, MOST_PANELS
 from tidegate.sim.document import goodput_document, simulate_document, sweep_document
 from tidegate.sim.gantt_charts import MOST_MARKS, gantt_charts
 from tidegate.sim.goodput import GoodputQuery, GoodputSearch, search_goodput, summarise_searches
@@ -131,11 +131,11 @@ def test_among_many_models_those_that_missed_most_stand_out(make_scenario: MakeS
     assert list(facets(chart(page, CURVES))) == by_missed[:MOST_PANELS]
     assert "2 more models are in the data" in chart(page, CURVES)
     over_time = chart(page, OVER_TIME)
-    coloured = re.findall(r'stroke="var\(--model-\d\)"[^>]*><title>(.*?)</title>', over_time)
-    assert set(coloured) <= set(by_missed[:MOST_COLOURED])
+    colored = re.findall(r'stroke="var\(--model-\d\)"[^>]*><title>(.*?)</title>', over_time)
+    assert set(colored) <= set(by_missed[:MOST_COLORED])
     assert set(lines(over_time)) == {*names, "all models"}
     dashed = re.findall(r'stroke-dasharray="([\d ]+)"[^>]*><title>(.*?)</title>', over_time)
-    assert {name for _, name in dashed} == set(by_missed[1:MOST_COLOURED]), "hues and dashes"
+    assert {name for _, name in dashed} == set(by_missed[1:MOST_COLORED]), "hues and dashes"
 
 
 def test_what_is_missed_when_adds_up(make_scenario: MakeScenario) -> None:
@@ -144,10 +144,10 @@ def test_what_is_missed_when_adds_up(make_scenario: MakeScenario) -> None:
     assert result.detail is not None
     for each, row in zip(result.detail.models, result.rows[1:], strict=True):
         assert (sum(each.accepted_over_time), each.accepted) == (row.accepted, row.accepted)
-        assert sum(each.in_time_over_time) == row.answered - row.late
+        assert sum(each.on_time_over_time) == row.answered - row.late
     came, kept = (
         [sum(counts) for counts in zip(*(getattr(each, name) for each in result.detail.models), strict=True)]
-        for name in ("accepted_over_time", "in_time_over_time")
+        for name in ("accepted_over_time", "on_time_over_time")
     )
     drawn = chart(page_of(scenario, [result]), OVER_TIME)
     least = 1 - float(re.findall(r'x="-8"[^>]*>([\d.]+) %<', drawn)[0]) / 100
@@ -185,7 +185,7 @@ def test_one_request_at_a_time_waits_for_nothing(make_scenario: MakeScenario) ->
 def test_the_gantt_has_a_lane_for_every_worker_and_every_bar(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(workers=[{"count": 9}], arrivals={"rate_rps": 40})
     results = simulated(scenario, *scenario.policies)
-    charts = gantt_charts(results, Colours(["resnet", "bert"], ["fifs", "one by one"]))
+    charts = gantt_charts(results, Colors(["resnet", "bert"], ["fifs", "one by one"]))
     untils = set()
     for drawn, result in zip(charts, results, strict=True):
         assert result.detail is not None
@@ -204,10 +204,10 @@ def test_the_gantt_has_a_lane_for_every_worker_and_every_bar(make_scenario: Make
     assert len(untils) == 1, "all of a page show the same stretch"
 
 
-def test_what_is_missed_is_marked_in_the_colour_of_how(make_scenario: MakeScenario) -> None:
+def test_what_is_missed_is_marked_in_the_color_of_how(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(**BUSY)
     (result,) = simulated(scenario, PolicyChoice(name="symphony"))
-    (drawn,) = gantt_charts([result], Colours(["resnet", "bert"], ["symphony"]))
+    (drawn,) = gantt_charts([result], Colors(["resnet", "bert"], ["symphony"]))
     assert result.detail is not None
     until_us = float(re.findall(r'data-until="([\d.]+)"', drawn.body)[0])
     ended = Counter(each.outcome for each in result.detail.arrivals if each.at_ns < 1000 * until_us)
@@ -369,7 +369,7 @@ def test_a_sweep_draws_a_curve_for_every_other_combination(scenario_file: Path) 
 def test_a_sweep_says_at_which_values_the_promise_is_kept(scenario_file: Path) -> None:
     _runs, results, page = sweep_shown(scenario_file, "arrivals.rate_rps=50,900", "duration_s=1")
     assert [result.total.worst_bad_rate <= 0.01 for result in results] == [True, False]
-    assert verdicts(page) == ["fifs keeps 99 % of every model's requests in time at arrivals.rate_rps = 50."]
+    assert verdicts(page) == ["fifs keeps 99 % of every model's requests on time at arrivals.rate_rps = 50."]
 
 
 def test_values_that_are_no_numbers_are_named(scenario_file: Path) -> None:

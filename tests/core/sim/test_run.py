@@ -249,7 +249,7 @@ def test_hidden_times_are_not_told(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(models=[model], arrivals={"rate_rps": 5}, simulation={"service": truth, "learn": False})
     seen = watch(scenario)
     assert set(seen.durations(0)) == {32_000_000}
-    assert seen.setup.profiles[0].planned_ns(1) == 6_000_000
+    assert seen.setup.profiles[0].upper_ns(1) == 6_000_000
 
 
 def test_the_network_is_not_told_and_moves_nothing_else(make_scenario: MakeScenario) -> None:
@@ -259,7 +259,7 @@ def test_the_network_is_not_told_and_moves_nothing_else(make_scenario: MakeScena
     noisy = [{"count": 1, "network": {"control_ms": 2, "data_ms_per_row": 0.5, "jitter_ms": 0.1}}]
     seen = watch(make_scenario(**world, workers=far, simulation={"learn": False}))
     assert 8_500_000 in seen.durations(0)
-    assert seen.setup.profiles[0].planned_ns(1) == 6_000_000
+    assert seen.setup.profiles[0].upper_ns(1) == 6_000_000
     jittery = watch(make_scenario(**world, workers=noisy, simulation={"learn": False}))
     assert jittery.arrivals() == seen.arrivals()
     assert min(jittery.durations(0)) > 8_500_000

@@ -39,10 +39,10 @@ def _passed(rate_rps: float, until_ns: int = NOW) -> list[BypassedRequest]:
     return seen
 
 
-def _estimate(begin: ShadowSetup, seen: list[BypassedRequest], in_time: float) -> ShadowEstimate:
-    """What is said where so large a share was in time, as measured."""
+def _estimate(begin: ShadowSetup, seen: list[BypassedRequest], on_time: float) -> ShadowEstimate:
+    """What is said where so large a share was on time, as measured."""
     shadow, rng = ShadowWindow(begin, Plugins.installed()), Random(2)
-    took_ns = [20 * MS if rng.random() < in_time else 90 * MS for _ in seen]
+    took_ns = [20 * MS if rng.random() < on_time else 90 * MS for _ in seen]
     ended = [BypassedResponse(request.at_ns, "m", each, ok=True) for request, each in zip(seen, took_ns, strict=True)]
     shadow.take(BypassedTraffic(NOW, seen, ended, report=True))
     return shadow.report(NOW).estimates[0]
@@ -110,7 +110,7 @@ def test_a_policy_has_no_more_time_than_it_is_given_live() -> None:
     assert _estimate(_begin(slo_ms=2 * alone_ms), _passed(5), 1.0).policy > 0.9
 
 
-def test_who_left_without_an_answer_was_not_in_time() -> None:
+def test_who_left_without_an_answer_was_not_on_time() -> None:
     seen = _passed(20)
     shadow = ShadowWindow(_begin(), Plugins.installed())
     ended = [BypassedResponse(request.at_ns, "m", 20 * MS, ok=True) for request in seen[::2]]

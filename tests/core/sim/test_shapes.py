@@ -31,7 +31,7 @@ def scenario(**changes: object) -> Scenario:
 
 
 def test_policies_are_told_of_those_that_they_are_to_be_told_of() -> None:
-    latency_ns = {profile.shape: profile.planned_ns(2) for profile in setup_of(scenario(), 0).profiles}
+    latency_ns = {profile.shape: profile.upper_ns(2) for profile in setup_of(scenario(), 0).profiles}
     assert latency_ns == {"": ms_to_ns(6), "x:3,48,320": ms_to_ns(6), "x:3,48,960": ms_to_ns(9)}
 
 

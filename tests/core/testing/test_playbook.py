@@ -45,7 +45,7 @@ def test_commands_can_be_looked_at_instead() -> None:
     assert book
 
 
-def test_another_command_is_shown_beside_the_expected_one_after_the_story_so_far() -> None:
+def test_another_command_is_shown_beside_the_expected_one_after_the_timeline_so_far() -> None:
     with pytest.raises(TranscriptMismatch) as mismatch:
         _ = playbook() >> arrived(0) << RUN_0 >> arrived(1, 5) >> WorkerReady(10, 0, 10) << RUN_0
     lines = [line.strip() for line in str(mismatch.value).strip().splitlines()]

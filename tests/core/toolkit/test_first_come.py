@@ -87,7 +87,7 @@ def test_what_is_over_or_failed_keeps_nothing_busy() -> None:
     assert play << split(2, batch=2, at_ns=15, tail=2)
 
 
-def test_requests_of_a_split_model_that_no_path_answers_in_time_are_dropped() -> None:
+def test_requests_of_a_split_model_that_no_path_answers_on_time_are_dropped() -> None:
     play = playbook("head", "head", "tail") >> arrived(0) << split(0, tail=2)
     play = (
         play >> arrived(1, due_ns=29) << Drop(1, "deadline_unreachable")
@@ -95,7 +95,7 @@ def test_requests_of_a_split_model_that_no_path_answers_in_time_are_dropped() ->
     assert play >> arrived(2, due_ns=30) << split(2, batch=1, head=1, tail=2, tail_ns=10)
 
 
-def test_no_more_join_a_batch_than_leave_the_oldest_in_time() -> None:
+def test_no_more_join_a_batch_than_leave_the_oldest_on_time() -> None:
     play = (
         playbook("head", "tail") >> arrived(0) << split(0, tail=1) >> arrived(1, due_ns=70) >> arrived(2) >> arrived(3)
     )
@@ -153,6 +153,6 @@ def test_pools_are_used_as_far_as_they_reach(simulation: dict[str, Any]) -> None
     assert total.stranded == 0
 
 
-def test_under_overload_answers_still_come_in_time() -> None:
+def test_under_overload_answers_still_come_on_time() -> None:
     scenario = Scenario.model_validate(CLUSTER | {"arrivals": {"process": "poisson", "rate_rps": 1900}})
     assert simulate(RunSpec(scenario, PolicyChoice(name="fifs"), seed=0)).total.goodput_rps > 600

@@ -13,7 +13,7 @@ from tidegate.workload import ScenarioError, layout_of, read_scenario
 MODEL: dict[str, Any] = {"gpu_ms": {"rows": [1], "percents": [50], "taken_ms": [[10]]}}
 FILE: dict[str, Any] = {
     "gpu": "V100",
-    "models": {"a": {**MODEL, "sensitivity": {"neighbour": 0.5}}, "b": {**MODEL, "sensitivity": {"neighbour": 0.1}}},
+    "models": {"a": {**MODEL, "sensitivity": {"neighbor": 0.5}}, "b": {**MODEL, "sensitivity": {"neighbor": 0.1}}},
 }
 SHARED: dict[str, Any] = {
     "warmup_s": 0,

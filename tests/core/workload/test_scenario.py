@@ -57,7 +57,7 @@ def test_a_read_scenario_needs_its_files_no_more(tmp_path: Path) -> None:
     assert [model.name for model in copy.models] == ["resnet", "bert", "vgg"]
     assert [model.slo_ms for model in copy.models] == [25, 60, None]
     built = copy.models[0].profile.build("resnet", "A100", 16)
-    assert built.planned_ns(8) == 13_000_000
+    assert built.upper_ns(8) == 13_000_000
     assert Scenario.model_validate(copy.model_dump(mode="json")).models == copy.models
 
 

@@ -30,10 +30,10 @@ def used(tenant: Tenant) -> tuple[float, float]:
     return cache * busy, dram * busy
 
 
-def truth_ms(tenant: Tenant, neighbours: tuple[Tenant, ...]) -> float:
+def truth_ms(tenant: Tenant, neighbors: tuple[Tenant, ...]) -> float:
     """What it takes beside these."""
     cache, dram, anybody = MINDS[tenant.partition]
-    added = sum(cache * used(each)[0] + dram * used(each)[1] + anybody for each in neighbours)
+    added = sum(cache * used(each)[0] + dram * used(each)[1] + anybody for each in neighbors)
     return BUS[tenant.partition] * tenant.rows + gpu_ms(tenant) * (1 + added)
 
 

@@ -79,7 +79,7 @@ def test_the_bus_is_told_from_computing() -> None:
 
 @pytest.mark.parametrize("blind", [("heavy", "light", "broad"), ("heavy",)], ids=["all", "one"])
 @pytest.mark.parametrize("seed", range(3))
-def test_what_nobody_looked_at_is_learned_by_what_neighbours_feel(seed: int, blind: tuple[str, ...]) -> None:
+def test_what_nobody_looked_at_is_learned_by_what_neighbors_feel(seed: int, blind: tuple[str, ...]) -> None:
     """`heavy` uses six times the DRAM of others, which `light` does not mind: one number for each cannot tell both."""
     solo = [
         replace(run, cache_percent=None, dram_percent=None) if run.model in blind else run for run in solo_runs(seed)

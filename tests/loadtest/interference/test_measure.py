@@ -152,7 +152,7 @@ def test_the_truth_of_emulated_gpus_is_found(tmp_path: Path) -> None:
             true_ms = truth.alone(tenant).taken_ms
             assert true_ms * 0.98 < found.alone(tenant).taken_ms < true_ms * 1.02 + 8
     for name, beside in product(truth.models, repeat=2):
-        mine, neighbour = Tenant(name, 4, 40), [Tenant(beside, 4, 60)]
-        # Live a neighbour idles for a moment between two batches, longer where the machine is busy.
-        added = found.slowdown(mine, neighbour) - 1
-        assert 0.5 * (truth.slowdown(mine, neighbour) - 1) < added < 1.3 * (truth.slowdown(mine, neighbour) - 1)
+        mine, neighbor = Tenant(name, 4, 40), [Tenant(beside, 4, 60)]
+        # Live a neighbor idles for a moment between two batches, longer where the machine is busy.
+        added = found.slowdown(mine, neighbor) - 1
+        assert 0.5 * (truth.slowdown(mine, neighbor) - 1) < added < 1.3 * (truth.slowdown(mine, neighbor) - 1)

@@ -54,7 +54,7 @@ def freed(now_ns: int, worker: int = 0) -> WorkerReady:
     return WorkerReady(now_ns, worker, now_ns)
 
 
-def test_an_idle_worker_takes_what_there_is_and_what_waits_runs_together_if_it_is_in_time() -> None:
+def test_an_idle_worker_takes_what_there_is_and_what_waits_runs_together_if_it_is_on_time() -> None:
     assert (
         playbook(FAST)
         >> arrived(0, 0)

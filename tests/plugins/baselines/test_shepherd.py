@@ -135,7 +135,7 @@ def test_of_its_own_queue_a_batch_makes_way_for_one_that_includes_it() -> None:
     )
 
 
-def test_a_batch_is_not_worth_it_that_could_not_be_in_time() -> None:
+def test_a_batch_is_not_worth_it_that_could_not_be_on_time() -> None:
     play = playbook() >> arrived(0, 0, "tight") << run(0, 0, at=0, model="tight") >> arrived(1, 1, "tight")
     play = play << hopeless(1, "tight")
     # The one that runs could only be run again alone: until 12 there is no time for three.
@@ -151,7 +151,7 @@ def test_what_made_way_once_does_not_again() -> None:
     assert play >> arrived(4, 10, "n") << hopeless(10, "n")
 
 
-def test_a_batch_makes_way_for_other_clients_where_it_is_in_time_all_the_same() -> None:
+def test_a_batch_makes_way_for_other_clients_where_it_is_on_time_all_the_same() -> None:
     def of(client: str, request_id: int, at: int, model: str) -> RequestArrived:
         return RequestArrived(at, replace(request(request_id, at, model), client=client))
 

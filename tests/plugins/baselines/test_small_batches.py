@@ -26,8 +26,8 @@ def test_it_finds_what_a_look_at_each_would(
     fits = {worker: batch for worker, batch in running.items() if batch.rows <= most_rows}
     assert sorted(small.of_others(key, most_rows)) == [worker for worker, batch in fits.items() if batch.key != key]
     for now_ns in sorted(instants):
-        in_time = [worker for worker, batch in fits.items() if batch.key == key and batch.due_ns >= now_ns]
-        assert sorted(small.of_own(key, most_rows, lambda worker: running[worker].due_ns < now_ns)) == in_time  # noqa: B023
+        on_time = [worker for worker, batch in fits.items() if batch.key == key and batch.due_ns >= now_ns]
+        assert sorted(small.of_own(key, most_rows, lambda worker: running[worker].due_ns < now_ns)) == on_time  # noqa: B023
     small.reconsider(running.items())
     assert sorted(small.of_own(key, most_rows, lambda worker: False)) == [
         worker for worker, batch in fits.items() if batch.key == key

@@ -34,7 +34,7 @@ def test_alone_it_is_the_batch_without_coordination_of_table_2(model: Model, pro
     plan = static_plan([model], workers(8, model.name), {(model.name, "default"): profile}, {model.name: 1e-6})
     shares = [plan[worker][model.name] for worker in range(8)]
     assert {share.rows for share in shares} == {rows}
-    whole = rows / profile.planned_ns(rows)
+    whole = rows / profile.upper_ns(rows)
     assert [share.rows_per_ns for share in shares] == pytest.approx([whole] * 8, rel=0.01)
 
 
@@ -63,13 +63,13 @@ def test_a_shared_worker_gets_round_within_every_slo() -> None:
         assert {name for shares in plan.values() for name in shares} == set(rates)
         for shares in plan.values():
             if len(shares) > 1:
-                cycle_ns = sum(profiles[name, "default"].planned_ns(share.rows) for name, share in shares.items())
+                cycle_ns = sum(profiles[name, "default"].upper_ns(share.rows) for name, share in shares.items())
                 for model in models:
                     share = shares.get(model.name, WorkerShare(0, 0.0))
                     # What arrives during a cycle fits into the next one's batch.
                     assert share.rows + 1 >= share.rows_per_ns * cycle_ns
                     slo_ns = model.slo_ns or 0
-                    assert not share.rows or profiles[model.name, "default"].planned_ns(share.rows) <= slo_ns
+                    assert not share.rows or profiles[model.name, "default"].upper_ns(share.rows) <= slo_ns
 
 
 def test_workers_serve_only_what_they_host() -> None:

@@ -63,8 +63,8 @@ def test_shares_stay_while_they_bear_what_comes() -> None:
     assert controller.step(observed(FIRST, quick=0.3, slow=0.5)) is None
 
 
-def test_a_neighbour_gives_way_before_anybody_moves() -> None:
-    """As the one is asked for more and its neighbours for less, shares change, and nobody moves."""
+def test_a_neighbor_gives_way_before_anybody_moves() -> None:
+    """As the one is asked for more and its neighbors for less, shares change, and nobody moves."""
     controller = made("share-replanning")
     changed = controller.step(observed(FIRST, quick=1.25, slow=0.3, calm=0.9))
     assert changed is not None

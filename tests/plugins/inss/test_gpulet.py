@@ -1,6 +1,6 @@
 """gpulet's parts, worked out by hand.
 
-`calm` takes (1.5 + 0.5 b) / share milliseconds alone; gpulet plans with a tenth more. Neighbours do not matter to it.
+`calm` takes (1.5 + 0.5 b) / share milliseconds alone; gpulet plans with a tenth more. Neighbors do not matter to it.
 """
 
 import pytest
@@ -11,15 +11,15 @@ from tidegate_inss.gpulet import Gpulets, plan_gpulets, regression
 from tidegate_inss.prediction import Predictor
 
 
-def test_a_little_load_gets_the_smallest_part_in_which_it_is_in_time() -> None:
-    """At 90/s a batch of b is gathered in 11.1 b ms, and runs 8.25 + 2.75 b ms on a fifth: three are in time."""
+def test_a_little_load_gets_the_smallest_part_in_which_it_is_on_time() -> None:
+    """At 90/s a batch of b is gathered in 11.1 b ms, and runs 8.25 + 2.75 b ms on a fifth: three are on time."""
     assert plan_gpulets(Predictor(problem(tenant("calm", 90, 60)))) == ([AssignedShare(0, 0, 8, 3)], {})
 
 
 def test_much_load_fills_the_most_efficient_part_and_the_rest_gets_what_is_left_of_the_gpu() -> None:
     """By parts 255, 623, 808, 989, 1330 and 1662 rows/s are borne: from 40 to 50 % it is most for each percent.
 
-    24 rows take 29.7 ms on a half, twice that is in time. For the other 192/s a fifth would do, with batches of 6.
+    24 rows take 29.7 ms on a half, twice that is on time. For the other 192/s a fifth would do, with batches of 6.
     """
     assert plan_gpulets(Predictor(problem(tenant("calm", 1000, 60)))) == (
         [AssignedShare(0, 0, 20, 24), AssignedShare(0, 0, 20, 6)],

@@ -25,7 +25,7 @@ def test_the_least_share_is_that_on_which_a_batch_takes_half_the_slo() -> None:
     assert (least.batch, least.units) == (3, 4)  # (1.5 + 3 / 2) / 30: a tenth
 
 
-def test_who_is_slowed_down_gets_more_until_all_are_in_time() -> None:
+def test_who_is_slowed_down_gets_more_until_all_are_on_time() -> None:
     given = problem(tenant("quick", 800, 20), tenant("slow", 60, 300))
     igniter = Igniter(Predictor(given))
     alone = [igniter.least_units(model, given.models[model].rate_rps) for model in range(2)]

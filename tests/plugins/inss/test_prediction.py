@@ -28,15 +28,15 @@ def test_a_smaller_largest_batch_is_repeated() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_batches_beside_neighbours_take_what_the_interference_model_says(number: int) -> None:
+def test_batches_beside_neighbors_take_what_the_interference_model_says(number: int) -> None:
     shares = [AssignedShare(0, 0, 10, 4), AssignedShare(1, 0, 20, 8), AssignedShare(2, 0, 7, 3)][:number]
     tenants = [Tenant(ALL.models[model].name, batch, 100 * units / 40) for model, _, units, batch, _ in shares]
     for at, taken_ms in enumerate(Predictor(ALL).batch_ms(shares)):
-        neighbours = tenants[:at] + tenants[at + 1 :]
-        assert taken_ms == pytest.approx(INTERFERENCE.expected_ms(tenants[at], neighbours))
+        neighbors = tenants[:at] + tenants[at + 1 :]
+        assert taken_ms == pytest.approx(INTERFERENCE.expected_ms(tenants[at], neighbors))
 
 
-def test_who_takes_turns_is_no_neighbour() -> None:
+def test_who_takes_turns_is_no_neighbor() -> None:
     """The process of two counts once, as the one of them that is felt most."""
     quick, slow, calm = AssignedShare(0, 0, 10, 4), AssignedShare(1, 0, 10, 8), AssignedShare(2, 0, 20, 3)
     predictor = Predictor(ALL)

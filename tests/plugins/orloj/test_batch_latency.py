@@ -121,13 +121,13 @@ def test_a_shape_takes_what_its_profile_expects(rows: int) -> None:
 
 def test_a_shape_is_as_late_as_its_profile_plans_one_time_in_a_hundred() -> None:
     latency = BatchLatency([law_of_profile(PROFILE, 0.99, 1.0)], np.ones(1), rows=3, others=2)
-    later = latency.edges_ms[:-1] >= PROFILE.planned_ns(3) / 1e6
+    later = latency.edges_ms[:-1] >= PROFILE.upper_ns(3) / 1e6
     assert (latency.density[0] * np.diff(latency.edges_ms))[later].sum() == pytest.approx(0.01, abs=0.015)
 
 
 def test_where_applications_show_the_noise_the_rest_of_a_margin_is_what_requests_differ_by() -> None:
     latency = BatchLatency([law_of_profile(PROFILE, 0.99, noise_cv=0.0)], np.ones(1), rows=3, others=0)
-    assert latency.edges_ms[-1] == pytest.approx(PROFILE.planned_ns(3) / 1e6, rel=0.01)
+    assert latency.edges_ms[-1] == pytest.approx(PROFILE.upper_ns(3) / 1e6, rel=0.01)
     larger = BatchLatency([law_of_profile(PROFILE, 0.99, noise_cv=0.0)], np.ones(1), rows=3, others=2)
     assert larger.mean_ms[0] > latency.mean_ms[0]
 

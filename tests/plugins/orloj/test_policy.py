@@ -109,28 +109,28 @@ def test_a_batch_leaves_its_requests_time() -> None:
 
 
 def test_a_request_is_dropped_once_it_is_expected_to_be_late_even_alone() -> None:
-    story = busy()
-    story >>= arrived(0, app="slow", slo_ms=100)
-    (timer,) = story.commands()
+    timeline = busy()
+    timeline >>= arrived(0, app="slow", slo_ms=100)
+    (timer,) = timeline.commands()
     assert isinstance(timer, SetTimer)
     assert timer.at_ns == pytest.approx(ms_to_ns(100 - 55), rel=0.01)
-    assert story >> TimerFired(timer.at_ns, timer.key) << Drop(0, "deadline_unreachable") << CancelTimer(timer.key)
+    assert timeline >> TimerFired(timer.at_ns, timer.key) << Drop(0, "deadline_unreachable") << CancelTimer(timer.key)
 
 
 def test_requests_without_an_application_take_what_the_profile_of_their_shape_says() -> None:
-    story = busy()
-    story >>= arrived(0, slo_ms=100)
-    (timer,) = story.commands()
+    timeline = busy()
+    timeline >>= arrived(0, slo_ms=100)
+    (timer,) = timeline.commands()
     assert isinstance(timer, SetTimer)
     assert timer.at_ns == pytest.approx(ms_to_ns(100 - 15), rel=0.01)
     slower = Profile.linear("m", alpha_ms=60, beta_ms=5, max_rows=4)
-    story >>= ProfileUpdated(ms_to_ns(1), slower)
-    (timer,) = story.commands()
+    timeline >>= ProfileUpdated(ms_to_ns(1), slower)
+    (timer,) = timeline.commands()
     assert isinstance(timer, SetTimer)
     assert timer.at_ns == pytest.approx(ms_to_ns(100 - 65), rel=0.01)
 
 
-def test_a_request_whose_chance_is_fading_comes_after_one_that_is_sure_to_be_in_time() -> None:
+def test_a_request_whose_chance_is_fading_comes_after_one_that_is_sure_to_be_on_time() -> None:
     arrivals = [arrived(0, app="slow", slo_ms=66), arrived(1, app="slow", slo_ms=150)]
     assert dispatched(busy(*arrivals, batch_sizes=[1]) >> freed(10)) == (1,)
 
@@ -143,29 +143,29 @@ def test_a_model_whose_lateness_costs_more_runs_first(costs: dict[str, Any], fir
         workers=(Worker(0, "w0", tuple(sorted(names))),),
         profiles=tuple(Profile.linear(name, alpha_ms=10, beta_ms=5, max_rows=1) for name in names),
     )
-    story = Playbook(Orloj(setup, OrlojOptions.model_validate({"costs": costs}))) >> arrived(99)
-    story.commands()
+    timeline = Playbook(Orloj(setup, OrlojOptions.model_validate({"costs": costs}))) >> arrived(99)
+    timeline.commands()
     for number, name in enumerate(names):
-        story >>= RequestArrived(number, Request(number, name, 1, number, ms_to_ns(SLO_MS)))
-        story.commands()
-    assert dispatched(story >> freed(10)) == (first,)
+        timeline >>= RequestArrived(number, Request(number, name, 1, number, ms_to_ns(SLO_MS)))
+        timeline.commands()
+    assert dispatched(timeline >> freed(10)) == (first,)
 
 
 def test_a_deadline_that_has_passed_may_not_be_the_last() -> None:
     steps = {"m": [{"after": 1.0, "cost": 1.0}, {"after": 3.0, "cost": 2.0}]}
-    story = busy(costs=steps)
-    story >>= arrived(0, app="slow", slo_ms=100)
-    (timer,) = story.commands()
+    timeline = busy(costs=steps)
+    timeline >>= arrived(0, app="slow", slo_ms=100)
+    (timer,) = timeline.commands()
     assert isinstance(timer, SetTimer)
     assert timer.at_ns == pytest.approx(ms_to_ns(300 - 55), rel=0.01)
-    assert dispatched(story >> freed(150)) == (0,)
+    assert dispatched(timeline >> freed(150)) == (0,)
 
 
 def test_a_client_with_all_the_time_in_the_world_hinders_nobody() -> None:
     """Twenty times its time is beyond what instants can be."""
     steps = {"m": [{"after": 1.0, "cost": 1.0}, {"after": 20.0, "cost": 2.0}]}
-    story = busy(arrived(0, slo_ms=1e12), arrived(1, app="quick"), costs=steps)
-    assert 1 in dispatched(story >> freed(10))
+    timeline = busy(arrived(0, slo_ms=1e12), arrived(1, app="quick"), costs=steps)
+    assert 1 in dispatched(timeline >> freed(10))
 
 
 @pytest.mark.parametrize(
@@ -263,10 +263,10 @@ def test_the_work_for_an_event_does_not_grow_with_the_names_that_clients_use(
 def test_what_is_yet_to_be_drawn_is_drawn_in_the_next_events() -> None:
     """After so many events a distribution that moved is in all curves: what is told meanwhile is not lost."""
     waiting = [arrived(number, app="quick", slo_ms=1e5) for number in range(60)]
-    story = busy(*waiting)
+    timeline = busy(*waiting)
     for moment in range(6):
-        assert dispatched(story >> freed(10 + moment))
-    policy = story.policy
+        assert dispatched(timeline >> freed(10 + moment))
+    policy = timeline.policy
     assert isinstance(policy, Orloj)
     known = policy._applications["m", ""]
     versions = {size.rows: curves.version for size, curves in known._curves.items()}
@@ -274,11 +274,11 @@ def test_what_is_yet_to_be_drawn_is_drawn_in_the_next_events() -> None:
 
 
 def test_a_successor_knows_what_was_told_since_and_how_often_applications_come() -> None:
-    story = busy(*[arrived(number, app="slow") for number in range(300)])
+    timeline = busy(*[arrived(number, app="slow") for number in range(300)])
     moved = LatencyDistribution("m", "slow", "default", (ms_to_ns(50),))
-    story >>= LatencyDistributionUpdated(ms_to_ns(1), moved)
-    story.commands()
-    policy = story.policy
+    timeline >>= LatencyDistributionUpdated(ms_to_ns(1), moved)
+    timeline.commands()
+    policy = timeline.policy
     assert isinstance(policy, Orloj)
     follower = policy.migrate(msgspec.structs.replace(SETUP, latency_distributions=()))
     shares = follower._applications["m", ""]._shares

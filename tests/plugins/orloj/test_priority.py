@@ -71,7 +71,7 @@ def test_steps_of_cost_are_summed(
     assert milestone_ms[0] >= now_ms - 1e-9
 
 
-def test_with_a_small_b_it_is_the_chance_to_be_in_time_per_expected_time() -> None:
+def test_with_a_small_b_it_is_the_chance_to_be_on_time_per_expected_time() -> None:
     latency = latency_of([10, 20, 30])
     alpha, beta, _ = PriorityCurve(latency, 1e-9).lines(np.zeros(4, int), np.array([5.0, 15.0, 25.0, 100.0]), 0.0)
     np.testing.assert_allclose((alpha + beta) * latency.mean_ms[0], [0, 0.25, 0.75, 1], atol=1e-6)

@@ -30,18 +30,18 @@ def test_the_worked_example_of_figure_8() -> None:
 
 
 def test_the_planner_wants_what_figure_8_says() -> None:
-    """Through the documents: knees by utilisation, latencies as the reverse of throughputs, GPCs 1 and 2 on one GPU."""
+    """Through the documents: knees by utilization, latencies as the reverse of throughputs, GPCs 1 and 2 on one GPU."""
     small = SliceProfile(
-        kind="1g.5gb", rows=(1, 2, 3, 4), latency_ms=(25, 50, 75, 100), utilisation=(0.5, 0.8, 0.95, 1.0)
+        kind="1g.5gb", rows=(1, 2, 3, 4), latency_ms=(25, 50, 75, 100), utilization=(0.5, 0.8, 0.95, 1.0)
     )
     large = SliceProfile(
-        kind="2g.10gb", rows=(1, 2, 3, 4), latency_ms=(20, 30, 100 / 3, 50), utilisation=(0.3, 0.5, 0.7, 0.9)
+        kind="2g.10gb", rows=(1, 2, 3, 4), latency_ms=(20, 30, 100 / 3, 50), utilization=(0.3, 0.5, 0.7, 0.9)
     )
     example = MigModel(name="m", slo_ms=1000, sizes={1: 20, 2: 20, 3: 40, 4: 20}, profiles=(small, large))
     plan = plan_paris(problem(example, count=1, segments="knees"), time_limit_s=5, progress=unhurried)
     first, second = plan.models[0].segments
-    assert (first.knee, first.knee_from, first.rows) == (2, "utilisation", (1, 2))
-    assert (second.knee, second.knee_from, second.rows) == (4, "utilisation", (3, 4))
+    assert (first.knee, first.knee_from, first.rows) == (2, "utilization", (1, 2))
+    assert (second.knee, second.knee_from, second.rows) == (4, "utilization", (3, 4))
     assert 100 * first.work_s == pytest.approx(1.5)
     assert 100 * second.work_s == pytest.approx(7 / 3)
     assert first.wanted / second.wanted == pytest.approx(1.5 / (7 / 3))
@@ -53,9 +53,9 @@ def test_the_planner_wants_what_figure_8_says() -> None:
 @pytest.mark.parametrize(
     ("used", "knee"), [((0.8, 0.9, 1.0), 1), ((0.2, 0.8, 1.0), 2), ((0.1, 0.3, 0.9), 4), ((0.1, 0.4, 0.5), 2)]
 )
-def test_a_knee_is_where_utilisation_nears_its_highest(used: tuple[float, ...], knee: int) -> None:
-    profile = SliceProfile(kind="1g.5gb", rows=(1, 2, 4), latency_ms=(1, 2, 4), utilisation=used)
-    assert knee_of(profile, utilisation=0.8, gain=0.5) == (knee, "utilisation")
+def test_a_knee_is_where_utilization_nears_its_highest(used: tuple[float, ...], knee: int) -> None:
+    profile = SliceProfile(kind="1g.5gb", rows=(1, 2, 4), latency_ms=(1, 2, 4), utilization=used)
+    assert knee_of(profile, utilization=0.8, gain=0.5) == (knee, "utilization")
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_a_knee_is_where_utilisation_nears_its_highest(used: tuple[float, ...], 
         ((10, 12, 14, 16), 8),  # it never bends: as many as were measured
     ],
 )
-def test_without_utilisation_a_knee_is_where_more_rows_bring_less_than_half_as_much_again(
+def test_without_utilization_a_knee_is_where_more_rows_bring_less_than_half_as_much_again(
     latency_ms: tuple[float, ...], knee: int
 ) -> None:
     profile = SliceProfile(kind="1g.5gb", rows=(1, 2, 4, 8), latency_ms=latency_ms)
-    assert knee_of(profile, utilisation=0.8, gain=0.5) == (knee, "latency")
+    assert knee_of(profile, utilization=0.8, gain=0.5) == (knee, "latency")
 
 
 def test_the_last_kind_takes_everything_above_and_knees_never_fall() -> None:

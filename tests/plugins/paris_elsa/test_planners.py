@@ -191,7 +191,7 @@ def test_the_homogeneous_servers_of_table_i(size: int, gpcs: int, gpus: int) -> 
     assert plan.models[0].slices == {f"A100-40GB/{A100[size]}": gpcs // size}
 
 
-def test_the_best_of_equal_slices_is_one_whose_slices_are_in_time() -> None:
+def test_the_best_of_equal_slices_is_one_whose_slices_are_on_time() -> None:
     assert planned(plan_max, problem()).objective == max(
         planned(plan_homogeneous, problem(size=size)).objective for size in (1, 2, 3, 7)
     )
@@ -210,15 +210,15 @@ def test_random_slices_follow_the_seed_and_spend_the_budget() -> None:
 
 
 def test_a_slice_is_meant_for_nothing_that_it_answers_late() -> None:
-    # Rows take 2 + 4 rows / GPCs ms: 4 of them are in time on 1g, 8 on 2g, ...
-    in_time = [(7, "slo"), (14, "slo"), (21, "slo")]
+    # Rows take 2 + 4 rows / GPCs ms: 4 of them are on time on 1g, 8 on 2g, ...
+    on_time = [(7, "slo"), (14, "slo"), (21, "slo")]
     for given_problem in (
-        problem(model(slo_ms=30), segments="knees", utilisation=1.0, gain=0.01),
+        problem(model(slo_ms=30), segments="knees", utilization=1.0, gain=0.01),
         problem(model(slo_ms=60), within=0.5),
         problem(model(slo_ms=37.5)),
     ):
         segments = planned(plan_paris, given_problem).models[0].segments
-        assert [(segment.knee, segment.knee_from) for segment in segments[:3]] == in_time
+        assert [(segment.knee, segment.knee_from) for segment in segments[:3]] == on_time
 
 
 def test_knees_bound_segments_where_no_slo_is_known_or_they_are_asked_for() -> None:
@@ -326,7 +326,7 @@ def test_the_papers_layouts_come_of_the_ratios_that_they_have(name: str) -> None
             kind=A100[gpcs],
             rows=rows,
             latency_ms=tuple((10.0 + each / 100) / rank for each in rows),
-            utilisation=tuple(0.9 if each >= rank else 0.1 for each in rows),
+            utilization=tuple(0.9 if each >= rank else 0.1 for each in rows),
         )
         for rank, gpcs in enumerate(counts, start=1)
     )

@@ -66,7 +66,7 @@ def test_a_plan_says_how_its_segments_were_found(shown: dict[str, Any], tmp_path
     assert "by slo" in result.stdout
     (tmp_path / "problem.json").write_text(json.dumps({**shown, "segments": "knees"}))
     result = plan("paris", tmp_path / "problem.json")
-    assert "1 by utilisation" in result.stdout
+    assert "1 by utilization" in result.stdout
     assert "by latency" in result.stdout
 
 

@@ -353,7 +353,7 @@ def test_what_layouts_are_worth_follows_from_the_requests_that_come() -> None:
     assert back.gained_rps == pytest.approx(-(known.gained_rps or 0))
 
 
-def test_slices_bear_what_can_be_in_time_on_them() -> None:
+def test_slices_bear_what_can_be_on_time_on_them() -> None:
     """32 rows take 2 + 4 * 32 / GPCs ms: within 30 ms on 7g only, though 1g does small ones."""
     cut = layout({0: (A100[7], "m")}, dict.fromkeys(range(7), (A100[1], "m")))
     mixed = problems.model(sizes={1: 1, 32: 1}, slo_ms=30)

@@ -76,10 +76,10 @@ def split(
 ) -> Dispatch:
     """Along both partitions: the transfer and the second stage at once, unless other instants are given."""
     rows = rows or len(request_ids)
-    first = Stage(slow, "a", at_ns, PROFILES[0].planned_ns(rows))
+    first = Stage(slow, "a", at_ns, PROFILES[0].upper_ns(rows))
     sent_ns = first.end_ns if sent_ns is None else sent_ns
     second_ns = sent_ns + 2 * rows if second_ns is None else second_ns
-    second = Stage(fast, "b", second_ns, PROFILES[1].planned_ns(rows), sent_ns)
+    second = Stage(fast, "b", second_ns, PROFILES[1].upper_ns(rows), sent_ns)
     return Dispatch(Batch(batch, "m", request_ids, (first, second)))
 
 
@@ -136,7 +136,7 @@ def test_under_load_a_batch_gathers_until_one_more_could_not_join_it() -> None:
     assert play >> arrived(1, 1) << SetTimer(KEY, 1 + SLO - 10 - 2 - 5)  # the paper's: until it has to leave itself
 
 
-def test_deferral_at_the_head_of_a_pipeline_answers_more_in_time_than_gathering_to_the_last_moment() -> None:
+def test_deferral_at_the_head_of_a_pipeline_answers_more_on_time_than_gathering_to_the_last_moment() -> None:
     scenario = read_scenario(Path(__file__).parents[3] / "scenarios" / "deferred_pipeline.yaml")
     needed, planned = (
         sum(simulate(RunSpec(scenario, choice, seed)).rows[0].bad_rate for seed in (2, 3, 4))
@@ -160,7 +160,7 @@ def test_a_batch_is_as_large_as_the_oldest_deadline_allows() -> None:
     assert play >> arrived(2, 2, due_ns=29) << split(0, 1, 2, at_ns=2) << CancelTimer(KEY)
 
 
-def test_what_cannot_be_in_time_is_dropped() -> None:
+def test_what_cannot_be_on_time_is_dropped() -> None:
     assert playbook(SLOW, FAST) >> arrived(0, due_ns=16) << Drop(0, "deadline_unreachable")
 
 

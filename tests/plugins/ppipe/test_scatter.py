@@ -87,12 +87,12 @@ OVERLOADED: list[tuple[float, dict[str, Any]]] = [
     (0.7, {}),
     (0.45, {"shape": 0.5, "stalls": {"probability": 0.005}, "failures": {"probability": 0.01, "retry": True}}),
 ]
-"""With how much of it has to be in time."""
+"""With how much of it has to be on time."""
 
 
 @pytest.mark.parametrize(("least", "condition"), OVERLOADED, ids=str)
 def test_overload_with_lost_workers_is_borne(least: float, condition: dict[str, Any]) -> None:
-    """With half a deviation left for all, more of what left was late: 0.66 of the first were in time."""
+    """With half a deviation left for all, more of what left was late: 0.66 of the first were on time."""
     attainments = {
         policy: fmean(run(policy, seed, 900, jitter={"cv": 0.2}, events=lost(seed), **condition) for seed in range(3))
         for policy in ("ppipe", "reactive", "fifs")
@@ -102,7 +102,7 @@ def test_overload_with_lost_workers_is_borne(least: float, condition: dict[str, 
 
 
 def test_what_leaves_little_time_is_not_refused() -> None:
-    """Alone a path takes 34 of 40 ms, with a deviation of 6 ms: where two had to be left, 0.1 were in time."""
+    """Alone a path takes 34 of 40 ms, with a deviation of 6 ms: where two had to be left, 0.1 were on time."""
     assert run("ppipe", 1, 200, slo_ms=40, jitter={"cv": 0.35}) > 0.85
 
 

@@ -56,7 +56,7 @@ def test_batches_of_the_quickest_and_of_all_take_what_their_longest_request_does
     # Equation 8, by hand: each of the requests is one of six that are equally probable.
     longest_ns = fmean(max(drawn) for drawn in product((*QUICK.times_ns, *SLOW.times_ns), repeat=rows))
     assert every.promises.profile.expected_ns(rows) == pytest.approx(ms_to_ns(5) + 0.5 * rows * longest_ns, rel=1e-6)
-    assert every.promises.profile.planned_ns(rows) == pytest.approx(ms_to_ns(5 + 0.5 * rows * 110))
+    assert every.promises.profile.upper_ns(rows) == pytest.approx(ms_to_ns(5 + 0.5 * rows * 110))
 
 
 def test_nobody_promises_less_than_the_profile_says_that_a_batch_takes_at_least() -> None:
@@ -97,7 +97,7 @@ def test_of_many_applications_few_groups_are_made_and_the_last_one_holds_all() -
     sizes = [len(group.apps or every) for group in groups]
     assert sizes == sorted(sizes)
     assert sizes[-1] == 128
-    longest_ns = groups[-1].promises.profile.planned_ns(4)
+    longest_ns = groups[-1].promises.profile.upper_ns(4)
     assert longest_ns == pytest.approx(ms_to_ns(5 + 0.5 * 4 * 137), rel=0.02), "the longest is among the points"
 
 
@@ -176,7 +176,7 @@ def test_where_shapes_or_kinds_of_workers_differ_profiles_tell() -> None:
     assert batches(unequal, *WAITING, freed(60)) == [(0,), (1,), (2, 3, 4)]
 
 
-def test_what_need_not_be_answered_in_time_is_not_chosen_by_the_chance_to_be() -> None:
+def test_what_need_not_be_answered_on_time_is_not_chosen_by_the_chance_to_be() -> None:
     play = playbook(QUICK, SLOW)
     waiting = [arrived(number, number, "quick", due_ms=NEVER_NS // 10**6) for number in range(3)]
     assert batches(play, *waiting, freed(60)) == [(0,), (1, 2)]
@@ -227,7 +227,7 @@ def test_the_work_after_distributions_moved_does_not_grow_with_the_names_that_cl
 # Whole workloads ------------------------------------------------------------------------------------------------------
 
 
-def in_time(workload: Workload, *, named: bool = True) -> float:
+def on_time(workload: Workload, *, named: bool = True) -> float:
     scenario = workload.scenario(SYMPHONY)
     requests = workload.requests_of(scenario, seed=1)
     if not named:
@@ -235,12 +235,12 @@ def in_time(workload: Workload, *, named: bool = True) -> float:
     return simulate(RunSpec(scenario, SYMPHONY, 1), requests=requests).total.attainment
 
 
-def test_more_are_in_time_if_clients_say_which_application_they_are() -> None:
+def test_more_are_on_time_if_clients_say_which_application_they_are() -> None:
     workload = Workload("rdinet-cifar", 4.0, requests=1200)
-    assert in_time(workload) > 0.96
-    assert in_time(workload, named=False) < 0.93
+    assert on_time(workload) > 0.96
+    assert on_time(workload, named=False) < 0.93
 
 
-def test_who_cannot_all_be_in_time_are_served_in_larger_batches_of_those_who_can() -> None:
+def test_who_cannot_all_be_on_time_are_served_in_larger_batches_of_those_who_can() -> None:
     """Of 2 requests per mean time one worker bears 0.7 within twice of it; from the head on it was 0.62."""
-    assert in_time(Workload("resnet-imagenet", 2.0, requests=1500)) > 0.66
+    assert on_time(Workload("resnet-imagenet", 2.0, requests=1500)) > 0.66

@@ -97,14 +97,14 @@ def test_enough_is_enough() -> None:
 
 
 def test_a_promise_to_the_head_does_not_keep_a_batch_small() -> None:
-    """Two rows could be promised; eight are expected to take 27, which is in time for all, and hardly longer."""
+    """Two rows could be promised; eight are expected to take 27, which is on time for all, and hardly longer."""
     steep = Profile("m", "default", tuple(range(20, 28)), tuple(range(30, 46, 2)))
     outlook = QueueOutlook(LatencyBounds.of(steep, 0.99), workers=1, fixed_cost_ns=20, most_rows=8)
     waiting = (32, 40, 41, 42, 43, 44, 45, 46)
     assert thread_of(*waiting, slo_ns=50).update(outlook, 0, inf).rows == 8
 
 
-def test_what_is_less_sure_has_to_bring_more_rows_in_time() -> None:
+def test_what_is_less_sure_has_to_bring_more_rows_on_time() -> None:
     """Two rows take twice as long as one: nothing is gained by risking the first."""
     profile = Profile("m", "default", (10, 20, 30, 40), (12, 25, 38, 50))
     outlook = QueueOutlook(LatencyBounds.of(profile, 0.99), workers=1, fixed_cost_ns=0, most_rows=4)
@@ -118,7 +118,7 @@ def test_where_times_hardly_vary_nothing_is_risked() -> None:
     assert thread_of(211, 240, 240, 240, slo_ns=500).update(outlook, 0, inf).rows == 2
 
 
-def test_what_can_only_be_tried_is_tried_with_all_that_might_be_in_time() -> None:
+def test_what_can_only_be_tried_is_tried_with_all_that_might_be_on_time() -> None:
     """An expectation may be wrong: of batches of one row alone nobody learns that."""
     assert plan_of(thread_of(5, 6, 6, 6))[:3] == (0, 4, 4)
 

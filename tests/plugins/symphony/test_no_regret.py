@@ -52,7 +52,7 @@ def test_at_a_fifth_of_the_load_answers_come_as_soon_as_tritons(models: int, wor
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("load", [1.1, 1.5])
-def test_under_too_much_load_far_more_are_in_time(load: float, seed: int) -> None:
+def test_under_too_much_load_far_more_are_on_time(load: float, seed: int) -> None:
     ours, tritons = runs(scenario(load), seed, DEFAULT, TRITON)
     assert ours.total.attainment > tritons.total.attainment + 0.1
 

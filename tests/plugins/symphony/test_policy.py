@@ -214,7 +214,7 @@ def test_a_candidate_before_its_moment_leaves_a_freed_worker_idle() -> None:
     )
 
 
-def test_a_head_that_cannot_be_in_time_is_dropped_and_the_rest_goes_on() -> None:
+def test_a_head_that_cannot_be_on_time_is_dropped_and_the_rest_goes_on() -> None:
     """One that has less time left than `LEAST` is lost; one that is expected to be late is skipped."""
     assert (
         playbook(*workers(1))

@@ -222,7 +222,7 @@ def test_bounds_are_told_once_there_are_any() -> None:
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_progress_hears_of_plans_and_a_large_problem_ends_in_time_far_more_even_than_random(solver: str) -> None:
+def test_progress_hears_of_plans_and_a_large_problem_ends_on_time_far_more_even_than_random(solver: str) -> None:
     models = [(7.0 * (i % 13) + i % 5, 11.0 * (i % 17), 5.0 * (i % 3)) for i in range(120)]
     task = problem(models, subclusters=6, max_rate_rps=5000, max_memory_mib=5000, solver=solver)
     ticks = Ticks()

@@ -199,7 +199,7 @@ def test_what_can_be_promised_to_nobody_runs_on_an_idle_worker_all_the_same() ->
     )
 
 
-def test_what_is_expected_to_be_late_is_tried_and_dropped_only_when_it_cannot_be_in_time() -> None:
+def test_what_is_expected_to_be_late_is_tried_and_dropped_only_when_it_cannot_be_on_time() -> None:
     for tried in (True, False):
         play = doubtful(*workers(1, "m"), planned=3)
         assert play >> arrived(1, 0) << run(0, [1], 0, 0, times=3) << CancelTimer(KEY)
@@ -216,7 +216,7 @@ def test_what_is_expected_to_be_late_is_tried_and_dropped_only_when_it_cannot_be
             )
 
 
-def test_what_can_only_be_tried_comes_after_what_is_expected_to_be_in_time() -> None:
+def test_what_can_only_be_tried_comes_after_what_is_expected_to_be_on_time() -> None:
     play = playbook(*workers(1, "m", "n"), deferral="adaptive")
     assert play >> arrived(1, 0) << run(0, [1], 0, 0) << CancelTimer(KEY)
     assert play >> arrived(2, 0) << timer(6, after=True)
@@ -235,7 +235,7 @@ def test_nobody_joins_who_would_break_a_promise_and_everybody_does_where_there_i
         << timer(1, after=True)
         >> arrived(4, 1)
         >> TimerFired(T + 1, KEY)
-        << timer(6, after=True)  # 13 - 7: two are expected to be in time until then
+        << timer(6, after=True)  # 13 - 7: two are expected to be on time until then
         >> freed(5, 0)
         << run(2, [3, 4], 0, 5, times=2)
         << CancelTimer(KEY)

@@ -74,7 +74,7 @@ def test_many_kinds_are_left_what_sums_over_all_others_say(cycle_ns: float | Non
         others = [(each, each.outlook.slo_ns or wait_ns) for each in kinds if each is not kind]
         return sum(each.blocked_in_cycles_of(cycle_ns or slo_ns, wait_ns) for each, slo_ns in others)
 
-    waits = [(kind.outlook.slo_ns - kind.outlook.profile.planned_ns(1), kind) for kind in kinds if kind.outlook.slo_ns]
+    waits = [(kind.outlook.slo_ns - kind.outlook.profile.upper_ns(1), kind) for kind in kinds if kind.outlook.slo_ns]
     judged = sorted(((wait_ns, kind) for wait_ns, kind in waits if wait_ns > 0), key=lambda entry: entry[0])
     left = [wait_ns for wait_ns, kind in judged if erlang_b(workers, blocked(kind, wait_ns)) > TOLERATED]
     assert [room.wait_ns for room in rooms_for(kinds, workers, cycle_ns)] == left

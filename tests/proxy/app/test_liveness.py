@@ -152,7 +152,7 @@ def command(start_fake: Make, start_tidegate: Make, tmp_path: Path) -> Callable[
 def test_a_full_disk_costs_the_event_log_and_nothing_else(
     command: Make, call: Make, request_of: Make, eventually: Make
 ) -> None:
-    tidegate, _ = command(record="/dev/full")
+    tidegate, _ = command(event_log="/dev/full")
     for number in range(300):
         assert call(tidegate, "ModelInfer", request_of("echo", {"X": ROW}, id=str(number)))[0] is OK
     eventually(lambda: "observer removed after an error" in tidegate.log, "the log to say so")

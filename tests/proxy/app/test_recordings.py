@@ -12,7 +12,7 @@ def test_a_restart_keeps_the_recording_of_the_run_before(
     fake, path = start_fake(lambda _request, _context: b""), tmp_path / "run.jsonl"
     first = b""
     for number in range(3):
-        serve_here([fake], record=str(path)).stop()
+        serve_here([fake], event_log=str(path)).stop()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         if number == 0:
             first = path.read_bytes()
@@ -27,5 +27,5 @@ def test_an_empty_file_is_taken_as_it_is(
 ) -> None:
     path = tmp_path / "run.jsonl"
     path.touch()
-    serve_here([start_fake(lambda _request, _context: b"")], record=str(path)).stop()
+    serve_here([start_fake(lambda _request, _context: b"")], event_log=str(path)).stop()
     assert [each.name for each in tmp_path.iterdir()] == ["run.jsonl"]

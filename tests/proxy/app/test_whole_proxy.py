@@ -94,7 +94,7 @@ def test_both_frontends_count_in_the_same_statistics_and_metrics(plain: Any, req
         if "triton" not in sample.labels
     }
     assert samples["nv_inference_request_success_total", "echo", None] == 7  # the parser adds the ending
-    outcomes = [samples["tidegate_requests_total", "echo", outcome] for outcome in ("in_time", "late")]
+    outcomes = [samples["tidegate_requests_total", "echo", outcome] for outcome in ("on_time", "late")]
     assert sum(outcomes) == 7
 
 

@@ -46,7 +46,7 @@ def _findings(*arguments: object) -> dict[str, tuple[str, str]]:
 
 
 def test_every_model_has_a_line_however_long(triton: EmbeddedTriton, tmp_path: Path) -> None:
-    status, out = _run(_write(tmp_path, triton, models={"echo": {"slo_ms": 500, "late": "serve"}}))
+    status, out = _run(_write(tmp_path, triton, models={"echo": {"slo_ms": 500, "on_deadline_miss": "serve"}}))
     lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     assert status == 0
     assert lines["echo"].split()[1:6] == ["batched", "4", "500", "ms", "answered"]
@@ -83,7 +83,7 @@ def test_strict_minds_warnings(triton: EmbeddedTriton, tmp_path: Path) -> None:
     assert _run(path, "--strict")[0] == 1
 
 
-def test_a_misspelt_model_has_a_neighbour(triton: EmbeddedTriton, tmp_path: Path) -> None:
+def test_a_misspelt_model_has_a_neighbor(triton: EmbeddedTriton, tmp_path: Path) -> None:
     status, out = _run(_write(tmp_path, triton, models={"ecoh": {"slo_ms": 5}}))
     assert status == 1
     assert "error: models.ecoh: no Triton has a model of this name, so that `serve` does not start; did you mean" in out

@@ -69,7 +69,7 @@ def deployment(tmp_path: Path) -> Path:
         for each in layout.workers
     ]
     parts = [{"name": "m", "model": "m", "blocks": [0, 1], "file": "m.onnx", "inputs": [], "outputs": []}]
-    written = {"kind": "deployment", "flavour": "triton", "partitions": parts, "workers": workers}
+    written = {"kind": "deployment", "deploy_target": "triton", "partitions": parts, "workers": workers}
     (folder / DEPLOYMENT_FILE).write_text(json.dumps(written))
     return folder
 

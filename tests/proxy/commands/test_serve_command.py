@@ -51,7 +51,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
         (["--profiles", "/nope.json"], 1, "error: command line: profiles: there is no file /nope.json"),
         (["--listen", "nonsense"], 1, "listen.grpc: 'nonsense' is not HOST:PORT"),
         (["--config", "/nope.yaml"], 1, "error: /nope.yaml: No such file"),
-        (["--record", "/nope/log"], 1, "error: [Errno 2] No such file or directory: '/nope/log'"),
+        (["--event-log", "/nope/log"], 1, "error: [Errno 2] No such file or directory: '/nope/log'"),
         (["--slo", "echo"], 2, "'echo' is not NAME=VALUE"),
         (["--slo", "echo=soon"], 2, "echo=soon: not a positive number of milliseconds"),
         (["--slo", "echo=0"], 2, "echo=0: not a positive number of milliseconds"),

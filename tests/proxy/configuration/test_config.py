@@ -47,7 +47,7 @@ def _of(**fields: Any) -> ServeConfig:  # noqa: ANN401 - as a file has them
     return ServeConfig.model_validate_json(json.dumps({"tritons": ["localhost:8001"], **fields}))
 
 
-def test_a_triton_on_the_standard_port_has_the_standard_neighbours() -> None:
+def test_a_triton_on_the_standard_port_has_the_standard_neighbors() -> None:
     whole, half, none, other = _of(
         tritons=[
             "a:8001",
@@ -196,9 +196,9 @@ def test_paths_of_the_file_are_relative_to_it_and_those_of_flags_to_where_we_are
     for path in (tmp_path / "etc/profiles.json", tmp_path / "mine.json"):
         path.touch()
     monkeypatch.chdir(tmp_path)
-    document = {"tritons": ["a:1"], "profiles": "profiles.json", "record": "log.jsonl"}
+    document = {"tritons": ["a:1"], "profiles": "profiles.json", "event_log": "log.jsonl"}
     config = _read(tmp_path / "etc", document)
-    assert (config.profiles, config.record) == (tmp_path / "etc/profiles.json", tmp_path / "etc/log.jsonl")
+    assert (config.profiles, config.event_log) == (tmp_path / "etc/profiles.json", tmp_path / "etc/log.jsonl")
     assert _read(tmp_path / "etc", document, {"profiles": Path("mine.json")}).profiles == tmp_path / "mine.json"
 
 

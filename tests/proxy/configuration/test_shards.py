@@ -23,11 +23,11 @@ def _read(folder: Path, **fields: object) -> ServeConfig:
 
 
 def test_each_shard_has_its_tritons_and_a_record_of_its_own(tmp_path: Path) -> None:
-    config = _read(tmp_path, record="log.jsonl")
+    config = _read(tmp_path, event_log="log.jsonl")
     assert [triton.grpc for triton in config.tritons] == ["a:1", "b:1", "c:1"]
     second = of_shard(config, 1, 2)
     assert [triton.grpc for triton in second.tritons] == ["c:1"]
-    assert second.record == tmp_path / "log.shard1.jsonl"
+    assert second.event_log == tmp_path / "log.shard1.jsonl"
     with pytest.raises(ConfigError, match="only a restart changes that"):
         of_shard(config, 1, 3)
 

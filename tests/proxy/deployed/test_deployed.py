@@ -22,7 +22,7 @@ from tidegate_proxy.tritons.embedded.revival import PAUSES_S, STABLE_S, RestartP
 from tidegate_triton_models import model_source
 
 DEPLOYMENT: dict[str, Any] = {
-    "flavour": "embedded",
+    "deploy_target": "embedded",
     "partitions": [
         {"name": "p", "model": "m", "blocks": [0, 1], "file": "weights/p.onnx", "inputs": ["x"], "outputs": ["y"]}
     ],
@@ -47,7 +47,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """`write(flavour=..., tritons=[...])`: a folder that looks like a deployment."""
+    """`write(deploy_target=..., tritons=[...])`: a folder that looks like a deployment."""
 
     def make(tritons: list[dict[str, Any]] = TRITONS, **changes: object) -> Path:
         folder = tmp_path / "deployment"
@@ -96,7 +96,7 @@ def test_a_worker_that_the_configuration_leaves_out_is_not_started(write: Write)
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"flavour": "triton"}, "was generated for full Tritons"),
+        ({"deploy_target": "triton"}, "was generated for full Tritons"),
         ({"tritons": [{**TRITONS[0], "worker": "gpu/7"}]}, "is worker 'gpu/7', which"),
         ({"tritons": [{**TRITONS[0], "grpc": "10.0.0.1:9001"}]}, "is worker 'gpu/0' on another machine"),
         ({"workers": [{**DEPLOYMENT["workers"][0], "repository": "../../etc"}]}, "is not inside the folder"),

@@ -60,11 +60,11 @@ def test_an_emulated_gpu_of_another_kind_takes_the_time_of_the_layout(tmp_path: 
     first = layout(0)
     folder = write_deployment(tmp_path / "deployment", first)
     path = folder / "workers/gpu0/m/config.pbtxt"
-    path.write_text(path.read_text() + EMULATED % EMULATED_TIMES + EMULATED % "neighbours")
+    path.write_text(path.read_text() + EMULATED % EMULATED_TIMES + EMULATED % "neighbors")
     wanted = on_another(first, "slow")
     parameters = config_in(Repositories(folder).write(1, wanted.workers[0], wanted)).parameters
     assert parameters[EMULATED_TIMES].string_value == '{"1": 9.0, "2": 9.0, "3": 9.0, "4": 9.0}'
-    assert "neighbours" not in parameters
+    assert "neighbors" not in parameters
     same = on_another(first, "any")
     assert (
         config_in(Repositories(folder).write(2, same.workers[0], same)).parameters[EMULATED_TIMES].string_value == "{}"
@@ -72,7 +72,7 @@ def test_an_emulated_gpu_of_another_kind_takes_the_time_of_the_layout(tmp_path: 
 
 
 def emulated_deployment(folder: Path, names: tuple[str, ...]) -> Path:
-    """A worker with 40 % of an emulated GPU, and a file that says what neighbours cost these partitions."""
+    """A worker with 40 % of an emulated GPU, and a file that says what neighbors cost these partitions."""
     write_deployment(folder, layout(0, percent=40))
     path = folder / "workers/gpu0/m/config.pbtxt"
     path.write_text(path.read_text() + EMULATED % EMULATED_TIMES)
@@ -89,7 +89,7 @@ def test_an_emulated_gpu_feels_who_is_where_it_moved_with_the_share_that_it_has_
     for number, (gpu, percent) in enumerate([(1, 40), (1, 20), (2, 20)]):
         wanted = layout(gpu, percent=percent)
         config = config_in(repositories.write(number, wanted.workers[0], wanted))
-        told.append(json.loads(config.parameters["neighbours"].string_value))
+        told.append(json.loads(config.parameters["neighbors"].string_value))
     assert [Path(each["board"]).relative_to(folder).as_posix() for each in told] == [
         "boards/here-1",
         "boards/here-1",

@@ -4,7 +4,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tidegate.api import NEVER_NS, Model
-from tidegate.api.model import LateWord
+from tidegate.api.model import DeadlineMissAction
 from tidegate_proxy.messages.request import ResponseDeadline, due, times_in
 
 NOW = 10_000_000_000
@@ -13,17 +13,20 @@ LAX, STRICT = None, 20 * MS
 
 
 def _due(slo_ns: int | None, grpc_s: float | None = None, **parameters: tuple[str, object]) -> int:
-    due_ns = _wanted(slo_ns, grpc_s, "drop", **parameters).deadline_ns
+    due_ns = _wanted(slo_ns, grpc_s, "reject", **parameters).deadline_ns
     return due_ns if due_ns == NEVER_NS else due_ns - NOW
 
 
 def _wanted(
-    slo_ns: int | None, grpc_s: float | None = None, late: LateWord = "drop", **parameters: tuple[str, object]
+    slo_ns: int | None,
+    grpc_s: float | None = None,
+    on_deadline_miss: DeadlineMissAction = "reject",
+    **parameters: tuple[str, object],
 ) -> ResponseDeadline:
     header = service_pb2.ModelInferRequest()
     for name, (form, value) in parameters.items():
         setattr(header.parameters[name], form, value)
-    return due(NOW, Model("m", 1, slo_ns, late=late), times_in(header), grpc_s)
+    return due(NOW, Model("m", 1, slo_ns, on_deadline_miss=on_deadline_miss), times_in(header), grpc_s)
 
 
 def test_the_slo_is_the_models_unless_the_request_has_one() -> None:
@@ -77,18 +80,20 @@ def test_an_slo_that_is_no_time_is_none(value: tuple[str, object]) -> None:
 
 def test_late_answers_are_wanted_up_to_the_clients_own_limit() -> None:
     assert _wanted(STRICT) == ResponseDeadline(NOW + 20 * MS, 0)
-    assert _wanted(STRICT, late="serve") == ResponseDeadline(NOW + 20 * MS, NEVER_NS)
-    assert _wanted(STRICT, 5.0, late="serve") == ResponseDeadline(NOW + 20 * MS, NOW + 5000 * MS)
+    assert _wanted(STRICT, on_deadline_miss="serve") == ResponseDeadline(NOW + 20 * MS, NEVER_NS)
+    assert _wanted(STRICT, 5.0, on_deadline_miss="serve") == ResponseDeadline(NOW + 20 * MS, NOW + 5000 * MS)
     timeout = ("int64_param", 70_000)
-    assert _wanted(STRICT, 5.0, late="serve", timeout=timeout) == ResponseDeadline(NOW + 20 * MS, NOW + 70 * MS)
-    assert _wanted(LAX, late="serve", slo_ms=("int64_param", 0)) == ResponseDeadline(NOW, NEVER_NS)
+    assert _wanted(STRICT, 5.0, on_deadline_miss="serve", timeout=timeout) == ResponseDeadline(
+        NOW + 20 * MS, NOW + 70 * MS
+    )
+    assert _wanted(LAX, on_deadline_miss="serve", slo_ms=("int64_param", 0)) == ResponseDeadline(NOW, NEVER_NS)
 
 
 def test_what_is_not_late_is_not_wanted_late() -> None:
-    assert _wanted(LAX, late="serve") == ResponseDeadline(NEVER_NS, 0)
-    assert _wanted(LAX, 0.005, late="serve") == ResponseDeadline(NOW + 5 * MS, 0)
-    assert _wanted(STRICT, 0.005, late="serve") == ResponseDeadline(NOW + 5 * MS, 0)
-    assert _wanted(STRICT, late="serve", slo_ms=("double_param", 1e14)) == ResponseDeadline(NEVER_NS, 0)
+    assert _wanted(LAX, on_deadline_miss="serve") == ResponseDeadline(NEVER_NS, 0)
+    assert _wanted(LAX, 0.005, on_deadline_miss="serve") == ResponseDeadline(NOW + 5 * MS, 0)
+    assert _wanted(STRICT, 0.005, on_deadline_miss="serve") == ResponseDeadline(NOW + 5 * MS, 0)
+    assert _wanted(STRICT, on_deadline_miss="serve", slo_ms=("double_param", 1e14)) == ResponseDeadline(NEVER_NS, 0)
 
 
 def test_no_instant_lies_beyond_never() -> None:
@@ -96,7 +101,7 @@ def test_no_instant_lies_beyond_never() -> None:
     assert _due(LAX, timeout=("int64_param", 2**63 - 1)) == NEVER_NS
 
 
-@pytest.mark.parametrize("late", ["drop", "serve"])
+@pytest.mark.parametrize("on_deadline_miss", ["reject", "serve"])
 @pytest.mark.parametrize("value", [-1, -0.001, -9.9e14])
-def test_no_request_is_due_before_it_arrives(late: LateWord, value: float) -> None:
-    assert _wanted(STRICT, late=late, slo_ms=("double_param", value)).deadline_ns == NOW
+def test_no_request_is_due_before_it_arrives(on_deadline_miss: DeadlineMissAction, value: float) -> None:
+    assert _wanted(STRICT, on_deadline_miss=on_deadline_miss, slo_ms=("double_param", value)).deadline_ns == NOW

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tidegate.api import NEVER_NS, Advise, Batch, Request, RequestArrived, Setup
 from tidegate.engine import OutcomeCounts, StartStage
 from tidegate.host import Plugins
-from tidegate.observation import LogEntry, Observer, ObserverOptions, OutcomeListener, Reducer, Stories, read_log
+from tidegate.observation import LogEntry, Observer, ObserverOptions, OutcomeListener, Reducer, TimelineRecorder, read_log
 from tidegate.sim.record import RunRecord
 from tidegate.sim.replay import replay
 from tidegate.sim.result import RunResult, summarise
@@ -204,10 +204,10 @@ def _successes(client: Any) -> int:  # noqa: ANN401
 def test_figures_of_one_run_are_equal(run: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     tally, page, log = run.tally, run.page, run.log
     # The metrics.
-    of = Counter(dict.fromkeys(("in_time", "late", "failed", "cancelled", "dropped"), 0.0))
+    of = Counter(dict.fromkeys(("on_time", "late", "failed", "cancelled", "dropped"), 0.0))
     for outcome in of:
         of[outcome] = page.sum("tidegate_requests_total", outcome=outcome)
-    assert of["in_time"] + of["late"] == tally.answered > 10
+    assert of["on_time"] + of["late"] == tally.answered > 10
     assert (of["late"], of["failed"], of["cancelled"]) == (tally.late, tally.failed, tally.cancelled)
     assert of["dropped"] == tally.dropped.total()
     assert tally.cancelled == 3
@@ -216,10 +216,10 @@ def test_figures_of_one_run_are_equal(run: SimpleNamespace, monkeypatch: pytest.
     # The log, replayed: what the engine and its policy make of it once more.
     told = Told()
     policy = Plugins.installed().make_policy(log.header.policy, log.header.setup, log.header.options)
-    stories = Stories()
-    assert replay(log.header, log.entries, policy, observers=[told], stories=stories).difference is None
+    timelines = TimelineRecorder()
+    assert replay(log.header, log.entries, policy, observers=[told], timelines=timelines).difference is None
     assert told.reducer.tally == tally
-    outcomes = Counter(story.outcome for story in stories)
+    outcomes = Counter(timeline.outcome for timeline in timelines)
     assert (outcomes["in time"] + outcomes["late"], outcomes["late"]) == (tally.answered, tally.late)
     assert (outcomes["dropped"], outcomes["cancelled"]) == (tally.dropped.total(), tally.cancelled)
 

@@ -67,7 +67,7 @@ def test_what_was_planned_and_what_came_of_it() -> None:
     _tell(metrics, _finished(0, 6, 21))
     model = metrics.snapshot().models["m"]
     assert (model.slack.sum_ns, sum(model.slack.counts)) == (4 * MS, 1)  # its end at 16, the first deadline at 20
-    assert {shape: (stages.count, stages.planned_ns, stages.taken_ns) for shape, stages in model.stages.items()} == {
+    assert {shape: (stages.count, stages.upper_ns, stages.taken_ns) for shape, stages in model.stages.items()} == {
         "x:3": (1, 10 * MS, 15 * MS)
     }
     for number in range(MAX_SHAPES + 3):
@@ -85,7 +85,7 @@ def test_a_batch_is_counted_from_arrival_to_answer() -> None:
     _tell(metrics, _finished(0, 6, 21))
     now = metrics.snapshot()
     model = now.models["m"]
-    assert (model.late, model.in_time) == (1, 1)
+    assert (model.late, model.on_time) == (1, 1)
     assert (model.queued.sum_ns, sum(model.queued.counts)) == ((6 + 2) * MS, 2)
     assert (model.answered.sum_ns, sum(model.answered.counts)) == ((21 + 17) * MS, 2)
     assert (model.batch_rows, model.batch_requests) == ({2: 1}, {2: 1})
@@ -99,11 +99,11 @@ def test_only_the_last_partition_answers() -> None:
     metrics = Followed(SETUP)
     _tell(metrics, _arrived(0), _start(0, 0, workers=(0, 1)), _finished(0, 0, 2))
     between = metrics.snapshot()
-    assert between.models["m"].in_time == 0
+    assert between.models["m"].on_time == 0
     assert between.waiting == {"m": 1}, "for its second worker"
     _tell(metrics, ClockAdvanced(3 * MS), _start(0, 0, workers=(0, 1), stage=1), _finished(0, 3, 5, worker=1, stage=1))
     now = metrics.snapshot()
-    assert (now.models["m"].in_time, now.models["m"].batch_rows) == (1, {1: 1})
+    assert (now.models["m"].on_time, now.models["m"].batch_rows) == (1, {1: 1})
     assert [worker.busy_ns for worker in now.workers] == [2 * MS, 2 * MS]
 
 
@@ -111,11 +111,11 @@ def test_a_straggler_of_a_lost_worker_answers_nobody() -> None:
     metrics = Followed(SETUP)
     _tell(metrics, _arrived(0), _start(0, 0), WorkerLost(MS, 0), _finished(0, 0, 2))
     now = metrics.snapshot()
-    assert (now.models["m"].in_time, now.waiting) == (0, {"m": 1})
+    assert (now.models["m"].on_time, now.waiting) == (0, {"m": 1})
     assert [worker.up for worker in now.workers] == [False, True]
     _tell(metrics, _start(1, 0, workers=(1,)), _finished(1, 2, 3, worker=1), WorkerJoined(4 * MS, SETUP.workers[0]))
     now = metrics.snapshot()
-    assert now.models["m"].in_time == 1
+    assert now.models["m"].on_time == 1
     assert [worker.up for worker in now.workers] == [True, True]
 
 
@@ -163,7 +163,7 @@ def test_a_snapshot_stays_as_it_is() -> None:
     _tell(metrics, _arrived(0), _start(0, 0), _finished(0, 0, 2), _arrived(1), Drop(1, "x"), Advise(1))
     now = metrics.snapshot()
     assert before.models["m"] != now.models["m"]
-    assert (before.models["m"].in_time, before.models["m"].queued.sum_ns, before.workers[0].busy_ns) == (0, 0, 0)
+    assert (before.models["m"].on_time, before.models["m"].queued.sum_ns, before.workers[0].busy_ns) == (0, 0, 0)
     assert (before.models["m"].dropped, before.models["m"].batch_rows, before.advised) == ({}, {}, 0)
 
 
@@ -186,7 +186,7 @@ def test_they_agree_with_the_engine(policy: str, seed: int) -> None:
         metrics.handled(entry.event, engine.handle(entry.event), 1000)
     now, tally = metrics.snapshot(), engine.tally
     models = now.models.values()
-    assert sum(model.in_time + model.late for model in models) == tally.answered
+    assert sum(model.on_time + model.late for model in models) == tally.answered
     assert sum(model.late for model in models) == tally.late
     assert sum(model.failed for model in models) == tally.failed
     assert sum(model.cancelled for model in models) == tally.cancelled

@@ -42,7 +42,7 @@ def _busy_metrics() -> Metrics:
 
 def test_what_happened_is_on_the_page() -> None:
     page = _page(_busy_metrics())
-    assert _value(page, "tidegate_requests_total", model="m", outcome="in_time", reason="") == 2
+    assert _value(page, "tidegate_requests_total", model="m", outcome="on_time", reason="") == 2
     assert _value(page, "tidegate_requests_total", model="m", outcome="dropped", reason="deadline_unreachable") == 1
     assert _value(page, "tidegate_queue_duration_seconds_bucket", model="m", le="0.005") == 0
     assert _value(page, "tidegate_queue_duration_seconds_bucket", model="m", le="0.0075") == 2

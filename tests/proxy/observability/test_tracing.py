@@ -63,7 +63,7 @@ def test_a_request_alone_passes_its_own_context_on(
     assert dict(execution.metadata)["traceparent"].startswith(f"00-{TRACE}-")
     assert execution.metadata == context_of(span)
     tracing.execution_ended(execution, at_ns=arrival_ns + 9_000_000)
-    tracing.request_ended(span, "in_time", at_ns=arrival_ns + 10_000_000, queue_ns=3_000_000, execution=execution)
+    tracing.request_ended(span, "on_time", at_ns=arrival_ns + 10_000_000, queue_ns=3_000_000, execution=execution)
     [request] = exported.get_finished_spans()
     assert request.name == "tidegate.infer"
     assert request.parent is not None
@@ -72,7 +72,7 @@ def test_a_request_alone_passes_its_own_context_on(
         "tidegate.model": "m",
         "tidegate.version": "1",
         "tidegate.rows": 2,
-        "tidegate.outcome": "in_time",
+        "tidegate.outcome": "on_time",
         "tidegate.queue_ms": 3.0,
         "tidegate.batch_requests": 1,
         "tidegate.batch_rows": 2,
@@ -114,7 +114,7 @@ def test_nothing_is_made_of_requests_that_nobody_samples(
     assert dict(execution.metadata)["traceparent"].endswith("-00"), "Triton must not sample it either"
     tracing.execution_ended(execution, at_ns=2)
     for span in spans:
-        tracing.request_ended(span, "in_time", at_ns=3, execution=execution)
+        tracing.request_ended(span, "on_time", at_ns=3, execution=execution)
     assert exported.get_finished_spans() == ()
 
 

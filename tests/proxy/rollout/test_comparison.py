@@ -25,15 +25,15 @@ NOW_NS = (BLOCKS + SETTLING_BLOCKS) * BLOCK_NS
 def compare(
     rng: random.Random, scheduled: float, passed: float, share: float, luck: float, requests: int
 ) -> Comparison:
-    """Blocks of requests of which such shares are in time, but for what the luck of a block adds or takes."""
+    """Blocks of requests of which such shares are on time, but for what the luck of a block adds or takes."""
     comparison = Comparison()
     for number in range(BLOCKS):
         lucky, drawn = rng.uniform(-luck, luck), rng.random() < share
         for _ in range(requests // BLOCKS):
             at_ns = number * BLOCK_NS + rng.randrange(BURN_IN_NS, BLOCK_NS)
-            in_time = rng.random() < (scheduled if drawn else passed) + lucky
+            on_time = rng.random() < (scheduled if drawn else passed) + lucky
             comparison.drew(at_ns, "m", scheduled=drawn)
-            comparison.answered(at_ns, "m", SOON_NS if in_time else LATE_NS, SLO_NS, scheduled=drawn)
+            comparison.answered(at_ns, "m", SOON_NS if on_time else LATE_NS, SLO_NS, scheduled=drawn)
     return comparison
 
 
@@ -85,7 +85,7 @@ def test_a_comparison_that_begins_while_it_serves_counts_no_answers_of_before() 
     assert (compared.scheduled.requests, compared.scheduled.answered) == (1, 1)
 
 
-def test_all_in_time_on_both_sides_is_no_certainty() -> None:
+def test_all_on_time_on_both_sides_is_no_certainty() -> None:
     (compared,) = report(compare(random.Random(2), 1.0, 1.0, 0.1, 0.0, 6000), NOW_NS)
     assert compared.gain is not None
     low, high = compared.gain
@@ -94,7 +94,7 @@ def test_all_in_time_on_both_sides_is_no_certainty() -> None:
     assert compared.passed.p50_ms == pytest.approx(5, rel=0.02)
 
 
-def test_a_request_without_an_answer_is_not_in_time() -> None:
+def test_a_request_without_an_answer_is_not_on_time() -> None:
     comparison = compare(random.Random(3), 1.0, 1.0, 0.5, 0.0, 4000)
     for number in range(BLOCKS):
         for _ in range(10):
@@ -174,7 +174,7 @@ def test_sums_are_those_of_the_blocks_however_they_come_and_go() -> None:
     for key, sums in comparison._sums.items():
         of_key = [block[key] for block in settled if key in block]
         assert sums.requests == sum(each.requests for each in of_key)
-        assert sums.in_time == sum(each.in_time for each in of_key)
+        assert sums.on_time == sum(each.on_time for each in of_key)
         assert sums.took.total() == sum(len(each.took) for each in of_key)
 
 

@@ -16,14 +16,14 @@ from tidegate_proxy.tritons.embedded import EmbeddedTriton
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)
 OK = grpc.StatusCode.OK
-PLANNED_MS = 600.0
+UPPER_MS = 600.0
 
 
 @pytest.fixture
 def profiles(tmp_path: Path) -> Path:
-    """One by which a batch of `watchful` takes PLANNED_MS, whatever its size."""
-    points = [ProfilePoint(rows=rows, median_ms=PLANNED_MS, p95_ms=PLANNED_MS, samples=1) for rows in (1, 4)]
-    profile = ModelProfile(model="watchful", alpha_ms=0.0, beta_ms=PLANNED_MS, points=points)
+    """One by which a batch of `watchful` takes UPPER_MS, whatever its size."""
+    points = [ProfilePoint(rows=rows, median_ms=UPPER_MS, p95_ms=UPPER_MS, samples=1) for rows in (1, 4)]
+    profile = ModelProfile(model="watchful", alpha_ms=0.0, beta_ms=UPPER_MS, points=points)
     write_profile(tmp_path / "profiles.json", profile)
     return tmp_path / "profiles.json"
 
@@ -99,7 +99,7 @@ def test_a_batch_without_clients_is_cancelled_and_keeps_its_worker_as_planned(
     ]
     (cut_short,) = [entry.event for entry in entries if isinstance(entry.event, BatchFailed)]
     (whole,) = [entry.event for entry in entries if isinstance(entry.event, StageFinished)]
-    assert planned[0].duration_ns >= PLANNED_MS * 1e6
+    assert planned[0].duration_ns >= UPPER_MS * 1e6
     early_ns = 1e6  # the event loop's timers know milliseconds
     assert cut_short.now_ns >= planned[0].start_ns + planned[0].duration_ns - early_ns
     assert whole.started_ns >= cut_short.now_ns

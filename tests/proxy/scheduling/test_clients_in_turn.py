@@ -1,4 +1,4 @@
-"""A client with many requests under way does not keep its neighbour waiting; who counts as a client is configured."""
+"""A client with many requests under way does not keep its neighbor waiting; who counts as a client is configured."""
 
 import http.client
 import json
@@ -49,7 +49,7 @@ TENANTS = {"by": "metadata", "key": "tenant-id"}
 
 
 @pytest.mark.parametrize(
-    ("clients", "crowd", "neighbour", "connections", "apart"),
+    ("clients", "crowd", "neighbor", "connections", "apart"),
     [
         ({"by": "connection"}, (), (), 2, True),
         ({"by": "connection"}, (), (), 1, False),
@@ -58,10 +58,10 @@ TENANTS = {"by": "metadata", "key": "tenant-id"}
         ({"by": "token"}, (("authorization", "Bearer a"),), (("authorization", "Bearer b"),), 1, True),
     ],
 )
-def test_a_neighbour_is_in_one_of_the_next_batches(
+def test_a_neighbor_is_in_one_of_the_next_batches(
     clients: dict[str, str],
     crowd: Any,  # noqa: ANN401
-    neighbour: Any,  # noqa: ANN401
+    neighbor: Any,  # noqa: ANN401
     connections: int,
     apart: bool,
     policy: str,
@@ -80,8 +80,8 @@ def test_a_neighbour_is_in_one_of_the_next_batches(
     calls = [one(message, metadata=crowd, timeout=60) for _ in range(MANY)]
     eventually(lambda: proxy.engine.tally.accepted == MANY, "the crowd to arrive")
     eventually(gate.somebody_waits, "the model to run")
-    calls.append(other(message, metadata=neighbour, timeout=60))
-    eventually(lambda: proxy.engine.tally.accepted == MANY + 1, "the neighbour to arrive")
+    calls.append(other(message, metadata=neighbor, timeout=60))
+    eventually(lambda: proxy.engine.tally.accepted == MANY + 1, "the neighbor to arrive")
     gate.open()
     for under_way in calls:
         under_way.result()
@@ -207,15 +207,15 @@ def test_a_newcomer_is_admitted_to_full_queues_and_the_crowd_is_counted_as_refus
             "reserved_queue_fraction_per_model": 0.0,
         },
     )
-    crowd, neighbour = new_connection(proxy), new_connection(proxy)
+    crowd, neighbor = new_connection(proxy), new_connection(proxy)
     message = request_of("gated", {"X": ROW}).SerializeToString()
     calls = [crowd(message, timeout=60) for _ in range(20)]
     eventually(lambda: proxy.engine.tally.accepted == 20, "the queue to be full")
     refused = crowd(message, timeout=60)
     assert refused.code() is grpc.StatusCode.UNAVAILABLE
     assert "Exceeds maximum queue size" in refused.details()
-    calls.append(neighbour(message, timeout=60))
-    eventually(lambda: proxy.engine.tally.accepted == 21, "the neighbour to be admitted")
+    calls.append(neighbor(message, timeout=60))
+    eventually(lambda: proxy.engine.tally.accepted == 21, "the neighbor to be admitted")
     gate.open()
     for under_way in calls:
         under_way.result()
@@ -232,7 +232,7 @@ def test_one_client_cannot_hold_all_that_may_be_in_flight(
     eventually: Make,
 ) -> None:
     proxy = serve_here([triton], limits={"max_bytes_in_flight": 8 << 20})
-    crowd, neighbour = new_connection(proxy), new_connection(proxy)
+    crowd, neighbor = new_connection(proxy), new_connection(proxy)
     message = request_of("gated", {"X": np.ones((1, 250_000), np.float32)}).SerializeToString()
     calls = []
     for held in range(1, 5):
@@ -242,8 +242,8 @@ def test_one_client_cannot_hold_all_that_may_be_in_flight(
         refused = crowd(message, timeout=60)
         assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "limits.max_bytes_in_flight" in refused.details()
-    calls.append(neighbour(message, timeout=60))
-    eventually(lambda: proxy.engine.tally.accepted == 5, "the neighbour to be admitted")
+    calls.append(neighbor(message, timeout=60))
+    eventually(lambda: proxy.engine.tally.accepted == 5, "the neighbor to be admitted")
     gate.open()
     for under_way in calls:
         under_way.result()

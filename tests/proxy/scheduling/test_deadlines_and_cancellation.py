@@ -132,7 +132,7 @@ def test_where_a_model_serves_late_only_clients_end_the_wait(
     outcome: Make,
     eventually: Make,
 ) -> None:
-    model = occupied(policy, models={"gated": {"slo_ms": 300, "late": "serve"}})
+    model = occupied(policy, models={"gated": {"slo_ms": 300, "on_deadline_miss": "serve"}})
     patient = [model.ask(k) for k in (1, 2)]
     hurried = model.ask(timeout_us=500_000)
     state = model.tidegate.engine._state

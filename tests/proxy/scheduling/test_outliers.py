@@ -87,20 +87,20 @@ def test_a_share_of_what_it_is_given() -> None:
 
 def test_what_fails_for_one_client_among_several_speaks_against_no_triton() -> None:
     cluster = Cluster(2, window_s=1)
-    cluster.did_well(1, "neighbour")
+    cluster.did_well(1, "neighbor")
     assert cluster.fail(0, 100, owner="raises") is None
-    assert cluster.fail(0, 100, now_ns=2 * S, owner="raises") is None, "the neighbour is remembered for another window"
-    assert "times in a row" in str(cluster.fail(0, now_ns=2 * S, owner="neighbour"))
+    assert cluster.fail(0, 100, now_ns=2 * S, owner="raises") is None, "the neighbor is remembered for another window"
+    assert "times in a row" in str(cluster.fail(0, now_ns=2 * S, owner="neighbor"))
 
 
 def test_nor_does_a_share_that_is_nearly_all_one_clients() -> None:
     cluster = Cluster(2, consecutive_errors=0)
     for _ in range(40):
-        cluster.did_well(1, "neighbour")
-        cluster.did_well(0, "neighbour")
+        cluster.did_well(1, "neighbor")
+        cluster.did_well(0, "neighbor")
         assert cluster.fail(0, 4, owner="raises") is None
-        assert cluster.fail(0, owner="neighbour") is None
-    assert "calls" in str([cluster.fail(0, owner="neighbour") for _ in range(20)])
+        assert cluster.fail(0, owner="neighbor") is None
+    assert "calls" in str([cluster.fail(0, owner="neighbor") for _ in range(20)])
 
 
 def test_where_all_fail_alike_nobody_is_ejected() -> None:
@@ -200,8 +200,8 @@ def test_live_a_client_whose_requests_make_a_model_raise_has_no_triton_ejected(
         message = request_of("echo", {"X": ROW}, id=name)
         return cast("grpc.StatusCode", outcome(start_call(proxy, "ModelInfer", message, metadata=[("who", name)]))[0])
 
-    assert ask("neighbour") is grpc.StatusCode.OK
+    assert ask("neighbor") is grpc.StatusCode.OK
     assert {ask("raises") for _ in range(40)} == {grpc.StatusCode.INTERNAL}
     ejections = proxy.serving.driver.outliers.ejections(proxy.serving._discovery.backends)
     assert list(ejections.values()) == [(0, False)] * 2
-    assert ask("neighbour") is grpc.StatusCode.OK
+    assert ask("neighbor") is grpc.StatusCode.OK

@@ -217,16 +217,16 @@ def test_an_idle_connection_makes_room(serve: Serve, connect: Connect) -> None:
     assert served.bounds.ended["grpc", "max_connections"] == 1
 
 
-def test_a_flood_ends_no_neighbours_connection(serve: Serve, connect: Connect) -> None:
+def test_a_flood_ends_no_neighbors_connection(serve: Serve, connect: Connect) -> None:
     served = serve(echo, max_connections=10)
-    neighbour = connect(served)
-    assert neighbour.status(neighbour.begin(end_stream=True))[b"grpc-status"] == b"0"
+    neighbor = connect(served)
+    assert neighbor.status(neighbor.begin(end_stream=True))[b"grpc-status"] == b"0"
     address, flood = ("127.0.0.1", served.port), []
     try:
         for _ in range(30):
             flood.append(socket.create_connection(address, timeout=30, source_address=("127.0.0.2", 0)))
             flood[-1].recv(1)
-        assert neighbour.status(neighbour.begin(end_stream=True))[b"grpc-status"] == b"0"
+        assert neighbor.status(neighbor.begin(end_stream=True))[b"grpc-status"] == b"0"
     finally:
         for connection in flood:
             connection.close()

@@ -227,15 +227,19 @@ def test_an_slo_in_a_config_that_is_none(text: str) -> None:
 
 
 def test_what_becomes_of_late_requests_is_said_by_the_configuration_or_else_the_model() -> None:
-    config = 'max_batch_size: 4 parameters {{ key: "tidegate_late" value: {{ string_value: "{}" }} }}'
-    assert _discover(_Triton("a:1", m=_slo("5"))).models["m"].late == "drop"
-    assert _discover(_Triton("a:1", m=config.format("serve"))).models["m"].late == "serve"
-    told = _told(_Triton("a:1", m=config.format("serve")), m=ModelConfig(late="drop"))
-    assert told.models["m"].late == "drop"
-    with pytest.raises(BackendError, match=r"'m' at a:1: .*'tidegate_late' is 'maybe', not one of drop, serve"):
+    config = 'max_batch_size: 4 parameters {{ key: "tidegate_on_deadline_miss" value: {{ string_value: "{}" }} }}'
+    assert _discover(_Triton("a:1", m=_slo("5"))).models["m"].on_deadline_miss == "reject"
+    assert _discover(_Triton("a:1", m=config.format("serve"))).models["m"].on_deadline_miss == "serve"
+    told = _told(_Triton("a:1", m=config.format("serve")), m=ModelConfig(on_deadline_miss="reject"))
+    assert told.models["m"].on_deadline_miss == "reject"
+    with pytest.raises(
+        BackendError, match=r"'m' at a:1: .*'tidegate_on_deadline_miss' is 'maybe', not one of reject, serve"
+    ):
         _discover(_Triton("a:1", m=config.format("maybe")))
-    with pytest.raises(BackendError, match="late is given for nope, which is not scheduled; these models are: m"):
-        _told(_Triton("a:1", m="max_batch_size: 4"), nope=ModelConfig(late="serve"))
+    with pytest.raises(
+        BackendError, match="on_deadline_miss is given for nope, which is not scheduled; these models are: m"
+    ):
+        _told(_Triton("a:1", m="max_batch_size: 4"), nope=ModelConfig(on_deadline_miss="serve"))
 
 
 def test_an_slo_of_a_model_that_is_not_scheduled() -> None:

@@ -213,8 +213,8 @@ def test_a_failing_model_fails_the_start_with_its_reason(
 def test_a_config_or_option_that_cannot_be_read(start_triton: Callable[..., EmbeddedTriton], repository: Path) -> None:
     with pytest.raises(TritonStartError, match="unrecognized option '--no-such-option=1'"):
         start_triton([repository], options=["--no-such-option=1"])
-    (repository / "echo" / "config.pbtxt").write_text('backend: "python" colour: 3')
-    with pytest.raises(TritonStartError, match='has no field named "colour"'):
+    (repository / "echo" / "config.pbtxt").write_text('backend: "python" color: 3')
+    with pytest.raises(TritonStartError, match='has no field named "color"'):
         start_triton([repository])
     with pytest.raises(ValueError, match="--http-port=1: EmbeddedTriton sets this option itself"):
         EmbeddedTriton([repository], options=["--http-port=1"])

@@ -55,15 +55,15 @@ def test_turns_end_when_somebody_is_worse_off_and_not_again_for_longer_and_longe
 
     def go_on(share_of_b: float) -> dict[str, ModelOutcomes]:
         before = dict(ended)
-        ended["a"] = ModelOutcomes(before["a"].in_time + 1000, before["a"].all + 1000)
-        ended["b"] = ModelOutcomes(before["b"].in_time + round(1000 * share_of_b), before["b"].all + 1000)
+        ended["a"] = ModelOutcomes(before["a"].on_time + 1000, before["a"].all + 1000)
+        ended["b"] = ModelOutcomes(before["b"].on_time + round(1000 * share_of_b), before["b"].all + 1000)
         return ended
 
     for rest_ns in (REST_NS, 2 * REST_NS):
         assert turns.decide(now_ns, models, go_on(0.98))
         assert not turns.decide(now_ns, models, go_on(0.98 - LOSS))
         assert turns.decide(now_ns, models, go_on(0.98 - 2 * LOSS))
-        assert (turns.group, turns.why) == (frozenset(), "fewer requests of b were in time")
+        assert (turns.group, turns.why) == (frozenset(), "fewer requests of b were on time")
         emulate(turns.slowdown, 1.0, ALIKE, seconds=5, busy=0.4)
         assert not turns.decide(now_ns + rest_ns - 1, models, ended)
         now_ns += rest_ns

@@ -32,7 +32,7 @@ def sliced(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest
         version = repository / name / "1"
         version.mkdir(parents=True)
         (version / "model.py").write_text(model_source("emulated_gpu").read_text())
-        parameters = {"alpha_ms": "0", "beta_ms": str(TAKES_MS), "neighbours": json.dumps(told)}
+        parameters = {"alpha_ms": "0", "beta_ms": str(TAKES_MS), "neighbors": json.dumps(told)}
         written = " ".join(
             f"parameters {{ key: {json.dumps(key)} value: {{ string_value: {json.dumps(value)} }} }}"
             for key, value in parameters.items()

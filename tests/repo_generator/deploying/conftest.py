@@ -53,7 +53,7 @@ def run(blocks: Path, tmp_path: Path) -> Run:
 @pytest.fixture
 def out(run: Run, tmp_path: Path) -> Path:
     """The folder made of `LAYOUT` for TensorRT."""
-    result = run(LAYOUT, "--flavour", "tensorrt", "--precision", "fp16")
+    result = run(LAYOUT, "--deploy-target", "tensorrt", "--precision", "fp16")
     assert result.exit_code == 0, result.stderr
     assert result.stderr == ""
     return tmp_path / "out"

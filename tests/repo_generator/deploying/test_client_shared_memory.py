@@ -8,7 +8,7 @@ import pytest
 from tidegate.schemas import Device, LayoutWorker, WholeDevice
 from tidegate_repo_generator.deploying.launch import launch_file
 from tidegate_repo_generator.deploying.places import places_of
-from tidegate_repo_generator.model import Flavour
+from tidegate_repo_generator.model import DeployTarget
 
 FLAG = "--allow-client-shm=true"
 
@@ -33,7 +33,7 @@ def test_the_flag_is_given_to_releases_that_know_it(environment: dict[str, str],
         (tmp_path / "tools" / tool).write_text(f"#!/bin/sh\n{does}\n")
         (tmp_path / "tools" / tool).chmod(0o755)
     script = tmp_path / "w.sh"
-    script.write_text(launch_file(worker, places_of([worker], {}, 9000)["w"], Flavour.TRITON))
+    script.write_text(launch_file(worker, places_of([worker], {}, 9000)["w"], DeployTarget.TRITON))
     path = {"PATH": f"{tmp_path}/tools:/usr/bin:/bin"}
     done = subprocess.run(
         ["sh", script, "--log-verbose=1"],

@@ -51,7 +51,7 @@ def test_compose_gives_every_container_its_slice(out: Path) -> None:
 def test_a_worker_may_be_called_like_the_building_of_another(run: Run, tmp_path: Path) -> None:
     layout = deepcopy(LAYOUT)
     layout["workers"][3]["name"] = "four-build"
-    assert run(layout, "--flavour", "tensorrt").exit_code == 0
+    assert run(layout, "--deploy-target", "tensorrt").exit_code == 0
     services = yaml.safe_load((tmp_path / "out" / "compose" / "a" / "compose.yaml").read_text())["services"]
     commands = {name: service["command"][0].rpartition("/")[2] for name, service in services.items()}
     assert (commands["four"], commands["four-build"]) == ("four.sh", "four-build.sh")
@@ -101,7 +101,7 @@ def test_nodes_are_called_as_they_are(run: Run, tmp_path: Path) -> None:
     invented = {"a": "A100-40GB-node-0", "b": "A100-40GB-node-1"}
     for each in layout["workers"]:
         each["device"]["node"] = invented[each["device"]["node"]]
-    result = run(layout, "--flavour", "triton")
+    result = run(layout, "--deploy-target", "triton")
     assert result.exit_code == 0, result.stderr
     for node in invented.values():
         assert f"no node of Kubernetes can be called {node!r}" in result.stderr
@@ -111,7 +111,7 @@ def test_nodes_are_called_as_they_are(run: Run, tmp_path: Path) -> None:
     assert pods
     assert not any("nodeSelector" in pod for pod in pods)
     real = [f"--node={invented['a']}=gpu-1.example", f"--node={invented['b']}=gpu-2"]
-    result = run(layout, "--flavour", "triton", "--force", "--host", "gpu-2=10.0.0.2", *real)
+    result = run(layout, "--deploy-target", "triton", "--force", "--host", "gpu-2=10.0.0.2", *real)
     assert (result.exit_code, result.stderr) == (0, "")
     pods = [each["spec"]["template"]["spec"] for each in documents(out, "workers.yaml") if each["kind"] == "Deployment"]
     assert {pod["nodeSelector"]["kubernetes.io/hostname"] for pod in pods} == {"gpu-1.example", "gpu-2"}
@@ -151,5 +151,5 @@ def test_a_layout_that_no_config_map_holds_is_noticed(run: Run, monkeypatch: pyt
     monkeypatch.setattr("tidegate_repo_generator.deploying.node_files._MOST_CONFIG_BYTES", 4096)
     assert (
         "notice: kubernetes/tidegate.yaml: Kubernetes takes ConfigMaps of up to 4096 bytes, and this one has"
-        in run(LAYOUT, "--flavour", "triton").stderr
+        in run(LAYOUT, "--deploy-target", "triton").stderr
     )

@@ -103,7 +103,7 @@ def test_what_is_in_the_folder(run: Run, tmp_path: Path) -> None:
 
 
 def test_launch_files(run: Run, tmp_path: Path) -> None:
-    result = run(LAYOUT, "--flavour", "triton", "--host", "10.0.0.1", "--host", "big=10.0.0.2", "--port", 8000)
+    result = run(LAYOUT, "--deploy-target", "triton", "--host", "10.0.0.1", "--host", "big=10.0.0.2", "--port", 8000)
     assert result.exit_code == 0, result.stderr
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -277,7 +277,7 @@ def test_what_is_to_be_typed_next_can_be_typed(run: Run, tmp_path: Path) -> None
     folder = tmp_path / "it is mine"
     said = run(LAYOUT, "-o", folder).stdout.splitlines()[-1]
     assert shlex.split(said)[-3:] == ["tidegate", "up", str(folder)]
-    said = run(LAYOUT, "-o", folder, "--flavour", "triton", "--force").stdout.splitlines()[-1]
+    said = run(LAYOUT, "-o", folder, "--deploy-target", "triton", "--force").stdout.splitlines()[-1]
     assert shlex.split(said.partition("; then ")[2])[-1] == f"{folder}/tidegate.yaml"
 
 

@@ -10,7 +10,7 @@ from tidegate_repo_generator.deploying.launch import build_file, launch_file
 from tidegate_repo_generator.deploying.mps import daemon_file, domain_of
 from tidegate_repo_generator.deploying.places import places_of
 from tidegate_repo_generator.deploying.slices import share_of
-from tidegate_repo_generator.model import Flavour
+from tidegate_repo_generator.model import DeployTarget
 
 HOSTILE = [
     "$(touch {})",
@@ -44,7 +44,7 @@ def test_names_are_never_run(name: str, part: Slice, tmp_path: Path) -> None:
     )
     place = places_of([worker], {}, 9000)[hostile]
     texts = {
-        f"workers/{place.folder}.sh": launch_file(worker, place, Flavour.TRITON_TENSORRT),
+        f"workers/{place.folder}.sh": launch_file(worker, place, DeployTarget.TRITON_TENSORRT),
         f"workers/{place.folder}.build.sh": build_file(worker, ["engines/k/p.json"]),
     }
     if domain := domain_of(worker):

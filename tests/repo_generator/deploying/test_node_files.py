@@ -61,7 +61,7 @@ def test_gpus_by_uuid_have_no_numbers(run: Run, tmp_path: Path) -> None:
     layout = deepcopy(LAYOUT)
     for each in layout["workers"]:
         each["device"]["id"] = f"GPU-0000000{each['device']['id']}-2222-3333-4444-555555555555"
-    result = run(layout, "--flavour", "triton")
+    result = run(layout, "--deploy-target", "triton")
     assert result.exit_code == 0, result.stderr
     assert "notice: node 'a': its GPUs have UUIDs in the layout, and nvidia-mig-parted knows numbers" in result.stderr
     assert not (tmp_path / "out" / "mig").exists()
@@ -92,12 +92,13 @@ def test_every_kind_has_engines_which_its_workers_share(
 
 
 @pytest.mark.parametrize(
-    ("flavour", "backend"), [("tensorrt", "tensorrt"), ("triton-tensorrt", "onnxruntime"), ("triton", "onnxruntime")]
+    ("deploy_target", "backend"),
+    [("tensorrt", "tensorrt"), ("triton-tensorrt", "onnxruntime"), ("triton", "onnxruntime")],
 )
 def test_triton_has_nothing_against_partitions_but_that_it_lacks_the_backend(
-    run: Run, tmp_path: Path, start_triton: Callable[..., Any], flavour: str, backend: str
+    run: Run, tmp_path: Path, start_triton: Callable[..., Any], deploy_target: str, backend: str
 ) -> None:
-    assert run(LAYOUT, "--flavour", flavour).exit_code == 0
+    assert run(LAYOUT, "--deploy-target", deploy_target).exit_code == 0
     server = start_triton(
         [tmp_path / "out" / "workers" / "four"], options=["--strict-readiness=false", "--exit-on-error=false"]
     )
@@ -110,13 +111,13 @@ def test_engines_that_would_be_built_from_the_same_are_kept(run: Run, out: Path)
     plans = [out / "engines" / name for name in ("big/m.a.plan", "big/m.b.plan", "small/m.b.plan")]
     for plan in plans:
         plan.write_text(f"of {plan.parent.name}")
-    assert run(LAYOUT, "--flavour", "tensorrt", "--precision", "fp16", "--force").exit_code == 0
+    assert run(LAYOUT, "--deploy-target", "tensorrt", "--precision", "fp16", "--force").exit_code == 0
     assert [plan.read_text() for plan in plans] == ["of big", "of big", "of small"]
     (weights,) = (out / "weights").glob("m.0-2.onnx")
     weights.write_bytes(weights.read_bytes() + b" ")
-    assert run(LAYOUT, "--flavour", "tensorrt", "--precision", "fp16", "--force").exit_code == 0
+    assert run(LAYOUT, "--deploy-target", "tensorrt", "--precision", "fp16", "--force").exit_code == 0
     assert [plan.is_file() for plan in plans] == [False, True, True], "the model was another one"
-    assert run(LAYOUT, "--flavour", "tensorrt", "--force").exit_code == 0
+    assert run(LAYOUT, "--deploy-target", "tensorrt", "--force").exit_code == 0
     assert not any(plan.is_file() for plan in plans), "of another precision"
 
 
@@ -234,8 +235,8 @@ def test_a_worker_does_not_start_with_a_daemon_that_was_killed(
     subprocess.run(worker, env=environment, check=True, timeout=60)
 
 
-def test_the_other_flavours_have_the_same_nodes(run: Run, tmp_path: Path) -> None:
-    assert run(LAYOUT, "--flavour", "triton-tensorrt").exit_code == 0
+def test_the_other_deploy_targets_have_the_same_nodes(run: Run, tmp_path: Path) -> None:
+    assert run(LAYOUT, "--deploy-target", "triton-tensorrt").exit_code == 0
     out = tmp_path / "out"
     config = text_format.Parse(
         (out / "workers" / "four" / "m.a" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig()
@@ -255,10 +256,10 @@ def test_the_other_flavours_have_the_same_nodes(run: Run, tmp_path: Path) -> Non
 
 
 def test_tensorrt_alone_has_a_precision(run: Run, tmp_path: Path) -> None:
-    result = run(LAYOUT, "--flavour", "triton", "--precision", "fp16")
+    result = run(LAYOUT, "--deploy-target", "triton", "--precision", "fp16")
     assert result.exit_code == 1
-    assert "--flavour triton has no TensorRT" in result.stderr
+    assert "--deploy-target triton has no TensorRT" in result.stderr
     assert not (tmp_path / "out").exists()
     (tmp_path / "measured.json").write_text(json.dumps({"profiles": []}))
-    refused = run(LAYOUT, "--flavour", "tensorrt", "--profile", tmp_path / "measured.json")
+    refused = run(LAYOUT, "--deploy-target", "tensorrt", "--profile", tmp_path / "measured.json")
     assert "nothing was measured of 'm'; measured models: none" in refused.stderr

@@ -21,7 +21,7 @@ from tidegate_repo_generator.deploying.launch import launch_file
 from tidegate_repo_generator.deploying.mps import daemon_file, domain_of
 from tidegate_repo_generator.deploying.places import WorkerPlacement
 from tidegate_repo_generator.deploying.slices import share_of
-from tidegate_repo_generator.model import Flavour
+from tidegate_repo_generator.model import DeployTarget
 
 MIB = 1 << 20
 CLIENT = """
@@ -96,7 +96,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     }
     for worker in (QUARTER, THIRD):
         place = WorkerPlacement(worker.name, "127.0.0.1", 9000)
-        scripts[tmp_path / "workers" / f"{worker.name}.sh"] = launch_file(worker, place, Flavour.TRITON)
+        scripts[tmp_path / "workers" / f"{worker.name}.sh"] = launch_file(worker, place, DeployTarget.TRITON)
     for script, text in scripts.items():
         script.write_text(text)
         script.chmod(0o755)

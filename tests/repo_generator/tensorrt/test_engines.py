@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 from tests.repo_generator.tensorrt.fake_tensorrt import FakeTensorrt
 from tidegate_repo_generator import plugin
 from tidegate_repo_generator.generate import generate_model
-from tidegate_repo_generator.model import Flavour, GenerateError, Precision
+from tidegate_repo_generator.model import DeployTarget, GenerateError, Precision
 from tidegate_repo_generator.tensorrt import build_engine
 
 SaveOnnx = Callable[..., Path]
@@ -60,7 +60,12 @@ def config_of(folder: Path) -> Any:  # noqa: ANN401
 
 def tensorrt(model: Path, repository: Path, *shapes: tuple[int, ...], **options: Any) -> Path:  # noqa: ANN401
     generated = generate_model(
-        model, repository, name="m", flavour=Flavour.TENSORRT, shapes=[{"x": shape} for shape in shapes], **options
+        model,
+        repository,
+        name="m",
+        deploy_target=DeployTarget.TENSORRT,
+        shapes=[{"x": shape} for shape in shapes],
+        **options,
     )
     return generated.path
 
@@ -203,7 +208,7 @@ def test_what_the_parser_lacks_stands_in_the_error(
     status, _, errors = build(folder / "engine.json")
     assert status == 1
     assert "no importer for Hardmax" in errors
-    assert "--flavour triton-tensorrt" in errors
+    assert "--deploy-target triton-tensorrt" in errors
 
 
 def test_fixed_sizes_need_no_range(save_onnx: SaveOnnx, tmp_path: Path, trt: FakeTensorrt, build: Build) -> None:
@@ -221,11 +226,15 @@ def test_fixed_sizes_need_no_range(save_onnx: SaveOnnx, tmp_path: Path, trt: Fak
         ([{"x": (4, 48, 320)}], {}, "and [4, 48, 320] does not fit"),
         ([{"z": (3, 48, 320)}], {}, "has no such input; its inputs: x"),
         ([{"x": (3, 48, 320)}], {"precision": Precision.INT8}, "is not quantised (it has no QuantizeLinear)"),
-        ([], {"flavour": Flavour.TRITON, "precision": Precision.FP16}, "--flavour triton has no TensorRT"),
-        ([{"x": (3, 48, 320)}], {"flavour": Flavour.EMBEDDED}, "--flavour embedded has no TensorRT"),
+        (
+            [],
+            {"deploy_target": DeployTarget.TRITON, "precision": Precision.FP16},
+            "--deploy-target triton has no TensorRT",
+        ),
+        ([{"x": (3, 48, 320)}], {"deploy_target": DeployTarget.EMBEDDED}, "--deploy-target embedded has no TensorRT"),
         (
             [{"x": (3, 48, 320)}],
-            {"flavour": Flavour.TRITON_TENSORRT, "precision": Precision.BF16},
+            {"deploy_target": DeployTarget.TRITON_TENSORRT, "precision": Precision.BF16},
             "backend has fp32, fp16, int8 only",
         ),
     ],
@@ -234,7 +243,7 @@ def test_refusals(
     pictures: Path, tmp_path: Path, shapes: list[dict[str, tuple[int, ...]]], options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(GenerateError) as refused:
-        generate_model(pictures, tmp_path, **{"flavour": Flavour.TENSORRT, **options}, shapes=shapes)
+        generate_model(pictures, tmp_path, **{"deploy_target": DeployTarget.TENSORRT, **options}, shapes=shapes)
     assert said in str(refused.value)
     assert list(tmp_path.glob("pictures")) == []
 
@@ -245,9 +254,11 @@ def test_types_that_tensorrt_lacks(save_onnx: SaveOnnx, tmp_path: Path) -> None:
         tensorrt(save_onnx([helper.make_node("Neg", ["x"], ["y"])], [x], [y]), tmp_path)
 
 
-@pytest.mark.parametrize("flavour", [Flavour.TENSORRT, Flavour.TRITON_TENSORRT])
+@pytest.mark.parametrize("deploy_target", [DeployTarget.TENSORRT, DeployTarget.TRITON_TENSORRT])
 @pytest.mark.parametrize("through", ["directly", "computed"])
-def test_values_that_decide_a_shape(save_onnx: SaveOnnx, tmp_path: Path, flavour: Flavour, through: str) -> None:
+def test_values_that_decide_a_shape(
+    save_onnx: SaveOnnx, tmp_path: Path, deploy_target: DeployTarget, through: str
+) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])
     target = helper.make_tensor_value_info("target", TensorProto.INT64, [4])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, "h", "w"])
@@ -257,24 +268,24 @@ def test_values_that_decide_a_shape(save_onnx: SaveOnnx, tmp_path: Path, flavour
         nodes.insert(0, helper.make_node("Add", ["target", "target"], ["sizes"]))
     path = save_onnx(nodes, [x, target], [y])
     with pytest.raises(
-        GenerateError, match=r"values of input 'target' decide a shape .node 'resize'.*--flavour triton"
+        GenerateError, match=r"values of input 'target' decide a shape .node 'resize'.*--deploy-target triton"
     ):
-        generate_model(path, tmp_path / "models", flavour=flavour, max_batch=0)
-    generate_model(path, tmp_path / "models", flavour=Flavour.TRITON, max_batch=0)
+        generate_model(path, tmp_path / "models", deploy_target=deploy_target, max_batch=0)
+    generate_model(path, tmp_path / "models", deploy_target=DeployTarget.TRITON, max_batch=0)
 
 
 def test_tensorrt_has_no_scalars(save_onnx: SaveOnnx, tmp_path: Path) -> None:
     x, s = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [4]), ("s", [])))
     path = save_onnx([helper.make_node("Mul", ["x", "s"], ["y"])], [x, s], [helper.make_tensor_value_info("y", 1, [4])])
     with pytest.raises(GenerateError, match="'s' is a scalar, which Triton's TensorRT backend does not have"):
-        generate_model(path, tmp_path / "models", flavour=Flavour.TENSORRT, max_batch=0)
+        generate_model(path, tmp_path / "models", deploy_target=DeployTarget.TENSORRT, max_batch=0)
 
 
 def test_the_accelerator_and_its_warm_up(pictures: Path, tmp_path: Path) -> None:
     generated = generate_model(
         pictures,
         tmp_path,
-        flavour=Flavour.TRITON_TENSORRT,
+        deploy_target=DeployTarget.TRITON_TENSORRT,
         precision=Precision.FP16,
         shapes=[{"x": (3, 48, 320)}, {"x": (3, 48, 160)}],
         max_batch=8,
@@ -300,7 +311,17 @@ def test_shapes_of_a_profile_file(pictures: Path, tmp_path: Path) -> None:
     app = typer.Typer()
     app.callback()(lambda: None)
     app.command("generate")(plugin.tidegate_commands()[0].run)
-    arguments = ["generate", pictures, "-o", tmp_path / "models", "--name", "m", "--flavour", "tensorrt", "--profile"]
+    arguments = [
+        "generate",
+        pictures,
+        "-o",
+        tmp_path / "models",
+        "--name",
+        "m",
+        "--deploy-target",
+        "tensorrt",
+        "--profile",
+    ]
 
     def run(*more: object) -> Result:
         return CliRunner().invoke(app, [str(argument) for argument in (*arguments, *more)])

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from tritonclient.grpc import InferenceServerClient, model_config_pb2
 
 from tidegate_repo_generator.generate import generate_model
-from tidegate_repo_generator.model import Flavour, Precision
+from tidegate_repo_generator.model import DeployTarget, Precision
 from tidegate_triton_models import model_source
 
 SaveOnnx = Callable[..., Path]
@@ -29,10 +29,12 @@ def test_only_the_backends_are_missing(
 ) -> None:
     """Of configurations that are wrong it says something else: that one spoilt by hand is its own proof."""
     models = tmp_path / "models"
-    for flavour in (Flavour.TENSORRT, Flavour.TRITON_TENSORRT, Flavour.TRITON):
-        shapes = SHAPES if flavour.takes_precision else []
-        generate_model(pictures, models, name=flavour.value, flavour=flavour, shapes=shapes, max_batch=8)
-    spoilt = generate_model(pictures, models, name="spoilt", flavour=Flavour.TENSORRT, shapes=SHAPES).path
+    for deploy_target in (DeployTarget.TENSORRT, DeployTarget.TRITON_TENSORRT, DeployTarget.TRITON):
+        shapes = SHAPES if deploy_target.takes_precision else []
+        generate_model(
+            pictures, models, name=deploy_target.value, deploy_target=deploy_target, shapes=shapes, max_batch=8
+        )
+    spoilt = generate_model(pictures, models, name="spoilt", deploy_target=DeployTarget.TENSORRT, shapes=SHAPES).path
     config = spoilt / "config.pbtxt"
     config.write_text(config.read_text().replace("dims: [3, -1, -1]", "dims: [3, 0, -1]"))
     generate_model(doubler, models, name="runs")
@@ -53,7 +55,11 @@ def test_only_the_backends_are_missing(
 def test_the_warm_up_is_run_by_triton(start_triton: Callable[..., Any], pictures: Path, tmp_path: Path) -> None:
     """The same sizes for a backend that the embedded Triton has."""
     generated = generate_model(
-        pictures, tmp_path / "models", flavour=Flavour.TRITON_TENSORRT, precision=Precision.FP16, shapes=SHAPES
+        pictures,
+        tmp_path / "models",
+        deploy_target=DeployTarget.TRITON_TENSORRT,
+        precision=Precision.FP16,
+        shapes=SHAPES,
     )
     path = generated.path / "config.pbtxt"
     config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())

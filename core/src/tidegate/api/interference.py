@@ -1,8 +1,8 @@
 """Tenants of one device, and how they slow each other down: the expected time of a stage, given who else runs there.
 
 A profile says what a stage takes on its share of a device while nobody else uses the rest. NVIDIA MPS divides compute
-units only: caches, memory bandwidth and buses stay common, so that a busy neighbour makes the stage longer. What it is
-expected to take beside others is `profile.scaled(interference.slowdown(tenant, neighbours)).expected_ns(rows)`.
+units only: caches, memory bandwidth and buses stay common, so that a busy neighbor makes the stage longer. What it is
+expected to take beside others is `profile.scaled(interference.slowdown(tenant, neighbors)).expected_ns(rows)`.
 """
 
 from collections.abc import Iterable
@@ -26,9 +26,9 @@ class Interference(Protocol):
     Implementations hold no clock and draw nothing: simulator, planners and controllers ask one and the same.
     """
 
-    def slowdown(self, tenant: Tenant, neighbours: Iterable[Tenant]) -> float:
+    def slowdown(self, tenant: Tenant, neighbors: Iterable[Tenant]) -> float:
         """How many times as long a batch takes beside these as it takes alone on the same share.
 
-        At least 1, which it is beside none; a further neighbour never makes it smaller. Raises KeyError for a partition
+        At least 1, which it is beside none; a further neighbor never makes it smaller. Raises KeyError for a partition
         that is not known.
         """

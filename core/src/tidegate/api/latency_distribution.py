@@ -82,7 +82,7 @@ class LatencyDistribution(msgspec.Struct, frozen=True):
         # The quantile of a log-normal factor of mean 1.
         log_std = sqrt(log(1 + noise_cv * noise_cv))
         noise_margin = max(0.0, exp(log_std * (NormalDist().inv_cdf(quantile) - log_std / 2)) - 1) if noise_cv else 0.0
-        expected_ms, planned_ms = {}, {}
+        expected_ms, upper_ms = {}, {}
         up_to: list[float] = []
         for rows in _sizes(like.max_rows):
             taken_ns = [fixed_ns + rows * each_ns for fixed_ns, each_ns, _ in drawn]
@@ -94,9 +94,9 @@ class LatencyDistribution(msgspec.Struct, frozen=True):
             expected_ns = sum(map(mul, taken_ns, map(sub, within, [0.0, *within])))
             longest_ns = taken_ns[min(bisect_left(within, quantile), len(within) - 1)]
             margin_ns = hypot(max(0.0, longest_ns - expected_ns), noise_margin * expected_ns)
-            expected_ms[rows], planned_ms[rows] = expected_ns / NS_PER_MS, (expected_ns + margin_ns) / NS_PER_MS
+            expected_ms[rows], upper_ms[rows] = expected_ns / NS_PER_MS, (expected_ns + margin_ns) / NS_PER_MS
         return Profile.from_points(
-            like.partition, expected_ms, planned_ms, max_rows=like.max_rows, kind=like.kind, shape=like.shape
+            like.partition, expected_ms, upper_ms, max_rows=like.max_rows, kind=like.kind, shape=like.shape
         )
 
 

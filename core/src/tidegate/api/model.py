@@ -14,7 +14,7 @@ NEVER_NS: Final = 2**63 - 1
 """The instant after every other: the deadline of a request that has none."""
 
 
-LateWord = Literal["drop", "serve"]
+DeadlineMissAction = Literal["reject", "serve"]
 """What becomes of a request that cannot be answered by its model's SLO: it is refused, or answered all the same."""
 
 
@@ -40,8 +40,8 @@ class Model(msgspec.Struct, frozen=True):
     merge_limit: int | None = None
     """The most rows of a batch of several requests. None: `max_rows`; 1: each request runs alone."""
 
-    late: LateWord = "drop"
-    """What becomes of requests that cannot be in time. Policies need not know: the engine sees to it."""
+    on_deadline_miss: DeadlineMissAction = "reject"
+    """What becomes of requests that cannot be on time. Policies need not know: the engine sees to it."""
 
     @property
     def merges(self) -> bool:
@@ -115,10 +115,10 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """Whether its batch may wait for more requests to join. False where a batch of such requests was refused: nobody
     else can join it, or there has to be time for another try."""
     late_until_ns: int = 0
-    """The instant up to which its answer is wanted even after the deadline; not beyond that: it is to be in time.
+    """The instant up to which its answer is wanted even after the deadline; not beyond that: it is to be on time.
 
-    A request that a policy gives up arrives again with the deadline NEVER_NS when nothing that can be in time wants a
-    worker, unless this has passed (`Model.late`).
+    A request that a policy gives up arrives again with the deadline NEVER_NS when nothing that can be on time wants a
+    worker, unless this has passed (`Model.on_deadline_miss`).
     """
 
     def __post_init__(self) -> None:
@@ -128,7 +128,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_late(self) -> bool:
-        """Whether it was given up as one that cannot be in time, and is served all the same."""
+        """Whether it was given up as one that cannot be on time, and is served all the same."""
         return self.deadline_ns == NEVER_NS and self.late_until_ns > 0
 
 

@@ -117,13 +117,13 @@ class Policy(ABC):
     With a reason, invariant 10 is not asked of it.
     """
     quantile: float = 0.99
-    """The share of stages that is to be done by when it was planned: what `Profile.planned_ns` is learned to cover."""
+    """The share of stages that is to be done by when it was planned: what `Profile.upper_ns` is learned to cover."""
     runs_pipelines: ClassVar[bool] = False
     """True: schedules models that are split into partitions (`Model.pipelines`), too."""
     awaits_ready: bool = True
     """Whether it gives work only to workers that WorkerReady told of. False: it keeps books of its own of them.
 
-    The engine then runs no batch of late requests (`Model.late`) on a worker before it tells of it.
+    The engine then runs no batch of late requests (`Model.on_deadline_miss`) on a worker before it tells of it.
     """
     supports_pipelined_dispatch: bool = False
     """True: a worker is told to be ready (WorkerReady) before the stage that it runs is over, so that it never idles.

@@ -31,7 +31,7 @@ class Profile(msgspec.Struct, frozen=True):
     """How long one partition runs on one kind of worker, for requests of one shape, by rows.
 
     Latency is a question with two answers. `expected_ns` is what a batch takes, its centre: the base of decisions about
-    throughput, such as whether a larger batch is worth forming. `planned_ns` is what may be promised, a high quantile
+    throughput, such as whether a larger batch is worth forming. `upper_ns` is what may be promised, a high quantile
     of it (`Policy.quantile`): the base of decisions about deadlines.
 
     The tables inside are how it is kept, and nobody else's business: looking up and inverting is what schedulers do
@@ -86,7 +86,7 @@ class Profile(msgspec.Struct, frozen=True):
         cls,
         partition: str,
         expected_ms: Mapping[int, float],
-        planned_ms: Mapping[int, float] | None = None,
+        upper_ms: Mapping[int, float] | None = None,
         *,
         max_rows: int,
         kind: str = "default",
@@ -94,12 +94,12 @@ class Profile(msgspec.Struct, frozen=True):
     ) -> Self:
         """A profile through measured latencies {rows: ms}: straight lines between them, made monotone.
 
-        Beyond the largest point the last slope goes on; below the smallest the first value holds. `planned_ms`: where
+        Beyond the largest point the last slope goes on; below the smallest the first value holds. `upper_ms`: where
         it was measured, too.
         """
         sizes = sizes_up_to(max_rows)
         expected = _through(partition, expected_ms, sizes)
-        planned = _through(partition, planned_ms, sizes) if planned_ms else expected
+        planned = _through(partition, upper_ms, sizes) if upper_ms else expected
         return cls(partition, kind, expected, tuple(map(max, expected, planned)), shape, sizes)
 
     @classmethod
@@ -123,7 +123,7 @@ class Profile(msgspec.Struct, frozen=True):
             "+".join(each.partition for each in listed),
             "",
             tuple(sum(each.expected_ns(rows) for each in listed) for rows in sizes),
-            tuple(sum(each.planned_ns(rows) for each in listed) for rows in sizes),
+            tuple(sum(each.upper_ns(rows) for each in listed) for rows in sizes),
             listed[0].shape,
             sizes,
         )
@@ -173,7 +173,7 @@ class Profile(msgspec.Struct, frozen=True):
         """What a batch of so many rows takes. Raises IndexError above `max_rows`."""
         return self._between(self.expected, rows) if self.sizes else self.expected[rows - 1]
 
-    def planned_ns(self, rows: int) -> int:
+    def upper_ns(self, rows: int) -> int:
         """What may be promised of a batch of so many rows. Raises IndexError above `max_rows`."""
         return self._between(self.planned, rows) if self.sizes else self.planned[rows - 1]
 
@@ -236,7 +236,7 @@ class Profile(msgspec.Struct, frozen=True):
         sizes = sizes_up_to(max_rows)
         if self.max_rows == max_rows and self.sizes == (sizes if len(sizes) < max_rows else ()):
             return self
-        expected, planned = tuple(map(self.expected_ns, sizes)), tuple(map(self.planned_ns, sizes))
+        expected, planned = tuple(map(self.expected_ns, sizes)), tuple(map(self.upper_ns, sizes))
         return msgspec.structs.replace(self, expected=expected, planned=planned, sizes=sizes)
 
     def _between(self, table_ns: tuple[int, ...], rows: int) -> int:

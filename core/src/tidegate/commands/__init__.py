@@ -1,5 +1,5 @@
 """The subcommands of the core, each in the file of its name: `simulate`, `goodput`, `sweep`, `plan`, `recommend`,
-`replay`, `story`, `sizes`, `plugins`, `check_policy`, `new_policy`.
+`replay`, `timeline`, `sizes`, `plugins`, `check_policy`, `new_policy`.
 
 common    what those share that run scenarios
 clusters  the options of those whose runs may go to one

@@ -1,15 +1,15 @@
 """Registers the core's policy of policies, and its subcommands."""
 
 from tidegate.api import CommandSpec, PolicySpec, hookimpl
+from tidegate.commands.batch_histogram import batch_histogram
 from tidegate.commands.check_policy import check_policy
+from tidegate.commands.explain import explain
 from tidegate.commands.goodput import goodput
 from tidegate.commands.new_policy import new_policy
 from tidegate.commands.plan import plan
 from tidegate.commands.recommend import recommend
 from tidegate.commands.replay import replay
 from tidegate.commands.simulate import simulate
-from tidegate.commands.sizes import sizes
-from tidegate.commands.story import story
 from tidegate.commands.sweep import sweep
 from tidegate.host.by_model import BY_MODEL, ByModel
 
@@ -31,9 +31,9 @@ def tidegate_commands() -> list[CommandSpec]:
         CommandSpec("sweep", sweep),
         CommandSpec("recommend", recommend),
         CommandSpec("replay", replay),
-        CommandSpec("story", story),
+        CommandSpec("explain", explain),
         CommandSpec("plan", plan),
-        CommandSpec("sizes", sizes),
+        CommandSpec("batch-histogram", batch_histogram),
         CommandSpec("check-policy", check_policy),
         CommandSpec("new-policy", new_policy),
     ]

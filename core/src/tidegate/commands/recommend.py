@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def recommend(
     traffic: Annotated[
-        Path, typer.Argument(help="A scenario, or an event log that `tidegate serve --record` wrote under load.")
+        Path, typer.Argument(help="A scenario, or an event log that `tidegate serve --event-log` wrote under load.")
     ],
     gpus: Annotated[
         str | None,
@@ -39,7 +39,7 @@ def recommend(
         ),
     ] = None,
     goal: Annotated[
-        float, typer.Option(min=0.5, max=0.9999, help="The share of every model's requests that is to be in time.")
+        float, typer.Option(min=0.5, max=0.9999, help="The share of every model's requests that is to be on time.")
     ] = 0.99,
     policy: Annotated[
         list[str] | None, typer.Option(help="Try only this policy; may be given several times. Default: all.")

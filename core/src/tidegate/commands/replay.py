@@ -7,7 +7,7 @@ import typer
 
 
 def replay(
-    log: Annotated[Path, typer.Argument(help="Event log that `tidegate serve --record` wrote.")],
+    log: Annotated[Path, typer.Argument(help="Event log that `tidegate serve --event-log` wrote.")],
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Feed a recorded live run through the engine and compare the commands: they must be the same.

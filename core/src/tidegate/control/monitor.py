@@ -29,7 +29,7 @@ class Monitor(OutcomeListener):
         """How many that ended have come, by model."""
         self._came_rows: Counter[str] = Counter()
         self._ended: Counter[str] = Counter()
-        self._in_time: Counter[str] = Counter()
+        self._on_time: Counter[str] = Counter()
         self._busy_ns: Counter[int] = Counter()
         self._advice: Advise | None = None
 
@@ -39,7 +39,7 @@ class Monitor(OutcomeListener):
         """The last stage of a batch finished."""
         for request in requests:
             self._end(request)
-            self._in_time[request.model] += request.deadline_ns >= ended_ns
+            self._on_time[request.model] += request.deadline_ns >= ended_ns
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
         """A request was given up."""
@@ -105,7 +105,7 @@ class Monitor(OutcomeListener):
                 rows_per_s=max(0, rows) / seconds,
                 largest_rows=largest.get(name, 0),
                 ended=ended,
-                attainment=self._in_time[name] / ended if ended else 1.0,
+                attainment=self._on_time[name] / ended if ended else 1.0,
             )
         busy = {worker.name: min(1.0, self._busy_ns[number] / period_ns) for number, worker in revision.workers.items()}
         gone = frozenset(worker.name for number, worker in revision.workers.items() if number in away)

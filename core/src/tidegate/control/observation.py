@@ -20,7 +20,7 @@ class ModelLoad:
     ended: int
     """How many requests ended; those whose clients left are not among them."""
     attainment: float
-    """The share of these that were answered in time; 1 where none ended."""
+    """The share of these that were answered on time; 1 where none ended."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class ControllerChoice(BaseModel):
         description="A change must bear so much more, or take so much less of the GPUs, unless requests are lost",
     )
     max_miss_rate: float = Field(
-        default=0.01, ge=0, lt=1, description="Requests are lost when more than this share of a model's is not in time"
+        default=0.01, ge=0, lt=1, description="Requests are lost when more than this share of a model's is not on time"
     )
     startup_timeout_s: float = Field(
         default=120.0, gt=0, lt=1e6, description="New workers that are not up by then: the change is undone"

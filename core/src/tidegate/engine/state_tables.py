@@ -106,7 +106,7 @@ class WorkerTable:
     def __init__(self, workers: Iterable[Worker], models: Mapping[str, Model]) -> None:
         self.models = models
         """The models that are served where workers host them; what follows from them is looked up by `takes_rows`."""
-        self.serves_late = any(model.late == "serve" for model in models.values())
+        self.serves_late = any(model.on_deadline_miss == "serve" for model in models.values())
         """Whether requests of any model are served though they are late."""
         self.workers: dict[int, Worker] = {}
         """The workers that may be given work, by id."""
@@ -164,7 +164,7 @@ class WorkerTable:
     def serve(self, models: Mapping[str, Model]) -> None:
         """Serve these models from now on."""
         self.models = models
-        self.serves_late = any(model.late == "serve" for model in models.values())
+        self.serves_late = any(model.on_deadline_miss == "serve" for model in models.values())
         self._takes_rows.clear()
 
     def takes_rows(self, name: str) -> int:

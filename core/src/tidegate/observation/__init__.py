@@ -5,7 +5,7 @@ stimuli     inputs of an engine: the events that policies see, and those that on
 effects     what an engine asks of its driver
 reducer     derives the outcome of each request and stage from the stream: every metric is computed from it
 event_log   the stream in a file: written by an observer, read back
-stories     of an engine's requests, as they happen; story: what happened to one of them, and why
+timelines     of an engine's requests, as they happen; timeline: what happened to one of them, and why
 """
 
 from tidegate.observation.effects import (
@@ -31,8 +31,8 @@ from tidegate.observation.stimuli import (
     RetryLimitChanged,
     TopologyChanged,
 )
-from tidegate.observation.stories import Stories
-from tidegate.observation.story import Step, Story
+from tidegate.observation.timeline import RequestTimeline, Step
+from tidegate.observation.timeline_recorder import TimelineRecorder
 
 __all__ = [
     "LOG_VERSION",
@@ -59,12 +59,12 @@ __all__ = [
     "PolicyTraceObserver",
     "Recorder",
     "Reducer",
+    "RequestTimeline",
     "RetryLimitChanged",
     "SentStage",
     "StartStage",
     "Step",
-    "Stories",
-    "Story",
+    "TimelineRecorder",
     "TopologyChanged",
     "read_log",
 ]

@@ -75,7 +75,7 @@ def read_log(lines: Iterable[bytes]) -> tuple[LogHeader, Iterator[LogEntry]]:
             raise ValueError(f"the log has version {version}, this Tidegate reads {LOG_VERSION}: record it anew")
         header = msgspec.json.decode(first, type=LogHeader)
     except msgspec.DecodeError as error:
-        why = f"{error}; `tidegate serve --record` writes such a file"
+        why = f"{error}; `tidegate serve --event-log` writes such a file"
         raise ValueError(f"line 1 is no header of an event log: {why}") from error
     return header, _entries(remaining)
 

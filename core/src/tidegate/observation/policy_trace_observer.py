@@ -11,7 +11,7 @@ class PolicyTraceObserver(Observer):
     """Sees what an observer sees, and what the policy was told because of it.
 
     That a request's turn has come, that a worker is free, that a timer fired: only policies are told. An engine has at
-    most one witness, from its beginning on (`Engine(stories=...)`) or for a while (`Engine.attach`).
+    most one witness, from its beginning on (`Engine(timelines=...)`) or for a while (`Engine.attach`).
     """
 
     @abstractmethod

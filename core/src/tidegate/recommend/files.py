@@ -66,7 +66,10 @@ def proxy_config(found: Recommendation) -> str:
         tritons = [{"grpc": f"{host_of(kind)}:8001", "kind": kind} for kind in kinds]
         where = {"profiles": PROFILES}
     models = {
-        model.name: {"slo_ms": model.slo_ms, **({"late": model.late} if model.late != "drop" else {})}
+        model.name: {
+            "slo_ms": model.slo_ms,
+            **({"on_deadline_miss": model.on_deadline_miss} if model.on_deadline_miss != "reject" else {}),
+        }
         for model in scenario.models
         if model.slo_ms is not None
     }

@@ -12,7 +12,7 @@ from tidegate.recommend.verdicts import between, settings, settings_by_model
 from tidegate.report import (
     BarSegment,
     Chart,
-    Colours,
+    Colors,
     Download,
     LegendEntry,
     Page,
@@ -69,11 +69,11 @@ def _contenders(chosen: Assessment) -> list[tuple[str, HeldOutResult]]:
 def _models(found: Recommendation, chosen: Assessment) -> Chart:
     """What is kept of each model."""
     contenders = _contenders(chosen)
-    colours = Colours((), [name for name, _ in contenders])
+    colors = Colors((), [name for name, _ in contenders])
     bars = [
         StackedBar(
             model if number == 0 else "",
-            [BarSegment(its.models[model].mean, colours.of_contender(name), f"{name}: {between(its.models[model])}")],
+            [BarSegment(its.models[model].mean, colors.of_contender(name), f"{name}: {between(its.models[model])}")],
             between(its.models[model]),
             mark=found.question.goal,
         )
@@ -81,9 +81,9 @@ def _models(found: Recommendation, chosen: Assessment) -> Chart:
         for number, (name, its) in enumerate(contenders)
         if model in its.models
     ]
-    title = "Which share of each model's requests is in time?"
+    title = "Which share of each model's requests is on time?"
     axis = PlotAxis.shares([], "share of the requests", from_zero=True)
-    legend = [LegendEntry(name, colours.of_contender(name)) for name, _ in contenders]
+    legend = [LegendEntry(name, colors.of_contender(name)) for name, _ in contenders]
     note = "On seeds that nothing was chosen by; behind the mean stands where it lies with 95 % confidence."
     return Chart(title, stacked_bars(bars, axis, title), legend, note, wide=True)
 

@@ -1,4 +1,4 @@
-"""Traffic out of an event log (`tidegate serve --record`): what arrived, cut into windows as others draw seeds.
+"""Traffic out of an event log (`tidegate serve --event-log`): what arrived, cut into windows as others draw seeds.
 
 A recording is one sample. So that a choice can be judged by other requests than those that it was made by, windows take
 turns: those with even numbers choose, the others judge.
@@ -147,7 +147,7 @@ def _as_listed(setup: Setup, name: str, had_ns: Sequence[int], sizes: dict[int, 
     return {
         "name": name,
         "slo_ms": None if slo_ns is None else slo_ns / NS_PER_MS,
-        "late": own.late,
+        "on_deadline_miss": own.on_deadline_miss,
         "scheduling": "batched" if own.merges else "unbatched",
         "max_batch": own.max_rows,
         "share": sum(sizes.values()),

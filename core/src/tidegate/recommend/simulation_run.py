@@ -117,5 +117,7 @@ def _rate_rps(scenario: Scenario, load: float) -> float:
 def _recorded(trial: SimulationRun, scenario: Scenario) -> RequestSequence:
     assert trial.recording is not None, "asked by the caller"
     slos_ns = tuple(NEVER_NS if model.slo_ms is None else ms_to_ns(model.slo_ms) for model in scenario.models)
-    late = frozenset(model.name for model in scenario.models if model.late == "serve" and model.slo_ms is not None)
+    late = frozenset(
+        model.name for model in scenario.models if model.on_deadline_miss == "serve" and model.slo_ms is not None
+    )
     return trial.recording.requests(trial.seed, trial.load, slos_ns, late)

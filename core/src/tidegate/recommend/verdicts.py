@@ -74,7 +74,7 @@ def _answer(found: Recommendation) -> str:
 def _keeps(its: HeldOutResult) -> str:
     worst = min(its.models, key=lambda name: its.models[name].mean, default="")
     alone = len(its.models) <= 1
-    said = f"{between(its.attainment)} of the requests in time"
+    said = f"{between(its.attainment)} of the requests on time"
     return said if alone else f"{said}; {worst} is the worst, {share(its.worst_mean)}"
 
 

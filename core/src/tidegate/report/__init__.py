@@ -7,7 +7,7 @@ marks     lines, points, rules, bars
 axis      scales, and ticks at round numbers
 bars      horizontal stacked bars: outcomes, queue and execution
 gantt     a Gantt chart with arrivals, deadlines and drops, which can be zoomed
-colours   the meaning of each color
+colors   the meaning of each color
 picture   a chart as an SVG file
 words     numbers formatted for sentences
 
@@ -17,7 +17,7 @@ words     numbers formatted for sentences
 from tidegate.report.axis import PlotAxis
 from tidegate.report.bars import BarSegment, StackedBar, stacked_bars
 from tidegate.report.chart import Chart, LegendEntry, chart_of, facets
-from tidegate.report.colours import OUTCOMES, Colours
+from tidegate.report.colors import OUTCOMES, Colors
 from tidegate.report.gantt import GanttLane, GanttSpan, GanttStrip, gantt
 from tidegate.report.marks import ColumnMarks, LineMark, PointMarks, RuleMark
 from tidegate.report.page import Download, Page, PageOrigin, PageSection, table
@@ -28,7 +28,7 @@ __all__ = [
     "OUTCOMES",
     "BarSegment",
     "Chart",
-    "Colours",
+    "Colors",
     "ColumnMarks",
     "Download",
     "GanttLane",

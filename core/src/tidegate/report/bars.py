@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 from tidegate.report.axis import PlotAxis
-from tidegate.report.colours import css
+from tidegate.report.colors import css
 from tidegate.report.marks import percent
 
 THICK, LINE = 16, 24
@@ -17,7 +17,7 @@ class BarSegment:
     """A piece of a bar."""
 
     value: float
-    colour: str
+    color: str
     says: str
 
 
@@ -63,7 +63,7 @@ def _drawn(bar: StackedBar, axis: PlotAxis) -> str:
         if end > start:
             drawn.append(
                 f'<rect x="{percent(start)}" width="{percent(end - start)}" y="{top:g}" height="{THICK}" '
-                f'fill="{css(part.colour)}"><title>{escape(part.says)}</title></rect>'
+                f'fill="{css(part.color)}"><title>{escape(part.says)}</title></rect>'
             )
     if bar.mark is not None and axis.holds(bar.mark):
         at = percent(axis.place(bar.mark))

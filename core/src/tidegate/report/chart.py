@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from tidegate.report.colours import css
+from tidegate.report.colors import css
 from tidegate.report.plot import Plot
 
 
@@ -13,7 +13,7 @@ class LegendEntry:
     """A line of a legend."""
 
     name: str
-    colour: str
+    color: str
     dash: str = ""
     shape: str = "box"
     """`box` or `line`"""
@@ -72,7 +72,7 @@ def facets(
 
 
 def legend(entries: Sequence[LegendEntry]) -> str:
-    """Which colour means what; nothing where there is nothing to tell apart."""
+    """Which color means what; nothing where there is nothing to tell apart."""
     if not entries:
         return ""
     items = "".join(f"<li>{_key(entry)}{escape(entry.name)}</li>" for entry in dict.fromkeys(entries))
@@ -80,10 +80,10 @@ def legend(entries: Sequence[LegendEntry]) -> str:
 
 
 def _key(entry: LegendEntry) -> str:
-    colour, wide = css(entry.colour), 22 if entry.shape == "line" else 12
+    color, wide = css(entry.color), 22 if entry.shape == "line" else 12
     dash = f' stroke-dasharray="{entry.dash}"' if entry.dash else ""
     drawn = {
-        "line": f'<line x1="0" x2="22" y1="6" y2="6" stroke="{colour}" stroke-width="2.5"{dash}/>',
-        "box": f'<rect width="12" height="12" rx="2" fill="{colour}"/>',
+        "line": f'<line x1="0" x2="22" y1="6" y2="6" stroke="{color}" stroke-width="2.5"{dash}/>',
+        "box": f'<rect width="12" height="12" rx="2" fill="{color}"/>',
     }[entry.shape]
     return f'<svg width="{wide}" height="12" aria-hidden="true">{drawn}</svg>'

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 from tidegate.report.axis import PlotAxis
-from tidegate.report.colours import css
+from tidegate.report.colors import css
 from tidegate.report.marks import CHARACTER, percent
 
 LANE, BAR, STRIP = 20, 14, 16
@@ -27,7 +27,7 @@ class GanttSpan:
 
     start_ns: int
     end_ns: int
-    colour: str
+    color: str
     says: str
 
 
@@ -41,7 +41,7 @@ class GanttLane:
 
 @dataclass(frozen=True)
 class GanttStrip:
-    """Instants, by the colours of what happened at them: (colour, instants in ns)."""
+    """Instants, by the colors of what happened at them: (color, instants in ns)."""
 
     name: str
     instants: Sequence[tuple[str, Sequence[int]]]
@@ -54,16 +54,16 @@ def gantt(label: str, strips: Sequence[GanttStrip], lanes: Sequence[GanttLane], 
     drawn, names, top = [], [], 0
     for strip in strips:
         names.append(_name(strip.name, top + STRIP - 4))
-        for colour, instants in strip.instants:
+        for color, instants in strip.instants:
             path = "".join(f"M{at_ns // NS_PER_US} {top + 2}v{STRIP - 4}" for at_ns in instants)
-            drawn.append(f'<path d="{path}" stroke="{css(colour)}" vector-effect="non-scaling-stroke"/>')
+            drawn.append(f'<path d="{path}" stroke="{css(color)}" vector-effect="non-scaling-stroke"/>')
         top += STRIP
     top += 4
     for lane in lanes:
         names.append(_name(lane.name, top + LANE - 6))
         bars = "".join(
             f'<rect x="{span.start_ns // NS_PER_US}" width="{(span.end_ns - span.start_ns) // NS_PER_US}" '
-            f'fill="{css(span.colour)}"><title>{escape(span.says)}</title></rect>'
+            f'fill="{css(span.color)}"><title>{escape(span.says)}</title></rect>'
             for span in lane.spans
         )
         drawn.append(

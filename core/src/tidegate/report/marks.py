@@ -6,7 +6,7 @@ from html import escape
 from typing import Protocol
 
 from tidegate.report.axis import PlotAxis
-from tidegate.report.colours import INK, css
+from tidegate.report.colors import INK, css
 
 WIDE = 1000
 """The units in which lines are drawn across: they are stretched to the width that there is."""
@@ -27,7 +27,7 @@ class LineMark:
     """A line through points, in their order; None interrupts it."""
 
     points: Sequence[Point | None]
-    colour: str
+    color: str
     name: str = ""
     dash: str = ""
     width: float = 2
@@ -43,7 +43,7 @@ class LineMark:
             pen = "L"
         dash = f' stroke-dasharray="{self.dash}"' if self.dash else ""
         return stretched(
-            f'<path d="{"".join(path)}" fill="none" stroke="{css(self.colour)}" stroke-width="{self.width:g}"{dash} '
+            f'<path d="{"".join(path)}" fill="none" stroke="{css(self.color)}" stroke-width="{self.width:g}"{dash} '
             f'stroke-linejoin="round" vector-effect="non-scaling-stroke">{titled(self.name)}</path>',
             height,
         )
@@ -54,18 +54,18 @@ class PointMarks:
     """Dots, each with what it says when it is pointed at."""
 
     points: Sequence[Point]
-    colour: str
+    color: str
     says: Sequence[str] = ()
     radius: float = 4
     hollow: bool = False
 
     def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
         """A circle each."""
-        fill = "none" if self.hollow else css(self.colour)
+        fill = "none" if self.hollow else css(self.color)
         says = self.says or [""] * len(self.points)
         return "".join(
             f'<circle cx="{percent(x.place(at))}" cy="{height * (1 - y.place(value)):.1f}" r="{self.radius:g}" '
-            f'fill="{fill}" fill-opacity=".75" stroke="{css(self.colour)}">{titled(said)}</circle>'
+            f'fill="{fill}" fill-opacity=".75" stroke="{css(self.color)}">{titled(said)}</circle>'
             for (at, value), said in zip(self.points, says, strict=True)
         )
 
@@ -77,11 +77,11 @@ class RuleMark:
     at: float
     says: str
     down: bool = False
-    colour: str = INK
+    color: str = INK
 
     def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
         """The line, its words at the end where they disturb the least."""
-        stroke = f'stroke="{css(self.colour)}" stroke-dasharray="3 4"'
+        stroke = f'stroke="{css(self.color)}" stroke-dasharray="3 4"'
         if self.down:
             at = percent(x.place(self.at))
             place = x.place(self.at)
@@ -106,7 +106,7 @@ class ColumnMarks:
 
     bars: Sequence[tuple[float, float, float]]
     """(start, end, value)"""
-    colour: str
+    color: str
     says: Sequence[str] = ()
 
     def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
@@ -117,7 +117,7 @@ class ColumnMarks:
             top = height * (1 - y.place(value))
             drawn.append(
                 f'<rect x="{percent(x.place(start))}" width="{percent(x.place(end) - x.place(start))}" y="{top:.1f}" '
-                f'height="{height - top:.1f}" fill="{css(self.colour)}">{titled(said)}</rect>'
+                f'height="{height - top:.1f}" fill="{css(self.color)}">{titled(said)}</rect>'
             )
         return "".join(drawn)
 

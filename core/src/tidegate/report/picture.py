@@ -5,7 +5,7 @@ from html import escape
 from importlib.resources import files
 
 from tidegate.report.chart import LegendEntry
-from tidegate.report.colours import css
+from tidegate.report.colors import css
 from tidegate.report.marks import CHARACTER
 from tidegate.report.plot import BELOW, RIGHT, Plot
 
@@ -45,7 +45,7 @@ def _legend(entries: Sequence[LegendEntry], top: float) -> str:
     for entry in entries:
         dash = f' stroke-dasharray="{entry.dash}"' if entry.dash else ""
         drawn.append(
-            f'<line x1="{at:g}" x2="{at + 22:g}" y1="{top - 4:g}" y2="{top - 4:g}" stroke="{css(entry.colour)}" '
+            f'<line x1="{at:g}" x2="{at + 22:g}" y1="{top - 4:g}" y2="{top - 4:g}" stroke="{css(entry.color)}" '
             f'stroke-width="2.5"{dash}/><text x="{at + 28:g}" y="{top:g}">{escape(entry.name)}</text>'
         )
         at += 28 + CHARACTER * len(entry.name) + 24

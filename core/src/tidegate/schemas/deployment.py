@@ -63,7 +63,7 @@ class Deployment(VersionedDocument):
     """What is where in a folder that was generated from a layout; paths are relative to it."""
 
     kind: Literal["deployment"] = "deployment"
-    flavour: Literal["embedded", "triton", "triton-tensorrt", "tensorrt"]
+    deploy_target: Literal["embedded", "triton", "triton-tensorrt", "tensorrt"]
     partitions: tuple[DeployedPartition, ...] = Field(min_length=1)
     workers: tuple[DeployedWorker, ...] = Field(min_length=1)
     sources: dict[Name, str] = Field(

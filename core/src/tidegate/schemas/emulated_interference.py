@@ -2,7 +2,7 @@
 
 The deployment's folder has the model, and for each device a board: a file on which all who are busy there, in whatever
 process, say what they use. It is a worker's place that says which board is its own, so one that moves finds its new
-neighbours.
+neighbors.
 """
 
 import json
@@ -16,15 +16,15 @@ from tidegate.schemas.interference import InterferenceModel
 
 INTERFERENCE_FILE: Final = "interference.json"
 """The interference file of a deployment on emulated GPUs, beside its layout."""
-NEIGHBOURS: Final = "neighbours"
+NEIGHBORS: Final = "neighbors"
 """The parameter of an emulated GPU's model."""
 _BOARDS: Final = "boards"
 
 
-def neighbours_parameter(
+def neighbors_parameter(
     interference: InterferenceModel, folder: Path, device: Device, part: Slice, partition: str, most_rows: int
 ) -> str:
-    """The parameter `neighbours` of a partition with batches of up to so many rows, on a part of a device.
+    """The parameter `neighbors` of a partition with batches of up to so many rows, on a part of a device.
 
     `folder`: the deployment's; the board's folder is made in it. Raises KeyError for a partition that the interference
     model does not list.

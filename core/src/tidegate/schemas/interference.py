@@ -1,12 +1,12 @@
-"""The interference file: what models take on shares of one GPU, and by how much neighbours there make that longer.
+"""The interference file: what models take on shares of one GPU, and by how much neighbors there make that longer.
 
 `tidegate fit-interference` writes it from measured runs. The model is that of InSS, section 4: a batch takes
 
-    transfer + gpu * (1 + sum over neighbours (cache * l + dram * e + neighbour))
+    transfer + gpu * (1 + sum over neighbors (cache * l + dram * e + neighbor))
 
 where `transfer + gpu` is what it takes alone on its share, bus and computing, `l` and `e` are the percentages of the
-bandwidth of L2 cache and DRAM that the neighbour uses alone, straight lines over its throughput, and `cache`, `dram`
-and `neighbour` say how sensitive the batch's model is to them. Nothing is negative: no neighbour makes anybody quicker.
+bandwidth of L2 cache and DRAM that the neighbor uses alone, straight lines over its throughput, and `cache`, `dram`
+and `neighbor` say how sensitive the batch's model is to them. Nothing is negative: no neighbor makes anybody quicker.
 """
 
 from bisect import bisect_left
@@ -55,7 +55,7 @@ class ShareTable(_Part):
         return self
 
     def at(self, rows: int, percent: float) -> float:
-        """Milliseconds of a batch: straight lines between neighbours in the table, all axes logarithmic.
+        """Milliseconds of a batch: straight lines between neighbors in the table, all axes logarithmic.
 
         Beyond the table it promises nothing that was not measured: time per row stays that of the largest batch, a
         smaller share than the smallest takes longer in proportion, a larger one than the largest takes no less.
@@ -83,14 +83,14 @@ class NonDecreasingLine(_Part):
 
 
 class Sensitivity(_Part):
-    """What a model minds of its neighbours: how much longer computing takes, as a share of what it takes alone."""
+    """What a model minds of its neighbors: how much longer computing takes, as a share of what it takes alone."""
 
     cache: NonNegative = 0.0
-    """For each percent of the L2 cache's bandwidth that a neighbour uses."""
+    """For each percent of the L2 cache's bandwidth that a neighbor uses."""
     dram: NonNegative = 0.0
-    """For each percent of the DRAM's bandwidth that a neighbour uses."""
-    neighbour: NonNegative = 0.0
-    """For each neighbour, whatever it does."""
+    """For each percent of the DRAM's bandwidth that a neighbor uses."""
+    neighbor: NonNegative = 0.0
+    """For each neighbor, whatever it does."""
 
 
 class SharingModel(_Part):
@@ -98,7 +98,7 @@ class SharingModel(_Part):
 
     gpu_ms: ShareTable
     transfer_ms: NonDecreasingLine = NonDecreasingLine()
-    """What the bus takes besides, to the GPU and back, by rows: neighbours do not slow it down."""
+    """What the bus takes besides, to the GPU and back, by rows: neighbors do not slow it down."""
     cache_percent: NonDecreasingLine = NonDecreasingLine()
     """The share of the L2 cache's bandwidth that it uses alone, by rows per second of computing."""
     dram_percent: NonDecreasingLine = NonDecreasingLine()
@@ -154,24 +154,24 @@ class InterferenceModel(VersionedDocument):
             known = self._known[tenant] = StandaloneTenant(model.transfer_ms.at(tenant.rows), gpu_ms, cache, dram)
         return known
 
-    def expected_ms(self, tenant: Tenant, neighbours: Iterable[Tenant]) -> float:
+    def expected_ms(self, tenant: Tenant, neighbors: Iterable[Tenant]) -> float:
         """What a batch takes while these run beside it. Raises KeyError for a model that is not listed."""
         mine, sensitivity = self.alone(tenant), self.models[tenant.partition].sensitivity
         added = 0.0
-        for theirs in map(self.alone, neighbours):
+        for theirs in map(self.alone, neighbors):
             added += sensitivity.cache * theirs.cache_percent + sensitivity.dram * theirs.dram_percent
-            added += sensitivity.neighbour
+            added += sensitivity.neighbor
         return mine.transfer_ms + mine.gpu_ms * (1 + added)
 
-    def slowdown(self, tenant: Tenant, neighbours: Iterable[Tenant]) -> float:
+    def slowdown(self, tenant: Tenant, neighbors: Iterable[Tenant]) -> float:
         """How many times as long a batch takes beside these as alone; exactly 1 beside none."""
-        return self.expected_ms(tenant, neighbours) / self.alone(tenant).taken_ms
+        return self.expected_ms(tenant, neighbors) / self.alone(tenant).taken_ms
 
     def profile(
-        self, model: str, percent: float, *, max_rows: int, kind: str, neighbours: Iterable[Tenant] = ()
+        self, model: str, percent: float, *, max_rows: int, kind: str, neighbors: Iterable[Tenant] = ()
     ) -> Profile:
-        """The profile of a model on a share, beside neighbours that are always busy."""
-        beside = tuple(neighbours)
+        """The profile of a model on a share, beside neighbors that are always busy."""
+        beside = tuple(neighbors)
         tenants = (Tenant(model, rows, percent) for rows in range(1, max_rows + 1))
         taken_ns = accumulate((ms_to_ns(self.expected_ms(tenant, beside)) for tenant in tenants), max)
         return Profile(model, kind, tuple(taken_ns))

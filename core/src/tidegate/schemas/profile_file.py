@@ -73,9 +73,9 @@ class ModelProfile(BaseModel):
     def to_profile(self, max_rows: int) -> Profile:
         """The profile to plan with: the medians are expected, the 95th percentiles planned."""
         expected_ms = {point.rows: point.median_ms for point in self.points}
-        planned_ms = {point.rows: point.p95_ms for point in self.points}
+        upper_ms = {point.rows: point.p95_ms for point in self.points}
         return Profile.from_points(
-            self.model, expected_ms, planned_ms, max_rows=max_rows, kind=self.kind, shape=self.shape
+            self.model, expected_ms, upper_ms, max_rows=max_rows, kind=self.kind, shape=self.shape
         )
 
 

@@ -1,4 +1,4 @@
-"""The sizes of requests, as `tidegate sizes` finds them: what planners of slices cut GPUs by."""
+"""The sizes of requests, as `tidegate batch-histogram` finds them: what planners of slices cut GPUs by."""
 
 from typing import Annotated, Literal, Self
 

@@ -65,9 +65,9 @@ def setup_of(scenario: Scenario, seed: int) -> Setup:
 def models_as_asked(scenario: Scenario, models: Iterable[Model]) -> tuple[Model, ...]:
     """Models of a layout with what the scenario says of them and the layout does not."""
     alone = {model.name for model in scenario.models if model.scheduling == "unbatched"}
-    late = {model.name: model.late for model in scenario.models}
+    late = {model.name: model.on_deadline_miss for model in scenario.models}
     return tuple(
-        replace(model, late=late[model.name], merge_limit=1 if model.name in alone else model.merge_limit)
+        replace(model, on_deadline_miss=late[model.name], merge_limit=1 if model.name in alone else model.merge_limit)
         for model in models
     )
 
@@ -233,7 +233,7 @@ def simulated_worker(
 
 
 def _interference(told: float | InterferenceModel) -> Interference | None:
-    """How neighbours slow each other down; None: they do not."""
+    """How neighbors slow each other down; None: they do not."""
     if isinstance(told, InterferenceModel):
         return told
     return ConstantSlowdown(told) if told > 1 else None

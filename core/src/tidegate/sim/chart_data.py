@@ -29,8 +29,8 @@ class ModelDetail:
     """Quantiles of the latency of those that were answered, from the least to the greatest, at equal distances."""
     accepted_over_time: list[int]
     """How many arrived in each span of the window."""
-    in_time_over_time: list[int]
-    """How many of these were answered in time."""
+    on_time_over_time: list[int]
+    """How many of these were answered on time."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _model(requests: RequestArrays, position: int, span_ns: float) -> ModelDetai
         answered=len(answered_ns),
         latencies_ms=[round(float(value), 4) for value in quantiles],
         accepted_over_time=np.bincount(spans, minlength=SPANS).tolist(),
-        in_time_over_time=np.bincount(spans[outcome == ANSWERED], minlength=SPANS).tolist(),
+        on_time_over_time=np.bincount(spans[outcome == ANSWERED], minlength=SPANS).tolist(),
     )
 
 

@@ -8,7 +8,7 @@ from tidegate.report import (
     OUTCOMES,
     BarSegment,
     Chart,
-    Colours,
+    Colors,
     ColumnMarks,
     LegendEntry,
     LineMark,
@@ -20,7 +20,7 @@ from tidegate.report import (
     facets,
     stacked_bars,
 )
-from tidegate.report.colours import DASHES, EXECUTING, INK, OTHER, WAITING
+from tidegate.report.colors import DASHES, EXECUTING, INK, OTHER, WAITING
 from tidegate.report.marks import Point
 from tidegate.report.words import share
 from tidegate.sim.chart_data import ModelDetail
@@ -35,8 +35,8 @@ FEW = 3
 """So few curves are drawn higher, as there is room for them."""
 RATIOS = (1.5, 2.0)
 """How far the axis of latency / SLO goes: the first that holds all of it, else the last."""
-MOST_COLOURED = len(DASHES)
-"""So many models have a colour and a way of being dashed among the lines of all: those that missed most."""
+MOST_COLORED = len(DASHES)
+"""So many models have a color and a way of being dashed among the lines of all: those that missed most."""
 MOST_POINTS = 200
 """The points of a curve: more are not seen."""
 Bars = list[StackedBar]
@@ -45,7 +45,7 @@ Bars = list[StackedBar]
 def outcomes(results: Sequence[RunResult], contender: str = "policy") -> Chart:
     """How requests ended, in shares: a bar for each model under each contender."""
     axis = PlotAxis.shares([], "share of the requests", from_zero=True)
-    legend = [LegendEntry(name, colour) for name, colour in OUTCOMES.items()]
+    legend = [LegendEntry(name, color) for name, color in OUTCOMES.items()]
     title = (
         f"How did requests end under each {contender}?" if _single(results) else "How did each model's requests end?"
     )
@@ -79,7 +79,7 @@ def waiting_and_executing(results: Sequence[RunResult], slos_ms: dict[str, float
     return _bars(results, "Where does the time go: waiting or executing?", shares, legend, bar)
 
 
-def latency_curves(results: Sequence[RunResult], colours: Colours) -> Chart | None:
+def latency_curves(results: Sequence[RunResult], colors: Colors) -> Chart | None:
     """Which share of the requests is answered within which share of the SLO. None where no model has one.
 
     A plot for each model, in it a line for each contender: ten models are told apart by their places, not by ten hues.
@@ -99,11 +99,11 @@ def latency_curves(results: Sequence[RunResult], colours: Colours) -> Chart | No
     y = PlotAxis.shares([], "share of the requests", from_zero=True)
     title = "What share of the requests is answered within which share of the SLO?"
     note = "What is missing to 100 % at the right was answered later, or not at all."
-    rule, legend = RuleMark(1.0, "SLO", down=True), _contenders(of_policy, colours)
+    rule, legend = RuleMark(1.0, "SLO", down=True), _contenders(of_policy, colors)
 
     def lines(own: Mapping[str, Sequence[Point]], name: str) -> list[LineMark]:
         return [
-            LineMark(curve, colours.of_contender(policy), name or policy, colours.dash_of(policy))
+            LineMark(curve, colors.of_contender(policy), name or policy, colors.dash_of(policy))
             for policy, curve in own.items()
         ]
 
@@ -132,42 +132,42 @@ def latency_curves(results: Sequence[RunResult], colours: Colours) -> Chart | No
     return facets(title, plots, legend=legend, note=note, small=True)
 
 
-def attainment_over_time(results: Sequence[RunResult], colours: Colours) -> Chart | None:
+def attainment_over_time(results: Sequence[RunResult], colors: Colors) -> Chart | None:
     """When requests were missed: a line for each contender; where there is one, for all models, and for each of them.
 
-    Of many models those that missed most have colours, the others are grey.
+    Of many models those that missed most have colors, the others are grey.
     """
     of_policy = {policy: _details(own) for policy, own in by_policy(results).items()}
     spans = [result.detail.span_s for result in results if result.detail]
     if not spans:
         return None
     lines, legend = [], []
-    note = "Of the requests that arrived in each fortieth of the window, those that were answered in time."
+    note = "Of the requests that arrived in each fortieth of the window, those that were answered on time."
     if len(of_policy) == 1 and not _single(results):
         (details,) = of_policy.values()
         missed = _missed(results)
-        worst = sorted(details, key=missed.__getitem__, reverse=True)[:MOST_COLOURED]
+        worst = sorted(details, key=missed.__getitem__, reverse=True)[:MOST_COLORED]
         lines = [
             LineMark(_over_time(own, spans[0]), OTHER, model, width=1)
             for model, own in details.items()
             if model not in worst
         ]
         if lines:
-            note += f" The {len(worst)} models that missed most have colours."
+            note += f" The {len(worst)} models that missed most have colors."
         for model, dash in zip(worst, DASHES, strict=False):
-            lines.append(LineMark(_over_time(details[model], spans[0]), colours.of_model(model), model, dash))
-            legend.append(LegendEntry(model, colours.of_model(model), dash, "line"))
+            lines.append(LineMark(_over_time(details[model], spans[0]), colors.of_model(model), model, dash))
+            legend.append(LegendEntry(model, colors.of_model(model), dash, "line"))
         if len(details) > len(worst):
             legend.append(LegendEntry("other models", OTHER, shape="line"))
         every = [each for own in details.values() for each in own]
         lines.append(LineMark(_over_time(every, spans[0]), INK, "all models", width=3))
         legend.append(LegendEntry("all models", INK, shape="line"))
     else:
-        legend = _contenders(of_policy, colours)
+        legend = _contenders(of_policy, colors)
         for policy, details in of_policy.items():
             every = [each for own in details.values() for each in own]
-            colour, dash = colours.of_contender(policy), colours.dash_of(policy)
-            lines.append(LineMark(_over_time(every, spans[0]), colour, policy, dash))
+            color, dash = colors.of_contender(policy), colors.dash_of(policy)
+            lines.append(LineMark(_over_time(every, spans[0]), color, policy, dash))
     shares = [point[1] for line in lines for point in line.points if point]
     x = PlotAxis.over([], "s of the measured window", least=0.0, most=spans[0] * len(lines[0].points))
     plot = Plot(lines, x, PlotAxis.shares(shares, "in time"))
@@ -305,9 +305,9 @@ def _missed(results: Sequence[RunResult]) -> dict[str, float]:
 def _over_time(own: Sequence[ModelDetail], span_s: float) -> list[tuple[float, float] | None]:
     """The share in time of those that arrived in each span, drawn in its middle; None where nobody came."""
     came = [sum(counts) for counts in zip(*(each.accepted_over_time for each in own), strict=True)]
-    kept = [sum(counts) for counts in zip(*(each.in_time_over_time for each in own), strict=True)]
+    kept = [sum(counts) for counts in zip(*(each.on_time_over_time for each in own), strict=True)]
     return [((number + 0.5) * span_s, kept[number] / count) if count else None for number, count in enumerate(came)]
 
 
-def _contenders(names: Iterable[str], colours: Colours) -> list[LegendEntry]:
-    return [LegendEntry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in names]
+def _contenders(names: Iterable[str], colors: Colors) -> list[LegendEntry]:
+    return [LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in names]

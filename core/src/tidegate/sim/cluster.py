@@ -25,7 +25,7 @@ class _Running:
     since_ns: int
     fails: bool
     tenant: Tenant | None = None
-    """What its neighbours feel of it; None: nobody shares its worker's GPU."""
+    """What its neighbors feel of it; None: nobody shares its worker's GPU."""
     slowdown: float = 1.0
     """How many times as long it takes while its GPU is as it is now."""
     ends_ns: int = 0
@@ -154,8 +154,8 @@ class Cluster:
             if running.ends_ns <= now_ns:
                 continue
             assert running.tenant is not None, "told when it began"
-            neighbours = [other.tenant for other in busy if other is not running and other.tenant is not None]
-            slowdown = interference.slowdown(running.tenant, neighbours)
+            neighbors = [other.tenant for other in busy if other is not running and other.tenant is not None]
+            slowdown = interference.slowdown(running.tenant, neighbors)
             if slowdown == running.slowdown:
                 continue
             running.left_ns -= max(0, now_ns - running.since_ns) / running.slowdown

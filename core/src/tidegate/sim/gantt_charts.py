@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tidegate.report import Chart, Colours, GanttLane, GanttSpan, GanttStrip, LegendEntry, gantt
-from tidegate.report.colours import OUTCOMES
+from tidegate.report import Chart, Colors, GanttLane, GanttSpan, GanttStrip, LegendEntry, gantt
+from tidegate.report.colors import OUTCOMES
 from tidegate.report.words import plural
 from tidegate.sim.chart_data import DROPPED, IN_TIME, ArrivalMark
 from tidegate.sim.result import RunResult
@@ -15,7 +15,7 @@ MOST_LANES = 64
 LEAST_S = 0.02
 
 
-def gantt_charts(results: Sequence[RunResult], colours: Colours) -> list[Chart]:
+def gantt_charts(results: Sequence[RunResult], colors: Colors) -> list[Chart]:
     """The first seed of each policy, where its stages are known."""
     shown: dict[str, RunResult] = {}
     for result in results:
@@ -24,7 +24,7 @@ def gantt_charts(results: Sequence[RunResult], colours: Colours) -> list[Chart]:
     if not shown:
         return []
     until_ns = min(_until_ns(result, MOST_MARKS // len(shown)) for result in shown.values())
-    return [_chart(result, until_ns, colours) for result in shown.values()]
+    return [_chart(result, until_ns, colors) for result in shown.values()]
 
 
 def _until_ns(result: RunResult, marks: int) -> int:
@@ -37,7 +37,7 @@ def _until_ns(result: RunResult, marks: int) -> int:
     return round(max(bar.end_s for bar in result.gantt) * NS_PER_S)
 
 
-def _chart(result: RunResult, until_ns: int, colours: Colours) -> Chart:
+def _chart(result: RunResult, until_ns: int, colors: Colors) -> Chart:
     assert result.detail is not None
     arrivals = [each for each in result.detail.arrivals if each.at_ns < until_ns]
     models = sorted(
@@ -45,17 +45,17 @@ def _chart(result: RunResult, until_ns: int, colours: Colours) -> Chart:
         key=[row.model for row in result.rows].index,
     )
     strips = [
-        GanttStrip("arrivals", _by_model(models, colours, [(each.model, each.at_ns) for each in arrivals])),
+        GanttStrip("arrivals", _by_model(models, colors, [(each.model, each.at_ns) for each in arrivals])),
         GanttStrip(
             "deadlines",
-            _by_model(models, colours, [(each.model, each.due_ns) for each in arrivals if each.due_ns is not None]),
+            _by_model(models, colors, [(each.model, each.due_ns) for each in arrivals if each.due_ns is not None]),
         ),
         GanttStrip("missed", _missed(arrivals)),
     ]
     workers = result.detail.workers
-    lanes = [GanttLane(worker, _spans(result, worker, until_ns, colours)) for worker in workers[:MOST_LANES]]
-    legend = [LegendEntry(model, colours.of_model(model)) for model in models]
-    legend += [LegendEntry(outcome, colour) for outcome, colour in OUTCOMES.items() if outcome != IN_TIME]
+    lanes = [GanttLane(worker, _spans(result, worker, until_ns, colors)) for worker in workers[:MOST_LANES]]
+    legend = [LegendEntry(model, colors.of_model(model)) for model in models]
+    legend += [LegendEntry(outcome, color) for outcome, color in OUTCOMES.items() if outcome != IN_TIME]
     title = f"What ran where at the start of the window under {result.total.policy}, seed {result.total.seed}?"
     left = len(workers) - MOST_LANES
     note = (
@@ -66,10 +66,10 @@ def _chart(result: RunResult, until_ns: int, colours: Colours) -> Chart:
 
 
 def _by_model(
-    models: Sequence[str], colours: Colours, instants: Sequence[tuple[str, int]]
+    models: Sequence[str], colors: Colors, instants: Sequence[tuple[str, int]]
 ) -> list[tuple[str, list[int]]]:
     return [
-        (colours.of_model(model), own)
+        (colors.of_model(model), own)
         for model in models
         if (own := [at_ns for name, at_ns in instants if name == model])
     ]
@@ -91,12 +91,12 @@ def _missed(arrivals: Sequence[ArrivalMark]) -> list[tuple[str, list[int]]]:
     ]
 
 
-def _spans(result: RunResult, worker: str, until_ns: int, colours: Colours) -> list[GanttSpan]:
+def _spans(result: RunResult, worker: str, until_ns: int, colors: Colors) -> list[GanttSpan]:
     spans = []
     for bar in result.gantt:
         start_ns, end_ns = (round(instant_s * NS_PER_S) for instant_s in (bar.start_s, bar.end_s))
         if bar.worker == worker and start_ns < until_ns:
             start_ns, end_ns = max(0, start_ns), min(until_ns, end_ns)
             says = f"{bar.model}: {plural(bar.rows, 'row')}, {1000 * bar.start_s:.1f} to {1000 * bar.end_s:.1f} ms"
-            spans.append(GanttSpan(start_ns, end_ns, colours.of_model(bar.model), says))
+            spans.append(GanttSpan(start_ns, end_ns, colors.of_model(bar.model), says))
     return spans

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tidegate.report import Chart, Colours, Page, PageOrigin, PageSection, table, words
+from tidegate.report import Chart, Colors, Page, PageOrigin, PageSection, table, words
 from tidegate.report.words import rate, share
 from tidegate.sim import charts
 from tidegate.sim.document import Document, as_csv
@@ -15,11 +15,11 @@ from tidegate.sim.verdicts import goodput_verdicts
 def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float, document: Document, origin: PageOrigin) -> str:
     """The page of `tidegate goodput`: what was found, with its spread, and the rates that were tried."""
     best = [search.best for goodput in goodputs for search in goodput.searches if search.best]
-    colours = Colours((), (goodput.policy for goodput in goodputs))
+    colors = Colors((), (goodput.policy for goodput in goodputs))
     curves = [load_curve(goodput) for goodput in goodputs]
     parts: list[Chart | PageSection] = []
     if any(curve.tried for curve in curves):
-        parts += [over_load(curves, limit, colours), latency_over_load(curves, colours)]
+        parts += [over_load(curves, limit, colors), latency_over_load(curves, colors)]
     head = ["policy", "median /s", "least", "most", "of the best", "seeds"]
     most = max(goodput.median_rps for goodput in goodputs) or 1.0
     lines = [

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tidegate.report import Chart, Colours, LegendEntry, LineMark, Plot, PlotAxis, PointMarks, RuleMark, chart_of, words
+from tidegate.report import Chart, Colors, LegendEntry, LineMark, Plot, PlotAxis, PointMarks, RuleMark, chart_of, words
 from tidegate.report.words import rate, share
 
 TITLE = "How much load does each bear before its worst model misses too much?"
@@ -32,27 +32,27 @@ class LoadCurve:
     """The highest rate that it bears; None: that was not found."""
 
 
-def over_load(curves: Sequence[LoadCurve], limit: float, colours: Colours) -> Chart:
+def over_load(curves: Sequence[LoadCurve], limit: float, colors: Colors) -> Chart:
     """The chart of attainment over load; `limit`: the share that may go wrong."""
     return chart_of(
         TITLE,
-        load_plot(curves, limit, colours),
-        legend=load_legend(curves, colours),
+        load_plot(curves, limit, colors),
+        legend=load_legend(curves, colors),
         note="Each dot is one run of one seed; the line is the decreasing one that fits them best. "
         "The number is the highest rate within the limit: the median of the seeds.",
         wide=True,
     )
 
 
-def latency_over_load(curves: Sequence[LoadCurve], colours: Colours) -> Chart:
+def latency_over_load(curves: Sequence[LoadCurve], colors: Colors) -> Chart:
     """The chart of latency over load."""
     title = "How does latency grow with the load?"
     note = "99th percentile of the answered: who gives requests up looks quicker by it."
-    return chart_of(title, latency_plot(curves, colours), legend=load_legend(curves, colours), note=note, wide=True)
+    return chart_of(title, latency_plot(curves, colors), legend=load_legend(curves, colors), note=note, wide=True)
 
 
 def latency_plot(
-    curves: Sequence[LoadCurve], colours: Colours, *, slo_ms: float | None = None, height: float = 220
+    curves: Sequence[LoadCurve], colors: Colors, *, slo_ms: float | None = None, height: float = 220
 ) -> Plot:
     """The plot of it: the median of the seeds at each rate; `slo_ms`: where a line shows the SLO."""
     marks: list[LineMark | PointMarks | RuleMark] = [] if slo_ms is None else [RuleMark(slo_ms, f"SLO {slo_ms:g} ms")]
@@ -63,34 +63,34 @@ def latency_plot(
             if each.p99_ms is not None:
                 of_rate.setdefault(each.rate_rps, []).append(each.p99_ms)
         line = [(rate_rps, median(values)) for rate_rps, values in sorted(of_rate.items())]
-        colour = colours.of_contender(curve.name)
+        color = colors.of_contender(curve.name)
         says = [f"{curve.name}: {value:,.1f} ms at {rate(rate_rps)}/s" for rate_rps, value in line]
-        marks += [LineMark(line, colour, curve.name, colours.dash_of(curve.name)), PointMarks(line, colour, says, 3)]
+        marks += [LineMark(line, color, curve.name, colors.dash_of(curve.name)), PointMarks(line, color, says, 3)]
         known += [value for _, value in line]
     x = PlotAxis.over([each.rate_rps for curve in curves for each in curve.tried], "requests/s")
     return Plot(marks, x, PlotAxis.over(known, "99th percentile of latency", least=0.0, unit=" ms"), height)
 
 
-def load_legend(curves: Sequence[LoadCurve], colours: Colours) -> list[LegendEntry]:
-    """The colour of each."""
+def load_legend(curves: Sequence[LoadCurve], colors: Colors) -> list[LegendEntry]:
+    """The color of each."""
     return [
-        LegendEntry(each.name, colours.of_contender(each.name), colours.dash_of(each.name), "line") for each in curves
+        LegendEntry(each.name, colors.of_contender(each.name), colors.dash_of(each.name), "line") for each in curves
     ]
 
 
-def load_plot(curves: Sequence[LoadCurve], limit: float, colours: Colours, *, height: float = 300) -> Plot:
+def load_plot(curves: Sequence[LoadCurve], limit: float, colors: Colors, *, height: float = 300) -> Plot:
     """The plot of it: rates across, attainment of the worst model up."""
     marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(1 - limit, f"{words.limit(1 - limit)} in time")]
     for curve in curves:
-        colour = colours.of_contender(curve.name)
+        color = colors.of_contender(curve.name)
         if curve.found_rps:
-            marks.append(RuleMark(curve.found_rps, rate(curve.found_rps), down=True, colour=colour))
+            marks.append(RuleMark(curve.found_rps, rate(curve.found_rps), down=True, color=color))
         says = [
             f"{curve.name}, seed {each.seed}: {share(each.attainment)} at {rate(each.rate_rps)}/s"
             for each in curve.tried
         ]
-        marks.append(LineMark(decreasing(curve.tried), colour, curve.name, colours.dash_of(curve.name)))
-        marks.append(PointMarks([(each.rate_rps, each.attainment) for each in curve.tried], colour, says, 3.5))
+        marks.append(LineMark(decreasing(curve.tried), color, curve.name, colors.dash_of(curve.name)))
+        marks.append(PointMarks([(each.rate_rps, each.attainment) for each in curve.tried], color, says, 3.5))
     tried = [each for curve in curves for each in curve.tried]
     x = PlotAxis.over([each.rate_rps for each in tried], "requests/s")
     y = PlotAxis.shares([*(each.attainment for each in tried), 1 - 2 * limit], "in time, worst model")

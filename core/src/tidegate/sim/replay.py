@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tidegate.api import AnyCommand, Policy
 from tidegate.engine import AnyEffect, AnyStimulus, Engine, Policies
-from tidegate.observation import LogEntry, LogHeader, Observer, ObserverOptions, Stories
+from tidegate.observation import LogEntry, LogHeader, Observer, ObserverOptions, TimelineRecorder
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ def replay(
     policy: Policy,
     *,
     observers: Sequence[Observer] = (),
-    stories: Stories | None = None,
+    timelines: TimelineRecorder | None = None,
     policies: Policies | None = None,
 ) -> ReplayResult:
     """Feed a log to an engine over `policy`, which must be made as the header says; stops at the first difference.
 
-    `observers` watch it, and `stories` are kept of its requests. `policies`: makes those that it was changed to.
+    `observers` watch it, and `timelines` are kept of its requests. `policies`: makes those that it was changed to.
     """
     last = _LastCommands()
     settings = header.settings
@@ -62,7 +62,7 @@ def replay(
         max_tries=settings.max_tries,
         first_lead_ns=settings.first_lead_ns,
         observers=[last, *observers],
-        stories=stories,
+        timelines=timelines,
         policies=policies,
     )
     events = commands = 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from tidegate.report import Colours, Page, PageOrigin, PageSection
+from tidegate.report import Colors, Page, PageOrigin, PageSection
 from tidegate.sim import charts
 from tidegate.sim.document import Document, rows_csv
 from tidegate.sim.gantt_charts import gantt_charts
@@ -28,19 +28,19 @@ def simulate_page(
     `target`: the server that was measured; None: it was simulated, or emulated, with the scenario's workers. `facts`:
     what else the page's end says.
     """
-    colours = Colours((model.name for model in scenario.models), (result.total.policy for result in results))
+    colors = Colors((model.name for model in scenario.models), (result.total.policy for result in results))
     slos_ms = {model.name: model.slo_ms for model in scenario.models}
     several = by_policy(results)
     found = [
         charts.outcomes(results),
-        charts.latency_curves(results, colours),
-        charts.attainment_over_time(results, colours),
+        charts.latency_curves(results, colors),
+        charts.attainment_over_time(results, colors),
         charts.waiting_and_executing(results, slos_ms),
         PageSection("The figures", figures_table(results)),
         models_section(results, slos_ms) if len(scenario.models) > 1 else None,
         charts.batch_sizes(results),
         charts.busy_workers(results),
-        *gantt_charts(results, colours),
+        *gantt_charts(results, colors),
         *(part for result in results for part in (advice_section(result), changes_section(result))),
     ]
     return Page(

@@ -211,15 +211,15 @@ class _Books:
         outcome = self._outcome[mine]
         ended = Counter(dict(zip(*(x.tolist() for x in np.unique(outcome, return_counts=True)), strict=True)))
         window_s = (self._end_ns - self._start_ns) / NS_PER_S
-        in_time, accepted = ended[ANSWERED], len(outcome)
-        bad = accepted - in_time
+        on_time, accepted = ended[ANSWERED], len(outcome)
+        bad = accepted - on_time
         latencies_ns = self._latency_ns[mine][(outcome == ANSWERED) | (outcome == LATE)]
         quantiles = (
             (np.percentile(latencies_ns, [50, 95, 99]) / NS_PER_MS).tolist() if len(latencies_ns) else [None] * 3
         )
         return {
             "accepted": accepted,
-            "answered": in_time + ended[LATE],
+            "answered": on_time + ended[LATE],
             "late": ended[LATE],
             "dropped": {
                 reason: ended[code] for code, reason in enumerate(self._record.reasons, FIRST_DROP) if ended[code]
@@ -227,9 +227,9 @@ class _Books:
             "failed": ended[FAILED],
             "stranded": ended[WAITING],
             "bad_rate": round(bad / accepted, DIGITS) if accepted else 0.0,
-            "attainment": round(in_time / accepted, DIGITS) if accepted else 1.0,
+            "attainment": round(on_time / accepted, DIGITS) if accepted else 1.0,
             "offered_rps": round(accepted / window_s, DIGITS),
-            "goodput_rps": round(in_time / window_s, DIGITS),
+            "goodput_rps": round(on_time / window_s, DIGITS),
             **dict(zip(("p50_ms", "p95_ms", "p99_ms"), map(_rounded, quantiles), strict=True)),
             **self._waits(model),
             **self._stages(model, window_s),

@@ -4,7 +4,7 @@ The requests of a sliding window go through the simulator twice: under the polic
 batcher. Of the second it is also known what was measured: where the two differ by more than `BELIEVED` nothing is
 promised, and where they differ by less the interval of the gain is wider by as much. The policy is given
 deadlines that are earlier by what is kept free for the way back, as it is where it schedules; so what the batcher
-answers is in time, when both are compared, if the time of that way is left, too.
+answers is on time, when both are compared, if the time of that way is left, too.
 
 A profile is measured from outside, one request at a time, so that its batches take the ways to the Triton and back. A
 Triton goes on with its next batch at once: what its batches occupy an instance for, it says itself
@@ -135,12 +135,12 @@ class ShadowWindow:
         """For each block: requests, and how many were on time as measured, under the batcher, under the policy, and,
         as the policy's are counted, under the batcher and under the tuned batcher."""
         blocks: dict[int, list[int]] = {}
-        for request, *in_time in zip(seen, *simulated, strict=True):
+        for request, *on_time in zip(seen, *simulated, strict=True):
             if request.model in self._slo_ns and name in ("", request.model):
                 counts = blocks.setdefault((request.at_ns - first_ns) // BLOCK_NS, [0] * (2 + len(simulated)))
                 counts[0] += 1
-                for column, is_in_time in enumerate(in_time, 2):
-                    counts[column] += is_in_time
+                for column, is_on_time in enumerate(on_time, 2):
+                    counts[column] += is_on_time
         for answer in ended:
             block = (answer.at_ns - first_ns) // BLOCK_NS
             if answer.model in self._slo_ns and name in ("", answer.model) and block in blocks:
@@ -193,7 +193,7 @@ class ShadowWindow:
 def _interval(blocks: list[list[int]], column: int, error: float, measured: float) -> tuple[float, float]:
     """95 % of the gain of the policy over a column of the blocks, which are drawn repeatedly; wider by `error`.
 
-    Where `measured` of the requests were in time, no more can be gained than the rest, nor more be lost than those.
+    Where `measured` of the requests were on time, no more can be gained than the rest, nor more be lost than those.
     """
     rng = Random(0)
     gains = []

@@ -77,7 +77,9 @@ def _replay(
         apps=None,
         shapes=shapes,
         times_ms=None,
-        served_late=frozenset(model.name for model in setup.models if model.late == "serve" and model.slo_ns),
+        served_late=frozenset(
+            model.name for model in setup.models if model.on_deadline_miss == "serve" and model.slo_ns
+        ),
     )
     record = RunRecord(sequence)
     tables = {profile.key: told.get(profile.partition, NOTHING_TOLD).table_ns(profile) for profile in setup.profiles}

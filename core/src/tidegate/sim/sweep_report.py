@@ -5,7 +5,7 @@ from statistics import median
 
 from tidegate.report import (
     Chart,
-    Colours,
+    Colors,
     LegendEntry,
     LineMark,
     Page,
@@ -33,7 +33,7 @@ def sweep_page(
     """The page of `tidegate sweep`: curves over the first changed field, one for each combination of the others."""
     field = next(iter(runs[0].changes))
     names = _names(runs)
-    colours = Colours((), names)
+    colors = Colors((), names)
     shown: list[tuple[str, Callable[[ResultRow], float | None], str]] = [
         (f"How does the worst model's attainment change with {field}?", lambda row: 1 - row.worst_bad_rate, "%"),
         (f"How does goodput change with {field}?", lambda row: row.goodput_rps, "requests/s in time"),
@@ -46,7 +46,7 @@ def sweep_page(
         ),
     ]
     parts: list[Chart | PageSection] = [
-        _curves(heading, runs, results, figure, unit, colours) for heading, figure, unit in shown
+        _curves(heading, runs, results, figure, unit, colors) for heading, figure, unit in shown
     ]
     columns = columns_of(results)
     head = [*runs[0].changes, *columns]
@@ -99,7 +99,7 @@ def _curves(
     results: Sequence[RunResult],
     figure: Callable[[ResultRow], float | None],
     unit: str,
-    colours: Colours,
+    colors: Colors,
 ) -> Chart:
     """A figure over the first field that was changed: a dot for each seed, a line through the medians."""
     field = next(iter(runs[0].changes))
@@ -123,10 +123,10 @@ def _curves(
         [RuleMark(1 - LIMIT, words.limit(1 - LIMIT))] if "attainment" in title else []
     )
     for name, by_value in lines.items():
-        colour = colours.of_contender(name)
+        color = colors.of_contender(name)
         middle = [(at, median([value for value, _ in own])) for at, own in sorted(by_value.items()) if own]
-        marks.append(LineMark(middle, colour, name, colours.dash_of(name)))
+        marks.append(LineMark(middle, color, name, colors.dash_of(name)))
         dots = [(at, value) for at, own in by_value.items() for value, _ in own]
-        marks.append(PointMarks(dots, colour, [said for own in by_value.values() for _, said in own], 3.5))
-    legend = [LegendEntry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in lines]
+        marks.append(PointMarks(dots, color, [said for own in by_value.values() for _, said in own], 3.5))
+    legend = [LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in lines]
     return chart_of(title, Plot(marks, x, y), legend=legend if len(lines) > 1 else ())

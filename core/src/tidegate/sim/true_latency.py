@@ -34,14 +34,14 @@ class SimulatedWorker:
 
 @dataclass(frozen=True)
 class ConstantSlowdown:
-    """An interference that knows no models: who has a busy neighbour takes so many times as long."""
+    """An interference that knows no models: who has a busy neighbor takes so many times as long."""
 
     factor: float
 
-    def slowdown(self, tenant: Tenant, neighbours: Iterable[Tenant]) -> float:
-        """The factor, beside whatever neighbours."""
+    def slowdown(self, tenant: Tenant, neighbors: Iterable[Tenant]) -> float:
+        """The factor, beside whatever neighbors."""
         del tenant
-        return self.factor if any(True for _ in neighbours) else 1.0
+        return self.factor if any(True for _ in neighbors) else 1.0
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def sweep_verdicts(field: str, lines: Mapping[str, Mapping[str, Sequence[float]]
 
     `lines`: by line and value the bad rates of the worst model, one for each seed.
     """
-    kept_of_all = f"keeps {words.limit(1 - limit)} of every model's requests in time"
+    kept_of_all = f"keeps {words.limit(1 - limit)} of every model's requests on time"
     said = []
     for name, points in lines.items():
         kept = [value for value, rates in points.items() if fmean(rates) <= limit]

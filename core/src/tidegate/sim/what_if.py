@@ -62,7 +62,7 @@ class WhatIfAnswer(msgspec.Struct, frozen=True):
 
     name: str
     share: float | None
-    """The share of the requests that would have been answered in time; None: that cannot be said."""
+    """The share of the requests that would have been answered on time; None: that cannot be said."""
     models: dict[str, float] = {}
     """The same by model."""
     why: str = ""
@@ -128,21 +128,21 @@ def answer(
     came = Counter(request.model for request in requests)
     return WhatIfAnswer(
         alternative.name,
-        ends.in_time.total() / len(requests) if requests else None,
-        {model: ends.in_time[model] / count for model, count in sorted(came.items())},
+        ends.on_time.total() / len(requests) if requests else None,
+        {model: ends.on_time[model] / count for model, count in sorted(came.items())},
         "" if requests else "nothing came",
     )
 
 
 class _Ends(OutcomeListener):
-    """How many were answered in time."""
+    """How many were answered on time."""
 
     def __init__(self) -> None:
-        self.in_time: Counter[str] = Counter()
+        self.on_time: Counter[str] = Counter()
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """A batch is answered."""
-        self.in_time[batch.model] += sum(ended_ns <= request.deadline_ns for request in requests)
+        self.on_time[batch.model] += sum(ended_ns <= request.deadline_ns for request in requests)
 
 
 def _setup(setup: Setup, alternative: WhatIfAlternative) -> Setup:

@@ -104,7 +104,7 @@ class Judgement:
     policy: str
     world: str
     attainment: float
-    """The share of requests in time, the mean of all seeds."""
+    """The share of requests on time, the mean of all seeds."""
     worst: float
     """The same of the model of which it is lowest."""
     best: str

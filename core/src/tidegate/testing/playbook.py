@@ -86,8 +86,8 @@ class Playbook:
             self._fail("<< nothing more", "\n         ".join(f"<< {command}" for command in self._pending))
 
     def _fail(self, expected: str, actual: str) -> None:
-        story = "\n".join(f"         {line}" for line in self._transcript)
-        raise TranscriptMismatch(f"\n{story}\nexpected {expected}\nactual   {actual}")
+        timeline = "\n".join(f"         {line}" for line in self._transcript)
+        raise TranscriptMismatch(f"\n{timeline}\nexpected {expected}\nactual   {actual}")
 
 
 def arrived(

@@ -28,7 +28,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate.api.model import LateWord
+from tidegate.api.model import DeadlineMissAction
 from tidegate.engine import AnyEffect, AnyStimulus, Engine, InvariantViolation, StartStage
 from tidegate.host import make_policy
 from tidegate.observation import Recorder
@@ -37,7 +37,7 @@ from tidegate.sim import ExactWorkers, Listener, Simulation
 from tidegate.sim.workers import Outcome, failed, finished
 
 KINDS = ("fast", "slow")
-LATE_WORDS: tuple[LateWord, ...] = ("drop", "drop", "serve")
+DEADLINE_MISS_ACTIONS: tuple[DeadlineMissAction, ...] = ("reject", "reject", "serve")
 TIMES_OF_SHAPE = {"": 1.0, "x:320": 1.0, "x:960": 1.8}
 """How many times as long as the profile says batches of a shape take: a policy is told of none, and learns."""
 SCATTER = (0.0, 0.1, 0.2, 0.35)
@@ -123,7 +123,7 @@ class _MadeToFail:
         stage, factors = effect.batch.stages[effect.stage], self._world.service_factors
         profile = self._profiles[stage.partition, self._kinds[stage.worker_id]]
         factor = TIMES_OF_SHAPE[effect.shape] * factors[number % len(factors)]
-        ended_ns = started_ns + max(1, round(profile.planned_ns(effect.rows) * factor))
+        ended_ns = started_ns + max(1, round(profile.upper_ns(effect.rows) * factor))
         if number in self._world.failures:
             outcome = failed(effect, ended_ns, "made to fail", retry=True)
             return refused(outcome, effect.batch) if number % 2 else outcome
@@ -158,7 +158,7 @@ class _DropsAreDue:
         engine = self._engine
         for effect in effects:
             # What an event taught, the policy may not have known when it dropped.
-            if isinstance(effect, Drop) and engine.idle_in_time(
+            if isinstance(effect, Drop) and engine.idle_on_time(
                 request := self._requests[effect.request_id], self._profiles
             ):
                 check_drop(engine, request)
@@ -174,7 +174,7 @@ def refused(failed: BatchFailed, batch: Batch) -> BatchFailed:
 
 def check_drop(engine: Engine, request: Request) -> None:
     """Invariant 10: after the event in which a request was dropped, no worker is idle that would answer it in time."""
-    if worker := engine.idle_in_time(request, engine.expectations.profiles):
+    if worker := engine.idle_on_time(request, engine.expectations.profiles):
         raise InvariantViolation(
             10,
             f"request {request.id}, due at {request.deadline_ns}, is dropped at {engine.now_ns} though worker "
@@ -204,8 +204,8 @@ def run_world(
 
 def _model(rng: random.Random, name: str) -> Model:
     slo_ns = None if rng.random() < 0.2 else ms_to_ns(rng.randint(5, 100))
-    late = rng.choice(LATE_WORDS) if slo_ns else "drop"
-    return Model(name, max_rows=rng.choice((1, 4, 16)), slo_ns=slo_ns, late=late)
+    late = rng.choice(DEADLINE_MISS_ACTIONS) if slo_ns else "reject"
+    return Model(name, max_rows=rng.choice((1, 4, 16)), slo_ns=slo_ns, on_deadline_miss=late)
 
 
 def _split(rng: random.Random, model: Model) -> Model:
@@ -272,7 +272,7 @@ def _arrival(
     shape = "x:960" if merge_key else rng.choice(("", "", "x:320"))
     app = rng.choice(apps)
     request = Request(request_id, model.name, rows, now_ns, deadline_ns, merge_key, shape=shape, app=app)
-    if model.late == "serve" and deadline_ns != NEVER_NS:  # clients may leave before they are served late
+    if model.on_deadline_miss == "serve" and deadline_ns != NEVER_NS:  # clients may leave before they are served late
         late_until_ns = rng.choice((NEVER_NS, NEVER_NS, deadline_ns, deadline_ns + ms_to_ns(rng.randint(1, 60))))
         request = msgspec.structs.replace(request, late_until_ns=late_until_ns)
     return RequestArrived(now_ns, request)

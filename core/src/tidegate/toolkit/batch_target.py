@@ -104,14 +104,14 @@ class BatchTarget:
 
 
 def staggered_target(profile: Profile, slo_ns: int, rows_per_ns: float, workers: int) -> int:
-    """The largest b whose oldest request is in time when workers start batches of b evenly staggered; at least 1.
+    """The largest b whose oldest request is on time when workers start batches of b evenly staggered; at least 1.
 
     `l(b) + wait <= SLO`, where a batch waits until its rows have come (b/rate) or, under overload, until the next of
     the workers is free (l(b)/N): equation 1 with the number of workers that the load needs, at most those there are.
     """
 
     def too_large(rows: int) -> bool:
-        latency_ns = profile.planned_ns(rows)
+        latency_ns = profile.upper_ns(rows)
         gathering_ns = rows / rows_per_ns if rows_per_ns > 0 else slo_ns
         return latency_ns + max(gathering_ns, latency_ns / workers) > slo_ns
 

@@ -120,24 +120,24 @@ class FirstComeFirstServed(QueueingPolicy):
             if not any(first.values()):
                 break
             found = [
-                found for path in paths if first[path] and (found := self._in_time(now_ns, queue, path, first[path]))
+                found for path in paths if first[path] and (found := self._on_time(now_ns, queue, path, first[path]))
             ]
             if found:
                 count, stages = min(found, key=lambda each: each[1][-1].end_ns)
                 commands.append(self._depart(now_ns, queue, count, stages))
             elif any(self._plan(now_ns, queue, path, head.rows)[-1].end_ns <= head.deadline_ns for path in paths):
-                break  # a worker that is busy would be in time
+                break  # a worker that is busy would be on time
             else:
                 (lost,) = self.take(queue, 1)
                 commands.append(Drop(lost.id, "deadline_unreachable"))
         return commands
 
-    def _in_time(
+    def _on_time(
         self, now_ns: int, queue: RequestQueue, path: Pipeline, first: list[Worker]
     ) -> tuple[int, list[Stage]] | None:
-        """The largest batch with the head that is in time for it, of all that can join, half as many, and so on.
+        """The largest batch with the head that is on time for it, of all that can join, half as many, and so on.
 
-        Returns its requests and its stages; None where not even the head alone is in time.
+        Returns its requests and its stages; None where not even the head alone is on time.
         """
         count, rows = queue.prefix_within(min(self.largest_batch(queue), path.max_rows))
         while True:

@@ -28,7 +28,7 @@ class FormedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """The longest run of requests that is in time, begun at the head or where the batch becomes large enough."""
+    """The longest run of requests that is on time, begun at the head or where the batch becomes large enough."""
 
     reserve_ns: int
     """Kept free before every deadline, for the way back to the client."""
@@ -38,7 +38,7 @@ class Gathering:
     def keep_head(
         self, queue: RequestQueue, profile: Profile, now_ns: int, *, most_rows: int | None = None
     ) -> FormedBatch | None:
-        """Begin at the head, however small the batch becomes. None when not even the head is in time."""
+        """Begin at the head, however small the batch becomes. None when not even the head is on time."""
         return self.longest_run(queue, most_rows or queue.model.merged_rows, profile, now_ns)
 
     def window(
@@ -51,13 +51,13 @@ class Gathering:
         """
         target_rows = min(target_rows, most_rows or queue.model.merged_rows)
         for start, (request, size) in enumerate(_runs_within(queue, target_rows)):
-            if now_ns + profile.planned_ns(size) <= self.due_ns(request):
+            if now_ns + profile.upper_ns(size) <= self.due_ns(request):
                 return self.longest_run(queue, most_rows or queue.model.merged_rows, profile, now_ns, start=start)
         return None
 
     def is_hopeless(self, request: Request, profile: Profile, now_ns: int) -> bool:
         """Whether a request would be late even if it ran now and alone."""
-        return now_ns + profile.planned_ns(request.rows) > self.due_ns(request)
+        return now_ns + profile.upper_ns(request.rows) > self.due_ns(request)
 
     def longest_run(
         self, requests: Iterable[Request], most_rows: int, profile: Profile, now_ns: int, *, start: int = 0
@@ -96,7 +96,7 @@ class Gathering:
         for request in islice(behind, MOST_LOOKED_AT):
             grown = rows + request.rows
             tightest_ns = min(due_ns, self.due_ns(request))
-            if grown > most_rows or (tightest_ns != NEVER_NS and now_ns + profile.planned_ns(grown) > tightest_ns):
+            if grown > most_rows or (tightest_ns != NEVER_NS and now_ns + profile.upper_ns(grown) > tightest_ns):
                 continue
             rows, due_ns = grown, tightest_ns
             fillers.append(request.id)

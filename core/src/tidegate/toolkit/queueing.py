@@ -125,7 +125,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
     One that keeps more than requests in its queues derives them from RequestQueue, names the class
     (`QueueingPolicy[MyQueue]`) and makes them in `new_queue`.
 
-    Where a batch has to be in time, gather it for `start_ns(now_ns, worker)`: an idle worker begins now, one that is
+    Where a batch has to be on time, gather it for `start_ns(now_ns, worker)`: an idle worker begins now, one that is
     about to be idle a little later.
     """
 
@@ -159,7 +159,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
         """A worker became idle, or is about to.
 
         What is about to be idle runs what it would run if it were idle now, or nothing yet: if others took it from the
-        most urgent, because that is not sure to be in time behind the stage that runs, they would come first.
+        most urgent, because that is not sure to be on time behind the stage that runs, they would come first.
         """
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
@@ -218,7 +218,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
         rows = sum([request.rows for request in requests])
         model = queue.model.name
         stage = Stage(
-            worker.id, model, self.start_ns(now_ns, worker), self.profile(model, worker, queue.shape).planned_ns(rows)
+            worker.id, model, self.start_ns(now_ns, worker), self.profile(model, worker, queue.shape).upper_ns(rows)
         )
         self.idle.occupy(worker.id)
         return Dispatch(Batch(self.new_batch_id(), model, tuple([request.id for request in requests]), (stage,)))

@@ -87,7 +87,9 @@ def draw_requests(scenario: Scenario, seed: int, load: float = 1.0) -> RequestSe
         apps=tuple(apps) if apps and any(apps) else None,
         shapes=_draw_shapes(specs, [key % count for key in keys], seed),
         times_ms=times if times and any(times) else None,
-        served_late=frozenset(model.name for model in specs if model.late == "serve" and model.slo_ms is not None),
+        served_late=frozenset(
+            model.name for model in specs if model.on_deadline_miss == "serve" and model.slo_ms is not None
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 
-from tidegate.api.model import LateWord
+from tidegate.api.model import DeadlineMissAction
 from tidegate.control import ControllerChoice
 from tidegate.schemas import Layout, did_you_mean, field_errors
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, VaryingRate
@@ -57,7 +57,9 @@ class ModelSpec(ScenarioSection):
 
     name: Name
     slo_ms: Positive | None = Field(default=None, description="How long after its arrival a request may be answered")
-    late: LateWord = Field(default="drop", description="What becomes of requests that cannot be in time")
+    on_deadline_miss: DeadlineMissAction = Field(
+        default="reject", description="What becomes of requests that cannot be on time"
+    )
     profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every kind of worker")
     profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by kind of worker")
     max_batch: int | None = Field(default=None, ge=1, description="Largest batch in rows; may stand in the profile")

@@ -117,7 +117,7 @@ def fit_interference(
         raise typer.Exit(1) from error
     if unseen := unseen_models(chosen):
         errors.print(
-            f"note: no l2_util_pct and no dram_util_pct of {', '.join(unseen)}: what neighbours feel of them is "
+            f"note: no l2_util_pct and no dram_util_pct of {', '.join(unseen)}: what neighbors feel of them is "
             "learned from the co-runs"
         )
     if as_json:

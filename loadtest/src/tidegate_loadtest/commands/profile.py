@@ -53,7 +53,7 @@ def profile(
             metavar="RECORDING",
             exists=True,
             dir_okay=False,
-            help="Event log of `tidegate serve --record`: measure the shapes that its requests had.",
+            help="Event log of `tidegate serve --event-log`: measure the shapes that its requests had.",
         ),
     ] = None,
     inputs: Annotated[

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tidegate.report import (
     Chart,
-    Colours,
+    Colors,
     LegendEntry,
     LineMark,
     Page,
@@ -57,7 +57,7 @@ def comparison_page(title: str, comparison: Comparison, document: Document, orig
 
 def _parts(comparison: Comparison) -> list[Chart | PageSection]:
     base, *others = comparison.targets
-    colours = Colours(
+    colors = Colors(
         (model.name for model in comparison.scenario.models), (target.name for target in comparison.targets)
     )
     results = [live.result for target in comparison.targets for live in comparison.of(target)]
@@ -68,14 +68,14 @@ def _parts(comparison: Comparison) -> list[Chart | PageSection]:
         for target in others
     ]
     found = [
-        _rounds(comparison, ATTAINMENT, "How much does each target have in time, round by round?", colours),
-        _against(comparison, colours),
+        _rounds(comparison, ATTAINMENT, "How much does each target have in time, round by round?", colors),
+        _against(comparison, colors),
         charts.outcomes(results, "target"),
-        charts.latency_curves(results, colours),
-        charts.attainment_over_time(results, colours),
+        charts.latency_curves(results, colors),
+        charts.attainment_over_time(results, colors),
         charts.waiting_and_executing(results, slos_ms),
         charts.batch_sizes(results),
-        replace(_rounds(comparison, GOODPUT, "How large is the goodput of each, round by round?", colours), wide=True),
+        replace(_rounds(comparison, GOODPUT, "How large is the goodput of each, round by round?", colors), wide=True),
         PageSection(
             "The figures",
             table(["target", *headings, "late p99 ms"], figure_cells(comparison)),
@@ -98,7 +98,7 @@ def _settings(comparison: Comparison) -> PageSection:
     return PageSection("How does each target batch?", table(head, lines), "By the word of the servers themselves.")
 
 
-def _rounds(comparison: Comparison, figure: ComparedFigure, title: str, colours: Colours) -> Chart:
+def _rounds(comparison: Comparison, figure: ComparedFigure, title: str, colors: Colors) -> Chart:
     """A line for each target over the rounds."""
     numbers = [comparison.seeds.index(seed) + 1 for seed in comparison.complete]
     marks: list[LineMark | PointMarks] = []
@@ -108,17 +108,17 @@ def _rounds(comparison: Comparison, figure: ComparedFigure, title: str, colours:
         points = [(float(number), value) for number, value in zip(numbers, values, strict=True) if value is not None]
         known += [value for _, value in points]
         says = [f"{target.name}, round {number:g}: {figure.shown(value)}" for number, value in points]
-        colour = colours.of_contender(target.name)
-        marks += [LineMark(points, colour, target.name, colours.dash_of(target.name)), PointMarks(points, colour, says)]
+        color = colors.of_contender(target.name)
+        marks += [LineMark(points, color, target.name, colors.dash_of(target.name)), PointMarks(points, color, says)]
     ticks = tuple(map(float, numbers))
     x = PlotAxis("round", min(ticks) - 0.5, max(ticks) + 0.5, ticks, lambda number: f"{number:g}")
     y = PlotAxis.shares(known, "in time") if figure is ATTAINMENT else PlotAxis.over(known, figure.heading, least=0.0)
     names = [target.name for target in comparison.targets]
-    legend = [LegendEntry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in names]
+    legend = [LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in names]
     return chart_of(title, Plot(marks, x, y), legend=legend)
 
 
-def _against(comparison: Comparison, colours: Colours) -> Chart | None:
+def _against(comparison: Comparison, colors: Colors) -> Chart | None:
     """The difference of each target to the first in points of attainment, which cannot be more than 100."""
     base, *others = comparison.targets
     found = [
@@ -130,10 +130,10 @@ def _against(comparison: Comparison, colours: Colours) -> Chart | None:
     ends = [0.0]
     for row, contrast in enumerate(found):
         at, (mean, low, high) = len(found) - row - 0.5, _points(contrast)
-        colour = colours.of_contender(contrast.target.name)
+        color = colors.of_contender(contrast.target.name)
         marks += [
-            LineMark([(low, at), (high, at)], colour, width=3),
-            PointMarks([(mean, at)], colour, [str(contrast)], 6),
+            LineMark([(low, at), (high, at)], color, width=3),
+            PointMarks([(mean, at)], color, [str(contrast)], 6),
         ]
         ends += [low, high]
     names = [contrast.target.name for contrast in found][::-1]

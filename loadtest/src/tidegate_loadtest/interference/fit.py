@@ -1,6 +1,6 @@
-"""Fits the interference model of InSS to measured runs: what models take and use alone, and mind of their neighbours.
+"""Fits the interference model of InSS to measured runs: what models take and use alone, and mind of their neighbors.
 
-Least squares with nothing negative: of three co-runs alone, plain ones make out that a neighbour speeds somebody up.
+Least squares with nothing negative: of three co-runs alone, plain ones make out that a neighbor speeds somebody up.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +51,7 @@ def fit(
 ) -> InterferenceModel:
     """The model of these runs. Raises RunsError naming the models of which there are not enough.
 
-    `buses`: what transfers take, by model; None: what the solo runs tell of it. `company`: a neighbour may cost
+    `buses`: what transfers take, by model; None: what the solo runs tell of it. `company`: a neighbor may cost
     something whatever it does; False: cache and DRAM explain it all, as in InSS.
     """
     alone = fit_alone(solo, gpu, transfers(solo) if buses is None else buses)
@@ -78,7 +78,7 @@ def unseen_models(solo: Iterable[SoloRun]) -> list[str]:
 
 
 def fit_alone(solo: Sequence[SoloRun], gpu: str, buses: Mapping[str, NonDecreasingLine]) -> InterferenceModel:
-    """What the models take and use alone, as if none minded any neighbour. Raises RunsError."""
+    """What the models take and use alone, as if none minded any neighbor. Raises RunsError."""
     by_model: dict[str, list[SoloRun]] = {}
     for run in solo:
         by_model.setdefault(run.model, []).append(run)
@@ -135,14 +135,14 @@ def _sensitivity(alone: InterferenceModel, name: str, co_runs: Sequence[CoRun], 
     """What makes the relative errors of a model's co-runs smallest."""
     lines, heights = [], []
     for run in co_runs:
-        for tenant, neighbours, taken_ms in run.sides():
+        for tenant, neighbors, taken_ms in run.sides():
             if tenant.partition != name:
                 continue
-            mine, theirs = alone.alone(tenant), [alone.alone(each) for each in neighbours]
+            mine, theirs = alone.alone(tenant), [alone.alone(each) for each in neighbors]
             cache = sum(each.cache_percent for each in theirs)
             dram = sum(each.dram_percent for each in theirs)
             pressure = np.array([cache, dram, company * len(theirs)])
             lines.append(pressure * mine.gpu_ms / taken_ms)
             heights.append((taken_ms - mine.taken_ms) / taken_ms)
     minds, _ = nnls(np.array(lines), np.array(heights))
-    return Sensitivity(cache=float(minds[0]), dram=float(minds[1]), neighbour=float(minds[2]))
+    return Sensitivity(cache=float(minds[0]), dram=float(minds[1]), neighbor=float(minds[2]))

@@ -10,7 +10,7 @@ from tidegate.schemas import HeldOut, InterferenceModel, Tenant
 from tidegate_loadtest.interference.runs import CoRun, SoloRun
 
 Predict = Callable[[Tenant, tuple[Tenant, ...]], float]
-"""Milliseconds of a batch beside neighbours."""
+"""Milliseconds of a batch beside neighbors."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def by_constant(model: InterferenceModel, factors: Mapping[str, float]) -> Predi
 
 
 def by_nothing(model: InterferenceModel) -> Predict:
-    """What is said by who knows of no neighbours."""
+    """What is said by who knows of no neighbors."""
     return lambda tenant, _: model.alone(tenant).taken_ms
 
 
@@ -65,8 +65,8 @@ def errors_by_model(predict: Predict, co_runs: Sequence[CoRun]) -> dict[str, Rel
     """The errors on co-runs, by model; under the empty name those of all."""
     found: dict[str, list[float]] = {}
     for run in co_runs:
-        for tenant, neighbours, taken_ms in run.sides():
-            found.setdefault(tenant.partition, []).append(abs(predict(tenant, neighbours) / taken_ms - 1))
+        for tenant, neighbors, taken_ms in run.sides():
+            found.setdefault(tenant.partition, []).append(abs(predict(tenant, neighbors) / taken_ms - 1))
     return _summed_up(found)
 
 

@@ -1,6 +1,6 @@
-"""Learns from co-runs what models use whose use of cache and DRAM nobody measured: by what their neighbours feel of it.
+"""Learns from co-runs what models use whose use of cache and DRAM nobody measured: by what their neighbors feel of it.
 
-What a batch minds times what its neighbour uses is what is felt: a product of two unknowns. Each is found in turn while
+What a batch minds times what its neighbor uses is what is felt: a product of two unknowns. Each is found in turn while
 the other one stands still, by least squares with nothing negative, so that the error falls from turn to turn.
 """
 
@@ -31,14 +31,14 @@ def learn_uses(
     victim = np.array([victims[tenant.partition] for tenant, _, _ in sides])
     weight, height, cache, dram = np.zeros((4, len(sides)))
     many, rates = np.zeros((2, len(sides), len(unseen)))
-    for at, (tenant, neighbours, taken_ms) in enumerate(sides):
+    for at, (tenant, neighbors, taken_ms) in enumerate(sides):
         mine = alone.alone(tenant)
         weight[at], height[at] = mine.gpu_ms / taken_ms, (taken_ms - mine.taken_ms) / taken_ms
-        for neighbour in neighbours:
-            theirs, name = alone.alone(neighbour), neighbour.partition
+        for neighbor in neighbors:
+            theirs, name = alone.alone(neighbor), neighbor.partition
             if name in columns:
                 many[at, columns[name]] += 1
-                rates[at, columns[name]] += 1000 * neighbour.rows / theirs.gpu_ms / most[name]
+                rates[at, columns[name]] += 1000 * neighbor.rows / theirs.gpu_ms / most[name]
             else:
                 cache[at] += theirs.cache_percent
                 dram[at] += theirs.dram_percent

@@ -11,7 +11,7 @@ class Clockwork(EarlyDrop):
     """Per queue and batch size one candidate; a worker that frees takes the one whose latest start is earliest.
 
     The candidate of a size begins at the first request that leaves time for a batch of that size: its authors (Gujarati
-    et al., *Serving DNNs like Clockwork*) keep a queue per batch size, out of which goes what cannot be in time at that
+    et al., *Serving DNNs like Clockwork*) keep a queue per batch size, out of which goes what cannot be on time at that
     size. Requests before the batch that runs are given up. Nothing here prefers large batches.
     """
 
@@ -34,19 +34,19 @@ class Clockwork(EarlyDrop):
 
     def rank(self, candidate: FormedBatch, profile: Profile) -> int:
         """The latest start of a candidate; a batch without a deadline comes after every other, the smallest last."""
-        return candidate.due_ns - profile.planned_ns(candidate.rows)
+        return candidate.due_ns - profile.upper_ns(candidate.rows)
 
     def _of_size(
         self, now_ns: int, queue: RequestQueue, profile: Profile, start: int, count: int
     ) -> FormedBatch | None:
-        """The first run of `count` requests, from `start` on, that is in time; None where there is none."""
+        """The first run of `count` requests, from `start` on, that is on time; None where there is none."""
         while start + count <= len(queue):
             run = list(islice(queue, start, start + count))
             rows = sum(request.rows for request in run)
             if rows > queue.model.merged_rows and count > 1:
                 return None
             due_ns = min(request.deadline_ns for request in run)
-            if now_ns + profile.planned_ns(rows) <= due_ns:
+            if now_ns + profile.upper_ns(rows) <= due_ns:
                 return FormedBatch(start, count, rows, due_ns)
             start += 1
         return None

@@ -1,4 +1,4 @@
-"""Eager batching: an idle worker takes at once what can still be in time (Symphony, sections 2.2 and 3.4, k = 0)."""
+"""Eager batching: an idle worker takes at once what can still be on time (Symphony, sections 2.2 and 3.4, k = 0)."""
 
 from collections.abc import Collection
 from typing import Literal, Self
@@ -43,7 +43,7 @@ class Eager(EarlyDrop):
         return follower
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
-        """The longest run that is in time."""
+        """The longest run that is on time."""
         model = queue.model
         if self._by_window and model.slo_ns is not None:
             workers = self.idle.count_hosting(model.name)
@@ -54,7 +54,7 @@ class Eager(EarlyDrop):
 
     def rank(self, candidate: FormedBatch, profile: Profile) -> int:
         """The latest start of a candidate."""
-        return NEVER_NS if candidate.due_ns == NEVER_NS else candidate.due_ns - profile.planned_ns(candidate.rows)
+        return NEVER_NS if candidate.due_ns == NEVER_NS else candidate.due_ns - profile.upper_ns(candidate.rows)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards the rate of its model and shape, then queue it."""

@@ -36,7 +36,7 @@ class EarlyDrop(QueueingPolicy):
         """Run the best of the candidates.
 
         On a worker that is about to be idle only where that is as good now as when it will be at the latest: once it is
-        idle, which may be sooner than planned, more may be in time.
+        idle, which may be sooner than planned, more may be on time.
         """
         found = []
         for queue in self.queues.values():
@@ -68,7 +68,7 @@ class EarlyDrop(QueueingPolicy):
                 return
 
     def drop_hopeless(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Commands:
-        """Drop the head if it cannot be in time any more."""
+        """Drop the head if it cannot be on time any more."""
         if not GATHERING.is_hopeless(queue.head, fastest, now_ns):
             return ()
         return [Drop(request.id, "deadline_unreachable") for request in self.take(queue, 1)]
@@ -76,10 +76,10 @@ class EarlyDrop(QueueingPolicy):
     def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
         """When to look at a queue again that no idle worker can serve: once its head is hopeless."""
         head = queue.head
-        return NEVER_NS if head.deadline_ns == NEVER_NS else head.deadline_ns - fastest.planned_ns(head.rows) + 1
+        return NEVER_NS if head.deadline_ns == NEVER_NS else head.deadline_ns - fastest.upper_ns(head.rows) + 1
 
     def _grant(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> bool:
-        """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""
+        """Give the queue's batch to the idle worker of the smallest id on which it is on time; False if none is."""
         for worker in self.idle.peek_each_kind(queue.model.name):
             candidate = self.candidate(now_ns, queue, self.profile(queue.model.name, worker, queue.shape))
             if candidate:

@@ -285,6 +285,6 @@ class Nexus(Policy):
     def _dispatch(self, now_ns: int, requests: list[Request], backend: _Backend, profile: Profile) -> Dispatch:
         backend.idle = False
         model = requests[0].model
-        duration_ns = profile.planned_ns(sum(request.rows for request in requests))
+        duration_ns = profile.upper_ns(sum(request.rows for request in requests))
         stage = Stage(backend.worker.id, model, now_ns, duration_ns)
         return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (stage,)))

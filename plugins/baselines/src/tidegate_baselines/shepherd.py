@@ -58,7 +58,7 @@ class Shepherd(EarlyDrop):
     When none is idle, a queue's candidate that is `preempt_ratio` times as large as a batch that runs takes its worker;
     if that batch is of the same queue, the candidate includes it. What was done of it is lost, its requests wait again.
     Departures from the paper, which knows one client: a request makes way once, or large batches starve what is small;
-    and for other clients only where it is in time all the same.
+    and for other clients only where it is on time all the same.
     """
 
     Options = ShepherdOptions
@@ -163,7 +163,7 @@ class Shepherd(EarlyDrop):
         youngest = self._stalls(now_ns, queue, fastest)
         if youngest is None:
             return super().wake_ns(now_ns, queue, fastest)
-        return youngest.deadline_ns - fastest.planned_ns(youngest.rows) + 1
+        return youngest.deadline_ns - fastest.upper_ns(youngest.rows) + 1
 
     def _stalls(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Request | None:
         """The request that the published slip waits on: the youngest with a deadline, as long as it is not hopeless."""
@@ -204,7 +204,7 @@ class Shepherd(EarlyDrop):
         def late(worker_id: int) -> bool:
             running = self._running[worker_id]
             least = ceil(ratio * running.rows)
-            return least > largest or now_ns + fastest.planned_ns(least) > running.due_ns
+            return least > largest or now_ns + fastest.upper_ns(least) > running.due_ns
 
         return found + self._small.of_own(queue.key, ROUNDING * queue.rows / (ratio - 1), late)
 
@@ -220,8 +220,8 @@ class Shepherd(EarlyDrop):
         candidate = GATHERING.longest_run(requests, queue.model.merged_rows, profile, now_ns)
         if candidate is None or candidate.rows < least:
             return False
-        back_ns = now_ns + profile.planned_ns(candidate.rows)
-        again_ns = back_ns + self.profile(running.key[0], worker, running.key[1]).planned_ns(running.rows)
+        back_ns = now_ns + profile.upper_ns(candidate.rows)
+        again_ns = back_ns + self.profile(running.key[0], worker, running.key[1]).upper_ns(running.rows)
         return same or again_ns <= running.due_ns or not self._is_anothers(queue, candidate, running)
 
     @staticmethod

@@ -29,7 +29,7 @@ class SmallBatches:
     def __init__(self) -> None:
         self._all: ByRows = {}
         self._own: dict[QueueKey, ByRows] = {}
-        self._in_time: dict[QueueKey, ByRows] = {}
+        self._on_time: dict[QueueKey, ByRows] = {}
         """The batches of `_own` that were not seen to be too late to begin anew."""
 
     def add(self, worker_id: int, running: RunningBatch) -> None:
@@ -45,7 +45,7 @@ class SmallBatches:
             if not workers:
                 by_rows.pop(running.rows, None)
         if not self._own[running.key]:
-            del self._own[running.key], self._in_time[running.key]
+            del self._own[running.key], self._on_time[running.key]
 
     def of_others(self, key: QueueKey, most_rows: float) -> list[int]:
         """Workers that run at most so many rows of other queues: O(batch sizes) where there are none."""
@@ -59,7 +59,7 @@ class SmallBatches:
     def of_own(self, key: QueueKey, most_rows: float, late: Callable[[int], bool]) -> list[int]:
         """Workers that run at most so many rows of this queue; those that are too late are not asked about again."""
         found: list[int] = []
-        by_rows = self._in_time.get(key, {})
+        by_rows = self._on_time.get(key, {})
         for rows in [rows for rows in by_rows if rows <= most_rows]:
             by_rows[rows] = {worker_id for worker_id in by_rows[rows] if not late(worker_id)}
             found.extend(by_rows[rows])
@@ -68,9 +68,9 @@ class SmallBatches:
         return found
 
     def reconsider(self, running: Iterable[tuple[int, RunningBatch]]) -> None:
-        """Expectations moved: of all these, any may be in time again."""
+        """Expectations moved: of all these, any may be on time again."""
         for worker_id, batch in running:
             self.add(worker_id, batch)
 
     def _where(self, key: QueueKey) -> tuple[ByRows, ByRows, ByRows]:
-        return self._all, self._own.setdefault(key, {}), self._in_time.setdefault(key, {})
+        return self._all, self._own.setdefault(key, {}), self._on_time.setdefault(key, {})

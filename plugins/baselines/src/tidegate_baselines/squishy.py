@@ -177,7 +177,7 @@ class PlanSearch:
             rows, profile = _rows_in(duty_ns, part), self._profiles[each, kind]
             if rows > profile.max_rows:
                 return None
-            busy_ns += profile.planned_ns(rows)
+            busy_ns += profile.upper_ns(rows)
             if busy_ns > duty_ns:
                 return None
         return busy_ns
@@ -202,11 +202,11 @@ def _duty_ns(model: Model, profile: Profile, rate: float) -> float:
         return model.merged_rows / rate
 
     def too_large(rows: int) -> bool:
-        return profile.planned_ns(rows) + rows / rate > slo_ns
+        return profile.upper_ns(rows) + rows / rate > slo_ns
 
     rows = bisect_left(range(2, model.merged_rows + 1), True, key=too_large) + 1
     # Requests that come less often than that are not waited for: the worker looks often enough.
-    return min(rows / rate, max(1, slo_ns - profile.planned_ns(rows)))
+    return min(rows / rate, max(1, slo_ns - profile.upper_ns(rows)))
 
 
 def _whole(model: Model, profile: Profile) -> WorkerShare:

@@ -31,7 +31,7 @@ class Timeout(Eager):
         }
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
-        """The longest run that is in time, once its oldest request has waited or it is full."""
+        """The longest run that is on time, once its oldest request has waited or it is full."""
         batch = super().candidate(now_ns, queue, profile)
         return batch if batch and now_ns >= self._exec_ns(queue, batch) else None
 

@@ -3,8 +3,8 @@
 Max-min fair, so that each bears as many times its rate as can be; or, where the objective is throughput, so that each
 bears its rate, and what is left brings as many rows in full batches as can be.
 
-What a model bears on a share depends on what its neighbours use, and that on their shares. So shares are divided for
-neighbours as last assumed, several times; what comes out is then valued as it is.
+What a model bears on a share depends on what its neighbors use, and that on their shares. So shares are divided for
+neighbors as last assumed, several times; what comes out is then valued as it is.
 """
 
 from bisect import bisect_left
@@ -18,9 +18,9 @@ from tidegate_inss.capacity import borne_rps
 from tidegate_inss.prediction import Predictor
 
 STEP = 0.01
-"""What neighbours add is rounded up to multiples of this, so that shares are computed once for each."""
+"""What neighbors add is rounded up to multiples of this, so that shares are computed once for each."""
 ROUNDS = 3
-"""So often shares are divided for neighbours as they came out."""
+"""So often shares are divided for neighbors as they came out."""
 BISECTIONS = 12
 
 

@@ -1,6 +1,6 @@
 """gpulet (Choi et al., ATC 2022): every GPU in at most two parts, models taking turns where one does not fill its part.
 
-Latencies are profiled ones, plus a tenth. What neighbours add is a regression over what both use of cache and DRAM; it
+Latencies are profiled ones, plus a tenth. What neighbors add is a regression over what both use of cache and DRAM; it
 is fitted to the pairs that the interference model foretells.
 """
 
@@ -113,7 +113,7 @@ class Gpulets:
         return None
 
     def _saturated(self, model: int, part: int) -> tuple[int, float]:
-        """The largest batch of which two are in time, and the rate that it bears."""
+        """The largest batch of which two are on time, and the rate that it bears."""
         latency_ms, tenant = self._latency_ms[part][model], self.problem.models[model]
         batch = max((b for b in range(1, tenant.max_batch + 1) if 2 * latency_ms[b] <= tenant.slo_ms), default=0)
         return batch, 1000 * batch / float(latency_ms[batch]) if batch else 0.0
@@ -130,7 +130,7 @@ class Gpulets:
         return 0
 
     def _find(self, demand: _Demand) -> bool:
-        """Take the smallest free part that is large enough, and in time beside its neighbour."""
+        """Take the smallest free part that is large enough, and in time beside its neighbor."""
         free: list[tuple[int, int]] = []
         for gpu, parts in enumerate(self._parts):
             if not parts:
@@ -143,7 +143,7 @@ class Gpulets:
             tried = [part for part in PARTS if part >= demand.percent] if percent == 100 else [percent]
             for size in tried:
                 part = _Part(gpu, size)
-                if self._fits_memory(gpu, demand) and self._is_in_time(part, demand):
+                if self._fits_memory(gpu, demand) and self._is_on_time(part, demand):
                     self._parts[gpu].append(part)
                     self._join(part, demand)
                     return True
@@ -159,8 +159,8 @@ class Gpulets:
             latency_ms = float(self._latency_ms[part.percent][demand.model][demand.batch])
             duty_ms = 1000 * demand.batch / demand.rate_rps
             room = latency_ms / duty_ms <= 1 - part.occupancy
-            in_time = latency_ms + duty_ms < self.problem.models[demand.model].slo_ms
-            if room and in_time and self._fits_memory(part.gpu, demand) and self._is_in_time(part, demand):
+            on_time = latency_ms + duty_ms < self.problem.models[demand.model].slo_ms
+            if room and on_time and self._fits_memory(part.gpu, demand) and self._is_on_time(part, demand):
                 self._join(part, demand)
                 return True
         return False
@@ -178,22 +178,22 @@ class Gpulets:
         )
         return memory_mib is None or taken <= memory_mib
 
-    def _is_in_time(self, part: _Part, demand: _Demand) -> bool:
-        """Whether it is in time beside what runs on the rest of the GPU, and that beside it."""
+    def _is_on_time(self, part: _Part, demand: _Demand) -> bool:
+        """Whether it is on time beside what runs on the rest of the GPU, and that beside it."""
         slo_ms = self.problem.models[demand.model].slo_ms
         mine = _Tenant(demand.model, demand.batch, demand.rate_rps, 1.0 if demand.saturated else 0.0)
         for other in self._parts[part.gpu]:
             if other is part:
                 continue
             for tenant in other.tenants:
-                if not self._in_time(part.percent, mine, slo_ms, other.percent, tenant):
+                if not self._on_time(part.percent, mine, slo_ms, other.percent, tenant):
                     return False
                 theirs_ms = self.problem.models[tenant.model].slo_ms
-                if not self._in_time(other.percent, tenant, theirs_ms, part.percent, mine):
+                if not self._on_time(other.percent, tenant, theirs_ms, part.percent, mine):
                     return False
         return True
 
-    def _in_time(self, percent: int, mine: _Tenant, slo_ms: float, their_percent: int, theirs: _Tenant) -> bool:
+    def _on_time(self, percent: int, mine: _Tenant, slo_ms: float, their_percent: int, theirs: _Tenant) -> bool:
         factor = self._factor(percent, mine, their_percent, theirs)
         latency_ms = float(self._latency_ms[percent][mine.model][mine.batch]) * factor
         gathered_ms = 1000 * mine.batch / mine.rate_rps if mine.batch > 1 else 0.0

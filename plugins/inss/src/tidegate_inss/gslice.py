@@ -1,7 +1,7 @@
 """GSLICE (Dhakal et al., SoCC 2020): each model's batch and share follow its latency and throughput, step by step.
 
 The loop is that of gpulet's re-implementation, with the order of steps of iGniter's, on latencies that are foretold,
-neighbours included, where GSLICE observes them. Which model is on which GPU it does not say: here the largest shares
+neighbors included, where GSLICE observes them. Which model is on which GPU it does not say: here the largest shares
 come first, each onto the GPU with most room. What the shares of a GPU sum to, gpulet cuts max-min fairly.
 """
 

@@ -1,6 +1,6 @@
 """iGniter (Xu et al., TPDS 2022): the least share in closed form, the fewest GPUs, then more for who is slowed down.
 
-Its latency model, a closed form over batch and share and a cost of the neighbours' cache, is fitted to what the
+Its latency model, a closed form over batch and share and a cost of the neighbors' cache, is fitted to what the
 interference file says: to nine solo runs and one run of each model beside itself, as iGniter asks for. What it knows
 beyond that, of the scheduling of kernels and of the GPU's power, the file does not tell.
 """
@@ -33,7 +33,7 @@ class FittedModel:
     k4: float
     k5: float
     minds_cache: float
-    """How much longer it takes for each percent of the cache that neighbours use."""
+    """How much longer it takes for each percent of the cache that neighbors use."""
 
     def gpu_ms(self, batch: int, share: float) -> float:
         """What computing takes alone."""
@@ -106,7 +106,7 @@ class Igniter:
                 if rate <= 0:
                     break
             if least is None:
-                missing[model] = "iGniter foretells that it is not in time even on a whole GPU"
+                missing[model] = "iGniter foretells that it is not on time even on a whole GPU"
             elif rate > 0:
                 wanted.append(least)
         for each in sorted(wanted, key=lambda tenant: -tenant.units):
@@ -120,7 +120,7 @@ class Igniter:
         return shares, missing
 
     def least_units(self, model: int, rate_rps: float) -> _Tenant | None:
-        """The batch for a rate, and the least share on which it is in time alone; None: on none."""
+        """The batch for a rate, and the least share on which it is on time alone; None: on none."""
         tenant, fitted = self.problem.models[model], self._fitted[model]
         bound_ms, rate = FOR_RUNNING * tenant.slo_ms, rate_rps / 1000
         tables = self.predictor.tables

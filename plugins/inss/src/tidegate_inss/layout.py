@@ -11,7 +11,7 @@ from tidegate_inss.problem import ShareProblem
 def layout_of(problem: ShareProblem, plan: SharePlan) -> Layout:
     """The layout of a plan of this problem. Requests are not cut: each model is one partition of its own name.
 
-    Latencies are those of a share by itself: what neighbours add, simulators know and engines learn. A plan may have
+    Latencies are those of a share by itself: what neighbors add, simulators know and engines learn. A plan may have
     been edited: raises PlanningError for one of another problem, and for models without a share.
     """
     models = {model.name: model for model in problem.models}

@@ -27,7 +27,7 @@ class PlannedShare(_Part):
     batch: int = Field(ge=1)
     """Its batches have no more rows."""
     batch_ms: Amount
-    """What a full batch takes beside its neighbours."""
+    """What a full batch takes beside its neighbors."""
     most_rps: Amount
     """Its throughput with full batches, one after the other."""
 

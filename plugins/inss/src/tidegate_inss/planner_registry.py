@@ -30,7 +30,7 @@ OFFERED = MappingProxyType(
             "tidegate_inss.learned.planner:plan_inss",
         ),
         "inss-ni": PlannerEntry(
-            "The same by networks that know of no neighbours: a baseline for inss",
+            "The same by networks that know of no neighbors: a baseline for inss",
             "tidegate_inss.learned.planner:plan_inss_ni",
         ),
         "gpulet": PlannerEntry(

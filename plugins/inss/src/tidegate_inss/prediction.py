@@ -1,4 +1,4 @@
-"""The latency model of a problem: what batches take beside their neighbours (InSS, section 4.1)."""
+"""The latency model of a problem: what batches take beside their neighbors (InSS, section 4.1)."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ class Predictor:
     def batch_ms(self, shares: Sequence[AssignedShare]) -> list[float]:
         """What a full batch of each takes, all of them being on one GPU and busy all the time.
 
-        Who takes turns with it in one process is no neighbour; of other processes the model counts that is felt most.
+        Who takes turns with it in one process is no neighbor; of other processes the model counts that is felt most.
         """
         tables = self.tables
         cache = [tables.cache_percent.item(model, units, batch) for model, _, units, batch, _ in shares]

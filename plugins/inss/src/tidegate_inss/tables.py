@@ -19,12 +19,12 @@ class LatencyTables:
     """
 
     transfer_ms: Floats
-    """Shape (models, batches + 1): the bus, which neighbours do not slow down."""
+    """Shape (models, batches + 1): the bus, which neighbors do not slow down."""
     gpu_ms: Floats
     cache_percent: Floats
     dram_percent: Floats
     minds: Floats
-    """Shape (models, 3): what each percent of cache, of DRAM, and each neighbour costs, as a share of `gpu_ms`."""
+    """Shape (models, 3): what each percent of cache, of DRAM, and each neighbor costs, as a share of `gpu_ms`."""
 
     @property
     def alone_ms(self) -> Floats:
@@ -46,7 +46,7 @@ def tables_of(problem: ShareProblem) -> LatencyTables:
     each = [known[model.name, model.max_batch] for model in problem.models]
     transfer_ms, gpu_ms, cache, dram = (np.stack(arrays) for arrays in zip(*each, strict=True))
     sensitivities = [models[model.name].sensitivity for model in problem.models]
-    minds = np.array([(mine.cache, mine.dram, mine.neighbour) for mine in sensitivities])
+    minds = np.array([(mine.cache, mine.dram, mine.neighbor) for mine in sensitivities])
     return LatencyTables(transfer_ms, gpu_ms, cache, dram, minds)
 
 

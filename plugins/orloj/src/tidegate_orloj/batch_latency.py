@@ -80,7 +80,7 @@ def law_of_several(times: Sequence[LatencyDistribution], shares: Sequence[float]
         kept = _evenly(np.concatenate(([0.0], np.cumsum(each_share))), MOST_POINTS)
         each_share = np.add.reduceat(each_share, kept[:-1])
         row_ms = row_ms[(kept[:-1] + kept[1:] - 1) // 2]
-    # Each point stands for a share: as far as half the way to its neighbours.
+    # Each point stands for a share: as far as half the way to its neighbors.
     between = (row_ms[:-1] + row_ms[1:]) / 2
     first = max(row_ms[0] - (between[0] - row_ms[0] if len(between) else 0.0), 0.0)
     last = row_ms[-1] + (row_ms[-1] - between[-1] if len(between) else 0.0)
@@ -103,13 +103,13 @@ def law_of_profile(profile: Profile, quantile: float, noise_cv: float | None = N
     applications have shown; None: half of it, as nothing tells.
     """
     most = profile.max_rows
-    margin_cv = (profile.planned_ns(most) / profile.expected_ns(most) - 1) / NormalDist().inv_cdf(quantile)
+    margin_cv = (profile.upper_ns(most) / profile.expected_ns(most) - 1) / NormalDist().inv_cdf(quantile)
     noise_cv = margin_cv * sqrt(0.5) if noise_cv is None else min(noise_cv, margin_cv)
     own = sqrt(1 - (noise_cv / margin_cv) ** 2) if margin_cv else 0.0
 
     def edges_ms(rows: int) -> tuple[float, float, float]:
         expected_ms = profile.expected_ns(rows) / NS_PER_MS
-        margin_ms = own * (profile.planned_ns(rows) / NS_PER_MS - expected_ms)
+        margin_ms = own * (profile.upper_ns(rows) / NS_PER_MS - expected_ms)
         return max(expected_ms - margin_ms, expected_ms / 2), expected_ms, expected_ms + margin_ms
 
     @lru_cache(MOST_SIZES)

@@ -68,7 +68,7 @@ class PendingQueue(RequestQueue):
         super().__init__(key, model)
         self.applications = applications
         self.wake_ns = NEVER_NS
-        """When the next of its requests cannot be in time any more, as far as a timer is set."""
+        """When the next of its requests cannot be on time any more, as far as a timer is set."""
         self._steps = steps
         self._patience_ns = no_slo_max_deferral_ns
         self._place: dict[int, int] = {}

@@ -90,7 +90,7 @@ class BatchCandidate:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Batches of a size that can be filled with requests that are expected to be in time."""
+    """Batches of a size that can be filled with requests that are expected to be on time."""
 
     size: BatchKind
     curves: BatchCurves
@@ -217,7 +217,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
             return commands
         _, _, key, candidate = min(found, key=lambda entry: entry[:3])
         queue, start_ns = self.queues[key], self.start_ns(now_ns, worker)
-        if start_ns > now_ns:  # it is about to be idle, perhaps sooner than planned: more may be in time then
+        if start_ns > now_ns:  # it is about to be idle, perhaps sooner than planned: more may be on time then
             behind = self._candidate(start_ns, queue, worker.kind)
             if behind is None or not np.array_equal(behind.places, candidate.places):
                 return commands
@@ -247,7 +247,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
     # Algorithm 1 ----------------------------------------------------------------------------------------------------
 
     def _candidate(self, start_ns: int, queue: PendingQueue, kind: str) -> BatchCandidate | None:
-        """The batch that a queue would run from then on on a worker of a kind; None where nothing would be in time."""
+        """The batch that a queue would run from then on on a worker of a kind; None where nothing would be on time."""
         if len(queue) == 1:
             return self._alone(start_ns, queue, kind)
         found = list(self._found(start_ns, queue, kind))
@@ -337,7 +337,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
         commands: list[AnyCommand] = []
         dropped = []
         for request in [queue.request_at(place) for place in np.flatnonzero(self._last_starts_ns(queue) < now_ns)]:
-            if worker := self._idle_in_time(now_ns, queue, request):
+            if worker := self._idle_on_time(now_ns, queue, request):
                 place = next(place for place in range(len(queue)) if queue.request_at(place) is request)
                 commands.append(self._run(now_ns, queue, BatchCandidate(np.array([place]), 0.0), worker))
             else:
@@ -346,14 +346,14 @@ class Orloj(QueueingPolicy[PendingQueue]):
             self._take(queue, dropped)
         return [*commands, *(Drop(request.id, "deadline_unreachable") for request in dropped)]
 
-    def _idle_in_time(self, now_ns: int, queue: PendingQueue, request: Request) -> Worker | None:
+    def _idle_on_time(self, now_ns: int, queue: PendingQueue, request: Request) -> Worker | None:
         """An idle worker that answers a request in time by its profile: what an application takes is less sure.
 
         It is learned from few stages, of which one may have stalled. An idle worker loses nothing by trying.
         """
         for worker in self.idle.peek_each_kind(request.model):
-            planned_ns = self.profile(request.model, worker, queue.shape).planned_ns(request.rows)
-            if self.start_ns(now_ns, worker) == now_ns and now_ns + planned_ns <= request.deadline_ns:
+            upper_ns = self.profile(request.model, worker, queue.shape).upper_ns(request.rows)
+            if self.start_ns(now_ns, worker) == now_ns and now_ns + upper_ns <= request.deadline_ns:
                 return worker
         return None
 
@@ -362,8 +362,8 @@ class Orloj(QueueingPolicy[PendingQueue]):
         requests = [queue.request_at(place) for place in candidate.places]
         members = [int(queue.app[place]) for place in candidate.places]
         rows = sum(request.rows for request in requests)
-        planned_ns = ms_to_ns(queue.applications.expected_ms(worker.kind, rows, members))
-        stage = Stage(worker.id, queue.model.name, self.start_ns(now_ns, worker), max(1, planned_ns))
+        upper_ns = ms_to_ns(queue.applications.expected_ms(worker.kind, rows, members))
+        stage = Stage(worker.id, queue.model.name, self.start_ns(now_ns, worker), max(1, upper_ns))
         self._take(queue, requests)
         self.idle.occupy(worker.id)
         ids = tuple(request.id for request in requests)

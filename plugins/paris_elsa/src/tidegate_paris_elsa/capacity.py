@@ -15,7 +15,7 @@ from tidegate_paris_elsa.slices import SliceOffers, SliceSpeed, offers_of
 def rates_borne(problem: MigProblem, layout: Layout) -> dict[str, float]:
     """{model: requests per second} of the highest load, relative to the models' weights, that the layout's slices bear.
 
-    Every request may go to any slice on which it is in time; one that is in time on no kind that was measured, to the
+    Every request may go to any slice on which it is on time; one that is on time on no kind that was measured, to the
     fastest of these. Raises PlanningError for a model that was not measured, or on none of the slices that it has.
     """
     offers = offers_of(problem.model_copy(update={"gpcs": None}))
@@ -69,7 +69,7 @@ def _borne_rps(
 
 
 def _allowed(model: MigModel, speeds: Sequence[SliceSpeed], rows: int) -> Sequence[SliceSpeed]:
-    """The kinds on which so many rows are in time; else the last, which is the fastest."""
+    """The kinds on which so many rows are on time; else the last, which is the fastest."""
     if model.slo_ms is None:
         return speeds
     return [speed for speed in speeds if speed.latency_ms(rows) <= model.slo_ms] or speeds[-1:]

@@ -6,21 +6,21 @@ from typing import Literal
 
 from tidegate_paris_elsa.problem import SliceProfile
 
-KneeSource = Literal["utilisation", "latency", "slo"]
+KneeSource = Literal["utilization", "latency", "slo"]
 """What a knee was found by; `slo`: with more rows a request would be late."""
 
 
-def knee_of(profile: SliceProfile, *, utilisation: float, gain: float) -> tuple[int, KneeSource]:
-    """The rows at which a slice's utilisation, or its throughput, bends, and by which of the two that was found.
+def knee_of(profile: SliceProfile, *, utilization: float, gain: float) -> tuple[int, KneeSource]:
+    """The rows at which a slice's utilization, or its throughput, bends, and by which of the two that was found.
 
-    By utilisation, where it was measured: the first rows with the share `utilisation` of the slice's own highest one,
+    By utilization, where it was measured: the first rows with the share `utilization` of the slice's own highest one,
     for what the host takes keeps that of some below 1. Else the first rows of which twice as many bring less than
     `gain` more throughput. Where there are none such it is the largest number that was measured.
     """
-    if profile.utilisation is not None:
-        enough = utilisation * max(profile.utilisation)
-        measured = zip(profile.rows, profile.utilisation, strict=True)
-        return next(rows for rows, used in measured if used >= enough), "utilisation"
+    if profile.utilization is not None:
+        enough = utilization * max(profile.utilization)
+        measured = zip(profile.rows, profile.utilization, strict=True)
+        return next(rows for rows, used in measured if used >= enough), "utilization"
     for rows in profile.rows:
         if 2 * rows > profile.rows[-1]:
             break

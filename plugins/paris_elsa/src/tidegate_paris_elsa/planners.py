@@ -68,7 +68,7 @@ def plan_max(problem: MigProblem, /, *, time_limit_s: float, progress: Progress)
         except PlanningError as error:
             reasons.append(f"size {size}: {error}")
         else:
-            plans.append((_is_in_time(problem, plan), plan))
+            plans.append((_is_on_time(problem, plan), plan))
     if not plans:
         raise PlanningError("; ".join(reasons))
     return max(plans, key=lambda rated: (rated[0], rated[1].objective))[1]
@@ -144,9 +144,9 @@ def _segments(
         if problem.segments == "slo" and model.slo_ms is not None:
             knees.append((speed.most_rows_within(model.slo_ms * problem.within, most_rows), "slo"))
             continue
-        knee, source = knee_of(speed.profile, utilisation=problem.utilisation, gain=problem.gain)
-        in_time = most_rows if model.slo_ms is None else speed.most_rows_within(model.slo_ms, most_rows)
-        knees.append((in_time, "slo") if in_time < knee else (knee, source))
+        knee, source = knee_of(speed.profile, utilization=problem.utilization, gain=problem.gain)
+        on_time = most_rows if model.slo_ms is None else speed.most_rows_within(model.slo_ms, most_rows)
+        knees.append((on_time, "slo") if on_time < knee else (knee, source))
     fastest_ms = speeds[-1].latency_ms(most_rows)
     if model.slo_ms is not None and fastest_ms > model.slo_ms:
         raise PlanningError(
@@ -168,8 +168,8 @@ def _anywhere(problem: MigProblem, offers: SliceOffers) -> list[SizeDemand]:
     ]
 
 
-def _is_in_time(problem: MigProblem, plan: MigPlan) -> bool:
-    """Whether every model's largest requests are in time on each of its slices."""
+def _is_on_time(problem: MigProblem, plan: MigPlan) -> bool:
+    """Whether every model's largest requests are on time on each of its slices."""
     offers = offers_of(problem)
     for number, (model, planned) in enumerate(zip(problem.models, plan.models, strict=True)):
         speeds = offers.by_name(number)

@@ -1,4 +1,4 @@
-"""ELSA: each request goes to the smallest slice on which it is in time (PARIS and ELSA, section IV-C, Algorithm 2)."""
+"""ELSA: each request goes to the smallest slice on which it is on time (PARIS and ELSA, section IV-C, Algorithm 2)."""
 
 from collections.abc import Iterable
 
@@ -40,14 +40,14 @@ class ElsaOptions(PolicyOptions):
         default=1.0, ge=0, le=100, description="... and its own execution within it again so many times"
     )
     merge: bool = Field(
-        default=False, description="What waits for one worker shares batches, as long as all are in time"
+        default=False, description="What waits for one worker shares batches, as long as all are on time"
     )
 
 
 class Elsa(Policy):
     """A line before each worker; a request joins one when it arrives, and runs there when its turn has come.
 
-    It joins the smallest slice on which it is in time, of equal ones that with the least to do (step A); if it is late
+    It joins the smallest slice on which it is on time, of equal ones that with the least to do (step A); if it is late
     everywhere, or has no deadline, the one that is done with it first (step B). Nothing is dropped.
     """
 
@@ -149,7 +149,7 @@ class Elsa(Policy):
                 continue
             wait_ns, line = found
             profile = self._profiles[request.model, pool.like.kind, request.shape]
-            if dated and left_ns > alpha * (wait_ns + beta * profile.planned_ns(request.rows)):
+            if dated and left_ns > alpha * (wait_ns + beta * profile.upper_ns(request.rows)):
                 return line
             ends_ns = wait_ns + profile.expected_ns(request.rows)
             if ends_ns < earliest_ns:
@@ -213,8 +213,8 @@ class Elsa(Policy):
             return None
         begins_ns = max(now_ns, line.ends_ns) + line.queued_ns - before_ns
         due_ns = task.due_ns
-        in_time = begins_ns + profile.planned_ns(rows) <= due_ns
-        if not in_time and begins_ns + profile.planned_ns(task.rows) <= due_ns:
+        on_time = begins_ns + profile.upper_ns(rows) <= due_ns
+        if not on_time and begins_ns + profile.upper_ns(task.rows) <= due_ns:
             return None
         line.join(task, request, profile)
         return task
@@ -230,7 +230,7 @@ class Elsa(Policy):
         start_ns = max(now_ns, line.ends_ns)
         line.ready, line.ends_ns = False, start_ns + profile.expected_ns(task.rows)
         self._pool_of[worker.id].changed(now_ns, line)
-        stage = Stage(worker.id, model, start_ns, profile.planned_ns(task.rows))
+        stage = Stage(worker.id, model, start_ns, profile.upper_ns(task.rows))
         return Dispatch(Batch(self.new_batch_id(), model, tuple(task.requests), (stage,)))
 
     def _join(self, worker: Worker) -> None:

@@ -64,7 +64,7 @@ class SliceProfile(_Part):
     kind: Name = Field(description="A MIG profile, `3g.20gb`, or with its product, `A100-40GB/3g.20gb`")
     rows: tuple[Rows, ...] = Field(min_length=1, description="Rising")
     latency_ms: tuple[Latency, ...] = Field(description="Of a request of so many rows")
-    utilisation: tuple[Amount, ...] | None = Field(
+    utilization: tuple[Amount, ...] | None = Field(
         default=None, description="Of the slice's compute units meanwhile, 0 to 1, e.g. DCGM's GR_ENGINE_ACTIVE"
     )
 
@@ -72,13 +72,13 @@ class SliceProfile(_Part):
     def _pairs(self) -> Self:
         if list(self.rows) != sorted(set(self.rows)):
             raise ValueError(f"rows: {list(self.rows)} do not rise")
-        for name, values in (("latency_ms", self.latency_ms), ("utilisation", self.utilisation)):
+        for name, values in (("latency_ms", self.latency_ms), ("utilization", self.utilization)):
             if values is not None and len(values) != len(self.rows):
                 raise ValueError(
                     f"{name}: {len(values)} values for {len(self.rows)} numbers of rows: give one for each"
                 )
-        if self.utilisation is not None and not max(self.utilisation) > 0:
-            raise ValueError("utilisation: all of it is zero: measure it under load, or leave it out")
+        if self.utilization is not None and not max(self.utilization) > 0:
+            raise ValueError("utilization: all of it is zero: measure it under load, or leave it out")
         return self
 
 
@@ -90,7 +90,7 @@ class MigModel(_Part):
     weight: Positive = Field(default=1.0, description="Its part of the load: rates are compared relative to it")
     memory_mib: Positive | None = Field(default=None, description="Slices with less are not used for it")
     sizes: dict[Rows, Amount] | str = Field(
-        description="{rows: so many requests}; or the path of a file that `tidegate sizes` wrote"
+        description="{rows: so many requests}; or the path of a file that `tidegate batch-histogram` wrote"
     )
     profiles: tuple[SliceProfile, ...] | str = Field(description="... or the path of a file by `tidegate profile`")
 
@@ -169,7 +169,7 @@ class MigProblem(VersionedDocument):
         le=1,
         description="By SLO: a slice is meant for what takes it no longer than this share of the SLO",
     )
-    utilisation: float = Field(
+    utilization: float = Field(
         default=0.8, gt=0, le=1, description="Of a slice's own highest one: with more rows it gains little"
     )
     gain: float = Field(

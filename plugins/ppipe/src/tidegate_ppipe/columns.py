@@ -135,7 +135,7 @@ def columns_of(
             places = _places(tables, problem, batch, length, allowed)
             found += [
                 (costs, Column(number, batch, gather_us, parts))
-                for costs, parts in _in_time(tables, problem, bounds, batch, budget_us - gather_us, places, exact=exact)
+                for costs, parts in _on_time(tables, problem, bounds, batch, budget_us - gather_us, places, exact=exact)
             ]
         found = _undominated(found, exact=exact)
     return [column for _, column in found]
@@ -169,7 +169,7 @@ def _sequences(
     return np.array(sequences, dtype=int).reshape(len(sequences), length, 2)
 
 
-def _in_time(
+def _on_time(
     tables: LatencyTables,
     problem: PpipeProblem,
     bounds: NDArray[np.int_],

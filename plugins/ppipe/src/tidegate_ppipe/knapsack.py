@@ -137,7 +137,7 @@ def workers_for(rate_rps: float, part: ColumnPartition) -> int:
 
 
 def corners(table: Floats) -> list[Cell]:
-    """Cells that say more than each of their neighbours with one unit less; the first cell, if it says anything."""
+    """Cells that say more than each of their neighbors with one unit less; the first cell, if it says anything."""
     is_corner = table > -np.inf
     for axis in range(table.ndim):
         later = tuple(slice(1 if each == axis else 0, None) for each in range(table.ndim))

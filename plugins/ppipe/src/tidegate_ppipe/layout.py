@@ -116,5 +116,5 @@ def _partition(name: str, model: PlannedModel, part: PlannedPartition, batch: in
         model=model.name,
         blocks=part.blocks,
         bytes_per_row=blocks.cut_bytes[last - 1] if last < len(blocks.blocks) else 0,
-        latency_ms={kind: tuple(profile.planned_ns(rows) / 1e6 for rows in range(1, batch + 1))},
+        latency_ms={kind: tuple(profile.upper_ns(rows) / 1e6 for rows in range(1, batch + 1))},
     )

@@ -64,7 +64,7 @@ class Ppipe(Policy):
     """A batch leaves when a path is free for it: the first solve at once, the later ones as reserved.
 
     Which pipeline: the one whose resources wait least at its planned batch size. How many rows: the most that meet the
-    deadline of the oldest. While fewer wait the batch gathers, until the last moment at which those are in time.
+    deadline of the oldest. While fewer wait the batch gathers, until the last moment at which those are on time.
     Departures from the paper: a batch is bound to its path when its first worker is free, not before; where the chosen
     pipeline cannot meet a deadline the others are asked before the request is dropped; what runs early or late has the
     rest of its path chosen anew.

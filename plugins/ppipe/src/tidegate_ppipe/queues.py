@@ -136,7 +136,7 @@ class PoolQueues:
         return [command for queue in queues for command in self._decide(now_ns, queue)]
 
     def _decide(self, now_ns: int, queue: PoolQueue) -> Iterator[AnyCommand]:
-        """Algorithm 1: dispatch what can and must leave, drop what cannot be in time, else wait."""
+        """Algorithm 1: dispatch what can and must leave, drop what cannot be on time, else wait."""
         routes = self._routes[queue.model.name]
         was_waiting = queue.wake_ns != NEVER_NS
         queue.waits_for_rows, queue.wake_ns = 0, NEVER_NS  # what it waited for

@@ -22,7 +22,7 @@ class Reactive(Ppipe):
         self._profiles: dict[str, Profile] = {}
         for profile in setup.profiles:
             known = self._profiles.get(profile.partition)
-            if not profile.shape and (known is None or profile.planned_ns(1) < known.planned_ns(1)):
+            if not profile.shape and (known is None or profile.upper_ns(1) < known.upper_ns(1)):
                 self._profiles[profile.partition] = profile
         super().__init__(setup, options)
 
@@ -30,7 +30,7 @@ class Reactive(Ppipe):
         """Planned is the first partition only."""
         route = super().route(pipeline)
         network, rows = self.setup.network, pipeline.max_rows
-        runs_ns = [self._profiles[name].planned_ns(rows) for name in pipeline.partitions]
+        runs_ns = [self._profiles[name].upper_ns(rows) for name in pipeline.partitions]
         whole_ns = sum(runs_ns)
         if network:
             whole_ns += sum(network.transfer_ns(name, rows) + network.latency_ns for name in pipeline.partitions[:-1])

@@ -84,7 +84,7 @@ class Resources:
         work_ns = []
         for rows in range(1, most_rows + 1):
             expected_ns = [profile.expected_ns(rows) for profile in quickest]
-            margins_ns = [profile.planned_ns(rows) - profile.expected_ns(rows) for profile in quickest]
+            margins_ns = [profile.upper_ns(rows) - profile.expected_ns(rows) for profile in quickest]
             work_ns.append(sum(expected_ns) + round(IN_TIME_DEVIATIONS * margin_ns(margins_ns)))
             if self._network:
                 for partition in partitions[:-1]:
@@ -208,7 +208,7 @@ class Resources:
         best_end_ns = NEVER_NS
         for pool in self._pools_of.get(partition, ()):
             profile = self._profiles[partition, pool.kind, shape]
-            duration_ns = profile.planned_ns(rows)
+            duration_ns = profile.upper_ns(rows)
             margin_ns = duration_ns - profile.expected_ns(rows)
             near = sender is None or sender.place.node in pool.nodes
             soonest_ns = ready_ns if near else sent_ns + transfer_ns

@@ -9,7 +9,7 @@ from tidegate_ppipe.pool_state import PooledWorker
 from tidegate_ppipe.reservations import Reservation, Timetable  # noqa: TC001 - ours everywhere else
 
 IN_TIME_DEVIATIONS = 0.5
-"""A batch may leave that is in time with so many standard deviations of its path to spare: what is dropped is late for
+"""A batch may leave that is on time with so many standard deviations of its path to spare: what is dropped is late for
 certain, and what leaves is so in one case of three at worst."""
 
 BUFFER_DEVIATIONS = 2

@@ -25,7 +25,7 @@ class SizedBatch:
         self.shape = shape
         """The shape of its requests."""
         self.size = size
-        """The rows that could be in time."""
+        """The rows that could be on time."""
         self.count = count
         """How many requests wait, up to so many rows."""
         self.rows = rows
@@ -97,7 +97,7 @@ class Sizing:
         return None
 
     def _kept_ns(self, now_ns: int, head: Request, route: SizedPipeline, path: BatchRoute) -> int:
-        """The time that has to be left beyond what is promised: workers serve what is in time for certain before that.
+        """The time that has to be left beyond what is promised: workers serve what is on time for certain before that.
 
         At most half of what the head has to spare where nothing waits: one that finds its path idle is never refused.
         """

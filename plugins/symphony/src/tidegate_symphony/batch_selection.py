@@ -1,4 +1,4 @@
-"""Which requests of a queue had better run together: the batch of most requests in time per time that it takes."""
+"""Which requests of a queue had better run together: the batch of most requests on time per time that it takes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,11 +26,11 @@ class SelectedBatch(FormedBatch):
 def choose(
     queue: Iterable[Request], groups: Sequence[SimilarRequests], gathering: Gathering, now_ns: int, most_rows: int
 ) -> SelectedBatch | None:
-    """The best batch to start now; None where nothing would be in time.
+    """The best batch to start now; None where nothing would be on time.
 
     For each group, the quickest first, batches begin at each of its requests and are as large as leaves that one in
     time: later ones have more time. Half of the margin is promised. Of all batches that one is the best of which most
-    requests are expected to be in time per time that it takes, those with little time left counting more. Each counts
+    requests are expected to be on time per time that it takes, those with little time left counting more. Each counts
     once, of however many rows: else small ones would be left behind for as long as large ones come.
     """
     best, most, looked_at = None, 0.0, 0
@@ -52,7 +52,7 @@ def choose(
             if rows < request.rows or rows <= tried:
                 continue
             tried = rows
-            if rows > most * expected_ns(rows):  # else it could not be better even if all were in time and urgent
+            if rows > most * expected_ns(rows):  # else it could not be better even if all were on time and urgent
                 batch = gathering.longest_run(members, most_rows, profile, now_ns, start=start)
                 if batch and batch.count + len(batch.fillers) > most * expected_ns(batch.rows):
                     chosen = members[start : start + batch.count]
@@ -64,7 +64,7 @@ def choose(
                         (exp(-fades * max(0, each_ns - takes_ns)), each_ns)
                         for each, each_ns in zip(chosen, left_ns, strict=True)
                     ]
-                    worth = promises.in_time(batch.rows, weights) / takes_ns
+                    worth = promises.on_time(batch.rows, weights) / takes_ns
                     if worth > most:
                         ids = tuple([each.id for each in chosen])
                         run = batch.start, batch.count, batch.rows, batch.due_ns, batch.fillers

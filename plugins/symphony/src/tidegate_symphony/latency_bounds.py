@@ -16,7 +16,7 @@ HARDLY = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LatencyBounds:
-    """A profile, and the same with less of its margin: the surer a batch is to be in time, the smaller it has to be."""
+    """A profile, and the same with less of its margin: the surer a batch is to be on time, the smaller it has to be."""
 
     profile: Profile
     less_sure: Sequence[Profile]
@@ -30,17 +30,17 @@ class LatencyBounds:
     def of(cls, profile: Profile, quantile: float) -> Self:
         """`quantile`: of a batch's time, that the profile plans with."""
         rows = profile.max_rows
-        scatters = profile.planned_ns(rows) > (1 + HARDLY) * profile.expected_ns(rows)
+        scatters = profile.upper_ns(rows) > (1 + HARDLY) * profile.expected_ns(rows)
         less_sure = [profile.with_margin_fraction(share) for share in LESS_SURE] if scatters else ()
         return cls(profile, less_sure, profile.lower_bound(), NormalDist().inv_cdf(quantile))
 
-    def in_time(self, rows: int, left_ns: Sequence[tuple[float, int]]) -> float:
-        """How many requests of a batch of `rows` will be in time, on average, as if times were distributed normally.
+    def on_time(self, rows: int, left_ns: Sequence[tuple[float, int]]) -> float:
+        """How many requests of a batch of `rows` will be on time, on average, as if times were distributed normally.
 
         `left_ns`: of each request what it counts as, and how long from the batch's start its deadline is away.
         """
         expected_ns = self.profile.expected_ns(rows)
-        spread_ns = sqrt(2) * (self.profile.planned_ns(rows) - expected_ns) / self.deviations
+        spread_ns = sqrt(2) * (self.profile.upper_ns(rows) - expected_ns) / self.deviations
         if spread_ns <= 0:
             return sum(each for each, each_ns in left_ns if each_ns >= expected_ns)
         return sum(each * 0.5 * erfc((expected_ns - each_ns) / spread_ns) for each, each_ns in left_ns)

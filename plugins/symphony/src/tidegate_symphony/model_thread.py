@@ -36,8 +36,8 @@ class Candidate:
     """From then on it no longer leaves room for others (`room`): no request could join it in time."""
     latest_ns: int = NEVER_NS
     """Dispatch no later: a start after this breaks the earliest deadline."""
-    in_time: bool = True
-    """Whether it is expected to be in time; else it is tried, where nobody else wants the worker."""
+    on_time: bool = True
+    """Whether it is expected to be on time; else it is tried, where nobody else wants the worker."""
     fillers: tuple[int, ...] = ()
     """The requests from further back that fill it (`FormedBatch.fillers`); not among the `count`."""
     full: bool = False
@@ -112,7 +112,7 @@ class ModelThread(RequestQueue):
     def joins(self, request: Request, now_ns: int, enough_rows: float) -> bool:
         """Let the newest request join the candidate if it can: O(1). False: the candidate has to be gathered anew."""
         candidate = self.candidate
-        if candidate is None or now_ns > candidate.latest_ns or not candidate.in_time:
+        if candidate is None or now_ns > candidate.latest_ns or not candidate.on_time:
             return False
         if candidate.chosen:
             return now_ns >= candidate.exec_ns  # who is in it is looked at again when a worker is idle
@@ -120,7 +120,7 @@ class ModelThread(RequestQueue):
             return False  # it stands before others
         rows = candidate.rows + request.rows
         due_ns = min(candidate.due_ns, self._gathering.due_ns(request))
-        fits = rows <= self.outlook.most_rows and now_ns + self.outlook.profile.planned_ns(rows) <= due_ns
+        fits = rows <= self.outlook.most_rows and now_ns + self.outlook.profile.upper_ns(rows) <= due_ns
         if candidate.full or candidate.start + candidate.count + 1 < len(self._requests):
             return not fits  # others wait before it that do not fit; it may fill the rows that they leave
         if fits:
@@ -167,8 +167,8 @@ class ModelThread(RequestQueue):
         """The batch that would start now; None where the head is lost.
 
         It is one that may be promised, unless that leaves requests behind that a larger one had taken along: of such a
-        batch less may be promised, which is better if more of its rows are expected to be in time per time that it
-        takes. Where nothing is expected to be in time, the head is tried, with what might be in time besides. `tries`:
+        batch less may be promised, which is better if more of its rows are expected to be on time per time that it
+        takes. Where nothing is expected to be on time, the head is tried, with what might be on time besides. `tries`:
         False where another worker may bring the head in time. Where `update` was given groups, the batch of most worth
         is chosen among them.
         """
@@ -176,12 +176,12 @@ class ModelThread(RequestQueue):
             return found
         best = self._gather_with(promises.profile, 0, now_ns)
         if best is None or best.rows < min(self.outlook.most_rows, self.rows):
-            most = self._rate_in_time(best, promises, now_ns) if best else 0.0
+            most = self._rate_on_time(best, promises, now_ns) if best else 0.0
             for degree, profile in enumerate(promises.less_sure, 1):
                 larger = self._gather_with(profile, degree, now_ns)
                 if larger is None or (best and larger.rows <= best.rows):
                     continue
-                rate = self._rate_in_time(larger, promises, now_ns)
+                rate = self._rate_on_time(larger, promises, now_ns)
                 if rate > most:
                     best, most = larger, rate
         if best is None and tries:
@@ -214,31 +214,31 @@ class ModelThread(RequestQueue):
         target = self._targets[degree].rows(now_ns, profile, slo_ns - gathering.reserve_ns, self.outlook.workers)
         return gathering.window(self, profile, now_ns, min(target, most_rows), most_rows=most_rows)
 
-    def _rate_in_time(self, batch: FormedBatch, promises: LatencyBounds, now_ns: int) -> float:
-        """How many requests of a batch that starts now are expected to be in time, per nanosecond that it takes."""
+    def _rate_on_time(self, batch: FormedBatch, promises: LatencyBounds, now_ns: int) -> float:
+        """How many requests of a batch that starts now are expected to be on time, per nanosecond that it takes."""
         due_ns = self._gathering.due_ns
         members = [
             *islice(self, batch.start, batch.start + batch.count),
             *map(self._requests.__getitem__, batch.fillers),
         ]
         left = [(1.0, due_ns(each) - now_ns) for each in members]
-        return promises.in_time(batch.rows, left) / promises.profile.expected_ns(batch.rows)
+        return promises.on_time(batch.rows, left) / promises.profile.expected_ns(batch.rows)
 
     def _time(self, candidate: Candidate, now_ns: int, enough_rows: float) -> None:
         profile = candidate.chosen.promises.profile if candidate.chosen else self.outlook.profile
-        rows, due_ns, planned_ns = candidate.rows, candidate.due_ns, profile.planned_ns
+        rows, due_ns, upper_ns = candidate.rows, candidate.due_ns, profile.upper_ns
         candidate.exec_ns, candidate.latest_ns = now_ns, NEVER_NS
         joined_rows = rows + self.rate.least_rows
         is_full = candidate.full or joined_rows > self.outlook.most_rows
         candidate.frontrun_ns = self.head.arrival_ns + self._usual_ns
         if due_ns != NEVER_NS:
-            candidate.latest_ns = due_ns - planned_ns(rows)
+            candidate.latest_ns = due_ns - upper_ns(rows)
             if candidate.latest_ns < now_ns:
                 candidate.latest_ns = due_ns - profile.expected_ns(rows)
-            candidate.in_time = candidate.latest_ns >= now_ns
-            if not candidate.in_time:
+            candidate.on_time = candidate.latest_ns >= now_ns
+            if not candidate.on_time:
                 candidate.latest_ns = due_ns - profile.lower_bound_ns(rows)
-            frontrun_ns = due_ns - planned_ns(rows if is_full else joined_rows) - self.slack_ns
+            frontrun_ns = due_ns - upper_ns(rows if is_full else joined_rows) - self.slack_ns
             candidate.frontrun_ns = min(frontrun_ns, self._came_ns + LONGEST_PAUSE_NS)
             waits = self.model.slo_ns is not None and rows < enough_rows and not is_full
             if waits and self.head.deferrable:  # of its queue all are, or none

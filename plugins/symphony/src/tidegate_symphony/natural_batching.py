@@ -77,13 +77,13 @@ def shortest_cycle_ns(kinds: Sequence[ArrivalEstimate], workers: int) -> float |
 
 
 def merges_by_itself(kinds: Sequence[ArrivalEstimate], cycle_ns: float | None) -> bool:
-    """Tell whether all are in time if every batch starts as soon as a worker is idle.
+    """Tell whether all are on time if every batch starts as soon as a worker is idle.
 
     Each kind is then served once per cycle (`shortest_cycle_ns`), in batches of what arrived meanwhile. Even who has
-    waited for a whole one has to be in time by what may be promised.
+    waited for a whole one has to be on time by what may be promised.
     """
     return cycle_ns is not None and all(
-        cycle_ns + kind.outlook.profile.planned_ns(kind.rows_in(cycle_ns)) <= kind.outlook.slo_ns
+        cycle_ns + kind.outlook.profile.upper_ns(kind.rows_in(cycle_ns)) <= kind.outlook.slo_ns
         for kind in kinds
         if kind.rows_per_ns and kind.outlook.slo_ns is not None
     )

@@ -151,7 +151,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         rate_of_key = load.rate_of_key(queue_key(request, self.models[request.model])[2], now_ns)
         if not self.is_readmitted(request):
             self._autoscaler.arrived()
-            if load.outlook is None or now_ns + load.outlook.profile.planned_ns(1) <= request.deadline_ns:
+            if load.outlook is None or now_ns + load.outlook.profile.upper_ns(1) <= request.deadline_ns:
                 # What is too late as it comes asks for no batch.
                 load.rate.observe(now_ns, request.rows)
                 rate_of_key.observe(now_ns, request.rows)
@@ -276,7 +276,7 @@ class Symphony(QueueingPolicy[ModelThread]):
 
     def _await_worker(self, now_ns: int, thread: ModelThread, candidate: Candidate) -> Commands:
         """Let a candidate be schedulable until it ceases to be valid; look again when it need not leave room."""
-        after_others_ns = 0 if candidate.in_time else TRIED_NS
+        after_others_ns = 0 if candidate.on_time else TRIED_NS
         is_new = self._ready.put(thread.key, candidate.latest_ns + after_others_ns)
         if thread.leaves_room(now_ns) and self._rooms(thread):
             return (SetTimer(thread.key, min(candidate.frontrun_ns, candidate.latest_ns + 1)),)
@@ -307,19 +307,19 @@ class Symphony(QueueingPolicy[ModelThread]):
         return True
 
     def _grant(self, now_ns: int, thread: ModelThread, candidate: Candidate, commands: list[AnyCommand]) -> bool:
-        """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""
+        """Give the queue's batch to the idle worker of the smallest id on which it is on time; False if none is."""
         model = thread.model.name
         for worker in self.idle.peek_each_kind(model):
             profile = self.profile(model, worker, thread.shape)
             start_ns = self.start_ns(now_ns, worker)
             # Where all workers are of one kind, the candidate is what would be gathered again.
-            foreseen, tries = profile is thread.outlook.profile, not candidate.in_time
+            foreseen, tries = profile is thread.outlook.profile, not candidate.on_time
             promises = thread.outlook.promises if foreseen else self._promises_of(profile)
             batch: FormedBatch | Candidate | None = candidate
             if not foreseen or start_ns > now_ns:
                 batch = thread.gather(promises, start_ns, tries=tries)
             if batch is not None and start_ns > now_ns and batch != thread.gather(promises, now_ns, tries=tries):
-                continue  # once the worker is idle, which may be sooner than planned, more may be in time
+                continue  # once the worker is idle, which may be sooner than planned, more may be on time
             if batch is None or (
                 thread.leaves_room(now_ns) and not self._is_room_left(now_ns, thread, worker, batch.rows)
             ):
@@ -342,7 +342,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         candidate, profile = thread.candidate, self.profile(thread.model.name, worker, thread.shape)
         if candidate is None or profile is thread.outlook.profile:
             return True
-        return thread.gather(self._promises_of(profile), now_ns, tries=not candidate.in_time) is not None
+        return thread.gather(self._promises_of(profile), now_ns, tries=not candidate.on_time) is not None
 
     def _enough_rows(self, thread: ModelThread) -> float:
         """The size from which on a batch does not wait for more.
@@ -371,7 +371,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         """The groups among whose batches those of a kind are chosen; none where they are gathered from the head on.
 
         A batch that is chosen may leave the head behind. Who is left behind has too little chance where other kinds
-        share the workers, or where nobody knows who will be in time: so batches are chosen only where requests are of
+        share the workers, or where nobody knows who will be on time: so batches are chosen only where requests are of
         several applications, or where all are of one kind whose times hardly vary.
         """
         load, need = self._loads[kind], self._needs.get(kind[0])

@@ -37,7 +37,7 @@ def rooms_for(kinds: Sequence[ArrivalEstimate], workers: int, cycle_ns: float | 
     """
     judged = [(kind, kind.outlook.slo_ns) for kind in kinds if kind.rows_per_ns and kind.outlook.slo_ns is not None]
     waits = sorted(
-        ((slo_ns - kind.outlook.profile.planned_ns(kind.request_rows), kind) for kind, slo_ns in judged),
+        ((slo_ns - kind.outlook.profile.upper_ns(kind.request_rows), kind) for kind, slo_ns in judged),
         key=lambda entry: entry[0],
     )
     bounded = [(kind, kind.outlook.slo_ns) for kind in kinds if kind.outlook.slo_ns is not None]

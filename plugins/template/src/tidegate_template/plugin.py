@@ -7,4 +7,4 @@ from tidegate_template.policy import Template
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
     """Offer it by the name that `tidegate serve --policy` selects it with."""
-    return [PolicySpec("template", "Earliest deadline first; what cannot be in time is dropped", Template)]
+    return [PolicySpec("template", "Earliest deadline first; what cannot be on time is dropped", Template)]

@@ -26,7 +26,7 @@ class TemplateOptions(PolicyOptions):
 
 
 class Template(QueueingPolicy):
-    """A worker that frees serves the queue whose oldest request is due first, with all that is in time together.
+    """A worker that frees serves the queue whose oldest request is due first, with all that is on time together.
 
     `QueueingPolicy` keeps the queues (one per model, shape and merge key, oldest first), the idle workers and the
     profiles. What is left to decide: what to do when a queue changed or its timer fired, and when a worker freed.
@@ -40,12 +40,12 @@ class Template(QueueingPolicy):
         self._gathering = Gathering(reserve_ns=ms_to_ns(options.reserve_ms))
 
     def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
-        """Idle workers take what they can; what cannot be in time any more is dropped."""
+        """Idle workers take what they can; what cannot be on time any more is dropped."""
         commands: list[AnyCommand] = []
         while queue and (latest_ns := self._latest_start_ns(queue)) is not None:
             if now_ns > latest_ns:
                 commands += [Drop(request.id, "deadline_unreachable") for request in self.take(queue, 1)]
-            elif dispatch := self._dispatch_in_time(now_ns, queue):
+            elif dispatch := self._dispatch_on_time(now_ns, queue):
                 commands.append(dispatch)
             else:  # it waits: for `worker_freed`, or until its oldest request has to be dropped
                 return commands if latest_ns == NEVER_NS else [*commands, SetTimer(queue.key, latest_ns + 1)]
@@ -60,22 +60,22 @@ class Template(QueueingPolicy):
                 break
             commands += self.queue_changed(now_ns, queue)
             if self.start_ns(now_ns, worker) > now_ns:
-                break  # the most urgent is not in time behind what still runs: nobody takes the worker from it
+                break  # the most urgent is not on time behind what still runs: nobody takes the worker from it
         return commands
 
     def _latest_start_ns(self, queue: RequestQueue) -> int | None:
         """When the oldest request must start, alone on the fastest worker; None where no worker hosts its model."""
         model, head = queue.model.name, queue.head
         latencies_ns = [
-            self.profiles[model, kind, queue.shape].planned_ns(head.rows) for kind in self.idle.kinds_hosting(model)
+            self.profiles[model, kind, queue.shape].upper_ns(head.rows) for kind in self.idle.kinds_hosting(model)
         ]
         if not latencies_ns:
             return None
         due_ns = self._gathering.due_ns(head)
         return due_ns if due_ns == NEVER_NS else due_ns - min(latencies_ns)
 
-    def _dispatch_in_time(self, now_ns: int, queue: RequestQueue) -> Dispatch | None:
-        """Run the longest batch, the oldest request in it, on the first idle worker on which it is in time."""
+    def _dispatch_on_time(self, now_ns: int, queue: RequestQueue) -> Dispatch | None:
+        """Run the longest batch, the oldest request in it, on the first idle worker on which it is on time."""
         for worker in self.idle.peek_each_kind(queue.model.name):
             profile, start_ns = self.profile(queue.model.name, worker, queue.shape), self.start_ns(now_ns, worker)
             gathered = self._gathering.keep_head(queue, profile, start_ns)

@@ -291,9 +291,9 @@ def _text(given: str | bytes | None) -> str:
 NOT_FOUND: Final = 404
 _REMEDY: Final = (
     "the live page shows names of models and requests: it is there where listen.metrics is an address of this machine "
-    "alone (--listen-metrics 127.0.0.1:8102), or with page.token_file"
+    "alone (--listen-metrics 127.0.0.1:8102), or with dashboard.token_file"
 )
-_BY_NAME: Final = "ask for it as localhost or 127.0.0.1, or set page.token_file"
+_BY_NAME: Final = "ask for it as localhost or 127.0.0.1, or set dashboard.token_file"
 
 
 class DashboardAuth:
@@ -301,7 +301,7 @@ class DashboardAuth:
 
     def __init__(self, config: ServeConfig) -> None:
         """Raises CredentialFileError for a file of tokens that cannot be used."""
-        page = config.page
+        page = config.dashboard
         self._enabled = page.enabled
         self._local = config.listen.metrics is not None and is_local(config.listen.metrics)
         self._tokens: Authenticator | None = None

@@ -40,8 +40,8 @@ TRITON_PING_INTERVAL_S: Final = 300
 def check_offline(config: ServeConfig, plugins: Plugins) -> list[FieldError]:
     """Everything that serving would stumble over before it asks a Triton."""
     problems = plugin_problems(config, plugins)
-    if config.record is not None and not config.record.parent.is_dir():
-        problems.append(FieldError("record", f"there is no folder {config.record.parent}"))
+    if config.event_log is not None and not config.event_log.parent.is_dir():
+        problems.append(FieldError("event_log", f"there is no folder {config.event_log.parent}"))
     if config.listen.http and "listen" in config.model_fields_set:
         named = [("", config.tritons)] if not config.shards else []
         named += [(f"shards.{number}.", shard.tritons) for number, shard in enumerate(config.shards)]

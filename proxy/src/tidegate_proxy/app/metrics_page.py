@@ -174,7 +174,7 @@ class MetricsPage:
                 "max_rows": model.max_rows if model else None,
                 "merged_rows": model.merged_rows if model else None,
                 "slo_ms": None if model is None or model.slo_ns is None else model.slo_ns / NS_PER_MS,
-                "late": None if model is None or model.slo_ns is None else model.late,
+                "late": None if model is None or model.slo_ns is None else model.on_deadline_miss,
                 "warning": consent.warning or None,
                 "rows": dict(sorted(counts[name].rows.items())) if name in counts else {},
                 "shapes": {

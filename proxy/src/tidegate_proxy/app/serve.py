@@ -433,8 +433,8 @@ async def _await_tritons(config: ServeConfig, backends: Sequence[Backend], give_
 def _observers(config: ServeConfig, plugins: Plugins, stack: AsyncExitStack) -> list[Observer]:
     """The observers that were asked for. Raises PluginError, and OSError for an event log that cannot be written."""
     observers = [plugins.make_observer(choice.name, dict(choice.options)) for choice in config.observers]
-    if config.record:
-        record = _new_recording(config.record)
+    if config.event_log:
+        record = _new_recording(config.event_log)
         stack.callback(_close_quietly, record)
         observers.insert(0, Recorder(record))
     return observers

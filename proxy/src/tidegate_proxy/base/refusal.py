@@ -6,7 +6,7 @@ from typing import Final
 HEADER: Final = "tidegate-reason"
 """The trailing metadata of gRPC, the header of HTTP and the parameter of a stream's answer that have the word."""
 DEADLINE_UNREACHABLE: Final = "deadline_unreachable"
-"""It could not be answered in time any more: what policies say as a rule."""
+"""It could not be answered on time any more: what policies say as a rule."""
 DEADLINE_EXPIRED: Final = "deadline_expired"
 """Its time had run out when it came."""
 QUEUE_FULL: Final = "queue_full"

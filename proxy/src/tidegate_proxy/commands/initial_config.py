@@ -51,8 +51,8 @@ tritons:
 # profiles: profiles.json
 
 # What serves there. Without an SLO nothing is refused, and requests run as soon as they can, as in Triton. With one a
-# request that cannot be answered in time is refused at once; `late: serve` has it answered all the same. The numbers
-# are examples, none of them is in force.
+# request that cannot be answered on time is refused at once; `on_deadline_miss: serve` has it answered all the same.
+# The numbers are examples, none of them is in force.
 {models}
 """
 

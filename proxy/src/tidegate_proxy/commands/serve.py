@@ -55,7 +55,7 @@ def serve(
     ] = None,
     listen_http: Annotated[str | None, typer.Option(help="Address of the HTTP service.")] = None,
     listen_metrics: Annotated[str | None, typer.Option(help="Address of the metrics page.")] = None,
-    record: Annotated[Path | None, typer.Option(help="Write the event log to this file (JSON lines).")] = None,
+    event_log: Annotated[Path | None, typer.Option(help="Write the event log to this file (JSON lines).")] = None,
     observer: Annotated[
         list[str] | None,
         typer.Option(
@@ -142,7 +142,7 @@ def serve(
         "models": _models(pairs(slo, "--slo"), pairs(scheduling, "--scheduling")),
         "profiles": profiles,
         "listen": {"grpc": listen, "http": listen_http, "metrics": listen_metrics},
-        "record": record,
+        "event_log": event_log,
         "observers": [_observer(text) for text in observer] if observer else None,
         "startup_timeout_s": startup_timeout_s,
         "drain_timeout_s": drain_timeout_s,

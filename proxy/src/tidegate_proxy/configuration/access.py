@@ -56,7 +56,7 @@ class ApiRestriction(ConfigSection):
         return self
 
 
-class PageConfig(ConfigSection):
+class DashboardConfig(ConfigSection):
     """The live page, beside the metrics page."""
 
     enabled: bool = Field(

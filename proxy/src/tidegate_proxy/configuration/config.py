@@ -12,9 +12,9 @@ from pydantic import (
     model_validator,
 )
 
-from tidegate.api.model import LateWord
+from tidegate.api.model import DeadlineMissAction
 from tidegate.control import ControllerChoice
-from tidegate_proxy.configuration.access import ApiRestriction, AuthenticationConfig, PageConfig
+from tidegate_proxy.configuration.access import ApiRestriction, AuthenticationConfig, DashboardConfig
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, host_of, listens_on, port_of
 from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
 from tidegate_proxy.configuration.limits import LimitsConfig
@@ -103,10 +103,10 @@ class ModelConfig(ConfigSection):
         description="Its requests share batches (batched), run one by one (unbatched), or are not scheduled (bypass). "
         "Replaces `tidegate_scheduling` of its config.pbtxt; default: batched only where Triton would batch",
     )
-    late: LateWord | None = Field(
+    on_deadline_miss: DeadlineMissAction | None = Field(
         default=None,
-        description="Requests that cannot be in time are refused (drop), or answered late (serve), with what those in "
-        "time leave over. Replaces `tidegate_late` of its config.pbtxt; default: drop",
+        description="Requests that cannot meet their deadline are refused (reject) or answered late (serve), with what "
+        "those on time leave over. Replaces `tidegate_on_deadline_miss` of its config.pbtxt; default: reject",
     )
     merge: MergeConfig = Field(default=MergeConfig(), description="How its requests share batches")
     strip_queue_delay: bool = Field(
@@ -119,7 +119,7 @@ SHED_HTTP_STATUS: Final = {"UNAVAILABLE": 503, "RESOURCE_EXHAUSTED": 429, "DEADL
 
 
 class SheddingConfig(ConfigSection):
-    """How a request is refused that cannot be answered in time, or finds the queues full."""
+    """How a request is refused that cannot be answered on time, or finds the queues full."""
 
     status: Literal["UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"] = Field(
         default="UNAVAILABLE", description="gRPC status (HTTP: 503, 429, 504). KServe retries the first three times"
@@ -221,7 +221,7 @@ class ServeConfig(ConfigSection):
         default=None, description="A planner's layout; every Triton then is one of its workers. Default: none"
     )
     profiles: InputFile | None = Field(default=None, description="Profile file, written by `tidegate profile`")
-    record: OutputFile | None = Field(
+    event_log: OutputFile | None = Field(
         default=None,
         description="Write the event log to this file (JSON lines); one that is there is kept as FILE.1, ...",
     )
@@ -273,7 +273,7 @@ class ServeConfig(ConfigSection):
     tls: ServerTls | None = Field(default=None, description="TLS towards clients; default: none")
     authentication: AuthenticationConfig | None = Field(default=None, description="Who may call; default: everybody")
     restricted: tuple[ApiRestriction, ...] = Field(default=(), description="APIs that are not for everybody")
-    page: PageConfig = Field(default=PageConfig(), description="The live page, beside the metrics")
+    dashboard: DashboardConfig = Field(default=DashboardConfig(), description="The live page, beside the metrics")
     shared_memory: Literal["pass-through", "refuse"] = Field(
         default="pass-through",
         description="Requests with tensors in shared memory: to a Triton as they are, or refused",

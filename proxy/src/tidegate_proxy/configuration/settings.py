@@ -63,11 +63,11 @@ class CurrentSettings:
     canary: float | None = None
     """For which share of the time requests are scheduled, and else pass as they are; None: always."""
 
-    def stage_ns(self, planned_ns: int) -> int:
-        """How long a stage may take that is planned to take `planned_ns`."""
+    def stage_ns(self, upper_ns: int) -> int:
+        """How long a stage may take that is planned to take `upper_ns`."""
         if self.stage_s is not None:
             return round(self.stage_s * 1e9)
-        return max(STAGE_FACTOR * planned_ns, round(STAGE_FLOOR_S * 1e9))
+        return max(STAGE_FACTOR * upper_ns, round(STAGE_FLOOR_S * 1e9))
 
 
 def settings_of(config: ServeConfig) -> CurrentSettings:

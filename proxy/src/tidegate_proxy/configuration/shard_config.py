@@ -15,9 +15,9 @@ def of_shard(config: ServeConfig, number: int, shards: int) -> ServeConfig:
     if len(config.shards) != shards:
         words = f"there are {len(config.shards)}, and there were {shards} at the start: only a restart changes that"
         raise ConfigError("configuration", (FieldError("shards", words),))
-    record = config.record and config.record.with_stem(f"{config.record.stem}.shard{number}")
+    event_log = config.event_log and config.event_log.with_stem(f"{config.event_log.stem}.shard{number}")
     shard = config.shards[number]
-    return config.model_copy(update={"tritons": shard.tritons, "layout": shard.layout, "record": record})
+    return config.model_copy(update={"tritons": shard.tritons, "layout": shard.layout, "event_log": event_log})
 
 
 def assignment_of(config: ServeConfig) -> Mapping[str, int]:

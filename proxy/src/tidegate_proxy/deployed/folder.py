@@ -57,11 +57,11 @@ class DeploymentPlan:
 def read_plan(folder: Path, *, free_ports: bool = False) -> DeploymentPlan:
     """What there is to start in a folder. Raises DeploymentError, DocumentError, ConfigError."""
     deployment = read_deployment(folder)
-    if deployment.flavour != "embedded":
+    if deployment.deploy_target != "embedded":
         raise DeploymentError(
-            f"{folder} was generated for full Tritons (--flavour {deployment.flavour}), and `tidegate up` starts "
+            f"{folder} was generated for full Tritons (--deploy-target {deployment.deploy_target}), and `tidegate up` starts "
             "embedded ones, which have none of its backends: run the launch files in workers/ on their nodes, or "
-            "generate it again with --flavour embedded"
+            "generate it again with --deploy-target embedded"
         )
     config = read_config(folder / PROXY_FILE)
     known = {worker.name: worker for worker in deployment.workers}

@@ -113,7 +113,7 @@ _VERB_OF_ROUTE: Final = {route: verb for verb in VERBS for route in verb.routes}
 NO_LIVE_PAGE: Final = (
     "the live page is one scheduler's, and here are several shards: "
     "what each says is at /metrics, /shadow and /canary, "
-    "and `tidegate page` shows what a shard has recorded (`record`)"
+    "and `tidegate view` shows what a shard has recorded (`record`)"
 )
 ScopeAndBody = tuple[dict[str, Any], bytes]
 """ASGI's scope, as shards are told it, and the body."""

@@ -80,7 +80,7 @@ def due(
     if slo_ns is None:
         return ResponseDeadline(limit_ns, 0)
     deadline_ns = min(limit_ns, now_ns + max(0, slo_ns))
-    served_late = model is not None and model.late == "serve" and deadline_ns < limit_ns
+    served_late = model is not None and model.on_deadline_miss == "serve" and deadline_ns < limit_ns
     return ResponseDeadline(deadline_ns, limit_ns if served_late else 0)
 
 

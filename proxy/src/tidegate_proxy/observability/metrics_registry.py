@@ -234,7 +234,7 @@ def _about_changes(snapshot: MetricsSnapshot) -> Iterable[Metric]:
 def _about_requests(snapshot: MetricsSnapshot) -> Iterable[Metric]:
     requests = CounterMetricFamily(
         "tidegate_requests",
-        "Requests that ended, by outcome: in_time, late, dropped (with the policy's reason), failed or cancelled.",
+        "Requests that ended, by outcome: on_time, late, dropped (with the policy's reason), failed or cancelled.",
         labels=("model", "outcome", "reason"),
     )
     waiting = GaugeMetricFamily(
@@ -297,7 +297,7 @@ def _about_requests(snapshot: MetricsSnapshot) -> Iterable[Metric]:
             slo.add_metric((name,), counts.slo_ns * _PER_NS)
         slack.add_metric((name,), *_classes(counts.slack))
         for shape, stages in sorted(counts.stages.items()):
-            planned.add_metric((name, shape), stages.count, stages.planned_ns * _PER_NS)
+            planned.add_metric((name, shape), stages.count, stages.upper_ns * _PER_NS)
             taken.add_metric((name, shape), stages.count, stages.taken_ns * _PER_NS)
         for shape, (count, sum_ns) in sorted(counts.shapes.items()):
             of_shape.add_metric((name, shape), count, sum_ns * _PER_NS)
@@ -345,7 +345,7 @@ def _about_workers(snapshot: MetricsSnapshot, now_ns: int) -> Iterable[Metric]:
 
 
 def _outcomes(counts: ModelCounts) -> Iterable[tuple[str, str, int]]:
-    yield "in_time", "", counts.in_time
+    yield "on_time", "", counts.on_time
     yield "late", "", counts.late
     yield "failed", "", counts.failed
     yield "cancelled", "", counts.cancelled

@@ -224,7 +224,7 @@ class StageTimes:
     """What stages were planned to take, and took."""
 
     count: int = 0
-    planned_ns: int = 0
+    upper_ns: int = 0
     taken_ns: int = 0
 
 
@@ -245,7 +245,7 @@ class ModelCounts:
     batch_requests: Counter[int] = field(default_factory=Counter)
     rows: Counter[int] = field(default_factory=Counter)
     """How many requests of how many rows were answered."""
-    in_time: int = 0
+    on_time: int = 0
     late: int = 0
     failed: int = 0
     cancelled: int = 0
@@ -267,13 +267,13 @@ class ModelCounts:
         before, before_ns = self.shapes.get(shape, (0, 0))
         self.shapes[shape] = before + requests, before_ns + sum_ns
 
-    def stage_ran(self, shape: str, planned_ns: int, taken_ns: int) -> None:
+    def stage_ran(self, shape: str, upper_ns: int, taken_ns: int) -> None:
         """Count a stage of requests of one shape."""
         times = self.stages.get(shape)
         if times is None:
             times = self.stages.setdefault(shape if len(self.stages) < MAX_SHAPES else OTHER_SHAPES, StageTimes())
         times.count += 1
-        times.planned_ns += planned_ns
+        times.upper_ns += upper_ns
         times.taken_ns += taken_ns
 
     def copy(self) -> "ModelCounts":
@@ -281,13 +281,13 @@ class ModelCounts:
         return ModelCounts(
             self.slo_ns,
             self.slack.copy(),
-            {shape: StageTimes(each.count, each.planned_ns, each.taken_ns) for shape, each in self.stages.items()},
+            {shape: StageTimes(each.count, each.upper_ns, each.taken_ns) for shape, each in self.stages.items()},
             self.queued.copy(),
             self.answered.copy(),
             self.batch_rows.copy(),
             self.batch_requests.copy(),
             self.rows.copy(),
-            self.in_time,
+            self.on_time,
             self.late,
             self.failed,
             self.cancelled,
@@ -394,10 +394,10 @@ class Metrics(OutcomeListener):
         sent = self._reducer.sent.get(batch_id)
         return sent.sent_ns if sent else None
 
-    def in_time(self) -> dict[str, tuple[int, int]]:
-        """How many requests of each model were answered in time, and how many were to be."""
+    def on_time(self) -> dict[str, tuple[int, int]]:
+        """How many requests of each model were answered on time, and how many were to be."""
         return {
-            name: (counts.in_time, counts.in_time + counts.late + counts.failed + counts.dropped.total())
+            name: (counts.on_time, counts.on_time + counts.late + counts.failed + counts.dropped.total())
             for name, counts in self._models.items()
         }
 
@@ -457,7 +457,7 @@ class Metrics(OutcomeListener):
             sum_ns += latency_ns
             late += ended_ns > request.deadline_ns
         model.late += late
-        model.in_time += len(requests) - late
+        model.on_time += len(requests) - late
         if requests and (shape := requests[0].shape):  # equal for all requests of a batch
             model.answered_of(shape, len(requests), sum_ns)
 
@@ -629,7 +629,7 @@ class Observability:
 
     def _trace_answer(self, tracing: RequestTracer, client: Client, now_ns: int, execution: BatchSpan | None) -> None:
         if client.span is not None:
-            outcome = "in_time" if client.ended_ns <= client.due_ns else "late"
+            outcome = "on_time" if client.ended_ns <= client.due_ns else "late"
             queue_ns = client.started_ns - client.arrival_ns
             tracing.request_ended(client.span, outcome, at_ns=now_ns, queue_ns=queue_ns, execution=execution)
 

@@ -18,7 +18,7 @@ Metadata = tuple[tuple[str, str], ...]
 """gRPC metadata, or HTTP headers."""
 _CONTEXT_KEYS = frozenset({"traceparent", "tracestate"})
 _PROPAGATOR = TraceContextTextMapPropagator()
-_ANSWERED = frozenset({"in_time", "late"})
+_ANSWERED = frozenset({"on_time", "late"})
 
 
 class TracingError(Exception):

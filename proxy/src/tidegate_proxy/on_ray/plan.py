@@ -45,7 +45,7 @@ def plan_for_ray(deployment: DeploymentPlan, shards: int, frontends: int, takes:
         FieldError(field, words)
         for field, words, is_given in (
             ("controller", "on Ray workers come and go as nodes do, not by it: leave it out", config.controller),
-            ("record", "it would go with the node of its shard: leave it out", config.record),
+            ("event_log", "it would go with the node of its shard: leave it out", config.event_log),
             (
                 "shard_links.tls",
                 "Ray says where shards are, so no certificate can name them: leave it out",

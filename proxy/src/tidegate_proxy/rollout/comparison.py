@@ -1,4 +1,4 @@
-"""What is scheduled against what passes as it is, in turn: shares of both that are in time, with doubt."""
+"""What is scheduled against what passes as it is, in turn: shares of both that are on time, with doubt."""
 
 import math
 from array import array
@@ -51,17 +51,17 @@ class ModelComparison(msgspec.Struct, frozen=True):
 
 
 class GroupCounts:
-    """Requests of a model that were scheduled, or that passed: how many, and how many of them were in time."""
+    """Requests of a model that were scheduled, or that passed: how many, and how many of them were on time."""
 
-    __slots__ = ("in_time", "requests")
+    __slots__ = ("on_time", "requests")
 
     def __init__(self) -> None:
-        self.requests = self.in_time = 0
+        self.requests = self.on_time = 0
 
     @property
-    def share_in_time(self) -> float:
-        """The share of the requests answered in time, at most 1: answers are counted by a clock of their own."""
-        return min(1.0, self.in_time / self.requests)
+    def share_on_time(self) -> float:
+        """The share of the requests answered on time, at most 1: answers are counted by a clock of their own."""
+        return min(1.0, self.on_time / self.requests)
 
 
 class _OfBlock(GroupCounts):
@@ -95,13 +95,13 @@ class _Sum(GroupCounts):
     def add(self, block: _OfBlock) -> None:
         """Count what a block has, too."""
         self.requests += block.requests
-        self.in_time += block.in_time
+        self.on_time += block.on_time
         self._came.update(block.took)
 
     def take(self, block: _OfBlock) -> bool:
         """Count what a block has no more; whether no block is left."""
         self.requests -= block.requests
-        self.in_time -= block.in_time
+        self.on_time -= block.on_time
         self._gone.update(block.took)
         return not self.requests
 
@@ -139,7 +139,7 @@ class Comparison:
     def answered(self, at_ns: int, model: str, took_ns: int, slo_ns: int | None, *, scheduled: bool) -> None:
         """A request that came at an instant has its answer; what takes longer than a block to settle is not counted."""
         if counts := self._counts(at_ns, model, scheduled):
-            counts.in_time += slo_ns is not None and took_ns <= slo_ns
+            counts.on_time += slo_ns is not None and took_ns <= slo_ns
             counts.took.append(round(math.log(max(1, took_ns), STEP)))
 
     def settle(self, now_ns: int) -> bool:
@@ -183,7 +183,7 @@ class Comparison:
             return None
         counts = GroupCounts()
         counts.requests = sum(block.requests for block in of_side)
-        counts.in_time = sum(block.in_time for block in of_side)
+        counts.on_time = sum(block.on_time for block in of_side)
         return counts
 
     def _settled_blocks_of(self, key: _Key) -> list[_OfBlock]:
@@ -221,7 +221,7 @@ def _side(counts: _Sum, has_slo: bool) -> TrafficGroup:
     return TrafficGroup(
         counts.requests,
         took.total(),
-        round(counts.share_in_time, 4) if has_slo and counts.requests else None,
+        round(counts.share_on_time, 4) if has_slo and counts.requests else None,
         _quantile_ms(took, 0.5),
         _quantile_ms(took, 0.99),
     )
@@ -248,7 +248,7 @@ def difference_of(
     Both sides are thought as unlike from block to block as the more unlike one is: where few blocks were drawn for
     one, that it has met none of the bad ones is no gain.
     """
-    one, other = scheduled.share_in_time, passed.share_in_time
+    one, other = scheduled.share_on_time, passed.share_on_time
     (p_low, p_high), (q_low, q_high) = _wilson(one, scheduled.requests), _wilson(other, passed.requests)
     variance = max(_variance_of_blocks(of_scheduled), _variance_of_blocks(of_passed))
     numbers = len(of_scheduled), len(of_passed)
@@ -260,8 +260,8 @@ def difference_of(
 
 def _variance_of_blocks(of_side: Sequence[GroupCounts]) -> float:
     """How unlike the blocks of one side are, in the share in time of a block."""
-    requests, in_time = sum(each.requests for each in of_side), sum(each.in_time for each in of_side)
-    squares = sum((each.in_time - in_time / requests * each.requests) ** 2 for each in of_side)
+    requests, on_time = sum(each.requests for each in of_side), sum(each.on_time for each in of_side)
+    squares = sum((each.on_time - on_time / requests * each.requests) ** 2 for each in of_side)
     return squares / (len(of_side) - 1) * (len(of_side) / requests) ** 2
 
 

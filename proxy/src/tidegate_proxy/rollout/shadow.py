@@ -112,7 +112,7 @@ class Shadow(Collector):
         if (late_s := self._late_s) > OVERDUE_S:
             return f"the simulator has not answered for {late_s:.0f} s: it has the lowest priority on this machine"
         if all(model.slo_ns is None for model in self._directory.catalog.models.values()):
-            return "no model has an SLO to be in time for: --slo MODEL=MS, or models.MODEL.slo_ms"
+            return "no model has an SLO to be on time for: --slo MODEL=MS, or models.MODEL.slo_ms"
         if self._report and not self._report["estimates"]:
             return "nothing has come that could have been scheduled, of models that have an SLO, in the latest minute"
         return ""

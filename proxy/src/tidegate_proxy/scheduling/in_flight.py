@@ -48,7 +48,7 @@ class StageRun:
         self.is_last = self.effect.stage + 1 == len(batch.stages)
 
     @property
-    def planned_ns(self) -> int:
+    def upper_ns(self) -> int:
         """How long it is planned to take."""
         return self.effect.batch.stages[self.effect.stage].duration_ns
 
@@ -187,7 +187,7 @@ def _over(run: StageRun, now_ns: int, *, teaches: bool) -> None:
 
 
 def _end_turns(run: StageRun, error: Exception) -> None:
-    """What is learned of neighbours is not worth a request: from now on nothing is, at that Triton."""
+    """What is learned of neighbors is not worth a request: from now on nothing is, at that Triton."""
     faults.report("learning how models slow each other down", error)
     run.backend.end_turns()
 

@@ -297,7 +297,7 @@ class Membership:
         for run in self._running:
             first.setdefault(run.worker_id, run)
         for run in first.values():
-            limit_ns = self._in_force.settings.stage_ns(run.planned_ns)
+            limit_ns = self._in_force.settings.stage_ns(run.upper_ns)
             # Another stage may have been given up meanwhile, and this one with it.
             if run.backend is backend and run in self._running and now_ns - self._running.since_ns(run) > limit_ns:
                 self._give_up_stage(run, limit_ns)

@@ -405,7 +405,7 @@ class RunningBatches:
 
     def _fail_as_planned(self, run: StageRun) -> None:
         """Triton does not say when it stops what was cancelled: its worker counts as busy for as long as planned."""
-        left_ns = self._running.since_ns(run) + run.planned_ns - time.monotonic_ns()
+        left_ns = self._running.since_ns(run) + run.upper_ns - time.monotonic_ns()
         self._loop.call_later(max(0, left_ns) / 1e9, self._fail, run, EVERY_CLIENT_LEFT, FailureVerdict())
 
     def _failed(self, run: StageRun, code: grpc.StatusCode, details: str) -> None:

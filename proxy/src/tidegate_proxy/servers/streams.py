@@ -402,7 +402,7 @@ def _is_for_streams(outcome: Outcome) -> bool:
 
 
 def _is_late(outcome: Outcome) -> bool:
-    """Whether a request was given up as it cannot be answered in time, not as too many wait."""
+    """Whether a request was given up as it cannot be answered on time, not as too many wait."""
     return isinstance(outcome, RequestFailed) and outcome.refusal in _LATE
 
 

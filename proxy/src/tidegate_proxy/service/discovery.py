@@ -230,7 +230,7 @@ class Discovery:
     async def _take_turns(self) -> None:
         """Have models take turns, or not any more, where it was learned that they should."""
         now_ns, models = time.monotonic_ns(), self._directory.catalog.models
-        ended = {name: ModelOutcomes(*counts) for name, counts in self._driver.observability.metrics.in_time().items()}
+        ended = {name: ModelOutcomes(*counts) for name, counts in self._driver.observability.metrics.on_time().items()}
         for backend in self.backends:
             turns = backend.turns
             if turns and backend.learns_turns and backend.alive and turns.decide(now_ns, models, ended):

@@ -35,7 +35,7 @@ def credential_files(config: ServeConfig) -> list[Path | None]:
     ]
     if authentication:
         files += [authentication.tokens_file, authentication.api_keys_file]
-    files.append(config.page.token_file)
+    files.append(config.dashboard.token_file)
     return files
 
 

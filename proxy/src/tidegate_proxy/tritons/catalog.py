@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api import Model, Network, Worker, ms_to_ns
-from tidegate.api.model import LateWord
+from tidegate.api.model import DeadlineMissAction
 from tidegate.schemas import Layout, did_you_mean
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.messages.model_signature import ModelSignature
@@ -27,8 +27,8 @@ from tidegate_proxy.tritons.workers import SERIALIZED, WorkerHardware, lanes_of,
 
 SLO_PARAMETER = "slo_ms"
 """The parameter of a config.pbtxt that holds a model's SLO, in milliseconds."""
-LATE_PARAMETER = "tidegate_late"
-"""The one that says what becomes of requests that cannot be in time."""
+DEADLINE_MISS_PARAMETER = "tidegate_on_deadline_miss"
+"""The one that says what becomes of requests that cannot be on time."""
 
 
 @dataclass
@@ -274,7 +274,7 @@ def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
         served = did_you_mean(unknown[0], catalog.consents, "these models are")
         raise BackendError(f"batch or merge is given for {', '.join(unknown)}, which no Triton has{served}")
     catalog.check_padding()
-    for what, given in (("an SLO", "slo_ms"), ("late", "late")):
+    for what, given in (("an SLO", "slo_ms"), ("on_deadline_miss", "on_deadline_miss")):
         unscheduled = sorted(name for name in told if getattr(told[name], given) and name not in catalog.models)
         if not unscheduled:
             continue
@@ -397,9 +397,9 @@ def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, said: M
     catalog.signatures[name] = catalog.partitions[name] = signature
     slo_ms = said.slo_ms or _slo_of(config, agreement.leading.backend)
     slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
-    late = said.late or _late_of(config, agreement.leading.backend)
+    late = said.on_deadline_miss or _late_of(config, agreement.leading.backend)
     merge_limit = agreement.consent.merge_limit
-    catalog.models[name] = Model(name, signature.max_rows, slo_ns, merge_limit=merge_limit, late=late)
+    catalog.models[name] = Model(name, signature.max_rows, slo_ns, merge_limit=merge_limit, on_deadline_miss=late)
 
 
 def _padding_of(
@@ -483,12 +483,16 @@ def _slo_of(config: model_config_pb2.ModelConfig, backend: Backend) -> float | N
     return slo_ms
 
 
-def _late_of(config: model_config_pb2.ModelConfig, backend: Backend) -> LateWord:
-    text = config.parameters[LATE_PARAMETER].string_value if LATE_PARAMETER in config.parameters else "drop"
-    for word in get_args(LateWord):
+def _late_of(config: model_config_pb2.ModelConfig, backend: Backend) -> DeadlineMissAction:
+    text = (
+        config.parameters[DEADLINE_MISS_PARAMETER].string_value
+        if DEADLINE_MISS_PARAMETER in config.parameters
+        else "reject"
+    )
+    for word in get_args(DeadlineMissAction):
         if text == word:
-            return cast("LateWord", word)
+            return cast("DeadlineMissAction", word)
     raise BackendError(
-        f"model {config.name!r} at {backend.address}: its config's parameter {LATE_PARAMETER!r} is {text!r}, "
-        f"not one of {', '.join(get_args(LateWord))}"
+        f"model {config.name!r} at {backend.address}: its config's parameter {DEADLINE_MISS_PARAMETER!r} is {text!r}, "
+        f"not one of {', '.join(get_args(DeadlineMissAction))}"
     )

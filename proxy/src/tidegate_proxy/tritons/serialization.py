@@ -168,7 +168,7 @@ REST_NS: Final = 60_000_000_000
 """How long they run side by side after turns that did not do them good; twice as long after each more of them."""
 LONGEST_REST_NS: Final = 64 * REST_NS
 COUNTED: Final = 100
-"""How many requests of a model tell how many are in time."""
+"""How many requests of a model tell how many are on time."""
 LOSS: Final = 0.02
 """What taking turns may cost a model, as a share of its requests; beside it chance, which is much where few came."""
 DEVIATIONS: Final = 2.0
@@ -178,7 +178,7 @@ DEVIATIONS: Final = 2.0
 class ModelOutcomes(NamedTuple):
     """What became of a model's requests since Tidegate began."""
 
-    in_time: int
+    on_time: int
     all: int
 
 
@@ -195,7 +195,7 @@ class SerializationController:
         self._ended: Mapping[str, ModelOutcomes] = {}
         """What had become of requests until then."""
         self._side_by_side: dict[str, float] = {}
-        """The share of each model's requests that was in time before they began with turns."""
+        """The share of each model's requests that was on time before they began with turns."""
         self.why = ""
         """Why the group is what it is, for a log."""
 
@@ -222,7 +222,7 @@ class SerializationController:
         elif self._group != active or not self._bear(active, models, TOLERATED):
             self.rest(now_ns, ended, "one of them cannot wait for another one's batches")
         elif lost := self._lost(ended):
-            self.rest(now_ns, ended, f"fewer requests of {lost} were in time")
+            self.rest(now_ns, ended, f"fewer requests of {lost} were on time")
         elif now_ns >= self._changed_ns + HOLD_NS:
             self._rest_ns = 0
             self._become(now_ns, frozenset(), ended, "to see whether they are still in each other's way")
@@ -241,12 +241,12 @@ class SerializationController:
             self.slowdown.forget()
 
     def _shares(self, ended: Mapping[str, ModelOutcomes]) -> dict[str, float]:
-        """Which share of each model's requests was in time since the group became what it is; of enough requests."""
+        """Which share of each model's requests was on time since the group became what it is; of enough requests."""
         shares = {}
-        for name, (in_time, count) in ended.items():
+        for name, (on_time, count) in ended.items():
             before = self._ended.get(name, ModelOutcomes(0, 0))
             if count - before.all >= COUNTED:
-                shares[name] = (in_time - before.in_time) / (count - before.all)
+                shares[name] = (on_time - before.on_time) / (count - before.all)
         return shares
 
     def _lost(self, ended: Mapping[str, ModelOutcomes]) -> str:

@@ -179,5 +179,7 @@ def _fit(
             raise BackendError(f"model {model.name!r}: its pipelines take or give different tensors")
     slo_ns = model.slo_ns if said.slo_ms is None else ms_to_ns(said.slo_ms)
     consent = most_careful(consents[name] for path in ways for name in path.partitions)
-    model = msgspec.structs.replace(model, slo_ns=slo_ns, late=said.late or "drop", merge_limit=consent.merge_limit)
+    model = msgspec.structs.replace(
+        model, slo_ns=slo_ns, on_deadline_miss=said.on_deadline_miss or "reject", merge_limit=consent.merge_limit
+    )
     return SplitModel(model, signature, config, consent)

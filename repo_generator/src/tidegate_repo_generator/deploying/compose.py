@@ -8,7 +8,7 @@ from tidegate_repo_generator.deploying.launch import ALLOW_CLIENT_SHM
 from tidegate_repo_generator.deploying.mps import PIPES, domain_of
 from tidegate_repo_generator.deploying.places import WorkerPlacement, folder_name
 from tidegate_repo_generator.deploying.slices import VISIBLE
-from tidegate_repo_generator.model import Flavour
+from tidegate_repo_generator.model import DeployTarget
 
 TRITON_IMAGE: Final = "nvcr.io/nvidia/tritonserver:25.06-py3"
 TENSORRT_IMAGE: Final = "nvcr.io/nvidia/tensorrt:25.06-py3"
@@ -17,7 +17,7 @@ MOUNT: Final = "/deployment"
 _MPS: Final = "/mps"
 
 
-def compose(workers: Sequence[LayoutWorker], places: Mapping[str, WorkerPlacement], flavour: Flavour) -> dict[str, Any]:
+def compose(workers: Sequence[LayoutWorker], places: Mapping[str, WorkerPlacement], deploy_target: DeployTarget) -> dict[str, Any]:
     """The document, for a file two folders below the deployment's.
 
     MIG instances come from variables (`tidegate mig env`), for they have UUIDs only from when they are made.
@@ -35,7 +35,7 @@ def compose(workers: Sequence[LayoutWorker], places: Mapping[str, WorkerPlacemen
             "network_mode": "host",
             **common,
         }
-        if flavour is Flavour.TENSORRT:
+        if deploy_target is DeployTarget.TENSORRT:
             services[folder_name(f"{name}-build", names)] = {
                 "image": f"${{TENSORRT_IMAGE:-{TENSORRT_IMAGE}}}",
                 "command": [f"{MOUNT}/workers/{place.folder}.build.sh"],

@@ -28,7 +28,7 @@ from tidegate_repo_generator.deploying.places import DEFAULT_PORT, WorkerPlaceme
 from tidegate_repo_generator.deploying.proxy_config import proxy_config
 from tidegate_repo_generator.deploying.repositories import WEIGHTS, Repositories
 from tidegate_repo_generator.deploying.sources import ModelSource, Save, paths_of, source_of
-from tidegate_repo_generator.model import Flavour, GenerateError, Precision
+from tidegate_repo_generator.model import DeployTarget, GenerateError, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile, read_onnx
 from tidegate_repo_generator.tensorrt.given_shapes import Shapes, shapes_measured
 from tidegate_repo_generator.tensorrt.partition_shapes import shapes_of_partitions
@@ -55,7 +55,7 @@ def deploy(
     output: Path,
     blocks: Mapping[str, Path],
     *,
-    flavour: Flavour = Flavour.EMBEDDED,
+    deploy_target: DeployTarget = DeployTarget.EMBEDDED,
     policy: str = DEFAULT_POLICY,
     nodes: Mapping[str, str] | None = None,
     hosts: Mapping[str, str] | None = None,
@@ -77,10 +77,11 @@ def deploy(
     """
     target = output.absolute()
     _check_target(target, force=force)
-    if not flavour.takes_precision and (precision is not None or profile is not None):
+    if not deploy_target.takes_precision and (precision is not None or profile is not None):
         raise GenerateError(
-            f"--flavour {flavour.value} has no TensorRT, which alone needs --precision and --profile: leave them out, "
-            "or choose --flavour tensorrt or triton-tensorrt"
+            f"--deploy-target {deploy_target.value} has no TensorRT, which alone needs --precision and --profile: "
+            "leave them out, "
+            "or choose --deploy-target tensorrt or triton-tensorrt"
         )
     layout = with_nodes(read_document(source, Layout), nodes or {})
     paths = paths_of(blocks, tuple(model.name for model in layout.models), source)
@@ -99,15 +100,17 @@ def deploy(
         files = _extract(layout, opened, new / WEIGHTS, step)
         complete = _with_outputs(layout, models, files)
         shapes: dict[str, Shapes] = {}
-        if flavour.takes_precision:
+        if deploy_target.takes_precision:
             shapes = shapes_of_partitions(complete, files, requests)
-        repositories = Repositories(new, complete, places, files, flavour, precision or Precision.FP32, shapes, target)
+        repositories = Repositories(
+            new, complete, places, files, deploy_target, precision or Precision.FP32, shapes, target
+        )
         sources = {model: str(path.absolute()) for model, path in paths.items()}
         deployment = repositories.write().model_copy(update={"sources": sources})
         write_document(new / LAYOUT_FILE, complete)
-        if flavour is not Flavour.EMBEDDED:
+        if deploy_target is not DeployTarget.EMBEDDED:
             text = (new / LAYOUT_FILE).read_text(encoding="utf-8")
-            notices.extend(write_node_files(new, complete, places, flavour, policy, text))
+            notices.extend(write_node_files(new, complete, places, deploy_target, policy, text))
         write_document(new / DEPLOYMENT_FILE, deployment)
         (new / PROXY_FILE).write_text(proxy_config(places, policy), encoding="utf-8")
         written.append((deployment, complete))

@@ -17,7 +17,7 @@ from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node
 from tidegate_repo_generator.deploying.places import WorkerPlacement, folder_name
 from tidegate_repo_generator.deploying.proxy_config import proxy_config
 from tidegate_repo_generator.deploying.slices import VISIBLE
-from tidegate_repo_generator.model import Flavour
+from tidegate_repo_generator.model import DeployTarget
 
 CLAIM: Final = "tidegate-deployment"
 """The PersistentVolumeClaim that holds the folder of the deployment."""
@@ -54,10 +54,10 @@ def pods_of(workers: Sequence[LayoutWorker], places: Mapping[str, WorkerPlacemen
 
 
 def worker_objects(
-    pods: Sequence[Pod], places: Mapping[str, WorkerPlacement], flavour: Flavour
+    pods: Sequence[Pod], places: Mapping[str, WorkerPlacement], deploy_target: DeployTarget
 ) -> list[dict[str, Any]]:
     """A Deployment of one pod, and the Service that it is found by, for each of the pods."""
-    return [made for pod in pods for made in (_deployment(pod, places, flavour), _service(pod, places))]
+    return [made for pod in pods for made in (_deployment(pod, places, deploy_target), _service(pod, places))]
 
 
 def proxy_objects(
@@ -91,7 +91,7 @@ def proxy_objects(
     ]
 
 
-def _deployment(pod: Pod, places: Mapping[str, WorkerPlacement], flavour: Flavour) -> dict[str, Any]:
+def _deployment(pod: Pod, places: Mapping[str, WorkerPlacement], deploy_target: DeployTarget) -> dict[str, Any]:
     workers = [places[worker.name] for worker in pod.workers]
     command = [f"{MOUNT}/{pod.domain.script}", "run"] if pod.domain else [f"{MOUNT}/workers/{workers[0].folder}.sh"]
     resource = f"nvidia.com/mig-{pod.instance.profile.replace('+', '.')}" if pod.instance else "nvidia.com/gpu"
@@ -111,7 +111,7 @@ def _deployment(pod: Pod, places: Mapping[str, WorkerPlacement], flavour: Flavou
         **common,
     }
     building = []
-    if flavour is Flavour.TENSORRT:
+    if deploy_target is DeployTarget.TENSORRT:
         scripts = " && ".join(f"{MOUNT}/workers/{place.folder}.build.sh" for place in workers)
         building = [{"name": "build", "image": TENSORRT_IMAGE, "command": ["/bin/sh", "-c", scripts], **common}]
     volumes = [

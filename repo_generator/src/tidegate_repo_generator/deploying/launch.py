@@ -6,7 +6,7 @@ from typing import Final
 from tidegate.schemas import LayoutWorker
 from tidegate_repo_generator.deploying.places import DEFAULT_HOST, WorkerPlacement
 from tidegate_repo_generator.deploying.slices import exports, words
-from tidegate_repo_generator.model import Flavour
+from tidegate_repo_generator.model import DeployTarget
 
 ALLOW_CLIENT_SHM: Final = "TIDEGATE_ALLOW_CLIENT_SHM"
 """The variable with which an operator lets a Triton share memory with its clients, Tidegate among them."""
@@ -21,12 +21,12 @@ _CLIENT_SHM: Final = (
 )
 
 
-def launch_file(worker: LayoutWorker, place: WorkerPlacement, flavour: Flavour, plans: Sequence[str] = ()) -> str:
+def launch_file(worker: LayoutWorker, place: WorkerPlacement, deploy_target: DeployTarget, plans: Sequence[str] = ()) -> str:
     """The script. It lies beside the folder of the worker's repository; further flags are handed to tritonserver.
 
     `plans`: TensorRT's engines, relative to the folder of the deployment, without which it does not start.
     """
-    lines = _embedded(place) if flavour is Flavour.EMBEDDED else _triton(worker, place, flavour, plans)
+    lines = _embedded(place) if deploy_target is DeployTarget.EMBEDDED else _triton(worker, place, deploy_target, plans)
     return "\n".join([*_head(worker, f"It hosts {', '.join(map(_in_comment, worker.hosts))}."), *lines, ""])
 
 
@@ -58,7 +58,7 @@ def _head(worker: LayoutWorker, what: str) -> list[str]:
     ]
 
 
-def _triton(worker: LayoutWorker, place: WorkerPlacement, flavour: Flavour, plans: Sequence[str]) -> list[str]:
+def _triton(worker: LayoutWorker, place: WorkerPlacement, deploy_target: DeployTarget, plans: Sequence[str]) -> list[str]:
     lines = exports(worker)
     for plan in plans:
         lines += [
@@ -67,7 +67,7 @@ def _triton(worker: LayoutWorker, place: WorkerPlacement, flavour: Flavour, plan
             "  exit 1",
             "fi",
         ]
-    if flavour is Flavour.TRITON_TENSORRT:
+    if deploy_target is DeployTarget.TRITON_TENSORRT:
         lines += [
             "# ONNX Runtime keeps the engines that it builds where it was started.",
             f'mkdir -p "$here/../engines/{place.folder}"',

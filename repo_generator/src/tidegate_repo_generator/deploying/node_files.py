@@ -15,7 +15,7 @@ from tidegate_repo_generator.deploying.mps import MpsDomain, daemon_file, domain
 from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node
 from tidegate_repo_generator.deploying.places import WorkerPlacement, folder_name
 from tidegate_repo_generator.deploying.slices import share_of
-from tidegate_repo_generator.model import Flavour
+from tidegate_repo_generator.model import DeployTarget
 
 _EXECUTABLE: Final = 0o755
 _MOST_CONFIG_BYTES: Final = 2**20
@@ -37,7 +37,7 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def write_node_files(
-    folder: Path, layout: Layout, places: Mapping[str, WorkerPlacement], flavour: Flavour, policy: str, layout_text: str
+    folder: Path, layout: Layout, places: Mapping[str, WorkerPlacement], deploy_target: DeployTarget, policy: str, layout_text: str
 ) -> list[str]:
     """Write `mig`, `mps`, `compose` and `kubernetes` into a deployment; what there is to say of them."""
     nodes: dict[str, list[LayoutWorker]] = {}
@@ -53,12 +53,12 @@ def write_node_files(
                 f"kubernetes/workers.yaml: no node of Kubernetes can be called {node!r}, so the pods of its workers "
                 f"run wherever there is what they ask for: say which it is with --node {shlex.quote(f'{node}=NAME')}"
             )
-        services = compose(workers, places, flavour)
+        services = compose(workers, places, deploy_target)
         what = f"The workers of node {node!r}: docker compose -f compose/{name}/compose.yaml up"
         _write_yaml(folder / "compose" / name / "compose.yaml", what, services)
     _write_daemons(folder, layout.workers, places)
     pods = pods_of(layout.workers, places)
-    objects = worker_objects(pods, places, flavour)
+    objects = worker_objects(pods, places, deploy_target)
     _write_yaml(folder / "kubernetes" / "workers.yaml", "The workers, a pod for each slice.", *objects)
     proxy = proxy_objects(pods, places, policy, layout_text)
     _write_yaml(folder / "kubernetes" / "tidegate.yaml", "The proxy in front of the workers.", *proxy)

@@ -12,7 +12,7 @@ from tidegate_repo_generator.config import config_text, model_config
 from tidegate_repo_generator.deploying.engines import Engines
 from tidegate_repo_generator.deploying.launch import build_file, launch_file
 from tidegate_repo_generator.deploying.places import WorkerPlacement
-from tidegate_repo_generator.model import Flavour, Precision
+from tidegate_repo_generator.model import DeployTarget, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile
 from tidegate_repo_generator.tensorrt.engine import PLAN_FILE
 from tidegate_repo_generator.tensorrt.given_shapes import Shapes
@@ -33,7 +33,7 @@ class Repositories:
     layout: Layout
     places: Mapping[str, WorkerPlacement]
     files: Mapping[str, OnnxFile]
-    flavour: Flavour
+    deploy_target: DeployTarget
     precision: Precision
     shapes: Mapping[str, Shapes]
     """The shapes that each partition meets, for TensorRT."""
@@ -59,15 +59,15 @@ class Repositories:
             for name in worker.hosts:
                 self._write_partition(folder / place.folder / name, name, batches[name])
             plans: list[str] = []
-            if self.flavour is Flavour.TENSORRT:
+            if self.deploy_target is DeployTarget.TENSORRT:
                 specs = [engines.write(worker.speed, name) for name in worker.hosts]
                 plans = [engines.plan(spec) for spec in specs]
                 for name, plan in zip(worker.hosts, plans, strict=True):
                     (folder / place.folder / name / "1" / PLAN_FILE).symlink_to(Path("../../../..") / plan)
                 _write_script(folder / f"{place.folder}.build.sh", build_file(worker, specs))
-            _write_script(folder / f"{place.folder}.sh", launch_file(worker, place, self.flavour, plans))
+            _write_script(folder / f"{place.folder}.sh", launch_file(worker, place, self.deploy_target, plans))
         return Deployment(
-            flavour=self.flavour.value,
+            deploy_target=self.deploy_target.value,
             workers=tuple(_deployed(worker, self.places[worker.name]) for worker in self.layout.workers),
             partitions=tuple(
                 DeployedPartition(
@@ -90,21 +90,21 @@ class Repositories:
         config = model_config(
             file,
             name=name,
-            flavour=self.flavour,
+            deploy_target=self.deploy_target,
             max_batch_size=batch,
             instances=1,
             slo_ms=None,
-            gpus=() if self.flavour is Flavour.EMBEDDED else (0,),
+            gpus=() if self.deploy_target is DeployTarget.EMBEDDED else (0,),
             precision=self.precision,
             shapes=self.shapes.get(name, ()),
         )
         (folder / CONFIG_FILE).write_text(config_text(config, source=file.path.name), encoding="utf-8")
-        if self.flavour is Flavour.TENSORRT:
+        if self.deploy_target is DeployTarget.TENSORRT:
             return
         _link(file.path, version / "model.onnx")
         for data in file.data_files:
             _link(file.path.parent / data, version / data)
-        if self.flavour is Flavour.EMBEDDED:
+        if self.deploy_target is DeployTarget.EMBEDDED:
             copyfile(model_source("onnx_runner"), version / "model.py")
 
 

@@ -32,7 +32,7 @@ def accelerate(
         known = ", ".join(each.value for each in _MODES)
         raise GenerateError(
             f"--precision {precision.value}: Triton's ONNX Runtime backend has {known} only: choose one of them, or "
-            "--flavour tensorrt"
+            "--deploy-target tensorrt"
         )
     check_graph(model, precision)
     sizes = sizes_of(model, config.max_batch_size, shapes)

@@ -64,8 +64,8 @@ def build(spec: Spec, onnx: Path, trt: Any) -> bytes:  # noqa: ANN401
     if not parser.parse_from_file(str(onnx)):
         said = "; ".join(str(parser.get_error(number)) for number in range(parser.num_errors))
         raise EngineError(
-            f"{onnx}: TensorRT {trt.__version__} cannot take it: {said}. Use --flavour triton-tensorrt, which leaves "
-            "to ONNX Runtime what TensorRT lacks"
+            f"{onnx}: TensorRT {trt.__version__} cannot take it: {said}. Use --deploy-target triton-tensorrt, "
+            "which leaves to ONNX Runtime what TensorRT lacks"
         )
     config = builder.create_builder_config()
     _set_precision(config, spec["precision"], trt)

@@ -59,7 +59,7 @@ def engine_of(
         if tensor.data_type not in _TYPES:
             raise GenerateError(
                 f"{model.path}: '{tensor.name}' is {tensor.data_type}, which TensorRT cannot take or give: cast it "
-                f"inside the model to one of {', '.join(sorted(_TYPES))}, or generate it with --flavour triton"
+                f"inside the model to one of {', '.join(sorted(_TYPES))}, or generate it with --deploy-target triton"
             )
     check_graph(model, precision)
     sizes = sizes_of(model, max_batch, shapes)
@@ -75,7 +75,7 @@ def check_graph(model: OnnxFile, precision: Precision) -> None:
     for name, reader in shape_inputs(flow).items():
         raise GenerateError(
             f"{model.path}: the values of input '{name}' decide a shape (node '{reader}'), and TensorRT must know such "
-            "values when the engine is built: fix them in the model, or generate it with --flavour triton"
+            "values when the engine is built: fix them in the model, or generate it with --deploy-target triton"
         )
     if precision is not Precision.INT8:
         return

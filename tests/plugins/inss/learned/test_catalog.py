@@ -40,7 +40,7 @@ def test_models_are_described_by_numbers_that_networks_can_take() -> None:
     assert catalog.described.std(axis=0).min() > 0.01, "a number that tells no model from another one"
 
 
-def test_who_knows_of_no_interference_knows_of_no_neighbour() -> None:
+def test_who_knows_of_no_interference_knows_of_no_neighbor() -> None:
     knows, ignores = (workload(3, interference=each).catalog for each in (True, False))
     assert (knows.tables.minds > 0).any()
     assert not ignores.tables.minds.any()

@@ -1,4 +1,4 @@
-"""Stage 2: all of a GPU is divided, everybody has a part of it, and batches are in time."""
+"""Stage 2: all of a GPU is divided, everybody has a part of it, and batches are on time."""
 
 import numpy as np
 from hypothesis import given
@@ -42,11 +42,11 @@ def test_there_are_no_fragments_and_nobody_is_left_with_nothing(logits: Floats, 
     assert (given_away[taken] >= 1).all()
     assert not given_away[~taken].any()
     spare = units - taken.sum(axis=1, keepdims=True)
-    assert (np.abs(given_away - taken - shares * spare) < 1 + 1e-9).all(), "rounded to a neighbour"
+    assert (np.abs(given_away - taken - shares * spare) < 1 + 1e-9).all(), "rounded to a neighbor"
 
 
 @given(seed=SEEDS)
-def test_batches_are_in_time_if_any_is_and_fit_into_memory(seed: int) -> None:
+def test_batches_are_on_time_if_any_is_and_fit_into_memory(seed: int) -> None:
     work = workload(seed, problems=2)
     loads, drawn = work.loads, Randomly(seed)
     tight = np.full((2, 4), 9_000.0)

@@ -201,7 +201,7 @@ def test_a_reload_leaves_the_layout_that_is_in_force(start_live: Start, start_lo
     assert load.end() == []
 
 
-def test_what_does_not_drain_in_time_is_tried_elsewhere(start_live: Start, start_load: StartLoad) -> None:
+def test_what_does_not_drain_on_time_is_tried_elsewhere(start_live: Start, start_load: StartLoad) -> None:
     live = start_live(layout(0), drain_timeout_s=0.5)
     load = start_load(live)
     live.sign("stuck-gpu0").touch()

@@ -43,15 +43,15 @@ def test_rates_shares_and_percentiles_of_the_window() -> None:
     recent.dropped(1 * S, Request(3, "m", 1, 0), "deadline_unreachable")
     recent.cancelled(1 * S, Request(4, "m", 1, 0))
     stages = figures.take(recent.take(), 2 * S)
-    assert [(bar.start_us, bar.took_us, bar.planned_us, bar.requests, bar.first_request) for bar in stages.bars] == [
+    assert [(bar.start_us, bar.took_us, bar.upper_us, bar.requests, bar.first_request) for bar in stages.bars] == [
         (1_000_000, 10_000, 10_000, 2, 0),
         (1_500_000, 40_000, 10_000, 1, 2),
     ]
     assert (stages.names, stages.more) == (["m"], 0)
     rows, _ = figures.models({"m": 50.0, "idle": None}, {"m": 7})
     idle, m = rows
-    assert (idle.name, idle.rate_rps, idle.in_time, idle.p50_ms) == ("idle", 0.0, None, None)
-    assert (m.rate_rps, m.in_time, m.late, m.dropped, m.waiting, m.sizes) == (2.5, 0.5, 1, 1, 7, {1: 1, 2: 1})
+    assert (idle.name, idle.rate_rps, idle.on_time, idle.p50_ms) == ("idle", 0.0, None, None)
+    assert (m.rate_rps, m.on_time, m.late, m.dropped, m.waiting, m.sizes) == (2.5, 0.5, 1, 1, 7, {1: 1, 2: 1})
     assert (m.p50_ms, m.p99_ms, m.mean_rows) == (30.0, 59.4, 1.5)
     figures.take(recent.take(), 2 * S + WINDOW_NS + 1)
     assert figures.models({}, {}) == ([], 0)
@@ -93,7 +93,7 @@ def test_planned_against_actual_and_shapes_are_bounded() -> None:
     figures.take(recent.take(), 2 * S)
     shapes = figures.shapes()
     most = max(shapes, key=lambda shape: shape.stages)
-    assert (most.shape, most.stages, most.planned_ms, most.took_ms, most.over) == ("x:0", 4, 10.0, 13.75, 0.75)
+    assert (most.shape, most.stages, most.upper_ms, most.took_ms, most.over) == ("x:0", 4, 10.0, 13.75, 0.75)
     assert len(figures._shapes[0][1]) == MOST_SHAPES
 
 
@@ -148,7 +148,7 @@ def test_each_request_is_counted_once_and_none_is_worse_than_those_that_are_show
         assert (row.late, row.dropped, row.failed) == (of["late"], of["dropped"], of["failed"])
         assert row.rate_rps == of.total() / 2
         timed = of.total() - of["cancelled"]
-        assert row.in_time == (of["in time"] / timed if timed else None)
+        assert row.on_time == (of["in time"] / timed if timed else None)
         took = sorted(latencies.get(row.name, []))
         assert row.p50_ms == ((took[(len(took) - 1) // 2] + took[len(took) // 2]) / 2 if took else None)
     worst = figures.worst()

@@ -81,7 +81,7 @@ class Hostile:
         rows = [TrialRow(EVIL, sides, (0.02, 0.05), ""), TrialRow(LONG, sides, None, EVIL)]
         return TrialSection("canary", EVIL, 0.05, None, rows, 1, EVIL)
 
-    async def story(self, request_id: int) -> LatencyExplanation | None:
+    async def timeline(self, request_id: int) -> LatencyExplanation | None:
         steps = [StepLine(0.0, "arrived", EVIL)]
         stages = [StageFigures(EVIL, EVIL, 4, 5.0, 6.0, 50.0, 64.0)]
         return LatencyExplanation(
@@ -124,7 +124,7 @@ def in_browser(folder: Path, test: Callable[[Tab, str], Awaitable[None]], shown:
         server = await start_server(answer, bind("127.0.0.1:0"))
         try:
             async with browser(folder) as tab:
-                await test(tab, f"http://127.0.0.1:{server.port}/live")
+                await test(tab, f"http://127.0.0.1:{server.port}/dashboard")
         finally:
             await page.close()
             await server.stop()
@@ -137,19 +137,19 @@ def test_hostile_names_the_keyboard_and_a_telephone(tmp_path: Path) -> None:
         await tab.look(400, 900, dark=True)
         await tab.open(address)
         await tab.until("document.querySelectorAll('#models tbody tr').length === 2")
-        # By keyboard alone: to the requests, down to the second one, its story, and back.
+        # By keyboard alone: to the requests, down to the second one, its timeline, and back.
         await tab.press("w")
         assert await tab.value("document.activeElement.id") == "worst"
         await tab.press("ArrowDown")
         assert await tab.value("document.querySelector('[aria-selected=true]').dataset.request") == "8"
         await tab.press("Enter")
-        await tab.until("!document.getElementById('story').hidden")
-        assert await tab.value("document.activeElement.id") == "story"
-        assert (await tab.value("document.querySelector('#story .said').textContent")) == f"Why: {EVIL}"
+        await tab.until("!document.getElementById('timeline').hidden")
+        assert await tab.value("document.activeElement.id") == "timeline"
+        assert (await tab.value("document.querySelector('#timeline .said').textContent")) == f"Why: {EVIL}"
         await tab.press("s")
         await tab.until("document.querySelectorAll('#answers .answer').length === 2")
         await tab.press("Escape")
-        assert await tab.value("document.getElementById('story').hidden")
+        assert await tab.value("document.getElementById('timeline').hidden")
         assert await tab.value("document.activeElement.id") == "worst"
         await tab.press("p")
         assert await tab.value("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
@@ -158,7 +158,7 @@ def test_hostile_names_the_keyboard_and_a_telephone(tmp_path: Path) -> None:
         assert await tab.value("document.querySelectorAll('img, main script').length") == 0
         # The canary is one section among the others; its interval is said, and drawn right of zero.
         assert await tab.value("document.getElementById('trial-title').textContent") == "Canary: 5 %"
-        assert await tab.value("document.querySelector('#trial-rows article b.in-time').textContent") == (
+        assert await tab.value("document.querySelector('#trial-rows article b.on-time').textContent") == (
             f"{EVIL} changes attainment by +2.0 to +5.0 points"
         )
         assert await tab.value("parseFloat(document.querySelector('.gain i').style.left)") == 70

@@ -19,7 +19,7 @@ from tidegate_proxy.app.dashboard.log_file import LogFile
 from tidegate_proxy.app.dashboard.overview import Overview
 from tidegate_proxy.app.dashboard.recording import RecordedRun
 from tidegate_proxy.app.dashboard.what_if import WhatIf
-from tidegate_proxy.commands.page import page
+from tidegate_proxy.commands.view import view
 
 SECONDS, RATE = 13, 200
 
@@ -89,15 +89,15 @@ def test_any_instant_of_it(recording: RecordedRun) -> None:
 def test_the_whole_of_it(recording: RecordedRun) -> None:
     overview = whole(recording)
     assert overview.error == ""
-    assert sum(each.in_time + each.late + each.dropped + each.failed for each in overview.pieces) == SECONDS * RATE
+    assert sum(each.on_time + each.late + each.dropped + each.failed for each in overview.pieces) == SECONDS * RATE
 
 
-def test_stories_and_what_if(recording: RecordedRun) -> None:
-    story = asyncio.run(recording.story(700))
-    assert story is not None
-    assert [story.steps[0].what, story.steps[-1].what, story.outcome] == ["arrived", "answered", "in time"]
-    assert sum(part.ms for part in story.parts) == pytest.approx(story.latency_ms)
-    assert asyncio.run(recording.story(10**6)) is None
+def test_timelines_and_what_if(recording: RecordedRun) -> None:
+    timeline = asyncio.run(recording.timeline(700))
+    assert timeline is not None
+    assert [timeline.steps[0].what, timeline.steps[-1].what, timeline.outcome] == ["arrived", "answered", "in time"]
+    assert sum(part.ms for part in timeline.parts) == pytest.approx(timeline.latency_ms)
+    assert asyncio.run(recording.timeline(10**6)) is None
     told = asyncio.run(recording.what_if(2_500))
     assert isinstance(told, WhatIf)
     simulated = {each.name: each.share for each in told.answers}
@@ -125,7 +125,7 @@ def test_one_that_is_cut_off_or_broken(log: Path, tmp_path: Path) -> None:
 
 
 def _page(*arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", "from tidegate.cli import main; main()", "page", "--no-browser", *arguments]
+    command = [sys.executable, "-c", "from tidegate.cli import main; main()", "view", "--no-browser", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -140,7 +140,7 @@ def test_the_command_serves_it_to_whom_it_tells(log: Path) -> None:
         request.add_header("authorization", f"Bearer {token}")
         with urllib.request.urlopen(request, timeout=20) as answer:
             assert b'"kind":"recording"' in answer.read()
-        unknown = urllib.request.Request(f"{address}/story?request=999999999", headers=dict(request.header_items()))
+        unknown = urllib.request.Request(f"{address}/timeline?request=999999999", headers=dict(request.header_items()))
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(unknown, timeout=20)
         assert b"is not in this recording" in refused.value.read()
@@ -152,7 +152,7 @@ def test_the_command_serves_it_to_whom_it_tells(log: Path) -> None:
 
 def test_a_port_that_is_taken_is_no_fault_of_the_recording(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(typer.Exit):
-        page(log, taken.getsockname()[1], browser=False)
+        view(log, taken.getsockname()[1], browser=False)
     assert capsys.readouterr().err.startswith("error: cannot listen on 127.0.0.1:")
 
 
@@ -164,12 +164,12 @@ def test_what_is_no_recording(tmp_path: Path, text: str | None, why: str, capsys
     if text is not None:
         path.write_text(text)
     with pytest.raises(typer.Exit):
-        page(path, 0, browser=False)
+        view(path, 0, browser=False)
     assert why in capsys.readouterr().err
 
 
 def test_the_times_of_the_log_are_those_of_the_page(recording: RecordedRun) -> None:
-    story = asyncio.run(recording.story(0))
-    assert story is not None
-    assert story.arrived_ms == 0.0
+    timeline = asyncio.run(recording.timeline(0))
+    assert timeline is not None
+    assert timeline.arrived_ms == 0.0
     assert recording._log.first_ns == 5_000 * MS

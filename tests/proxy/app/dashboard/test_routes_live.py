@@ -45,7 +45,7 @@ def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[i
 @contextmanager
 def looking(address: str, **headers: str) -> Iterator[Callable[[], dict[str, Any]]]:
     """Follow the events; what is called gives the next snapshot."""
-    request = urllib.request.Request(f"http://{address}/live/events", headers={**ASKS, **headers})
+    request = urllib.request.Request(f"http://{address}/dashboard/events", headers={**ASKS, **headers})
     with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.headers["content-type"] == "text/event-stream"
 
@@ -63,10 +63,10 @@ def test_what_it_tells_and_that_it_looks_only_while_somebody_does(
 ) -> None:
     proxy = serve_here([triton], policy="symphony", listen=LOCAL)
     address = proxy.serving.metrics_address
-    status, page = ask(address, "/live")
+    status, page = ask(address, "/dashboard")
     assert status == 200
     assert re.search(r"(src|href)=[\"']?(https?:)?//", page) is None, "it needs no network"
-    assert json.loads(ask(address, "/live/hello", **ASKS)[1])["policy"] == "symphony"
+    assert json.loads(ask(address, "/dashboard/hello", **ASKS)[1])["policy"] == "symphony"
     assert proxy.in_loop(lambda: proxy.engine._witness) is None
     readers = proxy.engine.reducer._readers
     with looking(address) as following:
@@ -80,19 +80,19 @@ def test_what_it_tells_and_that_it_looks_only_while_somebody_does(
             snapshot = following()
             decisions += [each["what"] for each in snapshot["decisions"]]
         echo = next(model for model in snapshot["models"] if model["name"] == "echo")
-        assert (echo["in_time"], echo["late"]) == (1.0, 0)
+        assert (echo["on_time"], echo["late"]) == (1.0, 0)
         assert echo["p50_ms"] > 0
         assert {worker["state"] for worker in snapshot["workers"]} == {"up"}
         assert "dispatch" in decisions
         assert snapshot["shapes"][0]["took_ms"] > 0
         worst = snapshot["worst"][0]
-        story = json.loads(ask(address, f"/live/story?request={worst['id']}", **ASKS)[1])
-        assert (story["id"], story["model"], story["outcome"]) == (worst["id"], "echo", "in time")
-        assert [step["what"] for step in story["steps"]][-1] == "answered"
-        assert sum(part["ms"] for part in story["parts"]) == pytest.approx(worst["latency_ms"], abs=0.01)
-        assert ask(address, "/live/story?request=999999", **ASKS)[0] == 404
-        assert ask(address, "/live/story?request=x", **ASKS)[0] == 400
-        status, text = ask(address, "/live/what-if", "POST", **ASKS)
+        timeline = json.loads(ask(address, f"/dashboard/timeline?request={worst['id']}", **ASKS)[1])
+        assert (timeline["id"], timeline["model"], timeline["outcome"]) == (worst["id"], "echo", "in time")
+        assert [step["what"] for step in timeline["steps"]][-1] == "answered"
+        assert sum(part["ms"] for part in timeline["parts"]) == pytest.approx(worst["latency_ms"], abs=0.01)
+        assert ask(address, "/dashboard/timeline?request=999999", **ASKS)[0] == 404
+        assert ask(address, "/dashboard/timeline?request=x", **ASKS)[0] == 400
+        status, text = ask(address, "/dashboard/what-if", "POST", **ASKS)
         assert status == 200, text
         told = json.loads(text)
         assert (told["requests"], told["actual"]) == (12, 1.0)
@@ -113,14 +113,14 @@ def serve(serve_here: Make, start_fake: Make) -> Make:
 
 def test_pages_of_other_sites_learn_nothing(serve: Make) -> None:
     address = serve()
-    assert ask(address, "/live/hello")[0] == 403  # what a form or a picture of another page can ask
-    assert ask(address, "/live/hello", **ASKS, host="evil.example")[0] == 403  # a name that leads here
+    assert ask(address, "/dashboard/hello")[0] == 403  # what a form or a picture of another page can ask
+    assert ask(address, "/dashboard/hello", **ASKS, host="evil.example")[0] == 403  # a name that leads here
     port = address.rpartition(":")[2]
-    assert ask(address, "/live/hello", **ASKS, host=f"LOCALHOST:{port}")[0] == 200
-    assert ask(address, "/live/what-if", **ASKS)[0] == 405
-    assert ask(address, "/live/nothing", **ASKS)[0] == 404
-    assert ask(address, "/live/at?ms=5", **ASKS)[0] == 400
-    policy = urllib.request.urlopen(f"http://{address}/live", timeout=20).headers["content-security-policy"]
+    assert ask(address, "/dashboard/hello", **ASKS, host=f"LOCALHOST:{port}")[0] == 200
+    assert ask(address, "/dashboard/what-if", **ASKS)[0] == 405
+    assert ask(address, "/dashboard/nothing", **ASKS)[0] == 404
+    assert ask(address, "/dashboard/at?ms=5", **ASKS)[0] == 400
+    policy = urllib.request.urlopen(f"http://{address}/dashboard", timeout=20).headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
 
@@ -133,14 +133,14 @@ def test_where_anybody_can_reach_it_a_token_is_asked_for(serve: Make, tmp_path: 
     def here(address: str) -> str:
         return f"127.0.0.1:{address.rpartition(':')[2]}"
 
-    assert ask(here(serve(listen=everywhere)), "/live")[0] == 403
-    assert ask(here(serve(listen=everywhere)), "/live/hello", **ASKS)[0] == 403
-    for options in ({"page": {"token_file": str(tokens)}}, {"authentication": {"tokens_file": str(tokens)}}):
+    assert ask(here(serve(listen=everywhere)), "/dashboard")[0] == 403
+    assert ask(here(serve(listen=everywhere)), "/dashboard/hello", **ASKS)[0] == 403
+    for options in ({"dashboard": {"token_file": str(tokens)}}, {"authentication": {"tokens_file": str(tokens)}}):
         address = here(serve(listen=everywhere, **options))
-        assert ask(address, "/live")[0] == 200  # the frame, which tells nothing
-        assert ask(address, "/live/hello", **ASKS)[0] == 401
-        assert ask(address, "/live/hello", **ASKS, authorization="Bearer other")[0] == 401
-        assert ask(address, "/live/hello", **ASKS, authorization="Bearer t0ken", host="tidegate.example")[0] == 200
+        assert ask(address, "/dashboard")[0] == 200  # the frame, which tells nothing
+        assert ask(address, "/dashboard/hello", **ASKS)[0] == 401
+        assert ask(address, "/dashboard/hello", **ASKS, authorization="Bearer other")[0] == 401
+        assert ask(address, "/dashboard/hello", **ASKS, authorization="Bearer t0ken", host="tidegate.example")[0] == 200
         assert ask(address, "/metrics")[0] == 200
         with looking(address, authorization="Bearer t0ken") as following:
             assert following()["viewers"] == 1
@@ -159,7 +159,7 @@ def test_who_may_look_no_more_is_shown_no_more(serve_here: Make, start_fake: Mak
         with pytest.raises(AssertionError):  # the stream has ended: there is no line any more
             for _ in range(20):
                 following()
-    assert ask(address, "/live/hello", **ASKS, authorization="Bearer t0ken")[0] == 401
+    assert ask(address, "/dashboard/hello", **ASKS, authorization="Bearer t0ken")[0] == 401
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux cuts such clients off so soon")
@@ -173,7 +173,7 @@ def test_one_who_never_reads_holds_no_seat(serve: Make, monkeypatch: pytest.Monk
         stuck.connect((host, int(port)))
         stuck.sendall(b"GET /live/events HTTP/1.1\r\nhost: localhost\r\nx-tidegate-page: 1\r\n\r\n")
         stuck.recv(1)  # it is seated
-        assert ask(address, "/live/events", **ASKS)[0] == 503
+        assert ask(address, "/dashboard/events", **ASKS)[0] == 503
         give_up = time.monotonic() + 60
         while True:
             try:
@@ -186,11 +186,11 @@ def test_one_who_never_reads_holds_no_seat(serve: Make, monkeypatch: pytest.Monk
 
 def test_it_can_be_off(serve: Make) -> None:
     address = serve(page={"enabled": False})
-    assert ask(address, "/live")[0] == 404
-    assert ask(address, "/live/hello", **ASKS)[0] == 404
+    assert ask(address, "/dashboard")[0] == 404
+    assert ask(address, "/dashboard/hello", **ASKS)[0] == 404
 
 
 def test_who_may_not_see_the_metrics_may_not_look(serve: Make) -> None:
     address = serve(restricted=[{"apis": ["metrics"], "header": {"name": "admin", "value": "s3cr3t"}}])
-    assert ask(address, "/live/hello", **ASKS)[0] == 403
-    assert ask(address, "/live/hello", **ASKS, admin="s3cr3t")[0] == 200
+    assert ask(address, "/dashboard/hello", **ASKS)[0] == 403
+    assert ask(address, "/dashboard/hello", **ASKS, admin="s3cr3t")[0] == 200

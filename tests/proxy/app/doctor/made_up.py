@@ -32,8 +32,10 @@ def facts_of(*configs: model_config_pb2.ModelConfig, slo_ms: float | None = None
         model = None
         if consent.scheduling != "bypass":
             slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
-            late = (said.late if said else None) or "drop"
-            model = Model(each.name, each.max_batch_size, slo_ns, merge_limit=consent.merge_limit, late=late)
+            late = (said.on_deadline_miss if said else None) or "reject"
+            model = Model(
+                each.name, each.max_batch_size, slo_ns, merge_limit=consent.merge_limit, on_deadline_miss=late
+            )
         kinds = ("default",) if model else ()
         services[each.name] = ServedModel(
             each.name, consent, (ModelConfigForm(each, ("t:1",)),), model, kinds, len(kinds)

@@ -73,12 +73,12 @@ def test_what_is_said_of_an_slo_that_is_too_short_says_where_why_and_what_to_do(
 
 
 def test_where_late_ones_are_answered_too_short_an_slo_is_a_warning() -> None:
-    told = {"models": {"m": {"late": "serve"}}}
+    told = {"models": {"m": {"on_deadline_miss": "serve"}}}
     facts = facts_of(config_of("m"), slo_ms=4, config=told, measured=profiles_of("m", median_ms=5, p95_ms=6))
     (finding,) = slos_too_short(facts)
     assert finding.severity == "warning"
     assert "nearly every request is answered late" in finding.what
-    assert "late: serve" not in finding.remedy
+    assert "on_deadline_miss: serve" not in finding.remedy
 
 
 def test_an_slo_that_some_shapes_cannot_keep_names_them() -> None:
@@ -113,12 +113,12 @@ def test_without_a_profile_what_was_timed_counts_and_then_what_triton_counted() 
 
 def test_slos_of_models_that_are_not_scheduled() -> None:
     by_file = config_of("file", 'max_batch_size: 0 parameters { key: "slo_ms" value: { string_value: "5" } }')
-    told = {"models": {"told": {"slo_ms": 5, "late": "serve"}}}
+    told = {"models": {"told": {"slo_ms": 5, "on_deadline_miss": "serve"}}}
     findings = list(slos_in_vain(facts_of(by_file, config_of("told", "max_batch_size: 0"), config=told)))
     assert [(finding.severity, finding.where) for finding in findings] == [
         ("warning", "model file"),
         ("error", "models.told.slo_ms"),
-        ("error", "models.told.late"),
+        ("error", "models.told.on_deadline_miss"),
     ]
     assert "max_batch_size is 0" in findings[0].what
 

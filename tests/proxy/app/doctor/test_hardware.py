@@ -64,7 +64,7 @@ def test_what_is_said_of_a_profile_of_another_gpu_names_both_and_how_to_measure_
     (finding,) = measured_elsewhere(_on_this_machine(A100, H100, "KIND_GPU", profiles=str(file)))
     assert str(finding) == (
         "model m: it was measured on NVIDIA A100-SXM4-40GB, and this machine has NVIDIA H100 80GB HBM3: batches, and "
-        "what can be in time, are planned by another machine until it has been learned; tidegate profile m --triton "
+        "what can be on time, are planned by another machine until it has been learned; tidegate profile m --triton "
         f"localhost:1 -o {file}"
     )
 

@@ -118,7 +118,7 @@ def test_a_small_one_waits_for_few_large_ones(shared_aside: JsonWorkerPool) -> N
             for number in range(12)
         ]
         await asyncio.sleep(0)
-        await shared_aside.translate(SIGNATURE, "", small, len(small), "neighbour")
+        await shared_aside.translate(SIGNATURE, "", small, len(small), "neighbor")
         before = sum(work.done() for work in crowd)
         for work in crowd:
             work.cancel()

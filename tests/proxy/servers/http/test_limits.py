@@ -207,19 +207,19 @@ def test_the_slowest_makes_room(limited: Callable[..., Peer], sent: bytes) -> No
 
 
 @pytest.mark.parametrize("sent", [HALF_A_HEAD, HALF_A_BODY, b"", LIVE])
-def test_a_flood_ends_no_neighbours_connections(
+def test_a_flood_ends_no_neighbors_connections(
     limited: Callable[..., Peer], eventually: Callable[..., None], sent: bytes
 ) -> None:
     peer = limited(HttpLimits(connections=40))
-    neighbours = [peer.connect(LIVE, "127.0.0.2") for _ in range(5)]
-    for neighbour in neighbours:
-        assert neighbour.recv(1 << 16)[9:12] == b"200"
+    neighbors = [peer.connect(LIVE, "127.0.0.2") for _ in range(5)]
+    for neighbor in neighbors:
+        assert neighbor.recv(1 << 16)[9:12] == b"200"
     for _ in range(100):
         peer.connect(sent)
     eventually(lambda: peer.bounds.ended["http", "max_connections"] >= 60, "the flood to come")
-    for neighbour in neighbours:  # still open
-        neighbour.sendall(LIVE)
-        assert neighbour.recv(1 << 16)[9:12] == b"200"
+    for neighbor in neighbors:  # still open
+        neighbor.sendall(LIVE)
+        assert neighbor.recv(1 << 16)[9:12] == b"200"
     newcomer = peer.connect(LIVE, "127.0.0.3")
     assert newcomer.recv(1 << 16)[9:12] == b"200"
 
@@ -229,30 +229,30 @@ def test_who_has_asked_for_something_stays_longer(
 ) -> None:
     """Behind a load balancer all come from one address."""
     peer = limited(HttpLimits(connections=40))
-    neighbour = peer.connect(LIVE)
-    assert neighbour.recv(1 << 16)[9:12] == b"200"
+    neighbor = peer.connect(LIVE)
+    assert neighbor.recv(1 << 16)[9:12] == b"200"
     for _ in range(100):
         peer.connect()
     eventually(lambda: peer.bounds.ended["http", "max_connections"] >= 60, "the flood to come")
-    neighbour.sendall(LIVE)
-    assert neighbour.recv(1 << 16)[9:12] == b"200"
+    neighbor.sendall(LIVE)
+    assert neighbor.recv(1 << 16)[9:12] == b"200"
 
 
 def test_where_a_flood_waits_for_tidegate_it_makes_no_room_for_itself(
     limited: Callable[..., Peer], eventually: Callable[..., None]
 ) -> None:
     peer = limited(HttpLimits(connections=40))
-    neighbours = [peer.connect(LIVE, "127.0.0.2") for _ in range(5)]
-    for neighbour in neighbours:
-        assert neighbour.recv(1 << 16)[9:12] == b"200"
+    neighbors = [peer.connect(LIVE, "127.0.0.2") for _ in range(5)]
+    for neighbor in neighbors:
+        assert neighbor.recv(1 << 16)[9:12] == b"200"
     ask = WAIT.replace(b"/v2/wait", b"/v2/models/stats")
     for _ in range(35):
         peer.connect(ask)
     eventually(lambda: peer.bounds.connections["http"] == 40, "them to come")
     assert peer.status(ask) == b"503"
-    for neighbour in neighbours:
-        neighbour.sendall(LIVE)
-        assert neighbour.recv(1 << 16)[9:12] == b"200"
+    for neighbor in neighbors:
+        neighbor.sendall(LIVE)
+        assert neighbor.recv(1 << 16)[9:12] == b"200"
 
 
 def test_where_nobody_can_make_room_there_is_a_reserve_for_health(

@@ -39,7 +39,7 @@ class TritonPythonModel:
             self._jitter = jitter(parameters, args["model_instance_name"])
             self._stall = stalls(parameters, args["model_instance_name"])
             self._sum_times = _time_reduce(parameters) == "sum"
-            self._neighbours = neighbours(parameters)
+            self._neighbors = neighbors(parameters)
             self._zeros = _zeros(parameters, config)
             self._echoed = (
                 _echoed_pairs(config["input"], config["output"], self._time_input) if self._zeros is None else []
@@ -75,11 +75,11 @@ class TritonPythonModel:
         hold_ms *= self._jitter() * self._stall()
         work_ns = round(hold_ms * _NS_PER_MS)
         self._overshoot.publish()
-        if self._neighbours is None:
+        if self._neighbors is None:
             end_ns = start_ns + work_ns
             _sleep_until(end_ns)
         else:
-            end_ns = self._neighbours.hold(start_ns, work_ns, rows)
+            end_ns = self._neighbors.hold(start_ns, work_ns, rows)
         self._overshoot.record(time.monotonic_ns() - end_ns)
         return responses
 
@@ -128,12 +128,12 @@ def _sleep_until(end_ns: int) -> None:
         time.sleep(remaining_ns / 1e9)
 
 
-class _Neighbours:
+class _Neighbors:
     """Who else is busy on the same emulated GPU, in other processes: all write on one board, a file that they map.
 
     A line of the board is one instance's: until when it is busy, in seconds of the monotonic clock, and the percentages
     of cache and DRAM that it uses meanwhile. Each takes a line that nobody has when it starts, and has it by a lock of
-    the file: whatever ends the process, the kernel frees it. One that is killed is no neighbour for longer than
+    the file: whatever ends the process, the kernel frees it. One that is killed is no neighbor for longer than
     `AWAY_NS`.
     """
 
@@ -165,7 +165,7 @@ class _Neighbours:
                 continue
             return line
         raise ValueError(
-            f"parameter neighbours: all {self.LINES} lines of the board {board} are taken: no more instances can share "
+            f"parameter neighbors: all {self.LINES} lines of the board {board} are taken: no more instances can share "
             "one emulated GPU"
         )
 
@@ -194,9 +194,9 @@ class _Neighbours:
         return float(cache * busy[:, 1].sum() + dram * busy[:, 2].sum() + each * len(busy))
 
 
-def neighbours(parameters: dict[str, str]) -> _Neighbours | None:
-    """Return who shares the emulated GPU, of the parameter `neighbours`; None: nobody does."""
-    text = parameters.get("neighbours")
+def neighbors(parameters: dict[str, str]) -> _Neighbors | None:
+    """Return who shares the emulated GPU, of the parameter `neighbors`; None: nobody does."""
+    text = parameters.get("neighbors")
     if text is None:
         return None
     try:
@@ -210,13 +210,13 @@ def neighbours(parameters: dict[str, str]) -> _Neighbours | None:
             raise ValueError("nothing may be negative")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"parameter neighbours is '{text}': expected JSON with board, uses {{rows: [cache, dram, part]}} "
-            "and minds [cache, dram, neighbour], nothing negative"
+            f"parameter neighbors is '{text}': expected JSON with board, uses {{rows: [cache, dram, part]}} "
+            "and minds [cache, dram, neighbor], nothing negative"
         ) from error
     try:
-        return _Neighbours(board, uses, minds)
+        return _Neighbors(board, uses, minds)
     except OSError as error:
-        raise ValueError(f"parameter neighbours: {board}: {error.strerror}") from error
+        raise ValueError(f"parameter neighbors: {board}: {error.strerror}") from error
 
 
 class _Overshoot:

@@ -204,7 +204,7 @@ class Expectations:
         tracked.confirmed += told_ns <= SURPRISE * duration_ns <= SURPRISE**2 * told_ns
         if tracked.probing:
             tracked.probing = False
-            if 2 * duration_ns < tracked.learner.published.planned_ns(rows):
+            if 2 * duration_ns < tracked.learner.published.upper_ns(rows):
                 tracked.probes = 0
         learned = tracked.learner.observe(rows, duration_ns)
         if learned is not None:
@@ -226,7 +226,7 @@ class Expectations:
         """
         keys = self._keys_of.get((dropped.model, dropped.shape), {})
         budget_ns = dropped.deadline_ns - dropped.arrival_ns
-        if 2 * sum(self._planned_ns(self.profiles[key], dropped) for key in keys) < budget_ns:
+        if 2 * sum(self._upper_ns(self.profiles[key], dropped) for key in keys) < budget_ns:
             return []  # most of its time went elsewhere
         doubted = []
         for key in keys:
@@ -235,9 +235,9 @@ class Expectations:
             if tracked.awaits_probe or (now_ns - tracked.active_ns < PATIENCE_NS and not hearsay):
                 continue
             probe = tracked.base
-            if budget_ns < SURPRISE * self._planned_ns(probe, dropped) and tracked.confirmed < PROBES:
-                probe = probe.scaled(budget_ns / (SURPRISE * len(keys) * self._planned_ns(probe, dropped)))
-            if budget_ns < self._planned_ns(probe, dropped):
+            if budget_ns < SURPRISE * self._upper_ns(probe, dropped) and tracked.confirmed < PROBES:
+                probe = probe.scaled(budget_ns / (SURPRISE * len(keys) * self._upper_ns(probe, dropped)))
+            if budget_ns < self._upper_ns(probe, dropped):
                 continue  # as short a time as that tells nothing
             workers = idle(key[0], key[1])
             if not workers and not self._is_mere_guess(key):
@@ -268,16 +268,16 @@ class Expectations:
         """A worker that hosts nothing else has nothing better to do than to probe."""
         if self._tracked[key].probes < PROBES or any(len(worker.hosts) == 1 for worker in idle):
             return PATIENCE_NS
-        return max(PATIENCE_NS, PATIENCE_STAGES * self.profiles[key].planned_ns(1))
+        return max(PATIENCE_NS, PATIENCE_STAGES * self.profiles[key].upper_ns(1))
 
     def _is_mere_guess(self, key: ProfileKey) -> bool:
         """Whether no stage has told anything of a shape whose profile was derived from others."""
         return key in self._guessed and not self._tracked[key].learner.seen
 
     @staticmethod
-    def _planned_ns(profile: Profile, request: Request) -> int:
+    def _upper_ns(profile: Profile, request: Request) -> int:
         """What a request takes alone; what a part of it takes where a pipeline is narrower."""
-        return profile.planned_ns(min(request.rows, profile.max_rows))
+        return profile.upper_ns(min(request.rows, profile.max_rows))
 
     def _expect(self, key: ProfileKey, profile: Profile) -> None:
         self.profiles[key] = profile

@@ -295,7 +295,7 @@ class ProfileLearner:
     def doubt(self, base: Profile) -> bool:
         """Forget what was observed: the very next stage decides. False where no more than this base is expected."""
         told = self._published
-        if not any(told.planned_ns(rows) > (1 + TOO_LONG) * base.planned_ns(rows) for rows in base.every_size):
+        if not any(told.upper_ns(rows) > (1 + TOO_LONG) * base.upper_ns(rows) for rows in base.every_size):
             return False
         self._first_look = 1
         self._forget()
@@ -353,7 +353,7 @@ class ProfileLearner:
     def _is_far_off(self) -> bool:
         """Whether all of the first stages say that what is expected is not even nearly right."""
         told = self._published
-        return all(took_ns > SURPRISE * told.planned_ns(rows) for rows, took_ns in self._first) or all(
+        return all(took_ns > SURPRISE * told.upper_ns(rows) for rows, took_ns in self._first) or all(
             SURPRISE * took_ns < told.expected_ns(rows) for rows, took_ns in self._first
         )
 
@@ -445,6 +445,6 @@ class ProfileLearner:
     def _moved(self, learned: Profile, rows: int) -> bool:
         """Whether it differs enough at the smallest, the largest or the batch size just seen."""
         published, sizes = self._published, (1, rows, learned.max_rows)
-        ratios = [learned.planned_ns(at) / published.planned_ns(at) for at in sizes]
+        ratios = [learned.upper_ns(at) / published.upper_ns(at) for at in sizes]
         centres = [learned.expected_ns(at) / published.expected_ns(at) for at in sizes]
         return max(ratios) > 1 + TOO_SHORT or min(ratios + centres) < 1 - TOO_LONG or max(centres) > 1 + TOO_LONG

@@ -121,7 +121,7 @@ def _differ(one: Profile, other: Profile) -> bool:
     if one.max_rows != other.max_rows:
         return True
     return any(
-        abs(one.planned_ns(rows) / other.planned_ns(rows) - 1) > MOVED
+        abs(one.upper_ns(rows) / other.upper_ns(rows) - 1) > MOVED
         or abs(one.expected_ns(rows) / other.expected_ns(rows) - 1) > MOVED
         for rows in (1, other.max_rows)
     )

@@ -198,7 +198,7 @@ class EarlyDispatch:
         )  # of a stage that was sent to an idle worker and ends as this one
         self._planned_ends_ns[worker.id] = began_ns + stage.duration_ns
         expected_ns = profile.expected_ns(flight.rows)
-        self._margins_ns[worker.id] = max(0, min(stage.duration_ns, profile.planned_ns(flight.rows)) - expected_ns)
+        self._margins_ns[worker.id] = max(0, min(stage.duration_ns, profile.upper_ns(flight.rows)) - expected_ns)
         ways.in_a_row = ways.in_a_row + 1 if early_ns else 0
         if ways.in_a_row >= max(BEHIND_IN_A_ROW, ways.ways_ns / (COST * stage.duration_ns)):
             return

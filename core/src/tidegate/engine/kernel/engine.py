@@ -47,8 +47,8 @@ from tidegate.observation import (
     PolicyOverran,
     PolicyTraceObserver,
     Reducer,
-    Stories,
-    Story,
+    RequestTimeline,
+    TimelineRecorder,
     TopologyChanged,
 )
 from tidegate.toolkit import FirstComeFirstServed
@@ -74,14 +74,14 @@ class Engine:
         observers: Sequence[Observer] = (),
         max_tries: int = MAX_TRIES,
         first_lead_ns: int = 0,
-        stories: Stories | None = None,
+        timelines: TimelineRecorder | None = None,
         policies: Policies | None = None,
     ) -> None:
         """`strict`: a policy's fault is raised instead of being isolated. `learn`: correct the profiles online.
 
         `max_tries`: how often a request is tried whose workers fail; then the failure is its answer. `first_lead_ns`:
-        how early, before a stage is expected to end, the first batch is sent behind it; 0: never. `stories`: what
-        `story` is to know; None: nothing is kept. `policies`: makes the policy of a PolicyChanged; None: each is
+        how early, before a stage is expected to end, the first batch is sent behind it; 0: never. `timelines`: what
+        `timeline` is to know; None: nothing is kept. `policies`: makes the policy of a PolicyChanged; None: each is
         refused.
         """
         setup = policy.setup
@@ -94,14 +94,14 @@ class Engine:
         What a reader raises is a fault of the driver's. Those who watch and are to be isolated are observers.
         """
         self._strict = strict
-        self._stories = stories
-        self._witness: PolicyTraceObserver | None = stories
+        self._timelines = timelines
+        self._witness: PolicyTraceObserver | None = timelines
         self._policies = policies
         settings = EngineSettings(learn=learn, max_tries=max_tries, first_lead_ns=first_lead_ns)
         self._retry = PolicyRetry(policy)
         self._begin(policy, settings)
         self._state.expectations.check(setup.workers, self._state.models)
-        self._observers = Observers([*observers, stories] if stories else observers, strict=strict)
+        self._observers = Observers([*observers, timelines] if timelines else observers, strict=strict)
         self._observers.started(name, policy.options.model_dump(mode="json"), setup, settings)
 
     def _begin(self, policy: Policy, settings: EngineSettings) -> None:
@@ -172,8 +172,8 @@ class Engine:
         booked = self._state.fleet.bookings.get(worker_id)
         return self.queued > 0 or booked is None or len(booked.stages) > 1
 
-    def idle_in_time(self, request: Request, profiles: Mapping[ProfileKey, Profile]) -> Worker | None:
-        """An idle worker on which a request of an unsplit model would be in time by these profiles, started now."""
+    def idle_on_time(self, request: Request, profiles: Mapping[ProfileKey, Profile]) -> Worker | None:
+        """An idle worker on which a request of an unsplit model would be on time by these profiles, started now."""
         state = self._state
         model = state.models.get(request.model)
         if model is None or model.pipelines:
@@ -181,7 +181,7 @@ class Engine:
         for (partition, kind, shape), profile in profiles.items():
             if (partition, shape) != (model.name, request.shape):
                 continue
-            if state.now_ns + profile.planned_ns(request.rows) <= request.deadline_ns:
+            if state.now_ns + profile.upper_ns(request.rows) <= request.deadline_ns:
                 for worker in state.fleet.idle(partition, kind):
                     return worker
         return None
@@ -242,14 +242,14 @@ class Engine:
         if waiting.is_shared:
             self._policy.tell_all(waiting.advance(self._state.now_ns))
 
-    def story(self, request_id: int) -> Story | None:
+    def timeline(self, request_id: int) -> RequestTimeline | None:
         """What happened to a request, and why; None where it is not known, or no more.
 
-        Raises ValueError where the engine was made without `stories`.
+        Raises ValueError where the engine was made without `timelines`.
         """
-        if self._stories is None:
-            raise ValueError("this engine keeps no stories: make it with Engine(..., stories=Stories())")
-        return self._stories.of(request_id)
+        if self._timelines is None:
+            raise ValueError("this engine keeps no timelines: make it with Engine(..., timelines=TimelineRecorder())")
+        return self._timelines.of(request_id)
 
     def validate(self) -> None:
         """Check the books against each other, between events; for tests, since it looks at everything.

@@ -118,15 +118,15 @@ def check_deadlines(
     workers: dict[int, Worker],
     profiles: Mapping[ProfileKey, Profile],
 ) -> None:
-    """Invariant 8: workers are booked for as long as is planned, and what is dispatched may be in time."""
+    """Invariant 8: workers are booked for as long as is planned, and what is dispatched may be on time."""
     shape = requests[0].shape
     profile = None
     for index, stage in enumerate(batch.stages):
         profile = profiles[stage.partition, workers[stage.worker_id].kind, shape]
-        planned_ns = profile.planned_ns(rows)
-        if stage.duration_ns < planned_ns:
+        upper_ns = profile.upper_ns(rows)
+        if stage.duration_ns < upper_ns:
             raise InvariantViolation(
-                8, f"stage {index} of batch {batch.id} plans {stage.duration_ns} ns, the profile says {planned_ns}"
+                8, f"stage {index} of batch {batch.id} plans {stage.duration_ns} ns, the profile says {upper_ns}"
             )
     assert profile is not None, "a batch has a stage"
     end_ns = batch.stages[-1].start_ns + profile.lower_bound_ns(rows)

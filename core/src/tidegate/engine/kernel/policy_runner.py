@@ -168,7 +168,7 @@ class PolicyRunner:
     def _depart(self, requests: list[Request], ready: WorkerReady) -> None:
         state, first, rows = self._state, requests[0], sum(request.rows for request in requests)
         profile = self._expectations.profiles[first.model, self._fleet.workers[ready.worker_id].kind, first.shape]
-        stages = (Stage(ready.worker_id, first.model, ready.free_ns, profile.planned_ns(rows)),)
+        stages = (Stage(ready.worker_id, first.model, ready.free_ns, profile.upper_ns(rows)),)
         batch = Batch(state.policy.new_batch_id(), first.model, tuple(request.id for request in requests), stages)
         self._succession.own_batches.add(batch.id)
         state.commands.append(Dispatch(batch))

@@ -89,7 +89,7 @@ class EngineState:
 
     @property
     def next_wake_ns(self) -> int:
-        """When something is due: a planned start, a timer, a request that cannot be in time any more where it waits.
+        """When something is due: a planned start, a timer, a request that cannot be on time any more where it waits.
 
         Or a worker is ready for what waits; where nothing does, nobody need wake for that. Or nobody wants the answer
         to a late request any more. NEVER_NS: nothing is due.

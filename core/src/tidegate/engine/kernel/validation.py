@@ -62,10 +62,10 @@ def _hurried(state: EngineState) -> Iterator[str]:
     """Nobody waits whose time is over, behind one that has more."""
     latest_ns: dict[str, tuple[int, int]] = {}
     runs_late = state.policy.is_best_effort
-    in_time = (
+    on_time = (
         request for request in state.waiting.queued.values() if not request.is_late and not runs_late(request.model)
     )
-    for request in sorted(in_time, key=lambda request: request.arrival_ns):
+    for request in sorted(on_time, key=lambda request: request.arrival_ns):
         deadline_ns, arrival_ns = latest_ns.get(request.model, (0, 0))
         if request.deadline_ns < min(state.now_ns, deadline_ns) and arrival_ns < request.arrival_ns:
             yield f"request {request.id} waits though its time is over, behind one that has more"

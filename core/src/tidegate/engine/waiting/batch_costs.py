@@ -56,7 +56,7 @@ class BatchCosts:
         """What batches cost, by model and shape."""
 
     def counts_time_of(self, request: Request) -> bool:
-        """Whether a request is given up when it cannot be in time."""
+        """Whether a request is given up when it cannot be on time."""
         return request.deadline_ns != NEVER_NS and not self._is_best_effort(request.model)
 
     def hopeless_ns(self, request: Request) -> int:
@@ -89,7 +89,7 @@ class BatchCosts:
         if cost.budget_ns != budget_ns:
             workers = len(self._places[request.model].workers)
             rows = cost.along.largest_rows_within(budget_ns * workers // (workers + 1))
-            cost.budget_ns, cost.full_ns = budget_ns, cost.along.planned_ns(rows) if rows else 0
+            cost.budget_ns, cost.full_ns = budget_ns, cost.along.upper_ns(rows) if rows else 0
         return cost.full_ns
 
     def _cost_of(self, model: str, shape: str) -> _Cost:
@@ -103,7 +103,7 @@ class BatchCosts:
             along = known.along
         else:
             along = Profile.in_sequence(map(Profile.quickest, stages), place.max_rows)
-        largest_ns = along.planned_ns(min(self._models[model].max_rows, along.max_rows))
+        largest_ns = along.upper_ns(min(self._models[model].max_rows, along.max_rows))
         cost = _Cost(expectations.version, present, along, len(place.workers) * largest_ns)
         self._costs[model, shape] = cost
         return cost

@@ -50,7 +50,7 @@ class FairQueue:
 
     @property
     def next_wake_ns(self) -> int:
-        """When something that is held cannot be in time any more; NEVER_NS where nothing is."""
+        """When something that is held cannot be on time any more; NEVER_NS where nothing is."""
         return min((shared.hopeless.next_ns for shared in self._contended), default=NEVER_NS)
 
     def admits(self, now_ns: int, request: Request) -> bool:
@@ -85,7 +85,7 @@ class FairQueue:
         return None
 
     def hopeless(self, now_ns: int) -> list[Request]:
-        """What is held and cannot be in time any more."""
+        """What is held and cannot be on time any more."""
         return [request for shared in self._contended for request in shared.pop_hopeless(now_ns)]
 
     def hopeless_ns(self, request: Request) -> int | None:
@@ -93,7 +93,7 @@ class FairQueue:
         return self._shared_by[request.model].hopeless_ns(request)
 
     def reprieve(self, request: Request) -> None:
-        """What is held may be in time after all: something else is expected by now."""
+        """What is held may be on time after all: something else is expected by now."""
         self._shared_by[request.model].reprieve(request)
 
     def start(self, model: str, requests: list[Request], rows: int, duration_ns: int) -> None:

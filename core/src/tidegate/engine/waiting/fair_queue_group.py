@@ -127,7 +127,7 @@ class FairQueueGroup:
         self.contended = False
         """Whether several flows waited since the last time that nothing did."""
         self.hopeless = Timers()
-        """When held requests, by id, cannot be in time any more. Kept by `hold` unless the policy is best-effort."""
+        """When held requests, by id, cannot be on time any more. Kept by `hold` unless the policy is best-effort."""
         self._fleet = fleet
         self._patience_ns = no_slo_max_deferral_ns
         self._places = places
@@ -245,7 +245,7 @@ class FairQueueGroup:
                 self._forget()
 
     def pop_hopeless(self, now_ns: int) -> list[Request]:
-        """What is held and cannot be in time any more: each has to `leave`, or is given a `reprieve`."""
+        """What is held and cannot be on time any more: each has to `leave`, or is given a `reprieve`."""
         newcomer = self._newcomer
         if newcomer and self._costs.counts_time_of(newcomer) and self._costs.hopeless_ns(newcomer) <= now_ns:
             self._hold_newcomer()

@@ -1,13 +1,13 @@
-"""Requests that cannot be in time any more and are served all the same: first come, first served.
+"""Requests that cannot be on time any more and are served all the same: first come, first served.
 
 As a worker becomes ready, the oldest late request runs there before its client's younger requests, with late ones that
-can share its batch. Requests that can still be in time, and can share the batch, fill its free rows. The engine itself
+can share its batch. Requests that can still be on time, and can share the batch, fill its free rows. The engine itself
 forms this batch (`LateRequests.batch_for`): the policy is told of the worker once it is over. Where requests of other
 clients wait, every second batch is theirs. Among themselves the clients of late requests are served in turn.
 
 A worker that is idle while its policy waits for something, or that runs part of a split model, is offered another way:
 the policy sees late requests without a deadline, apart from the others (their merge key is another one), when nothing
-that can be in time wants the worker. What it does not run at once it forgets again as soon as something does.
+that can be on time wants the worker. What it does not run at once it forgets again as soon as something does.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -178,7 +178,7 @@ class LateRequests:
     def batch_for(self, worker_id: int, start_ns: int) -> list[Request]:
         """The batch that the engine is to run on a worker that becomes ready, late requests first; empty: none.
 
-        Its late requests are held no more; those that fill it can be in time, and are still queued. `start_ns`: when
+        Its late requests are held no more; those that fill it can be on time, and are still queued. `start_ns`: when
         the worker is free.
         """
         models = [name for name in self._of_model if self._begins_on(name, worker_id)]
@@ -186,7 +186,7 @@ class LateRequests:
         first = self._of_model[min(models, key=self._oldest_ns)].held.first if models else None
         if first is None:
             return []
-        oldest, waits = first[1], self._first_in_time(self._fleet.bookings[worker_id].hosts)
+        oldest, waits = first[1], self._first_on_time(self._fleet.bookings[worker_id].hosts)
         if waits is not None:
             if waits.arrival_ns < oldest.arrival_ns:
                 return []
@@ -197,7 +197,7 @@ class LateRequests:
         batch = self._pop(oldest.model, self._most_rows)
         return batch + self._beside(batch, worker_id, start_ns)
 
-    def _first_in_time(self, hosts: frozenset[str]) -> Request | None:
+    def _first_on_time(self, hosts: frozenset[str]) -> Request | None:
         """The request that was queued first of those that are not late and could use one of these partitions."""
         uses: dict[str, bool] = {}
         for request in self._queued.values():
@@ -209,7 +209,7 @@ class LateRequests:
 
     def first_too_late(self, worker_id: int, start_ns: int) -> Request | None:
         """The request that was queued first for a worker that is free then, if it is to be served though it is late."""
-        first = self._first_in_time(self._fleet.bookings[worker_id].hosts)
+        first = self._first_on_time(self._fleet.bookings[worker_id].hosts)
         if first is None or first.late_until_ns <= start_ns or self._fleet.models[first.model].pipelines:
             return None
         kind = self._fleet.bookings[worker_id].worker.kind
@@ -219,7 +219,7 @@ class LateRequests:
     def _beside(self, late: list[Request], worker_id: int, start_ns: int) -> list[Request]:
         """Requests that fill the free rows of a batch of late ones which starts then, as they would at Triton.
 
-        They are in time with it, and stay so; or they would be late behind it, too, and are wanted all the same.
+        They are on time with it, and stay so; or they would be late behind it, too, and are wanted all the same.
         """
         first, rows = late[0], sum(request.rows for request in late)
         most, kind = self._most_rows(first), self._fleet.bookings[worker_id].worker.kind
@@ -231,7 +231,7 @@ class LateRequests:
             if request.model != first.model or request.shape != first.shape or request.merge_key != key:
                 continue
             wanted_ns = max(request.deadline_ns, request.late_until_ns)
-            if rows + request.rows <= most and start_ns + profile.planned_ns(rows + request.rows) <= wanted_ns:
+            if rows + request.rows <= most and start_ns + profile.upper_ns(rows + request.rows) <= wanted_ns:
                 beside.append(request)
                 rows += request.rows
         return beside
@@ -288,7 +288,7 @@ class LateRequests:
     def _is_left_over(self, model: str, ready: int | None = None, *, shown: bool = False) -> bool:
         """Whether more workers are idle that a model can begin on than kinds of batches wait for them.
 
-        Each kind that the policy sees, and that can be in time or is late, wants one worker: more of a kind would run
+        Each kind that the policy sees, and that can be on time or is late, wants one worker: more of a kind would run
         already. `ready`: a worker that is idle, or about to be. `shown`: this model's batch is one of those kinds.
         """
         idle = {number for number in self._fleet.idle_ids if self._is_free(number) and self._begins_on(model, number)}

@@ -22,7 +22,7 @@ class OutOfOrderDeadlines:
     ) -> None:
         """`queued`: what waits and the policy knows of; `is_first`: whether no other request waits or runs.
 
-        `hopeless_ns`: the instant from which on a request cannot be in time any more; None where that does not matter.
+        `hopeless_ns`: the instant from which on a request cannot be on time any more; None where that does not matter.
         """
         self.earliest_ns = NEVER_NS
         """Nobody is hopeless before, and perhaps nobody then."""
@@ -77,7 +77,7 @@ class OutOfOrderDeadlines:
         heapify(self._heap)
 
     def pop_hopeless(self, now_ns: int) -> list[Request]:
-        """The ones that cannot be in time any more, to be dropped or watched anew."""
+        """The ones that cannot be on time any more, to be dropped or watched anew."""
         popped = {}
         while self._heap and self._heap[0][0] <= now_ns:
             _, request_id = heappop(self._heap)

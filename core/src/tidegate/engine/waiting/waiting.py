@@ -53,7 +53,7 @@ class WaitingRequests:
         self._hurried = OutOfOrderDeadlines(self.queued, self._has_no_request, self._sharing.hopeless_ns)
         """What of `queued` may wait behind requests that have more time."""
         self.late = LateRequests(fleet, expectations, self.queued, is_free)
-        """What cannot be in time any more, and waits to be served all the same."""
+        """What cannot be on time any more, and waits to be served all the same."""
 
     def __len__(self) -> int:
         return len(self.queued) + len(self._sharing) + len(self.late)
@@ -100,7 +100,7 @@ class WaitingRequests:
         return False if self.late.remove(request_id) else None
 
     def give_up(self, now_ns: int, request: Request, *, seen: bool = True) -> bool:
-        """A request, which is queued no more, cannot be in time: whether it is dropped; else it is served late.
+        """A request, which is queued no more, cannot be on time: whether it is dropped; else it is served late.
 
         `seen`: the policy knew of it.
         """
@@ -113,7 +113,7 @@ class WaitingRequests:
     # Time that passes --------------------------------------------------------------------------------------------
 
     def next_ns(self, before_ns: int) -> int:
-        """When a request cannot be in time any more, or nobody wants its answer; `before_ns` at the latest."""
+        """When a request cannot be on time any more, or nobody wants its answer; `before_ns` at the latest."""
         if self._sharing.is_contended:
             before_ns = min(before_ns, self._sharing.next_wake_ns)
         if self.late.earliest_ns < before_ns:
@@ -182,7 +182,7 @@ class WaitingRequests:
             yield None
 
     def _expire_hurried(self, now_ns: int) -> Iterator[News]:
-        """Drop what cannot be in time any more where it waits, behind requests that have more time."""
+        """Drop what cannot be on time any more where it waits, behind requests that have more time."""
         for hopeless in self._hurried.pop_hopeless(now_ns):
             if hopeless.id not in self.queued:
                 continue  # the policy ran or dropped it when told of another

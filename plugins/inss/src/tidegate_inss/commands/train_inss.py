@@ -11,7 +11,7 @@ def train_inss(
     seed: Annotated[int, typer.Option(min=0, help="What is drawn, all of it, is drawn by this.")] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="How many times 32 decisions are learned from.")] = 2_000,
     interference: Annotated[
-        bool, typer.Option(help="Whether neighbours are known of; without them it is InSS-ni.")
+        bool, typer.Option(help="Whether neighbors are known of; without them it is InSS-ni.")
     ] = True,
     every: Annotated[int, typer.Option(min=1, help="Write a checkpoint every so many rounds.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print the training record, for machines.")] = False,

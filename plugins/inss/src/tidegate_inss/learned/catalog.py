@@ -21,7 +21,7 @@ BEARS_NOTHING = 4.0
 
 @dataclass(frozen=True)
 class Catalog:
-    """Models by number. What neighbours do to each other is left out of it where it was made so (InSS-ni)."""
+    """Models by number. What neighbors do to each other is left out of it where it was made so (InSS-ni)."""
 
     tables: LatencyTables
     batches: Ints
@@ -82,7 +82,7 @@ def catalog_of(problem: ShareProblem, tables: LatencyTables, *, interference: bo
 
 
 def _described(tables: LatencyTables, slo_ms: Floats) -> NDArray[np.float32]:
-    """Latencies as logarithms of their part of the SLO, and what is minded of neighbours, all of them about 1."""
+    """Latencies as logarithms of their part of the SLO, and what is minded of neighbors, all of them about 1."""
     units, most = tables.gpu_ms.shape[1] - 1, tables.gpu_ms.shape[2] - 1
     rows = np.minimum(np.array(BATCHES), most)
     shares = np.maximum(1, np.rint(np.array(SHARES) * units).astype(np.int64))

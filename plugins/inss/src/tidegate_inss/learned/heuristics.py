@@ -14,7 +14,7 @@ def to_the_least_busy(states: Floats32, masks: Bools) -> Ints:
 
 
 def by_need(states: Floats32) -> Floats32:
-    """Stage 2: shares in proportion to what models need alone, and the largest batches that are in time."""
+    """Stage 2: shares in proportion to what models need alone, and the largest batches that are on time."""
     actions = np.zeros((len(states), SHARING_ACTION), np.float32)
     actions[:, SLOTS:] = 1.0
     return actions

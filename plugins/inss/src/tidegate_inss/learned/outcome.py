@@ -30,7 +30,7 @@ class DecisionOutcome:
 
 
 def outcome_of(loads: Loads, slots: GpuSlots, shares: SlotShares) -> DecisionOutcome:
-    """What the copies do in their shares, their neighbours always being busy."""
+    """What the copies do in their shares, their neighbors always being busy."""
     catalog, taken = loads.catalog, slots.taken
     load = slots.load[taken]
     model, units, batch = loads.model[load], shares.units[taken], shares.batch[taken]

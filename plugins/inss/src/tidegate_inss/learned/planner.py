@@ -32,7 +32,7 @@ def plan_inss(problem: ShareProblem, /, *, time_limit_s: float, progress: Progre
 
 
 def plan_inss_ni(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """InSS-ni: neither networks nor batch sizes take account of neighbours; what the plan foretells does."""
+    """InSS-ni: neither networks nor batch sizes take account of neighbors; what the plan foretells does."""
     return plan_by(_shipped("inss-ni"), problem, interference=False, progress=progress)
 
 

@@ -66,7 +66,7 @@ def observe(loads: Loads, slots: GpuSlots, memory_mib: Floats) -> Floats32:
 def decide(loads: Loads, slots: GpuSlots, actions: Floats32, memory_mib: Floats) -> SlotShares:
     """Shares and batch sizes. Shares are a softmax over what is needed and what the network says: no fragments.
 
-    Batch sizes begin at the largest that is in time alone, which the network makes smaller; then what neighbours and
+    Batch sizes begin at the largest that is on time alone, which the network makes smaller; then what neighbors and
     memory leave.
     """
     catalog = loads.catalog
@@ -83,12 +83,12 @@ def decide(loads: Loads, slots: GpuSlots, actions: Floats32, memory_mib: Floats)
     wanted = np.maximum(1, np.rint(alone * np.exp2(1.5 * (actions[:, SLOTS:] - 1)))).astype(np.int64)
     wanted = _within_memory(loads, slots, wanted, memory_mib)
     slowed = slowdowns(loads, slots, SlotShares(units, wanted))
-    in_time = _largest(allowed & (transfer_ms + gpu_ms * slowed[..., None] <= half_ms))
-    return SlotShares(units, np.where(slots.taken, np.minimum(wanted, in_time), 0))
+    on_time = _largest(allowed & (transfer_ms + gpu_ms * slowed[..., None] <= half_ms))
+    return SlotShares(units, np.where(slots.taken, np.minimum(wanted, on_time), 0))
 
 
 def slowdowns(loads: Loads, slots: GpuSlots, shares: SlotShares) -> Floats:
-    """How many times as long computing takes beside neighbours that are always busy, shape (GPUs, SLOTS)."""
+    """How many times as long computing takes beside neighbors that are always busy, shape (GPUs, SLOTS)."""
     tables, model = loads.catalog.tables, loads.model[slots.load]
     cache = np.where(slots.taken, tables.cache_percent[model, shares.units, shares.batch], 0.0)
     dram = np.where(slots.taken, tables.dram_percent[model, shares.units, shares.batch], 0.0)

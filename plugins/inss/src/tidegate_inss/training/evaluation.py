@@ -27,5 +27,5 @@ def judge(workloads: Sequence[Workload], placer: Placer, sharer: Sharer) -> Poin
         "reward": float(reward.mean()),
         "throughput": float(throughput.mean()),
         "late": float(late.mean()),
-        "in_time": float((late == 0).mean()),
+        "on_time": float((late == 0).mean()),
     }

@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from tidegate.report import Chart, Colours, Download, LegendEntry, LineMark, Page, PageOrigin, Plot, PlotAxis, chart_of
+from tidegate.report import Chart, Colors, Download, LegendEntry, LineMark, Page, PageOrigin, Plot, PlotAxis, chart_of
 from tidegate.report.words import share
 from tidegate_inss.training.training_record import TrainingRecord
 
@@ -16,12 +16,12 @@ def page(record: TrainingRecord, date: str) -> str:
 
     `date`: when it is made, as its end says it.
     """
-    colours = Colours((), (NETWORKS, RULES))
+    colors = Colors((), (NETWORKS, RULES))
     legend = [
-        LegendEntry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in (NETWORKS, RULES)
+        LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in (NETWORKS, RULES)
     ]
     learning = LineMark(_over(record, "training_reward"), "other", LEARNING)
-    kept = _lines(record, "reward", colours)
+    kept = _lines(record, "reward", colors)
     parts: list[Chart] = [
         chart_of(
             "Do the networks decide better than rules of thumb?",
@@ -34,12 +34,12 @@ def page(record: TrainingRecord, date: str) -> str:
     ]
     for title, key, label in (
         ("How many requests are late?", "late", "share of the requests"),
-        ("How many models have late requests?", "in_time", "share of the models"),
-        ("How much throughput is left beside neighbours?", "throughput", "of what a model has alone"),
+        ("How many models have late requests?", "on_time", "share of the models"),
+        ("How much throughput is left beside neighbors?", "throughput", "of what a model has alone"),
     ):
-        lines = _lines(record, key, colours, missing=key == "in_time")
+        lines = _lines(record, key, colors, missing=key == "on_time")
         axis = PlotAxis.over(_percents(lines), label, least=0.0, unit=" %")
-        drawn = [LineMark(_in_percent(line), line.colour, line.name, line.dash) for line in lines]
+        drawn = [LineMark(_in_percent(line), line.color, line.name, line.dash) for line in lines]
         parts.append(chart_of(title, Plot(drawn, _decisions(record), axis), legend=legend, note=APART))
     data = Download("record.json", "application/json", record.model_dump_json(indent=1))
     return Page(
@@ -83,13 +83,13 @@ def _over(record: TrainingRecord, key: str, *, missing: bool = False) -> list[tu
     ]
 
 
-def _lines(record: TrainingRecord, key: str, colours: Colours, *, missing: bool = False) -> list[LineMark]:
+def _lines(record: TrainingRecord, key: str, colors: Colors, *, missing: bool = False) -> list[LineMark]:
     """The networks' line, and the rules' flat one from nothing learned to the end."""
     networks = _over(record, key, missing=missing)
     ruled = 1 - record.rules[key] if missing else record.rules[key]
     flat = [(0.0, ruled), (networks[-1][0], ruled)]
     return [
-        LineMark(points, colours.of_contender(name), name, colours.dash_of(name))
+        LineMark(points, colors.of_contender(name), name, colors.dash_of(name))
         for name, points in ((NETWORKS, networks), (RULES, flat))
     ]
 

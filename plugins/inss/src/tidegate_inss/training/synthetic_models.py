@@ -52,7 +52,7 @@ def drawn_model(rng: np.random.Generator) -> SharingModel:
         transfer_ms=transfer,
         cache_percent=NonDecreasingLine(base=rng.uniform(0, 7), slope=_log_uniform(rng, 3, 40) / most_per_s),
         dram_percent=NonDecreasingLine(base=rng.uniform(0, 20), slope=_log_uniform(rng, 3, 50) / most_per_s),
-        sensitivity=Sensitivity(cache=minds_cache, dram=1.5 * minds_dram, neighbour=rng.uniform(0, 0.08)),
+        sensitivity=Sensitivity(cache=minds_cache, dram=1.5 * minds_dram, neighbor=rng.uniform(0, 0.08)),
     )
 
 

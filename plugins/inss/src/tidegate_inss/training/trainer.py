@@ -29,7 +29,7 @@ class TrainingSettings:
     seed: int = 0
     rounds: int = 2000
     interference: bool = True
-    """False: InSS-ni, which knows of no neighbours."""
+    """False: InSS-ni, which knows of no neighbors."""
     updates: int = 12
     """Steps of stage 1's optimizers in a round; stage 2 takes a third of them, on larger minibatches."""
     replayed: int = 100_000

@@ -24,7 +24,7 @@ Arrays = tuple[NDArray[Any], ...]
 def placing_transitions(workload: Workload, loads: Loads, decision: Decision, outcome: DecisionOutcome) -> Arrays:
     """States, actions, rewards, following states and ends of all steps of stage 1, group by group, each by row.
 
-    Each step of a group earns an equal part of the group's mean reward: where a model goes matters for its neighbours,
+    Each step of a group earns an equal part of the group's mean reward: where a model goes matters for its neighbors,
     those that were placed before it included, and that is known only when all are placed.
     """
     ruled = schedule(loads, workload.memory_mib, to_the_least_busy, by_need)

@@ -11,7 +11,7 @@ from tidegate_inss.training.synthetic_models import UNITS, drawn_problem
 
 MEMORY_MIB = (8_000, 16_000, 40_000, 80_000)
 LEAST_LOAD, MOST_LOAD = 0.3, 0.9
-"""What all models need of all GPUs, each on the least share that it could do with alone; neighbours come on top."""
+"""What all models need of all GPUs, each on the least share that it could do with alone; neighbors come on top."""
 PROBLEMS = 32
 """Problems of four GPUs that are decided in a round of training; of more GPUs, fewer."""
 POOL = 192

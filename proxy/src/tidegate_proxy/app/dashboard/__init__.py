@@ -2,7 +2,7 @@
 
 routes        the HTTP routes: BEGIN HERE
   document      the page in one file: page.html, page.css and the scripts tables.js, rollout.js (shadow and canary),
-                drawing.js, story.js, page.js
+                drawing.js, timeline.js, page.js
   source        what the page is shown of a process or a recorded run
   viewers       the viewers; nothing is kept while there are none
 live          shows a running Tidegate
@@ -13,6 +13,6 @@ timeline_builder     builds the timeline of one request, a little at a time
   request_facts         what is known of it; latency_explanation: the same in sentences
 what_if       simulates the latest requests with something changed: what_if_input collects them,
   what_if_process    a process of its own simulates
-recording     shows a recorded run: `tidegate page`; serving: serves it until interrupted
+recording     shows a recorded run: `tidegate view`; serving: serves it until interrupted
   log_file      random access to the event log; overview: the whole run, in intervals
 """

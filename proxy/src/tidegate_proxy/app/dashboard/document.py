@@ -14,8 +14,8 @@ def _part(name: str, package: str = __package__) -> str:
 
 
 _STYLE: Final = _part("style.css", "tidegate.report") + _part("page.css")
-"""The colours and tables of reports, and what only this page has."""
-_SCRIPT: Final = "".join(_part(name) for name in ("tables.js", "rollout.js", "drawing.js", "story.js", "page.js"))
+"""The colors and tables of reports, and what only this page has."""
+_SCRIPT: Final = "".join(_part(name) for name in ("tables.js", "rollout.js", "drawing.js", "timeline.js", "page.js"))
 
 
 def _digest(text: str) -> str:

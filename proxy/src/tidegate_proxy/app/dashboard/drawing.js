@@ -60,7 +60,7 @@ function showWorkers(snapshot) {
   const models = [...new Set(bars.map((bar) => bar.model))].slice(0, MODELS + 1)
   by("legend").replaceChildren(...models.map((model) => {
     const entry = element("li"), swatch = element("span", "swatch")
-    swatch.style.background = `var(${colourOf(model)})`
+    swatch.style.background = `var(${colorOf(model)})`
     entry.append(swatch, model)
     return entry
   }))
@@ -76,7 +76,7 @@ function draw(worker, canvas, until) {
   const notch = ink("--ink"), over = ink("--failed"), palette = new Map()
   for (const bar of bars) {
     if (bar.worker !== worker) continue
-    if (!palette.has(bar.model)) palette.set(bar.model, ink(colourOf(bar.model)))
+    if (!palette.has(bar.model)) palette.set(bar.model, ink(colorOf(bar.model)))
     const x = (bar.start - from) * scale, w = Math.max(0.5, bar.took * scale)
     brush.fillStyle = palette.get(bar.model)
     brush.fillRect(x, 1, Math.max(0.5, w - 0.5), high - 2)

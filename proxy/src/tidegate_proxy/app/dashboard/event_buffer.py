@@ -1,4 +1,4 @@
-"""The latest of what an engine took in, one by one: what the story of a request is told from."""
+"""The latest of what an engine took in, one by one: what the timeline of a request is told from."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from tidegate.api import AnyCommand, AnyEvent, RequestArrived, RequestCancelled,
 from tidegate.observation import AnyEffect, AnyStimulus, ClockAdvanced, LogEntry, ObserverOptions, PolicyTraceObserver
 
 _TELLING: Final = frozenset({RequestArrived, RequestCancelled, TimerFired})
-"""What a story needs to know that a policy was told of, though it answered nothing."""
+"""What a timeline needs to know that a policy was told of, though it answered nothing."""
 MOST_TOLD: Final = 10_000
 """So many things that a policy was told because of one stimulus are kept, the latest: a policy that takes over from
 another is told of all that waits, however much that is."""

@@ -54,13 +54,13 @@ class _OfModel:
 @dataclass(slots=True)
 class _OfShape:
     stages: int = 0
-    planned_ns: int = 0
+    upper_ns: int = 0
     took_ns: int = 0
     over: int = 0
 
-    def add(self, stages: int, planned_ns: int, took_ns: int, over: int) -> None:
+    def add(self, stages: int, upper_ns: int, took_ns: int, over: int) -> None:
         self.stages += stages
-        self.planned_ns += planned_ns
+        self.upper_ns += upper_ns
         self.took_ns += took_ns
         self.over += over
 
@@ -127,16 +127,16 @@ class RollingFigures:
         took_ns = stages["ended_ns"] - stages["started_ns"]
         sums = (
             np.bincount(of_sort, weights, len(notes.stage_sorts)).astype(np.int64).tolist()
-            for weights in (None, stages["planned_ns"], took_ns, took_ns > stages["planned_ns"])
+            for weights in (None, stages["upper_ns"], took_ns, took_ns > stages["upper_ns"])
         )
-        for sort, count, planned_ns, took, over in zip(notes.stage_sorts, *sums, strict=True):
+        for sort, count, upper_ns, took, over in zip(notes.stage_sorts, *sums, strict=True):
             lane = self._lane(sort.worker_id)
             tick.busy_ns[lane] = tick.busy_ns.get(lane, 0) + took
             if not sort.stage:
                 tick.of(sort.model).sizes[sort.rows] += count
             key = (sort.model, sort.partition, sort.shape, self._kinds.get(sort.worker_id, ""), sort.rows)
             if key in shapes or len(shapes) < MOST_SHAPES:
-                shapes.setdefault(key, _OfShape()).add(count, planned_ns, took, over)
+                shapes.setdefault(key, _OfShape()).add(count, upper_ns, took, over)
 
     def _count_ends(self, tick: _Tick, notes: TickNotes) -> None:
         of_sort = notes.ends["sort"]
@@ -163,7 +163,7 @@ class RollingFigures:
             of_sort[1],
             (stages["started_ns"] - self._base_ns) // NS_PER_US,
             (stages["ended_ns"] - stages["started_ns"]) // NS_PER_US,
-            stages["planned_ns"] // NS_PER_US,
+            stages["upper_ns"] // NS_PER_US,
             of_sort[2],
             stages["requests"],
             stages["batch"],
@@ -252,7 +252,7 @@ class RollingFigures:
             name=cut(name),
             slo_ms=slo_ms,
             rate_rps=round(ended.total() / self.window_ns * NS_PER_S, 2),
-            in_time=ended["in time"] / counted if counted else None,
+            on_time=ended["in time"] / counted if counted else None,
             late=ended["late"],
             dropped=ended["dropped"],
             failed=ended["failed"],
@@ -296,7 +296,7 @@ class RollingFigures:
         for _, piece in self._shapes:
             for key, counted in piece.items():
                 total = together.setdefault(key, _OfShape())
-                total.add(counted.stages, counted.planned_ns, counted.took_ns, counted.over)
+                total.add(counted.stages, counted.upper_ns, counted.took_ns, counted.over)
         return [
             ShapeRow(
                 cut(model),
@@ -305,7 +305,7 @@ class RollingFigures:
                 cut(kind),
                 rows,
                 total.stages,
-                round(total.planned_ns / total.stages / NS_PER_MS, 3),
+                round(total.upper_ns / total.stages / NS_PER_MS, 3),
                 round(total.took_ns / total.stages / NS_PER_MS, 3),
                 round(total.over / total.stages, 4),
             )

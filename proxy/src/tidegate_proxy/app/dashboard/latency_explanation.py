@@ -44,7 +44,7 @@ class StageFigures(msgspec.Struct, frozen=True):
     rows: int
     planned_start_ms: float
     start_ms: float
-    planned_ms: float
+    upper_ms: float
     took_ms: float
 
 
@@ -57,7 +57,7 @@ class StepLine(msgspec.Struct, frozen=True):
 
 
 class LatencyExplanation(msgspec.Struct, frozen=True):
-    """The story of one request."""
+    """The timeline of one request."""
 
     id: int
     model: str
@@ -67,7 +67,7 @@ class LatencyExplanation(msgspec.Struct, frozen=True):
     arrived_ms: float
     """As the page has instants."""
     outcome: str
-    """As in stories; empty while it has not ended."""
+    """As in timelines; empty while it has not ended."""
     latency_ms: float | None
     due_ms: float | None
     """From its arrival; None: it has no deadline."""
@@ -87,7 +87,7 @@ class LatencyExplanation(msgspec.Struct, frozen=True):
 
 
 def explain(facts: RequestFacts, names: Mapping[int, str], ms: Callable[[int], float]) -> LatencyExplanation | None:
-    """The story of a request whose arrival is among the facts, else None.
+    """The timeline of a request whose arrival is among the facts, else None.
 
     `names`: of workers, by id; `ms`: instants as the page has them.
     """
@@ -98,7 +98,7 @@ def explain(facts: RequestFacts, names: Mapping[int, str], ms: Callable[[int], f
     def since(at_ns: int) -> float:
         return round((at_ns - request.arrival_ns) / NS_PER_MS, 3)
 
-    story = facts.story
+    timeline = facts.timeline
     began_ns = facts.sent_ns
     companions = [
         BatchCompanion(
@@ -134,13 +134,13 @@ def explain(facts: RequestFacts, names: Mapping[int, str], ms: Callable[[int], f
                 stage.rows,
                 since(stage.planned_start_ns),
                 since(stage.started_ns),
-                round(stage.planned_ns / NS_PER_MS, 3),
+                round(stage.upper_ns / NS_PER_MS, 3),
                 round(stage.took_ns / NS_PER_MS, 3),
             )
             for stage in facts.stages
         ],
         meanwhile=sorted(meanwhile, key=lambda each: -each[2]),
-        steps=[StepLine(since(step.at_ns), step.what, cut(step.text)) for step in story.steps] if story else [],
+        steps=[StepLine(since(step.at_ns), step.what, cut(step.text)) for step in timeline.steps] if timeline else [],
     )
 
 
@@ -163,7 +163,7 @@ def _verdict(facts: RequestFacts, request: Request, names: Mapping[int, str]) ->
     waited_ns = (facts.end_ns if facts.dispatched_ns is None else facts.dispatched_ns) - request.arrival_ns
     so_far_ns = facts.end_ns - request.arrival_ns
     if facts.outcome == "in time":
-        return _in_time(facts, request, waited_ns)
+        return _on_time(facts, request, waited_ns)
     if facts.outcome == "late":
         return _late(facts, request, waited_ns, names) + _woke_late(facts)
     if facts.outcome == "dropped":
@@ -179,7 +179,7 @@ def _verdict(facts: RequestFacts, request: Request, names: Mapping[int, str]) ->
     return said
 
 
-def _in_time(facts: RequestFacts, request: Request, waited_ns: int) -> str:
+def _on_time(facts: RequestFacts, request: Request, waited_ns: int) -> str:
     spare = (
         "it had no deadline"
         if request.deadline_ns == NEVER_NS
@@ -194,7 +194,7 @@ def _late(facts: RequestFacts, request: Request, waited_ns: int, names: Mapping[
         return head
     spare_ns = request.deadline_ns - facts.planned_end_ns
     if spare_ns < 0:
-        already = f"It could not be in time any more when its batch was formed, {_said(waited_ns)} after its arrival"
+        already = f"It could not be on time any more when its batch was formed, {_said(waited_ns)} after its arrival"
         return f"{head} {already}: the batch was expected to end {_said(-spare_ns)} too late.{_busy(facts)}"
     promise = f"When its batch was formed, after {_said(waited_ns)}, it was expected to end {_said(spare_ns)} early"
     causes = []
@@ -252,14 +252,14 @@ def _wrong(facts: RequestFacts, names: Mapping[int, str]) -> str:
     if facts.before is not None and facts.stages and facts.stages[0].started_ns > facts.stages[0].planned_start_ns:
         stages.append((facts.before, f"batch {facts.before_batch} before it"))
     worst: tuple[RanStage, str] | None = max(stages, key=lambda each: each[0].overran_ns, default=None)
-    if worst is None or worst[0].overran_ns < WRONG * worst[0].planned_ns:
+    if worst is None or worst[0].overran_ns < WRONG * worst[0].upper_ns:
         return ""
     stage, whose = worst
     rows = f"{stage.rows} row{'s' * (stage.rows > 1)}"
     where = cut(names.get(stage.worker_id, str(stage.worker_id)))
-    more = stage.overran_ns / stage.planned_ns
+    more = stage.overran_ns / stage.upper_ns
     return (
-        f"{cut(stage.partition)} with {rows} on {where} ({whose}): planned {_said(stage.planned_ns)}, took "
+        f"{cut(stage.partition)} with {rows} on {where} ({whose}): planned {_said(stage.upper_ns)}, took "
         f"{_said(stage.took_ns)}, {more:.0%} more"
     )
 

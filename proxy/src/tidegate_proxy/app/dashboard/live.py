@@ -115,8 +115,8 @@ class LiveView:
         self._cost_ns += time.thread_time_ns() - began_ns
         return snapshot
 
-    async def story(self, request_id: int) -> LatencyExplanation | None:
-        """The story of a request; None where it is not known, or no more."""
+    async def timeline(self, request_id: int) -> LatencyExplanation | None:
+        """The timeline of a request; None where it is not known, or no more."""
         catalog = self._directory.catalog
         models, workers = list(catalog.models.values()), [worker for worker, _ in self._workers()]
         return await told(telling(request_id, list(self._moments.latest), models, workers, self._figures.ms))

@@ -18,7 +18,7 @@ class OverviewInterval(msgspec.Struct):
 
     from_ms: float
     length_ms: float
-    in_time: int = 0
+    on_time: int = 0
     late: int = 0
     dropped: int = 0
     failed: int = 0
@@ -51,7 +51,7 @@ class OverviewReader(OutcomeListener):
 
     def overview(self) -> Overview:
         """As far as it was read."""
-        pieces = [piece for piece in self._pieces if piece.in_time or piece.late or piece.dropped or piece.failed]
+        pieces = [piece for piece in self._pieces if piece.on_time or piece.late or piece.dropped or piece.failed]
         return Overview(pieces, (self._read_ns - self._first_ns) / NS_PER_MS, self._done, self._error)
 
     def take(self, entry: LogEntry) -> None:
@@ -72,7 +72,7 @@ class OverviewReader(OutcomeListener):
         late = sum(ended_ns > request.deadline_ns for request in requests)
         piece = self._piece(ended_ns)
         piece.late += late
-        piece.in_time += len(requests) - late
+        piece.on_time += len(requests) - late
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
         """A request was given up."""

@@ -38,7 +38,7 @@ function show(snapshot, afresh = false) {
 async function follow() {
   for (let wait = 500; ; wait = Math.min(wait * 2, 10000)) {
     try {
-      const answer = await fetch("/live/events", { headers: headers(), cache: "no-store" })
+      const answer = await fetch("/dashboard/events", { headers: headers(), cache: "no-store" })
       if (answer.status === 401) return locked()
       if (!answer.ok) throw new Error((await answer.json()).error)
       say("live")
@@ -94,7 +94,7 @@ async function simulate() {
   if (button.disabled) return
   button.disabled = true
   by("what-if-state").textContent = "simulating …"
-  const answer = await ask(`/live/what-if${recordedAt === null ? "" : `?ms=${Math.round(recordedAt)}`}`, "POST")
+  const answer = await ask(`/dashboard/what-if${recordedAt === null ? "" : `?ms=${Math.round(recordedAt)}`}`, "POST")
   button.disabled = false
   if (answer.error) { by("what-if-state").textContent = answer.error; return }
   const data = answer.data
@@ -107,7 +107,7 @@ async function simulate() {
     box.append(line, meter)
     return box
   }))
-  if (data.actual !== null) by("answers").prepend(element("p", "note", `Live, ${percent(data.actual)} of those were in time.`))
+  if (data.actual !== null) by("answers").prepend(element("p", "note", `Live, ${percent(data.actual)} of those were on time.`))
 }
 by("what-if").onclick = simulate
 
@@ -119,7 +119,7 @@ async function moveTo(ms) {
   recordedAt = ms
   by("at").setAttribute("aria-valuetext", clockOf(ms))
   by("shown-at").textContent = `${clockOf(ms)} of ${clockOf(hello.length_ms)}`
-  const answer = await ask(`/live/at?ms=${Math.round(ms)}`)
+  const answer = await ask(`/dashboard/at?ms=${Math.round(ms)}`)
   if (recordedAt !== ms) return
   if (answer.error) say(answer.error)
   else show(answer.data, true)
@@ -128,10 +128,10 @@ async function moveTo(ms) {
 function drawOverview(pieces, until) {
   const svg = by("overview"), made = [], high = 60
   svg.setAttribute("viewBox", `0 0 ${until} ${high}`)
-  const most = Math.max(1, ...pieces.map((piece) => piece.in_time + piece.late + piece.dropped + piece.failed))
+  const most = Math.max(1, ...pieces.map((piece) => piece.on_time + piece.late + piece.dropped + piece.failed))
   for (const piece of pieces) {
     let top = high
-    for (const [kind, count] of [["in-time", piece.in_time], ["late", piece.late], ["dropped", piece.dropped], ["failed", piece.failed]]) {
+    for (const [kind, count] of [["on-time", piece.on_time], ["late", piece.late], ["dropped", piece.dropped], ["failed", piece.failed]]) {
       if (!count) continue
       const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect"), tall = (high * count) / most
       top -= tall
@@ -145,7 +145,7 @@ function drawOverview(pieces, until) {
 
 async function overview() {
   for (;;) {
-    const answer = await ask("/live/overview")
+    const answer = await ask("/dashboard/overview")
     if (answer.error) { say(answer.error); return }
     drawOverview(answer.data.pieces, hello.length_ms)
     if (answer.data.error) { say(`recording, readable up to ${clockOf(answer.data.read_ms)} only: ${answer.data.error}`); return }
@@ -168,7 +168,7 @@ function openRecording() {
 }
 
 async function begin() {
-  const answer = await ask("/live/hello")
+  const answer = await ask("/dashboard/hello")
   if (answer.status === 401) return locked()
   if (answer.status === 403) { by("verdict").textContent = answer.error; return }
   if (answer.error) {
@@ -185,7 +185,7 @@ async function begin() {
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") return closeStory()
+  if (event.key === "Escape") return closeTimeline()
   if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return
   if (event.key === "p" && !by("pause").hidden) by("pause").click()
   else if (event.key === "w") { event.preventDefault(); worst.focus() }

@@ -30,13 +30,13 @@ LOOK_BACK_NS: Final = 60_000_000_000
 MOST_BYTES: Final = 32 << 20
 """So much is read for one instant: of busier recordings less than a minute."""
 TICK_NS: Final = 1_000_000_000
-MOST_OF_STORY: Final = 300_000
+MOST_OF_TIMELINE: Final = 300_000
 """A request that has not ended after so many entries has no end that is worth waiting for."""
 _RARE: Final = WorkerJoined | WorkerLost | TopologyChanged
 
 
 class RecordedRun:
-    """A log file. `at`, `story` and `what_if` may be asked at once: each reads for itself."""
+    """A log file. `at`, `timeline` and `what_if` may be asked at once: each reads for itself."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError, and ValueError for a file that is no event log."""
@@ -107,11 +107,11 @@ class RecordedRun:
             figures.worst(),
         )
 
-    async def story(self, request_id: int) -> LatencyExplanation | None:
-        """The story of a request; None where the recording does not know it."""
-        return await asyncio.to_thread(self._story, request_id)
+    async def timeline(self, request_id: int) -> LatencyExplanation | None:
+        """The timeline of a request; None where the recording does not know it."""
+        return await asyncio.to_thread(self._timeline, request_id)
 
-    def _story(self, request_id: int) -> LatencyExplanation | None:
+    def _timeline(self, request_id: int) -> LatencyExplanation | None:
         found = self._log.offset_of(request_id)
         if found is None:
             return None
@@ -120,7 +120,7 @@ class RecordedRun:
         facts = RequestFacts(request_id, models, workers)
         for number, (entry, _) in enumerate(self._log.entries(self._log.offset_at(arrival.now_ns - LEAD_NS))):
             facts.feed([moment_of(entry)])
-            if facts.outcome or number > MOST_OF_STORY:
+            if facts.outcome or number > MOST_OF_TIMELINE:
                 break
         return explain(facts, names_of(workers), self._ms)
 

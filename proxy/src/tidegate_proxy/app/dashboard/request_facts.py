@@ -5,11 +5,19 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.api import Batch, Dispatch, Model, Request, RequestArrived, Setup, TimerFired, Worker
-from tidegate.observation import ClockAdvanced, EngineSettings, OutcomeListener, Reducer, StartStage, Stories, Story
+from tidegate.observation import (
+    ClockAdvanced,
+    EngineSettings,
+    OutcomeListener,
+    Reducer,
+    RequestTimeline,
+    StartStage,
+    TimelineRecorder,
+)
 from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
 
 SETTINGS: Final = EngineSettings(learn=True, max_tries=1)
-"""Stories do not ask for them."""
+"""TimelineRecorder do not ask for them."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +29,13 @@ class RanStage:
     rows: int
     planned_start_ns: int
     started_ns: int
-    planned_ns: int
+    upper_ns: int
     took_ns: int
 
     @property
     def overran_ns(self) -> int:
         """How much longer than planned it ran; below zero: shorter."""
-        return self.took_ns - self.planned_ns
+        return self.took_ns - self.upper_ns
 
 
 @dataclass
@@ -67,17 +75,17 @@ class RequestFacts(OutcomeListener):
     def __post_init__(self) -> None:
         """Nothing has happened yet."""
         self._reducer = Reducer(self)
-        self._stories = Stories(only=[self.request_id])
+        self._timelines = TimelineRecorder(only=[self.request_id])
         setup = Setup(models=tuple(self.models), workers=tuple(self.workers), profiles=())
-        self._stories.started("", {}, setup, SETTINGS)
+        self._timelines.started("", {}, setup, SETTINGS)
         self._last: dict[int, tuple[int, RanStage]] = {}
         """The stage that ended last, with its batch, by worker."""
         self._hosts = frozenset[int]()
 
     @property
-    def story(self) -> Story | None:
+    def timeline(self) -> RequestTimeline | None:
         """What happened, step by step, in words."""
-        return self._stories.of(self.request_id)
+        return self._timelines.of(self.request_id)
 
     @property
     def end_ns(self) -> int:
@@ -90,10 +98,10 @@ class RequestFacts(OutcomeListener):
             event = moment.event
             self.now_ns = event.now_ns
             for heard, answer in moment.told:
-                self._stories.told(heard, answer)
+                self._timelines.told(heard, answer)
                 if type(heard) is TimerFired and self.request is not None and not self.outcome:
                     self.woke_late_ns = max(self.woke_late_ns, event.now_ns - heard.now_ns)
-            self._stories.handled(event, moment.commands, moment.effects)
+            self._timelines.handled(event, moment.commands, moment.effects)
             if type(event) is RequestArrived and event.request.id == self.request_id:
                 self._arrive(event.request)
             # What ran before ended before the policy decided, and what it decided runs afterwards.

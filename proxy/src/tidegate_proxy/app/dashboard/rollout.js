@@ -1,11 +1,11 @@
 // What a policy would do (shadow mode), or does for a share of the time (a canary; where it is better that all passes).
 const points = (share) => `${share < 0 ? "−" : "+"}${digits(Math.abs(100 * share), 1)}`
-const gainClass = ([low, high]) => (low > 0 ? "in-time" : high < 0 ? "failed" : "")
+const gainClass = ([low, high]) => (low > 0 ? "on-time" : high < 0 ? "failed" : "")
 
 function sideOf(side) {
   const box = element("div", "answer"), line = element("p"), meter = element("div", "meter"), bar = element("i")
-  line.append(element("b", "", side.name), element("span", grade(side.in_time), percent(side.in_time)))
-  bar.style.width = `${100 * (side.in_time ?? 0)}%`
+  line.append(element("b", "", side.name), element("span", grade(side.on_time), percent(side.on_time)))
+  bar.style.width = `${100 * (side.on_time ?? 0)}%`
   meter.append(bar)
   box.append(line, meter)
   const said = side.requests === null ? [] : [`${digits(side.requests, 0)} requests`]
@@ -52,6 +52,6 @@ function showTrial(trial) {
   }))
   if (isShadow) {
     const all = trial.rows.find((row) => row.model === "")
-    by("verdict").textContent = all ? `${percent(all.sides[0].in_time)} of what passes is in time` : "Everything passes as it is"
+    by("verdict").textContent = all ? `${percent(all.sides[0].on_time)} of what passes is on time` : "Everything passes as it is"
   }
 }

@@ -15,8 +15,15 @@ from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.infer_response import error
 from tidegate_proxy.servers.http.interface import Headers, HttpAnswer
 
-PATH: Final = b"/live"
-_DATA: Final = (b"/live/hello", b"/live/events", b"/live/story", b"/live/what-if", b"/live/at", b"/live/overview")
+PATH: Final = b"/dashboard"
+_DATA: Final = (
+    b"/dashboard/hello",
+    b"/dashboard/events",
+    b"/dashboard/timeline",
+    b"/dashboard/what-if",
+    b"/dashboard/at",
+    b"/dashboard/overview",
+)
 _JSON: Final[Headers] = [
     (b"content-type", b"application/json"),
     (b"cache-control", b"no-store"),
@@ -39,8 +46,8 @@ class DashboardSource(Protocol):
     def hello(self) -> PageHello:
         """What the page is told first."""
 
-    async def story(self, request_id: int) -> LatencyExplanation | None:
-        """The story of a request; None where it is not known, or no more."""
+    async def timeline(self, request_id: int) -> LatencyExplanation | None:
+        """The timeline of a request; None where it is not known, or no more."""
 
     async def what_if(self, at_ms: int | None) -> object:
         """What would have been otherwise, as JSON has it; `at_ms`: up to an instant of a recording.
@@ -79,11 +86,11 @@ class LivePage:
     @staticmethod
     def has(path: bytes) -> bool:
         """Whether a path is the page's."""
-        return path == PATH or path.startswith(b"/live/")
+        return path == PATH or path.startswith(b"/dashboard/")
 
     async def answer(self, exchange: HttpExchange, query: bytes) -> None:
         """Answer a request whose path is the page's."""
-        wanted = "POST" if exchange.path == b"/live/what-if" else "GET"
+        wanted = "POST" if exchange.path == b"/dashboard/what-if" else "GET"
         if exchange.path == PATH:
             if exchange.method in ("GET", "HEAD"):
                 await exchange.reply(HttpAnswer(200, list(HEADERS), document()))
@@ -95,7 +102,7 @@ class LivePage:
             await exchange.reply(refused)
         elif exchange.method != wanted:
             await exchange.reply(error(405, f"this is asked with {wanted}", (b"allow", wanted.encode())))
-        elif exchange.path == b"/live/events":
+        elif exchange.path == b"/dashboard/events":
             await self._events(exchange)
         else:
             await exchange.reply(await self._data(exchange.path, query))
@@ -108,16 +115,16 @@ class LivePage:
     async def _data(self, path: bytes, query: bytes) -> HttpAnswer:
         try:
             match path:
-                case b"/live/hello":
+                case b"/dashboard/hello":
                     told: object = self._shown.hello()
-                case b"/live/at":
+                case b"/dashboard/at":
                     told = await asyncio.to_thread(self._shown.at, _number(query, b"ms"))
-                case b"/live/overview":
+                case b"/dashboard/overview":
                     told = self._shown.overview()
-                case b"/live/what-if":
+                case b"/dashboard/what-if":
                     told = await self._what_if(_number(query, b"ms") if b"ms=" in query else None)
                 case _:
-                    told = await self._story(query)
+                    told = await self._timeline(query)
         except _NotKnown as unknown:
             return error(404, str(unknown))
         except _Busy as busy:
@@ -126,19 +133,19 @@ class LivePage:
             return error(400, str(wrong))
         return HttpAnswer(200, list(_JSON), self._encoder.encode(told))
 
-    async def _story(self, query: bytes) -> LatencyExplanation:
+    async def _timeline(self, query: bytes) -> LatencyExplanation:
         request_id = _number(query, b"request")
         async with self._telling:  # one after the other: each takes the event loop's time
-            story = await self._shown.story(request_id)
-        if story is None:
+            timeline = await self._shown.timeline(request_id)
+        if timeline is None:
             words = (
                 "is not in this recording: their numbers are in the order of arrival"
                 if self._viewers is None
-                else "is not known, or no more: stories are told of what arrived while the page was open, for about a "
-                "minute; `tidegate serve --record` keeps them for good"
+                else "is not known, or no more: timelines cover requests that arrived while the page was open, for a "
+                "minute; `tidegate serve --event-log` keeps them for good"
             )
             raise _NotKnown(f"request {request_id} {words}")
-        return story
+        return timeline
 
     async def _what_if(self, at_ms: int | None) -> object:
         if self._simulating.locked():

@@ -29,7 +29,7 @@ async def show(log: Path, port: int, *, told: Callable[[str], None], browser: bo
         given = headers.get("authorization", "").encode(errors="surrogatepass")
         if names_this_machine(headers.get("host", "")) and hmac.compare_digest(given, expected):
             return None
-        return error(401, "open the address that `tidegate page` printed: there is a token in it")
+        return error(401, "open the address that `tidegate view` printed: there is a token in it")
 
     recording = RecordedRun(log)
     try:
@@ -44,7 +44,7 @@ async def show(log: Path, port: int, *, told: Callable[[str], None], browser: bo
 
         server = await start_server(answer, bind(f"127.0.0.1:{port}"), served="metrics")
         try:
-            address = f"http://127.0.0.1:{server.port}/live#token={token}"
+            address = f"http://127.0.0.1:{server.port}/dashboard#token={token}"
             told(address)
             if browser:
                 await asyncio.to_thread(webbrowser.open, address)

@@ -15,8 +15,8 @@ class ModelRow(msgspec.Struct, frozen=True):
     slo_ms: float | None
     rate_rps: float
     """Requests that ended, each second."""
-    in_time: float | None
-    """The share that was answered in time, of those that were not cancelled."""
+    on_time: float | None
+    """The share that was answered on time, of those that were not cancelled."""
     late: int
     dropped: int
     failed: int
@@ -53,7 +53,7 @@ class ShapeRow(msgspec.Struct, frozen=True):
     """The kind of the workers that they ran on."""
     rows: int
     stages: int
-    planned_ms: float
+    upper_ms: float
     """What the policy planned with, mostly a high quantile: the mean."""
     took_ms: float
     """The mean."""
@@ -70,7 +70,7 @@ class StageBar(NamedTuple):
     """The place of its model's name among the names of the snapshot."""
     start_us: int
     took_us: int
-    planned_us: int
+    upper_us: int
     rows: int
     requests: int
     batch: int
@@ -113,8 +113,8 @@ class TrialSide(msgspec.Struct, frozen=True):
     name: str
     requests: int | None
     """None: it is simulated, of the same ones."""
-    in_time: float | None
-    """Their share that was in time; None: that is not known."""
+    on_time: float | None
+    """Their share that was on time; None: that is not known."""
     p50_ms: float | None = None
     p99_ms: float | None = None
 

@@ -2,7 +2,7 @@
 "use strict"
 const by = (id) => document.getElementById(id)
 const MODELS = 10
-const colours = new Map()
+const colors = new Map()
 
 function element(name, kind, text) {
   const made = document.createElement(name)
@@ -10,14 +10,14 @@ function element(name, kind, text) {
   if (text !== undefined) made.textContent = text
   return made
 }
-const colourOf = (model) => {
-  if (!colours.has(model)) colours.set(model, colours.size < MODELS ? `--model-${colours.size}` : "--other")
-  return colours.get(model)
+const colorOf = (model) => {
+  if (!colors.has(model)) colors.set(model, colors.size < MODELS ? `--model-${colors.size}` : "--other")
+  return colors.get(model)
 }
 const digits = (value, places) => value.toLocaleString("en", { maximumFractionDigits: places, minimumFractionDigits: places })
 const shown = (value, places = 1) => (value === null || value === undefined ? "" : digits(value, places))
 const percent = (share) => (share === null ? "" : `${digits(100 * share, 1)} %`)
-const grade = (share) => (share === null ? "" : share >= 0.99 ? "in-time" : share >= 0.9 ? "late" : "failed")
+const grade = (share) => (share === null ? "" : share >= 0.99 ? "on-time" : share >= 0.9 ? "late" : "failed")
 const outcomeClass = (outcome) => outcome.replace(" ", "-")
 
 function cell(what, text, kind = "") {
@@ -42,15 +42,15 @@ function sizesOf(sizes) {
 function showModels(snapshot) {
   by("models").tBodies[0].replaceChildren(...snapshot.models.map((model) => {
     const row = element("tr"), name = cell("model", undefined, "word"), swatch = element("span", "swatch")
-    swatch.style.background = `var(${colourOf(model.name)})`
+    swatch.style.background = `var(${colorOf(model.name)})`
     name.append(swatch, model.name)
     name.title = model.name
     const sized = cell("batches", undefined, "word sized")
     sized.append(sizesOf(model.sizes))
     row.append(
-      name, cell("req/s", shown(model.rate_rps)), cell("in time", percent(model.in_time), `share ${grade(model.in_time)}`),
+      name, cell("req/s", shown(model.rate_rps)), cell("in time", percent(model.on_time), `share ${grade(model.on_time)}`),
       cell("p50", shown(model.p50_ms)), cell("p99", shown(model.p99_ms)), cell("SLO", shown(model.slo_ms, 0)),
-      cell("waiting", shown(model.waiting, 0)), cell("late", shown(model.late, 0)),
+      cell("waiting", shown(model.waiting, 0)), cell("late", shown(model.on_deadline_miss, 0)),
       cell("dropped", shown(model.dropped, 0)), cell("failed", shown(model.failed, 0)),
       cell("rows", shown(model.mean_rows)), sized,
     )
@@ -61,26 +61,26 @@ function showModels(snapshot) {
   let rate = 0, good = 0, counted = 0
   for (const model of snapshot.models) {
     rate += model.rate_rps
-    if (model.in_time !== null) { good += model.in_time * model.rate_rps; counted += model.rate_rps }
+    if (model.on_time !== null) { good += model.on_time * model.rate_rps; counted += model.rate_rps }
   }
   by("verdict").textContent = counted
-    ? `${digits(100 * good / counted, 1)} % of ${digits(rate, rate < 100 ? 1 : 0)} requests/s are in time`
+    ? `${digits(100 * good / counted, 1)} % of ${digits(rate, rate < 100 ? 1 : 0)} requests/s are on time`
     : "Nothing is asked at present"
 }
 
 function showShapes(snapshot) {
-  const most = Math.max(0.001, ...snapshot.shapes.map((shape) => Math.max(shape.planned_ms, shape.took_ms)))
+  const most = Math.max(0.001, ...snapshot.shapes.map((shape) => Math.max(shape.upper_ms, shape.took_ms)))
   by("shapes").tBodies[0].replaceChildren(...snapshot.shapes.map((shape) => {
     const row = element("tr"), bar = element("td", "bar"), box = element("div"), took = element("i"), plan = element("u")
     const name = shape.partition === shape.model ? shape.model : `${shape.model}: ${shape.partition}`
     took.style.width = `${(100 * shape.took_ms) / most}%`
-    if (shape.took_ms > shape.planned_ms) took.className = "over"
-    plan.style.left = `${(100 * shape.planned_ms) / most}%`
+    if (shape.took_ms > shape.upper_ms) took.className = "over"
+    plan.style.left = `${(100 * shape.upper_ms) / most}%`
     box.append(took, plan)
     bar.append(box)
     row.append(
       cell("model", name, "word"), cell("shape", shape.shape, "word"), cell("rows", shape.rows), cell("batches", shape.stages),
-      cell("planned", shown(shape.planned_ms, 2)), cell("took", shown(shape.took_ms, 2)), cell("longer", percent(shape.over)), bar,
+      cell("planned", shown(shape.upper_ms, 2)), cell("took", shown(shape.took_ms, 2)), cell("longer", percent(shape.over)), bar,
     )
     row.title = shape.kind
     return row

@@ -15,7 +15,7 @@ from tidegate.api import Batch, Request
 from tidegate.observation import OutcomeListener, StartStage
 
 Outcome = Literal["answered", "dropped", "failed", "cancelled"]
-_STAGE: Final = ("sort", "started_ns", "ended_ns", "planned_ns", "requests", "batch", "request")
+_STAGE: Final = ("sort", "started_ns", "ended_ns", "upper_ns", "requests", "batch", "request")
 _END: Final = ("sort", "request", "arrival_ns", "deadline_ns", "ended_ns")
 STAGE: Final = np.dtype([(name, np.int64) for name in _STAGE])
 """A stage that is over: the place of its sort among those of its notes, ..., the id of one of its requests."""

@@ -1,4 +1,4 @@
-"""Tells the story of a request from the latest moments, a few at a time, so that an event loop does not stall."""
+"""Tells the timeline of a request from the latest moments, a few at a time, so that an event loop does not stall."""
 
 import asyncio
 from bisect import bisect_left
@@ -25,7 +25,7 @@ def telling(
     workers: Sequence[Worker],
     ms: Callable[[int], float],
 ) -> Iterator[LatencyExplanation | None]:
-    """Work a little with each step; the last item is the story, or None where no moment tells of the arrival."""
+    """Work a little with each step; the last item is the timeline, or None where no moment tells of the arrival."""
     arrival = None
     for number in range(len(moments) - 1, -1, -1):
         event = moments[number].event
@@ -53,9 +53,9 @@ def telling(
 
 
 async def told(steps: Iterator[LatencyExplanation | None]) -> LatencyExplanation | None:
-    """The story, with turns for others in between."""
-    story = None
+    """The timeline, with turns for others in between."""
+    timeline = None
     for found in steps:
-        story = found
+        timeline = found
         await asyncio.sleep(0)
-    return story
+    return timeline

@@ -29,7 +29,7 @@ class WhatIf(msgspec.Struct, frozen=True):
     """In which they came."""
     took_s: float
     actual: float | None
-    """The share that was answered in time."""
+    """The share that was answered on time."""
     answers: list[WhatIfAnswer]
 
 
@@ -56,7 +56,7 @@ async def what_if(question: WhatIfQuestion, moments: Sequence[BufferedEvent], *,
         question = replace(question, setup=setup, factors=factors)
     answers = await _simulated(question, requests)
     seconds = (requests[-1].arrival_ns - requests[0].arrival_ns) / 1e9
-    return WhatIf(len(requests), seconds, round(time.monotonic() - began, 2), gathering.in_time, answers)
+    return WhatIf(len(requests), seconds, round(time.monotonic() - began, 2), gathering.on_time, answers)
 
 
 async def _simulated(question: WhatIfQuestion, requests: Sequence[object]) -> list[WhatIfAnswer]:

@@ -40,8 +40,8 @@ class WhatIfInput(OutcomeListener):
         return [request for request, _ in self._latest()]
 
     @property
-    def in_time(self) -> float | None:
-        """The share of them that was answered in time; None: there is none."""
+    def on_time(self) -> float | None:
+        """The share of them that was answered on time; None: there is none."""
         latest = self._latest()
         return sum(well for _, well in latest) / len(latest) if latest else None
 

@@ -228,7 +228,7 @@ class OneRow:
     """What requests of one row and one shape take where they are answered the quickest."""
 
     expected_ms: float
-    planned_ms: float
+    upper_ms: float
     """What 95 of a hundred take at most; as expected, where nobody knows."""
     source: str
     """Who says so."""
@@ -269,7 +269,7 @@ def _by_layout(facts: DoctorFacts, model: Model) -> list[OneRow]:
     rows = [
         OneRow(
             sum(quickest[name].expected_ns(1) for name in way) / 1e6,
-            sum(quickest[name].planned_ns(1) for name in way) / 1e6,
+            sum(quickest[name].upper_ns(1) for name in way) / 1e6,
             "the layout, without links",
         )
         for way in ways
@@ -286,7 +286,7 @@ def _by_profile(facts: DoctorFacts, service: ServedModel) -> list[OneRow]:
             if not profile.shape and len(profiles) > 1:
                 continue  # what the slowest of the others takes
             source = f"the profile for workers of kind {kind!r}"
-            row = OneRow(profile.expected_ns(1) / 1e6, profile.planned_ns(1) / 1e6, source, profile.shape)
+            row = OneRow(profile.expected_ns(1) / 1e6, profile.upper_ns(1) / 1e6, source, profile.shape)
             if profile.shape not in quickest or row.expected_ms < quickest[profile.shape].expected_ms:
                 quickest[profile.shape] = row
     return sorted(quickest.values(), key=lambda row: row.expected_ms)

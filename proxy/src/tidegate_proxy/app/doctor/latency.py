@@ -10,7 +10,7 @@ from tidegate.engine.estimates.timer_latency import LARGEST_SHARE
 from tidegate.schemas import Hardware, ModelProfile
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, OneRow, ServedModel, one_row
 from tidegate_proxy.app.doctor.models import remedy_for
-from tidegate_proxy.tritons.catalog import LATE_PARAMETER, SLO_PARAMETER
+from tidegate_proxy.tritons.catalog import DEADLINE_MISS_PARAMETER, SLO_PARAMETER
 from tidegate_proxy.tritons.initial_profiles import said_of_others
 
 
@@ -24,7 +24,7 @@ def slos_too_short(facts: DoctorFacts) -> Iterator[Finding]:
 
 def _too_short(facts: DoctorFacts, service: ServedModel, slo_ms: float, rows: list[OneRow]) -> Iterator[Finding]:
     where = f"models.{service.name}.slo_ms"
-    serves_late = service.model is not None and service.model.late == "serve"
+    serves_late = service.model is not None and service.model.on_deadline_miss == "serve"
     usable_ms = slo_ms * (1 - LARGEST_SHARE)
     hopeless = [row for row in rows if row.expected_ms >= slo_ms]
     quickest = rows[0]
@@ -48,14 +48,14 @@ def _too_short(facts: DoctorFacts, service: ServedModel, slo_ms: float, rows: li
             f"{slo_ms:g} ms are less than one row of some shapes takes, so that such requests are {fate}: {shapes}",
             remedy,
         )
-    elif slow := [row for row in rows if row.planned_ms > usable_ms]:
-        worst = max(slow, key=lambda row: row.planned_ms)
+    elif slow := [row for row in rows if row.upper_ms > usable_ms]:
+        worst = max(slow, key=lambda row: row.upper_ms)
         of_shape = f" of shape {worst.shape}" if worst.shape else ""
         yield Finding(
             "warning",
             "slo-tight",
             where,
-            f"{slo_ms:g} ms leave no room: one row{of_shape} takes up to {worst.planned_ms:.3g} ms ({worst.source}), "
+            f"{slo_ms:g} ms leave no room: one row{of_shape} takes up to {worst.upper_ms:.3g} ms ({worst.source}), "
             f"and a part is kept free for the way back, so that requests are {fate} as soon as anything waits",
             remedy,
         )
@@ -63,7 +63,7 @@ def _too_short(facts: DoctorFacts, service: ServedModel, slo_ms: float, rows: li
 
 def _enough_ms(rows: list[OneRow]) -> int:
     """Enough for one row of any shape, with what is kept free for the way back, in ms."""
-    return ceil(max(row.planned_ms for row in rows) / (1 - LARGEST_SHARE))
+    return ceil(max(row.upper_ms for row in rows) / (1 - LARGEST_SHARE))
 
 
 def requests_not_timed(facts: DoctorFacts) -> Iterator[Finding]:
@@ -88,7 +88,7 @@ def slos_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
         if service.model is not None:
             continue
         said = facts.told(service.name)
-        for field, given in (("slo_ms", said.slo_ms), ("late", said.late)):
+        for field, given in (("slo_ms", said.slo_ms), ("on_deadline_miss", said.on_deadline_miss)):
             if given:
                 yield Finding(
                     "error",
@@ -97,7 +97,7 @@ def slos_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
                     f"its requests are not scheduled ({service.consent.why}), so that `serve` does not start",
                     "take it out, or see to it that they can be scheduled",
                 )
-        for parameter in (SLO_PARAMETER, LATE_PARAMETER):
+        for parameter in (SLO_PARAMETER, DEADLINE_MISS_PARAMETER):
             if parameter in service.config.parameters:
                 yield Finding(
                     "warning",
@@ -164,7 +164,7 @@ def measured_elsewhere(facts: DoctorFacts) -> Iterator[Finding]:
     Nothing is said where it cannot be known: of a Triton that is elsewhere, of a profile that does not tell what it was
     measured on.
     """
-    ends = ": batches, and what can be in time, are planned by another machine until it has been learned"
+    ends = ": batches, and what can be on time, are planned by another machine until it has been learned"
     for service, profile, there, here, kinds in _of_this_machine(facts):
         if kinds == _ON_GPU and there.gpus and here.gpus and not set(there.gpus) & set(here.gpus):
             what = f"it was measured on {_gpus(there)}, and this machine has {_gpus(here)}"
@@ -242,7 +242,7 @@ def waits_behind_longer_ones(facts: DoctorFacts) -> Iterator[Finding]:
         own = one_row(facts, service)
         if service.slo_ms is None or not own:
             continue
-        left_ms = service.slo_ms * (1 - LARGEST_SHARE) - max(row.planned_ms for row in own)
+        left_ms = service.slo_ms * (1 - LARGEST_SHARE) - max(row.upper_ms for row in own)
         longer = {
             name: max(row.expected_ms for row in rows)
             for name in service.beside

@@ -121,7 +121,7 @@ def _alike_but_for_case(name: str, known: Collection[str]) -> list[str]:
 
 
 def _must_be_followed(said: ModelConfig) -> bool:
-    return bool(said.slo_ms or said.scheduling or said.late or said.merge.pad)
+    return bool(said.slo_ms or said.scheduling or said.on_deadline_miss or said.merge.pad)
 
 
 def why_refused(config: ServeConfig, plugins: Plugins, catalog: Catalog, measured: ProfileFile) -> str:

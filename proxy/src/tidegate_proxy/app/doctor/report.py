@@ -13,7 +13,7 @@ from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, ServedModel, S
 from tidegate_proxy.tritons.batching_mode import lines_of
 
 WORDS = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypassed"}
-_COLOURS: dict[Severity, str] = {"error": "red", "warning": "yellow", "advice": "cyan"}
+_COLORS: dict[Severity, str] = {"error": "red", "warning": "yellow", "advice": "cyan"}
 AS_WIDE_AS_NEEDED = 100_000
 """Columns of a table that goes to no terminal: a line for each model, however long."""
 
@@ -51,7 +51,7 @@ def _cells(facts: DoctorFacts, service: ServedModel) -> tuple[str, ...]:
     what, model = WORDS[service.consent.scheduling], service.model
     if model is None:
         return service.name, what, "-", "-", "-", "Triton's", "-", "-"
-    late = "answered" if model.late == "serve" else "dropped"
+    late = "answered" if model.on_deadline_miss == "serve" else "dropped"
     return (
         service.name,
         what,
@@ -76,7 +76,7 @@ def times_of(facts: DoctorFacts, service: ServedModel) -> str:
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
     """A line each."""
     for finding in findings:
-        console.print(f"[{_COLOURS[finding.severity]}]{finding.severity}:[/] {escape(str(finding))}")
+        console.print(f"[{_COLORS[finding.severity]}]{finding.severity}:[/] {escape(str(finding))}")
 
 
 def verdict(findings: Sequence[Finding]) -> str:
@@ -106,7 +106,7 @@ def _model(facts: DoctorFacts, service: ServedModel) -> dict[str, Any]:
         "max_rows": model.max_rows if model else None,
         "merged_rows": (model.merged_rows if model.merges else 1) if model else None,
         "slo_ms": service.slo_ms,
-        "late": model.late if model else None,
+        "on_deadline_miss": model.on_deadline_miss if model else None,
         "policy": facts.config.policy.name if model else None,
         "workers": service.workers,
         "kinds": service.kinds,

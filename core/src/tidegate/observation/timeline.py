@@ -33,7 +33,7 @@ class Step(msgspec.Struct, frozen=True):
     """In a sentence, with times from the arrival of the request on."""
 
 
-class Story(msgspec.Struct):
+class RequestTimeline(msgspec.Struct):
     """What happened to one request."""
 
     request: Request
@@ -45,7 +45,7 @@ class Story(msgspec.Struct):
     shown: bool = False
     """Whether the policy knows of it."""
     is_late: bool = False
-    """Whether the policy knows, or knew, of it as one that cannot be in time any more."""
+    """Whether the policy knows, or knew, of it as one that cannot be on time any more."""
 
     def ms(self, at_ns: int) -> float:
         """An instant, in milliseconds from the arrival on."""
@@ -64,23 +64,23 @@ class Why(msgspec.Struct, frozen=True):
     timer: tuple[int, int] | None = None
     """When a timer that fired was set, and for when; None for other events."""
 
-    def then(self, story: Story, workers: Mapping[int, Worker]) -> str:
+    def then(self, timeline: RequestTimeline, workers: Mapping[int, Worker]) -> str:
         """Why it decided when it did; `workers`: by id."""
         event = self.event
         words = f"after {type(event).__name__}"
         match event:
             case RequestArrived(request=request):
-                words = "it had just arrived" if request.id == story.request.id else f"request {request.id} arrived"
+                words = "it had just arrived" if request.id == timeline.request.id else f"request {request.id} arrived"
             case RequestCancelled():
                 words = f"request {event.request_id} was cancelled"
             case TimerFired():
-                words = f"{timer_of(story.request, event.key)} fired"
+                words = f"{timer_of(timeline.request, event.key)} fired"
                 if self.timer:
-                    words += f", set at {in_ms(story.ms(self.timer[0]))} for {in_ms(story.ms(self.timer[1]))}"
+                    words += f", set at {in_ms(timeline.ms(self.timer[0]))} for {in_ms(timeline.ms(self.timer[1]))}"
             case WorkerReady():
                 words = f"{name_of(event.worker_id, workers)} was free"
                 if event.free_ns > event.now_ns:
-                    words += f", or about to be, at {in_ms(story.ms(event.free_ns))}"
+                    words += f", or about to be, at {in_ms(timeline.ms(event.free_ns))}"
             case StageFinished():
                 words = f"batch {event.batch_id} ended on {name_of(event.worker_id, workers)}"
             case BatchFailed():

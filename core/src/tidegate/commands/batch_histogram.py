@@ -1,4 +1,4 @@
-"""`tidegate sizes`: how many requests have how many rows, for planners of slices."""
+"""`tidegate batch-histogram`: how many requests have how many rows, for planners of slices."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 _NO_PAGE = "`curl` /models from the metrics port of a Tidegate: it is no answer of /models"
 
 
-def sizes(
+def batch_histogram(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A scenario; an event log that `tidegate serve --record` wrote; or what /models of a running "
+            help="A scenario; an event log that `tidegate serve --event-log` wrote; or what /models of a running "
             "Tidegate's metrics port answers."
         ),
     ],
@@ -26,11 +26,11 @@ def sizes(
 
     Examples:
 
-    tidegate sizes scenario.yaml -o sizes.json
+    tidegate batch-histogram scenario.yaml -o sizes.json
 
-    tidegate sizes run.jsonl -o sizes.json
+    tidegate batch-histogram run.jsonl -o sizes.json
 
-    curl -s localhost:8102/models > models.json && tidegate sizes models.json -o sizes.json
+    curl -s localhost:8102/models > models.json && tidegate batch-histogram models.json -o sizes.json
     """
     from rich.console import Console
     from rich.table import Table

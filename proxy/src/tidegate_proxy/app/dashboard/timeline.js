@@ -1,5 +1,5 @@
-// Why: the list of requests that ended worst, by keyboard, and the story of one.
-const worst = by("worst"), story = by("story")
+// Why: the list of requests that ended worst, by keyboard, and the timeline of one.
+const worst = by("worst"), timeline = by("timeline")
 let chosen = null, told = null
 const PARTS = { batch: "waited for its batch", worker: "waited for its worker", ran: "ran, as planned", longer: "ran longer than planned" }
 const CLAIMS = { "in time": "in time", late: "late", dropped: "dropped", failed: "failed" }
@@ -40,23 +40,23 @@ by("ask").onsubmit = (event) => { event.preventDefault(); tell(Number(by("number
 
 async function tell(request) {
   told = request
-  const answer = await ask(`/live/story?request=${request}${recordedAt === null ? "" : `&ms=${Math.round(recordedAt)}`}`)
+  const answer = await ask(`/dashboard/timeline?request=${request}${recordedAt === null ? "" : `&ms=${Math.round(recordedAt)}`}`)
   if (told !== request) return
-  story.hidden = false
-  if (answer.error) story.replaceChildren(element("p", "", answer.error))
-  else story.replaceChildren(...storyOf(answer.data))
-  story.focus({ preventScroll: true })
-  story.scrollIntoView({ block: "nearest" })
+  timeline.hidden = false
+  if (answer.error) timeline.replaceChildren(element("p", "", answer.error))
+  else timeline.replaceChildren(...timelineOf(answer.data))
+  timeline.focus({ preventScroll: true })
+  timeline.scrollIntoView({ block: "nearest" })
 }
 
-function closeStory() {
-  if (story.hidden) return
-  story.hidden = true
+function closeTimeline() {
+  if (timeline.hidden) return
+  timeline.hidden = true
   told = null
   worst.focus()
 }
 
-function storyOf(data) {
+function timelineOf(data) {
   const head = element("h3", "", `Request ${data.id}, ${data.model}: ${data.outcome || "not ended"}`)
   const facts = [`${data.rows} row${data.rows > 1 ? "s" : ""}`, data.shape, data.app && `of ${data.app}`,
     data.latency_ms !== null && `${digits(data.latency_ms, 1)} ms`, data.due_ms !== null && `due after ${digits(data.due_ms, 1)} ms`]
@@ -74,7 +74,7 @@ function storyOf(data) {
   if (data.wrong) made.push(element("p", "", `The expectation that was wrong: ${data.wrong}.`))
   if (data.batch !== null) made.push(company(data))
   for (const stage of data.stages) {
-    made.push(element("p", "note", `${stage.partition} on ${stage.worker}: ${stage.rows} rows, planned from ${digits(stage.planned_start_ms, 1)} for ${digits(stage.planned_ms, 2)} ms, ran from ${digits(stage.start_ms, 1)} for ${digits(stage.took_ms, 2)} ms`))
+    made.push(element("p", "note", `${stage.partition} on ${stage.worker}: ${stage.rows} rows, planned from ${digits(stage.planned_start_ms, 1)} for ${digits(stage.upper_ms, 2)} ms, ran from ${digits(stage.start_ms, 1)} for ${digits(stage.took_ms, 2)} ms`))
   }
   if (data.meanwhile.length) {
     made.push(element("p", "note", `While it waited its workers ran ${data.meanwhile.slice(0, 5).map(([model, batches, ms]) => `${batches} × ${model} (${digits(ms, 0)} ms)`).join(", ")}.`))
@@ -87,7 +87,7 @@ function storyOf(data) {
   }
   const close = element("button", "", "Close")
   close.type = "button"
-  close.onclick = closeStory
+  close.onclick = closeTimeline
   return [...made, steps, close]
 }
 

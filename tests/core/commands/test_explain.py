@@ -1,4 +1,4 @@
-"""`tidegate story` over a recording."""
+"""`tidegate explain` over a recording."""
 
 import json
 from pathlib import Path
@@ -12,13 +12,13 @@ from tidegate.host import Plugins
 PLUGINS = Plugins.installed()
 
 
-def story(path: Path, *options: str) -> tuple[int, str]:
-    result = CliRunner().invoke(build_app(PLUGINS), ["story", str(path), *options])
+def timeline(path: Path, *options: str) -> tuple[int, str]:
+    result = CliRunner().invoke(build_app(PLUGINS), ["timeline", str(path), *options])
     return result.exit_code, result.output
 
 
-def test_a_story_is_told_line_by_line(log: Path) -> None:
-    code, output = story(log, "0")
+def test_a_timeline_is_told_line_by_line(log: Path) -> None:
+    code, output = timeline(log, "0")
     assert code == 0, output
     title, first, *_, last = output.splitlines()
     assert title.startswith("request 0: ")
@@ -27,8 +27,8 @@ def test_a_story_is_told_line_by_line(log: Path) -> None:
     assert last.split()[2] in {"answered", "dropped", "failed", "cancelled"}
 
 
-def test_a_story_for_machines(log: Path) -> None:
-    code, output = story(log, "0", "--json")
+def test_a_timeline_for_machines(log: Path) -> None:
+    code, output = timeline(log, "0", "--json")
     assert code == 0
     document = json.loads(output)
     assert (document["policy"], document["request"]["id"]) == ("symphony", 0)
@@ -39,7 +39,7 @@ def test_a_story_for_machines(log: Path) -> None:
 
 
 def test_an_unknown_request_is_answered_with_those_there_are(log: Path) -> None:
-    code, output = story(log, "100000")
+    code, output = timeline(log, "100000")
     assert code == 1
     words = " ".join(output.split())
     assert "there is no request 100000: they are numbered up to " in words
@@ -53,7 +53,7 @@ def test_a_recording_that_another_policy_made_is_refused(log: Path) -> None:
         b'"command":"Dispatch","batch":{"id":', b'"command":"Dispatch","batch":{"id":7'
     )
     log.write_bytes(b"".join(lines))
-    code, output = story(log, "40")
+    code, output = timeline(log, "40")
     assert code == 1
     assert f"event {changed} is answered otherwise than when it was recorded" in " ".join(output.split())
 
@@ -65,10 +65,10 @@ def test_a_recording_that_another_policy_made_is_refused(log: Path) -> None:
 def test_what_is_no_log_is_said(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "log"
     path.write_text(text)
-    code, output = story(path, "0")
+    code, output = timeline(path, "0")
     assert code == 1
     assert says in " ".join(output.split())
 
 
 def test_a_log_that_is_not_there_is_said(tmp_path: Path) -> None:
-    assert story(tmp_path / "none", "0")[0] == 1
+    assert timeline(tmp_path / "none", "0")[0] == 1

@@ -1,4 +1,4 @@
-"""`tidegate sizes` of a scenario, a recording and a running Tidegate."""
+"""`tidegate batch-histogram` of a scenario, a recording and a running Tidegate."""
 
 import json
 from collections import Counter
@@ -31,7 +31,7 @@ models:
 
 
 def sizes(source: Path, output: Path) -> tuple[int, str]:
-    result = CliRunner().invoke(build_app(PLUGINS), ["sizes", str(source), "-o", str(output)])
+    result = CliRunner().invoke(build_app(PLUGINS), ["batch-histogram", str(source), "-o", str(output)])
     return result.exit_code, result.output
 
 

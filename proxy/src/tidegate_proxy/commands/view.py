@@ -1,4 +1,4 @@
-"""`tidegate page`: a recording in the live page."""
+"""`tidegate view`: a recording in the live page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 
-def page(
-    log: Annotated[Path, typer.Argument(help="Event log that `tidegate serve --record` wrote.")],
+def view(
+    log: Annotated[Path, typer.Argument(help="Event log that `tidegate serve --event-log` wrote.")],
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Of 127.0.0.1; 0: a free one.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open a browser; else only the address is printed.")] = True,
 ) -> None:
@@ -16,7 +16,7 @@ def page(
     The page is for this machine alone, and for whoever has its address, in which there is a token. It needs no network,
     opens at once whatever the size of the file, and is there until Ctrl-C. Example:
 
-    tidegate page run.jsonl
+    tidegate view run.jsonl
     """
     import asyncio
 

@@ -1,4 +1,4 @@
-"""`tidegate story`: what happened to a request of a recorded run, and why."""
+"""`tidegate explain`: what happened to a request of a recorded run, and why."""
 
 import sys
 from pathlib import Path
@@ -9,18 +9,18 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tidegate.observation import LogEntry, LogHeader, Story
+    from tidegate.observation import LogEntry, LogHeader, RequestTimeline
 
 SHOWN = 5
 """So many requests of each sort are named where the one that was asked for is not there."""
 
 
-class StoryError(Exception):
-    """There is no story to tell; the message says why and the remedy."""
+class ExplainError(Exception):
+    """There is no timeline to tell; the message says why and the remedy."""
 
 
-def story(
-    log: Annotated[Path, typer.Argument(help="Event log that `tidegate serve --record` wrote.")],
+def explain(
+    log: Annotated[Path, typer.Argument(help="Event log that `tidegate serve --event-log` wrote.")],
     request: Annotated[int, typer.Argument(help="The number of a request in it, from 0 in the order of arrival.")],
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
@@ -29,7 +29,7 @@ def story(
     The recording is replayed, with the policy that it was made with. Times count from the arrival of the request.
     Example:
 
-    tidegate story run.jsonl 17
+    tidegate explain run.jsonl 17
     """
     import json
 
@@ -45,8 +45,8 @@ def story(
             told = _told(header, entries, request)
         if told is None:
             with log.open("rb") as lines:
-                raise StoryError(_unknown(request, read_log(lines)[1]))
-    except (OSError, ValueError, PluginError, StoryError) as error:
+                raise ExplainError(_unknown(request, read_log(lines)[1]))
+    except (OSError, ValueError, PluginError, ExplainError) as error:
         errors.print(f"error: {log}: {error}", style="red")
         raise typer.Exit(1) from error
     if as_json:
@@ -57,52 +57,52 @@ def story(
         typer.echo(f"{told.ms(step.at_ns):12.3f} ms  {step.what:<16} {step.text}")
 
 
-def _told(header: "LogHeader", entries: "Iterable[LogEntry]", request_id: int) -> "Story | None":
-    """The story of a request, from a replay up to its end; None where the log does not know it."""
+def _told(header: "LogHeader", entries: "Iterable[LogEntry]", request_id: int) -> "RequestTimeline | None":
+    """The timeline of a request, from a replay up to its end; None where the log does not know it."""
     from tidegate.host import Plugins
-    from tidegate.observation import Stories
+    from tidegate.observation import TimelineRecorder
     from tidegate.sim.replay import replay
 
-    stories = Stories(only=[request_id])
+    timelines = TimelineRecorder(only=[request_id])
 
     def until_it_ends() -> "Iterator[LogEntry]":
         for entry in entries:
             yield entry
-            if (told := stories.of(request_id)) and told.outcome:
+            if (told := timelines.of(request_id)) and told.outcome:
                 return
 
     policies = Plugins.installed().make_policy
     policy = policies(header.policy, header.setup, header.options)
-    found = replay(header, until_it_ends(), policy, stories=stories, policies=policies)
+    found = replay(header, until_it_ends(), policy, timelines=timelines, policies=policies)
     if found.difference:
-        raise StoryError(
+        raise ExplainError(
             f"event {found.difference.number} is answered otherwise than when it was recorded: by another version of "
-            "the policy, or of Tidegate? `tidegate replay` shows both answers; tell stories where it was recorded"
+            "the policy, or of Tidegate? `tidegate replay` shows both answers; tell timelines where it was recorded"
         )
-    return stories.of(request_id)
+    return timelines.of(request_id)
 
 
 def _unknown(request_id: int, entries: "Iterable[LogEntry]") -> str:
     """Which requests there are, and which of them may be the ones that are looked for."""
     from tidegate.api import RequestArrived
-    from tidegate.observation import Stories
+    from tidegate.observation import TimelineRecorder
 
-    stories, last = Stories(most=sys.maxsize), -1
+    timelines, last = TimelineRecorder(most=sys.maxsize), -1
     for entry in entries:
-        stories.handled(entry.event, entry.commands, entry.effects)
+        timelines.handled(entry.event, entry.commands, entry.effects)
         if isinstance(entry.event, RequestArrived):
             last = entry.event.request.id
     if last < 0:
         return "nothing arrived while it was recorded"
     ends: dict[str, list[str]] = {"late": [], "dropped": [], "failed": []}
-    for told in stories:
+    for told in timelines:
         if told.outcome in ends:
             ends[told.outcome].append(str(told.request.id))
     some = "; ".join(f"{how}: {', '.join(which[:SHOWN])}" for how, which in ends.items() if which)
     return f"there is no request {request_id}: they are numbered up to {last}" + (f" ({some})" if some else "")
 
 
-def _document(policy: str, told: "Story") -> dict[str, Any]:
+def _document(policy: str, told: "RequestTimeline") -> dict[str, Any]:
     import msgspec
 
     steps = [{"at_ms": round(told.ms(step.at_ns), 6), "what": step.what, "text": step.text} for step in told.steps]

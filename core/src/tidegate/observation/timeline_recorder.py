@@ -1,4 +1,4 @@
-"""Keeps the stories of an engine's requests: folded from the stream, and from what the policy is told besides.
+"""Keeps the timelines of an engine's requests: folded from the stream, and from what the policy is told besides.
 
 What happened is in the stream. Why, and why then, is in what the policy was told: that a request is there (one that
 waits for its turn is not, yet), that a worker is free, that a timer fired.
@@ -42,11 +42,11 @@ from tidegate.observation.observer import EngineSettings, ObserverOptions
 from tidegate.observation.policy_trace_observer import PolicyTraceObserver
 from tidegate.observation.reducer import OutcomeListener, Reducer
 from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PolicyChanged, TopologyChanged
-from tidegate.observation.story import Story, Why, in_ms, name_of, timer_of
+from tidegate.observation.timeline import RequestTimeline, Why, in_ms, name_of, timer_of
 
 
-class Stories(PolicyTraceObserver, OutcomeListener):
-    """Keeps the stories of an engine's requests: of those that were asked for, or of the latest.
+class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
+    """Keeps the timelines of an engine's requests: of those that were asked for, or of the latest.
 
     An engine that has it tells it besides what it tells the policy (`told`).
     """
@@ -56,7 +56,7 @@ class Stories(PolicyTraceObserver, OutcomeListener):
         super().__init__(ObserverOptions())
         self._only = only
         self._most = most
-        self._stories: dict[int, Story] = {}
+        self._timelines: dict[int, RequestTimeline] = {}
         self._models: dict[str, Model] = {}
         self._workers: dict[int, Worker] = {}
         self._lost: set[int] = set()
@@ -69,12 +69,12 @@ class Stories(PolicyTraceObserver, OutcomeListener):
         self._why: dict[int, Why] = {}
         """What it had just been told when it dispatched or dropped requests then, by their ids."""
 
-    def __iter__(self) -> Iterator[Story]:
-        return iter(self._stories.values())
+    def __iter__(self) -> Iterator[RequestTimeline]:
+        return iter(self._timelines.values())
 
-    def of(self, request_id: int) -> Story | None:
-        """The story of a request; None where it is not known, or no more."""
-        return self._stories.get(request_id)
+    def of(self, request_id: int) -> RequestTimeline | None:
+        """The timeline of a request; None where it is not known, or no more."""
+        return self._timelines.get(request_id)
 
     # What the engine tells ---------------------------------------------------------------------------------------
 
@@ -138,62 +138,62 @@ class Stories(PolicyTraceObserver, OutcomeListener):
                     for concerned in self._of_batch(command.batch_id):
                         text = f"its stages to come are planned anew: {why.then(concerned, self._workers)}"
                         concerned.tell(event.now_ns, "rerouted", text)
-        if isinstance(event, RequestArrived) and (story := self._stories.get(event.request.id)):
-            self._wait(story, event.now_ns, commands)
+        if isinstance(event, RequestArrived) and (timeline := self._timelines.get(event.request.id)):
+            self._wait(timeline, event.now_ns, commands)
 
     # Waiting -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, event: RequestArrived) -> Story | None:
+    def _begin(self, event: RequestArrived) -> RequestTimeline | None:
         request = event.request
         if self._only is not None and request.id not in self._only:
             return None
-        if self._only is None and len(self._stories) >= self._most:
-            del self._stories[next(iter(self._stories))]
-        story = self._stories[request.id] = Story(request)
-        due = "no deadline" if request.deadline_ns == NEVER_NS else f"due at {in_ms(story.ms(request.deadline_ns))}"
+        if self._only is None and len(self._timelines) >= self._most:
+            del self._timelines[next(iter(self._timelines))]
+        timeline = self._timelines[request.id] = RequestTimeline(request)
+        due = "no deadline" if request.deadline_ns == NEVER_NS else f"due at {in_ms(timeline.ms(request.deadline_ns))}"
         hosts, idle = self._hosts(request)
         underway = {number for sent in self._reducer.sent.values() for number in sent.effect.batch.request_ids}
         wait = sum(other.model == request.model and other.id not in underway for other in self._reducer.open.values())
         rows = f"{request.rows} row{'s' * (request.rows > 1)}"
         text = f"{rows} for {request.model!r}, {due}; {wait} of its model wait, {idle} of {hosts} workers are idle"
-        story.tell(event.now_ns, "arrived", text)
-        return story
+        timeline.tell(event.now_ns, "arrived", text)
+        return timeline
 
     def _show(self, stimulus: AnyStimulus, event: RequestArrived) -> None:
         """The policy learns of a request: as it arrives, when its turn has come, or after its batch failed."""
-        story = self._stories.get(event.request.id)
-        if story is None:
+        timeline = self._timelines.get(event.request.id)
+        if timeline is None:
             return
         arrives = isinstance(stimulus, RequestArrived) and stimulus.request.id == event.request.id
-        if story.batch_id is not None:
-            story.batch_id = None
-            story.tell(event.now_ns, "again", f"is tried again: {Why(stimulus).then(story, self._workers)}")
+        if timeline.batch_id is not None:
+            timeline.batch_id = None
+            timeline.tell(event.now_ns, "again", f"is tried again: {Why(stimulus).then(timeline, self._workers)}")
         elif event.request.is_late:
-            words = "it cannot be in time any more, and a worker is left over"
-            story.tell(event.now_ns, "late", f"{words}: {Why(stimulus).then(story, self._workers)}")
+            words = "it cannot be on time any more, and a worker is left over"
+            timeline.tell(event.now_ns, "late", f"{words}: {Why(stimulus).then(timeline, self._workers)}")
         elif not arrives:
-            what = "told anew" if story.shown else "its turn"
-            words = "the policy is told of it anew" if story.shown else "its turn has come"
-            story.tell(event.now_ns, what, f"{words}: {Why(stimulus).then(story, self._workers)}")
-        story.shown, story.is_late = True, event.request.is_late
+            what = "told anew" if timeline.shown else "its turn"
+            words = "the policy is told of it anew" if timeline.shown else "its turn has come"
+            timeline.tell(event.now_ns, what, f"{words}: {Why(stimulus).then(timeline, self._workers)}")
+        timeline.shown, timeline.is_late = True, event.request.is_late
 
     def _call_back(self, event: RequestCancelled) -> None:
-        if story := self._stories.get(event.request_id):
-            story.shown = False
+        if timeline := self._timelines.get(event.request_id):
+            timeline.shown = False
             turn = "waits for its turn: others have begun to wait for the same workers"
-            left_over = "waits until a worker is left over: others, who can be in time, want it"
-            story.tell(event.now_ns, "held", left_over if story.is_late else turn)
+            left_over = "waits until a worker is left over: others, who can be on time, want it"
+            timeline.tell(event.now_ns, "held", left_over if timeline.is_late else turn)
 
-    def _wait(self, story: Story, now_ns: int, commands: Sequence[AnyCommand]) -> None:
+    def _wait(self, timeline: RequestTimeline, now_ns: int, commands: Sequence[AnyCommand]) -> None:
         """Say what a request waits for that the policy was just told of, unless it runs, or is dropped, at once."""
-        if story.request.id in self._why:
+        if timeline.request.id in self._why:
             return
-        hosts, idle = self._hosts(story.request)
+        hosts, idle = self._hosts(timeline.request)
         timers = [command for command in commands if isinstance(command, SetTimer) and command.at_ns > now_ns]
         timer, at = "", ""
         if timers:
             first = min(timers, key=lambda timer: timer.at_ns)
-            timer, at = f"({timer_of(story.request, first.key)})", in_ms(story.ms(first.at_ns))
+            timer, at = f"({timer_of(timeline.request, first.key)})", in_ms(timeline.ms(first.at_ns))
         if not idle:
             again = f"; its policy looks again at {at} {timer}" if timers else ""
             text = f"waits for a worker: none of {hosts} is idle{again}"
@@ -201,7 +201,7 @@ class Stories(PolicyTraceObserver, OutcomeListener):
             text = f"waits for its batch to grow, until {at} at the latest {timer}; {idle} of {hosts} workers are idle"
         else:
             text = f"waits, as the policy has it; {idle} of {hosts} workers are idle"
-        story.tell(now_ns, "waits", text)
+        timeline.tell(now_ns, "waits", text)
 
     def _join(self, now_ns: int, batch: Batch, why: Why) -> None:
         """The policy formed a batch: its first stage starts now, or when it is planned to and its worker is free."""
@@ -211,58 +211,58 @@ class Stories(PolicyTraceObserver, OutcomeListener):
         company = f"with {others} other{'s' * (others > 1)}, {rows} rows" if others else "alone"
         start_ns = batch.stages[0].start_ns
         for request_id in batch.request_ids:
-            if story := self._stories.get(request_id):
-                story.batch_id = batch.id
-                later = f", to start at {in_ms(story.ms(start_ns))}" if start_ns > now_ns else ""
-                because = why.then(story, self._workers)
-                story.tell(now_ns, "joined", f"joined batch {batch.id} {company}{later}: {because}")
+            if timeline := self._timelines.get(request_id):
+                timeline.batch_id = batch.id
+                later = f", to start at {in_ms(timeline.ms(start_ns))}" if start_ns > now_ns else ""
+                because = why.then(timeline, self._workers)
+                timeline.tell(now_ns, "joined", f"joined batch {batch.id} {company}{later}: {because}")
 
     # What the reducer tells --------------------------------------------------------------------------------------
 
     def _sent(self, event: AnyStimulus, effect: StartStage) -> None:
         batch, stage = effect.batch, effect.batch.stages[effect.stage]
         for request_id in batch.request_ids:
-            story = self._stories.get(request_id)
-            if story is None or story.outcome:
+            timeline = self._timelines.get(request_id)
+            if timeline is None or timeline.outcome:
                 continue
-            if story.batch_id != batch.id:  # the engine formed it
+            if timeline.batch_id != batch.id:  # the engine formed it
                 company = f" with {len(batch.request_ids) - 1} others" if len(batch.request_ids) > 1 else " alone"
-                story.tell(event.now_ns, "joined", f"joined batch {batch.id}{company}, formed for a late request")
-                story.batch_id = batch.id
+                timeline.tell(event.now_ns, "joined", f"joined batch {batch.id}{company}, formed for a late request")
+                timeline.batch_id = batch.id
             part = (
                 ""
                 if len(batch.stages) == 1
                 else f", stage {effect.stage + 1} of {len(batch.stages)} ({stage.partition})"
             )
-            planned = f"planned to end at {in_ms(story.ms(stage.end_ns))}"
-            story.tell(event.now_ns, "sent", f"sent to {name_of(stage.worker_id, self._workers)}{part}, {planned}")
+            planned = f"planned to end at {in_ms(timeline.ms(stage.end_ns))}"
+            timeline.tell(event.now_ns, "sent", f"sent to {name_of(stage.worker_id, self._workers)}{part}, {planned}")
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
         """A stage is over."""
         stage = effect.batch.stages[effect.stage]
-        for story in self._of_batch(effect.batch.id):
+        for timeline in self._of_batch(effect.batch.id):
             planned = in_ms(stage.duration_ns / NS_PER_MS)
             took = f"ran for {in_ms((ended_ns - started_ns) / NS_PER_MS)} (planned: {planned})"
-            story.tell(ended_ns, "ran", f"{took} on {name_of(stage.worker_id, self._workers)}")
+            timeline.tell(ended_ns, "ran", f"{took} on {name_of(stage.worker_id, self._workers)}")
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """A batch is answered."""
         for request in requests:
-            if story := self._stories.get(request.id):
+            if timeline := self._timelines.get(request.id):
                 left_ms = (request.deadline_ns - ended_ns) / NS_PER_MS
-                story.outcome = "in time" if left_ms >= 0 else "late"
+                timeline.outcome = "in time" if left_ms >= 0 else "late"
                 when = (
                     ""
                     if request.deadline_ns == NEVER_NS
                     else f", {in_ms(abs(left_ms))} {'early' if left_ms >= 0 else 'late'}"
                 )
-                story.tell(ended_ns, "answered", f"answered after {in_ms(story.ms(ended_ns))}{when}")
+                timeline.tell(ended_ns, "answered", f"answered after {in_ms(timeline.ms(ended_ns))}{when}")
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
         """A request was given up."""
-        if story := self._stories.get(request.id):
+        if timeline := self._timelines.get(request.id):
             why = self._why.get(request.id)
-            because = f": {why.then(story, self._workers)}" if why else ""
+            because = f": {why.then(timeline, self._workers)}" if why else ""
             self._end(now_ns, request, "dropped", f"dropped ({reason}){because}")
 
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
@@ -274,18 +274,18 @@ class Stories(PolicyTraceObserver, OutcomeListener):
         self._end(now_ns, request, "cancelled", "its client does not wait any more")
 
     def _end(self, now_ns: int, request: Request, outcome: str, text: str) -> None:
-        if story := self._stories.get(request.id):
-            story.outcome = outcome
-            story.tell(now_ns, outcome, text)
+        if timeline := self._timelines.get(request.id):
+            timeline.outcome = outcome
+            timeline.tell(now_ns, outcome, text)
 
     # Workers -----------------------------------------------------------------------------------------------------
 
-    def _take_in(self, event: AnyStimulus) -> list[tuple[Story, str, str]]:
+    def _take_in(self, event: AnyStimulus) -> list[tuple[RequestTimeline, str, str]]:
         """Take note of workers that come and go; what is to be told of it once the stages that it ended are."""
         match event:
             case BatchFailed():
                 text = f"batch {event.batch_id} failed: {event.reason}"
-                return [(story, "batch failed", text) for story in self._of_batch(event.batch_id)]
+                return [(timeline, "batch failed", text) for timeline in self._of_batch(event.batch_id)]
             case WorkerJoined():
                 self._workers[event.worker.id] = event.worker
                 self._lost.discard(event.worker.id)
@@ -293,7 +293,7 @@ class Stories(PolicyTraceObserver, OutcomeListener):
                 text = f"{name_of(event.worker_id, self._workers)} was lost"
                 self._lost.add(event.worker_id)
                 lost = [batch_id for batch_id, sent in self._reducer.sent.items() if sent.worker_id == event.worker_id]
-                return [(story, "worker lost", text) for batch_id in lost for story in self._of_batch(batch_id)]
+                return [(timeline, "worker lost", text) for batch_id in lost for timeline in self._of_batch(batch_id)]
             case PolicyChanged():
                 self._timers.clear()
                 self._tell_all(event.now_ns, "policy changed", f"{event.policy} decides from now on")
@@ -314,12 +314,12 @@ class Stories(PolicyTraceObserver, OutcomeListener):
         busy = {sent.worker_id for sent in self._reducer.sent.values()}
         return len(hosts), sum(worker_id not in busy for worker_id in hosts)
 
-    def _of_batch(self, batch_id: int) -> list[Story]:
-        return [story for story in self._open() if story.batch_id == batch_id]
+    def _of_batch(self, batch_id: int) -> list[RequestTimeline]:
+        return [timeline for timeline in self._open() if timeline.batch_id == batch_id]
 
-    def _open(self) -> list[Story]:
-        return [story for story in self._stories.values() if not story.outcome]
+    def _open(self) -> list[RequestTimeline]:
+        return [timeline for timeline in self._timelines.values() if not timeline.outcome]
 
     def _tell_all(self, now_ns: int, what: str, text: str) -> None:
-        for story in self._open():
-            story.tell(now_ns, what, text)
+        for timeline in self._open():
+            timeline.tell(now_ns, what, text)

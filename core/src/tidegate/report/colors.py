@@ -1,43 +1,43 @@
-"""Which colour means what: the same on every page. What they look like by day and by night stands in `style.css`."""
+"""Which color means what: the same on every page. What they look like by day and by night stands in `style.css`."""
 
 from collections.abc import Iterable, Mapping
 
 OUTCOMES: Mapping[str, str] = {
-    "in time": "in-time",
+    "in time": "on-time",
     "late": "late",
     "dropped": "dropped",
     "failed": "failed",
 }
-"""How requests end, best first, and the colour of each."""
+"""How requests end, best first, and the color of each."""
 WAITING, EXECUTING = "waiting", "executing"
 INK, MUTED, OTHER = "ink", "muted", "other"
 MODELS, CONTENDERS = 10, 8
-"""So many models, policies or servers have colours of their own; the others of a page share one."""
+"""So many models, policies or servers have colors of their own; the others of a page share one."""
 DASHES = ("", "7 3", "2 3")
 
 
-class Colours:
-    """The colours of a page: those of models and of contenders (policies, servers) are of different palettes."""
+class Colors:
+    """The colors of a page: those of models and of contenders (policies, servers) are of different palettes."""
 
     def __init__(self, models: Iterable[str], contenders: Iterable[str]) -> None:
         self._models = {name: number for number, name in enumerate(dict.fromkeys(models))}
         self._contenders = {name: number for number, name in enumerate(dict.fromkeys(contenders))}
 
     def of_model(self, name: str) -> str:
-        """The colour of a model, by its name in `style.css`."""
+        """The color of a model, by its name in `style.css`."""
         number = self._models[name]
         return f"model-{number}" if number < MODELS else OTHER
 
     def of_contender(self, name: str) -> str:
-        """The colour of a policy or of a server."""
+        """The color of a policy or of a server."""
         number = self._contenders[name]
         return f"contender-{number}" if number < CONTENDERS else OTHER
 
     def dash_of(self, name: str) -> str:
-        """How the line of a policy or of a server is dashed, so that two are told apart without their colours, too."""
+        """How the line of a policy or of a server is dashed, so that two are told apart without their colors, too."""
         return DASHES[self._contenders[name] % len(DASHES)]
 
 
-def css(colour: str) -> str:
-    """A colour as CSS and SVG write it."""
-    return f"var(--{colour})"
+def css(color: str) -> str:
+    """A color as CSS and SVG write it."""
+    return f"var(--{color})"

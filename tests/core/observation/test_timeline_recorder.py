@@ -24,26 +24,26 @@ from tidegate.api import (
 )
 from tidegate.engine import ClockAdvanced, Engine
 from tidegate.host import Plugins, make_policy
-from tidegate.observation import Stories, Story
+from tidegate.observation import RequestTimeline, TimelineRecorder
 
 PLUGINS = Plugins.installed()
 
 
 def engine(*answers: object) -> Engine:
     policy = Script(*answers)  # type: ignore[arg-type]
-    return Engine(policy, name="script", strict=True, learn=False, stories=Stories())
+    return Engine(policy, name="script", strict=True, learn=False, timelines=TimelineRecorder())
 
 
 def steps(engine: Engine, request_id: int = 0) -> list[tuple[int, str]]:
-    story = engine.story(request_id)
-    assert story is not None
-    return [(step.at_ns, step.what) for step in story.steps]
+    timeline = engine.timeline(request_id)
+    assert timeline is not None
+    return [(step.at_ns, step.what) for step in timeline.steps]
 
 
 def texts(engine: Engine, request_id: int = 0) -> dict[str, str]:
-    story = engine.story(request_id)
-    assert story is not None
-    return {step.what: step.text for step in story.steps}
+    timeline = engine.timeline(request_id)
+    assert timeline is not None
+    return {step.what: step.text for step in timeline.steps}
 
 
 def test_a_request_that_waits_for_a_timer() -> None:
@@ -67,9 +67,9 @@ def test_a_request_that_waits_for_a_timer() -> None:
     assert said["joined"] == f"joined batch 0 with 1 other, 2 rows: {why}"
     assert "0.000 ms late" in said["answered"]
     assert said["sent"].startswith("sent to worker w0, planned to end at ")
-    story = told.story(0)
-    assert story is not None
-    assert story.outcome == "late"
+    timeline = told.timeline(0)
+    assert timeline is not None
+    assert timeline.outcome == "late"
     # The other tells it from its own arrival on.
     assert texts(told, 1)["joined"].endswith("the timer of its queue fired, set at -1.000 ms for 4.000 ms")
 
@@ -125,7 +125,7 @@ def test_a_request_that_is_dropped_says_for_what() -> None:
     told.handle(arrived(0))
     told.handle(arrived(1, 7))
     assert steps(told)[-1] == (7, "dropped")
-    assert texts(told)["dropped"] == "dropped (deadline): request 1 arrived"
+    assert texts(told)["dropped"] == "dropped (deadline_unreachable): request 1 arrived"
 
 
 def test_a_batch_that_fails_and_is_tried_again() -> None:
@@ -154,15 +154,15 @@ def test_a_client_that_leaves() -> None:
 
 
 def test_a_request_that_waits_for_its_turn() -> None:
-    """The crowd has all of the batch of a worker that is busy; the neighbour comes later."""
+    """The crowd has all of the batch of a worker that is busy; the neighbor comes later."""
     setup = Script().setup
     setup = replace(setup, workers=(Worker(0, "w0", ("m", "n")),))
     policy = make_policy(PLUGINS.policy("fifs"), setup, {})
-    told = Engine(policy, name="fifs", strict=True, learn=False, stories=Stories())
+    told = Engine(policy, name="fifs", strict=True, learn=False, timelines=TimelineRecorder())
     for number in range(30):
         event = arrived(number)
         told.handle(RequestArrived(0, replace(event.request, client="crowd")))
-    told.handle(RequestArrived(1, replace(arrived(30).request, client="neighbour")))
+    told.handle(RequestArrived(1, replace(arrived(30).request, client="neighbor")))
     held = [number for number in range(31) if "held" in texts(told, number)]
     assert held, "somebody is held back"
     first = held[0]
@@ -173,39 +173,41 @@ def test_a_request_that_waits_for_its_turn() -> None:
     assert texts(told, shown[0])["its turn"] == "its turn has come: batch 0 ended on worker w0"
 
 
-def test_an_engine_without_stories_says_so() -> None:
+def test_an_engine_without_timelines_says_so() -> None:
     with pytest.raises(ValueError, match="make it with Engine"):
-        engine_of(Script()).story(0)
+        engine_of(Script()).timeline(0)
 
 
 def test_only_the_latest_are_kept() -> None:
-    told = Engine(Script(), name="script", strict=True, stories=Stories(most=3))
+    told = Engine(Script(), name="script", strict=True, timelines=TimelineRecorder(most=3))
     for number in range(5):
         told.handle(arrived(number))
-    assert [number for number in range(5) if told.story(number)] == [2, 3, 4]
+    assert [number for number in range(5) if told.timeline(number)] == [2, 3, 4]
 
 
 @pytest.mark.parametrize("spec", PLUGINS.policies.values(), ids=lambda spec: spec.name)
 @given(rng=st.randoms(use_true_random=False))
 @settings(max_examples=examples(0.1))
-def test_every_request_has_a_story_that_ends_as_it_did(spec: PolicySpec, rng: random.Random) -> None:
+def test_every_request_has_a_timeline_that_ends_as_it_did(spec: PolicySpec, rng: random.Random) -> None:
     scenario = with_other_plans(rng, world(spec, rng))
-    stories = Stories()
+    timelines = TimelineRecorder()
     made = make_policy(spec, scenario.setup, {})
-    told = Engine(made, name=spec.name, strict=True, first_lead_ns=scenario.first_lead_ns, stories=stories)
+    told = Engine(made, name=spec.name, strict=True, first_lead_ns=scenario.first_lead_ns, timelines=timelines)
     driver = Ledger(told, scenario)
-    ends = Counter({"in time": "answered", "late": "answered"}.get(story.outcome, story.outcome) for story in stories)
+    ends = Counter(
+        {"in time": "answered", "late": "answered"}.get(timeline.outcome, timeline.outcome) for timeline in timelines
+    )
     assert ends == driver.ended
-    for story in stories:
-        check(story)
+    for timeline in timelines:
+        check(timeline)
 
 
-def check(story: Story) -> None:
-    whats = [step.what for step in story.steps]
+def check(timeline: RequestTimeline) -> None:
+    whats = [step.what for step in timeline.steps]
     assert whats[0] == "arrived"
     assert whats.count("arrived") == 1
     assert whats[-1] in {"answered", "dropped", "failed", "cancelled"}
-    instants = [step.at_ns for step in story.steps]
+    instants = [step.at_ns for step in timeline.steps]
     assert instants == sorted(instants)
-    if story.outcome in ("in time", "late"):
+    if timeline.outcome in ("in time", "late"):
         assert whats.index("joined") < whats.index("sent") < whats.index("ran")
