@@ -15,7 +15,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from tidegate.api import NEVER_NS, Advise, Batch, Request, RequestArrived, Setup
 from tidegate.engine import OutcomeCounts, StartStage
 from tidegate.host import Plugins
-from tidegate.observation import LogEntry, Observer, ObserverOptions, OutcomeListener, Reducer, TimelineRecorder, read_log
+from tidegate.observation import (
+    LogEntry,
+    Observer,
+    ObserverOptions,
+    OutcomeListener,
+    Reducer,
+    TimelineRecorder,
+    read_log,
+)
 from tidegate.sim.record import RunRecord
 from tidegate.sim.replay import replay
 from tidegate.sim.result import RunResult, summarise

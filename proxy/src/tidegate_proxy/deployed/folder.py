@@ -59,7 +59,8 @@ def read_plan(folder: Path, *, free_ports: bool = False) -> DeploymentPlan:
     deployment = read_deployment(folder)
     if deployment.deploy_target != "embedded":
         raise DeploymentError(
-            f"{folder} was generated for full Tritons (--deploy-target {deployment.deploy_target}), and `tidegate up` starts "
+            f"{folder} was generated for full Tritons (--deploy-target {deployment.deploy_target}), "
+            f"and `tidegate up` starts "
             "embedded ones, which have none of its backends: run the launch files in workers/ on their nodes, or "
             "generate it again with --deploy-target embedded"
         )

@@ -17,7 +17,9 @@ MOUNT: Final = "/deployment"
 _MPS: Final = "/mps"
 
 
-def compose(workers: Sequence[LayoutWorker], places: Mapping[str, WorkerPlacement], deploy_target: DeployTarget) -> dict[str, Any]:
+def compose(
+    workers: Sequence[LayoutWorker], places: Mapping[str, WorkerPlacement], deploy_target: DeployTarget
+) -> dict[str, Any]:
     """The document, for a file two folders below the deployment's.
 
     MIG instances come from variables (`tidegate mig env`), for they have UUIDs only from when they are made.

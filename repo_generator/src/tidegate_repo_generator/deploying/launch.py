@@ -21,7 +21,9 @@ _CLIENT_SHM: Final = (
 )
 
 
-def launch_file(worker: LayoutWorker, place: WorkerPlacement, deploy_target: DeployTarget, plans: Sequence[str] = ()) -> str:
+def launch_file(
+    worker: LayoutWorker, place: WorkerPlacement, deploy_target: DeployTarget, plans: Sequence[str] = ()
+) -> str:
     """The script. It lies beside the folder of the worker's repository; further flags are handed to tritonserver.
 
     `plans`: TensorRT's engines, relative to the folder of the deployment, without which it does not start.
@@ -58,7 +60,9 @@ def _head(worker: LayoutWorker, what: str) -> list[str]:
     ]
 
 
-def _triton(worker: LayoutWorker, place: WorkerPlacement, deploy_target: DeployTarget, plans: Sequence[str]) -> list[str]:
+def _triton(
+    worker: LayoutWorker, place: WorkerPlacement, deploy_target: DeployTarget, plans: Sequence[str]
+) -> list[str]:
     lines = exports(worker)
     for plan in plans:
         lines += [

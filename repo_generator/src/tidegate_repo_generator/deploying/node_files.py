@@ -37,7 +37,12 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def write_node_files(
-    folder: Path, layout: Layout, places: Mapping[str, WorkerPlacement], deploy_target: DeployTarget, policy: str, layout_text: str
+    folder: Path,
+    layout: Layout,
+    places: Mapping[str, WorkerPlacement],
+    deploy_target: DeployTarget,
+    policy: str,
+    layout_text: str,
 ) -> list[str]:
     """Write `mig`, `mps`, `compose` and `kubernetes` into a deployment; what there is to say of them."""
     nodes: dict[str, list[LayoutWorker]] = {}

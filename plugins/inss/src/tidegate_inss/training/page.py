@@ -17,9 +17,7 @@ def page(record: TrainingRecord, date: str) -> str:
     `date`: when it is made, as its end says it.
     """
     colors = Colors((), (NETWORKS, RULES))
-    legend = [
-        LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in (NETWORKS, RULES)
-    ]
+    legend = [LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in (NETWORKS, RULES)]
     learning = LineMark(_over(record, "training_reward"), "other", LEARNING)
     kept = _lines(record, "reward", colors)
     parts: list[Chart] = [
