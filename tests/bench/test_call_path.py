@@ -12,6 +12,7 @@ MOST_FILES, MOST_OF_THE_PROXY = 51, 21
 """What was reached; it may become less."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.version_info[:2] not in SUPPORTED or importlib.util.find_spec("pytriton") is None,
     reason="needs nvidia-pytriton on CPython 3.11 or 3.12",

@@ -70,7 +70,10 @@ def arrays(path: Path, session: ort.InferenceSession) -> Arrays:
     return {name: tensor[None] for name, tensor in tensors.items()}
 
 
-@pytest.mark.parametrize("name", UNTRAINED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "text_recognition" else name for name in UNTRAINED],
+)
 def test_each_answers_through_triton_and_tidegate_what_onnxruntime_does(
     written: dict[str, tuple[Path, Path]], triton: EmbeddedTriton, start_tidegate: Callable[..., Any], name: str
 ) -> None:
@@ -238,6 +241,7 @@ def test_a_model_whose_package_is_missing_is_skipped_and_said(
     assert "skipped: voice: the package silero_vad is not installed" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("start_triton")  # which skips where there is none
 def test_a_model_is_measured_alone_with_one_caller_and_under_load(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -10,6 +10,7 @@ from tests.loadtest.interference.synthetic import co_runs, solo_runs
 from tidegate_loadtest.interference.runs import write_co_runs, write_solo
 
 
+@pytest.mark.slow
 def test_it_judges_every_division(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Files without utilizations: of models that were seen together it is still foretold better than by nothing."""
     solo = solo_runs(0)

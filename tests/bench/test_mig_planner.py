@@ -8,6 +8,7 @@ import pytest
 from bench import mig_planner
 
 
+@pytest.mark.slow
 def test_it_runs_on_synthetic_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mig_planner, "GPUS", (8,))
     monkeypatch.setattr(mig_planner, "TOGETHER_GPUS", (6,))

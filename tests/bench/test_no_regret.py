@@ -99,8 +99,8 @@ def _attack(name: str) -> Attack:
     return next(attack for attack in attacks() if attack.name == name)
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("load", ["0.6", "0.9"])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("load", [pytest.param("0.6", marks=pytest.mark.slow), "0.9"])
 def test_who_is_in_a_hurry_does_not_cut_the_batches_of_others_short(load: str, seed: int) -> None:
     """In the order of arrivals a batch ended at the first request that had no time for it: 11 % were on time at 0.9."""
     attack = _attack(f"50% have a third of the usual time, load {load}")

@@ -53,6 +53,7 @@ def test_orloj_finishes_more_than_those_that_know_the_mean_only() -> None:
     assert rates["clipper"] == min(rates.values())
 
 
+@pytest.mark.slow
 def test_tables_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "orloj.json"
     chosen = ["--only", "tables", "--cases", "resnet-imagenet", "--requests", "200", "--jobs", "1"]

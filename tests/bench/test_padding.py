@@ -1,5 +1,7 @@
 """Padding gains in simulation where batches pay."""
 
+import pytest
+
 from bench.padding import goodput_of, padded, scenario_of
 
 
@@ -8,6 +10,7 @@ def test_lines_keep_their_number_and_run_in_the_next_larger_width() -> None:
     assert padded({320: 3, 321: 1}, None) == {320: 3, 321: 1}
 
 
+@pytest.mark.slow
 def test_few_widths_carry_more_than_many() -> None:
     widths = {320 + 8 * number: 1 for number in range(20)}
     many, few = (

@@ -70,6 +70,7 @@ def test_the_sizes_of_requests_are_log_normal_about_the_middle_of_their_range(sp
     assert small[32] < large[32]
 
 
+@pytest.mark.slow
 def test_no_slices_bear_more_than_their_ceiling() -> None:
     sizes, slo_ms = {1: 0.5, 32: 0.5}, slo_of(CASE, 32, 1.5)
     equal = layout_of(CASE, homogeneous(7), sizes, slo_ms)
@@ -118,6 +119,7 @@ def test_decisions_are_timed() -> None:
     assert all(value > 0 for value in row.values())
 
 
+@pytest.mark.slow
 def test_it_runs_and_writes_its_figures(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.json"
     words = ["--data", str(folder), "--models", "mobilenetv2", "--requests", "200", "--jobs", "1", "--json", str(out)]

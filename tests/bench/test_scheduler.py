@@ -81,18 +81,30 @@ def counts_per_event(models: int, workers: int, deferral: str) -> dict[str, floa
     }
 
 
-@pytest.mark.parametrize("deferral", ["adaptive", pytest.param("frontrun", marks=pytest.mark.slow)])
-def test_the_work_per_event_grows_with_the_logarithm_of_models_and_workers(deferral: str) -> None:
-    few, many = 16, 1024
-    base = counts_per_event(few, few, deferral)
-    for models, workers in ((many, few), (few, many), (many, many)):
-        counts = counts_per_event(models, workers, deferral)
-        doublings = log2(models / few * workers / few)
-        for counted, most_per_doubling in (("calls", 5), ("names", 2), ("ids", 2)):
-            # A look at one in ten of them would already be 100 more, 8 per doubling and above.
-            assert counts[counted] <= base[counted] + most_per_doubling * doublings, (counted, models, workers)
-        # Now and then the dead are swept out of a heap, which has twice as many entries by then.
-        assert counts["events that look at all"] <= 1 + REQUESTS / many, "events look at every model or worker"
+FEW, MANY = 16, 1024
+
+
+@pytest.mark.parametrize(
+    ("deferral", "models", "workers"),
+    [
+        ("adaptive", MANY, MANY),
+        pytest.param("adaptive", MANY, FEW, marks=pytest.mark.slow),
+        pytest.param("adaptive", FEW, MANY, marks=pytest.mark.slow),
+        pytest.param("frontrun", MANY, FEW, marks=pytest.mark.slow),
+        pytest.param("frontrun", FEW, MANY, marks=pytest.mark.slow),
+        pytest.param("frontrun", MANY, MANY, marks=pytest.mark.slow),
+    ],
+)
+def test_the_work_per_event_grows_with_the_logarithm_of_models_and_workers(
+    deferral: str, models: int, workers: int
+) -> None:
+    base, counts = counts_per_event(FEW, FEW, deferral), counts_per_event(models, workers, deferral)
+    doublings = log2(models / FEW * workers / FEW)
+    for counted, most_per_doubling in (("calls", 5), ("names", 2), ("ids", 2)):
+        # A look at one in ten of them would already be 100 more, 8 per doubling and above.
+        assert counts[counted] <= base[counted] + most_per_doubling * doublings, (counted, models, workers)
+    # Now and then the dead are swept out of a heap, which has twice as many entries by then.
+    assert counts["events that look at all"] <= 1 + REQUESTS / MANY, "events look at every model or worker"
 
 
 def test_the_load_keeps_workers_as_busy_as_it_says() -> None:

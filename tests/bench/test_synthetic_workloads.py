@@ -83,6 +83,7 @@ def rows() -> list[dict[str, object]]:
     return [compare(workload, requests_per_model=60) for workload in workloads]
 
 
+@pytest.mark.slow
 def test_every_policy_is_searched_and_compared(rows: list[dict[str, dict[str, float]]]) -> None:
     for row in rows:
         goodput = row["goodput_rps"]
@@ -95,11 +96,13 @@ def test_every_policy_is_searched_and_compared(rows: list[dict[str, dict[str, fl
         )
 
 
+@pytest.mark.slow
 def test_where_batches_pay_deferral_makes_larger_ones(rows: list[dict[str, dict[str, float]]]) -> None:
     batches = rows[0]["mean_batch_rows"]
     assert batches["frontrun"] > batches["eager"] > 1
 
 
+@pytest.mark.slow
 def test_the_distribution_is_summarised(rows: list[dict[str, object]]) -> None:
     given = [{"ratios": {"r": value}} for value in (0.9, 0.96, 1.2, 1.6, 2.5, None)]
     assert summarise(given, "r") == {
@@ -124,6 +127,7 @@ def test_the_command_refuses_an_impossible_sample(tmp_path: Path, capsys: pytest
     assert "ask for 0 to 5880" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_writes_both_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rows: list[dict[str, object]]
 ) -> None:

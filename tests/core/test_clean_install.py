@@ -35,6 +35,7 @@ def bin_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python.parent
 
 
+@pytest.mark.slow
 def test_a_plugin_conforms_where_only_the_contract_is_installed(bin_dir: Path) -> None:
     program = """
 from tidegate.host import Plugins

@@ -33,7 +33,7 @@ def triton(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest
     return start_triton([repository])
 
 
-@pytest.fixture(scope="module", params=["fifs", "symphony"])
+@pytest.fixture(scope="module", params=[pytest.param("fifs", marks=pytest.mark.slow), "symphony"])
 def tidegate(
     request: pytest.FixtureRequest,
     triton: EmbeddedTriton,

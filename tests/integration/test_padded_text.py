@@ -58,6 +58,7 @@ def read(answer: Picture) -> list[int]:
     return [int(one) for one, before in zip(best, [blank, *best], strict=False) if one not in (before, blank, space)]
 
 
+@pytest.mark.slow
 def test_padded_by_tidegate_is_padded_by_its_clients_and_reads_nearly_as_unpadded(
     recogniser: EmbeddedTriton, lines: list[Picture], start_tidegate: Callable[..., Any], tmp_path: Path
 ) -> None:

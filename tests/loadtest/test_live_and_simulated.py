@@ -104,6 +104,7 @@ def test_whoever_interrupts_it_leaves_nothing_running(
     assert not list(tmp_path.glob("tidegate-*"))
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_start_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     document = Scenario.model_validate(
         {

@@ -39,6 +39,7 @@ def written(folder: Path, scenario: dict[str, Any]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_it_answers_first_in_words_and_writes_what_it_takes(tmp_path: Path) -> None:
     quick = {"name": "quick", "slo_ms": 25, "profile": {"alpha_ms": 1, "beta_ms": 4, "max_batch": 16}}
     models = [BUSY["models"][0] | {"slo_ms": 150.0, "share": 4}, quick]
@@ -121,6 +122,7 @@ def test_the_cheapest_of_what_could_be_bought(tmp_path: Path) -> None:
     assert "99 % of every model in time" in dearer["why"] or "can be had for" in dearer["why"]
 
 
+@pytest.mark.slow
 def test_a_recording_is_judged_by_the_windows_that_did_not_choose(tmp_path: Path) -> None:
     served = Scenario.model_validate(BUSY | {"duration_s": 8, "warmup_s": 0})
     log = BytesIO()

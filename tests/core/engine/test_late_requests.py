@@ -232,7 +232,9 @@ def test_the_timeline_of_one() -> None:
     assert timeline.outcome == "late"
 
 
-@pytest.mark.parametrize("policy", DROPPING)
+@pytest.mark.parametrize(
+    "policy", [pytest.param(name, marks=() if name == "symphony" else pytest.mark.slow) for name in DROPPING]
+)
 def test_those_on_time_hardly_lose(policy: str) -> None:
     """They lose a stage here and there that had begun with late ones as they came: one in twenty on average.
 

@@ -241,8 +241,8 @@ JITTER: dict[str, Callable[[random.Random], float]] = {
 }
 
 
-@pytest.mark.parametrize("stalls", [0.0, 0.01])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("stalls", [pytest.param(0.0, marks=pytest.mark.slow), 0.01])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_five_shapes_are_learned_within_two_hundred_requests(stalls: float, seed: int) -> None:
     shapes = FiveShapes(seed, 8000, JITTER["a tenth"], stalls)
     for shape, rows in sorted({(effect.shape, effect.rows) for effect, _ in shapes.ran}):
@@ -252,7 +252,14 @@ def test_five_shapes_are_learned_within_two_hundred_requests(stalls: float, seed
     assert 0.98 <= sum(planned) / len(planned) <= 0.999
 
 
-@pytest.mark.parametrize(("jitter", "stalls"), [("a tenth", 0.0), ("a tenth", 0.01), ("an exponential delay", 0.0)])
+@pytest.mark.parametrize(
+    ("jitter", "stalls"),
+    [
+        pytest.param("a tenth", 0.0, marks=pytest.mark.slow),
+        ("a tenth", 0.01),
+        pytest.param("an exponential delay", 0.0, marks=pytest.mark.slow),
+    ],
+)
 def test_plans_cover_the_stages_of_the_next_few_hundred_requests(jitter: str, stalls: float) -> None:
     """Of a few stages the longest is soon exceeded; and a delay that is often long is no outlier."""
     planned = [each for seed in range(20) for each in FiveShapes(seed, 600, JITTER[jitter], stalls).rest()]

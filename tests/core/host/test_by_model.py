@@ -389,7 +389,11 @@ def test_a_part_that_does_not_schedule_its_model_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "parts"), [("composed_pools", ["ppipe", "reactive"]), ("composed_dynamic", ["ppipe", "reactive"])]
+    ("name", "parts"),
+    [
+        pytest.param("composed_pools", ["ppipe", "reactive"], marks=pytest.mark.slow),
+        ("composed_dynamic", ["ppipe", "reactive"]),
+    ],
 )
 def test_the_compositions_of_the_examples_beat_their_parts(name: str, parts: list[str]) -> None:
     scenario = read_scenario(ROOT / "scenarios" / f"{name}.yaml")

@@ -13,7 +13,13 @@ OTHERS = ("pooled_", "composed_", "deferred_", "layered")
 OF_WHOLE_MODELS = sorted(path for path in SCENARIOS.glob("*.yaml") if not path.stem.startswith(OTHERS))
 
 
-@pytest.mark.parametrize("path", OF_WHOLE_MODELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem == "zoo_a100" else ())
+        for path in OF_WHOLE_MODELS
+    ],
+)
 def test_symphony_carries_what_fifs_does_not(path: Path) -> None:
     scenario = read_scenario(path, {"warmup_s": 0.5, "duration_s": 1 if "zoo" in path.stem else 2})
     symphony, fifs = (
@@ -24,6 +30,7 @@ def test_symphony_carries_what_fifs_does_not(path: Path) -> None:
     assert symphony.accepted == fifs.accepted
 
 
+@pytest.mark.slow
 def test_symphony_that_consolidates_leaves_workers_idle_in_proportion_to_the_load_that_is_missing() -> None:
     """Section 3.5: (p-o)/p of their time, at an offered load o below the peak p; eager batching leaves none."""
     peak_rps = 5359

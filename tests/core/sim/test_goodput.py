@@ -20,7 +20,15 @@ def metronome(make_scenario: MakeScenario, rate_rps: float) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("begun_at_rps", [3, 90, 104, 900])
+@pytest.mark.parametrize(
+    "begun_at_rps",
+    [
+        pytest.param(3, marks=pytest.mark.slow),
+        90,
+        pytest.param(104, marks=pytest.mark.slow),
+        pytest.param(900, marks=pytest.mark.slow),
+    ],
+)
 def test_the_border_is_found_from_wherever_the_search_begins(make_scenario: MakeScenario, begun_at_rps: float) -> None:
     question = GoodputQuery(RunSpec(metronome(make_scenario, begun_at_rps), ONE_BY_ONE, 1), precision=0.005)
     search = search_goodput(question)

@@ -296,6 +296,7 @@ def goodput_shown(scenario: Scenario, searches: list[GoodputSearch], limit: floa
     return goodput_page("small", found, limit, written, ORIGIN)
 
 
+@pytest.mark.slow
 def test_a_search_shows_all_rates_that_were_tried_through_the_limit(
     short: Scenario, whole: list[GoodputSearch]
 ) -> None:

@@ -74,6 +74,7 @@ def test_no_more_is_promised_than_there_is_to_gain() -> None:
     assert _interval(blocks, PASSING, 0.025, 0.98) == (-0.025, 0.02)
 
 
+@pytest.mark.slow
 def test_triton_tuned_by_its_experts_is_beside_the_policy() -> None:
     """At an overload a queue timeout carries Triton: after all settings were tried it is the better baseline."""
     few = replace(SETUP.models[0], max_rows=2)  # so that few requests are an overload

@@ -41,7 +41,10 @@ def _of_truth(seen: list[BypassedRequest], begin_ms: float) -> TritonBatchStats:
     return TritonBatchStats(0, {rows: (sizes.count(rows), (19.0 + 5.0 * rows) * MS) for rows in set(sizes)})
 
 
-@pytest.mark.parametrize("begin_ms", BEGINS_MS)
+@pytest.mark.parametrize(
+    "begin_ms",
+    [pytest.param(begin_ms, marks=() if begin_ms in (0.0, 0.8) else pytest.mark.slow) for begin_ms in BEGINS_MS],
+)
 def test_it_is_learned_within_a_few_reports_and_kept(begin_ms: float) -> None:
     batcher = OwnBatcher(BEGIN, PLUGINS)
     learned = []

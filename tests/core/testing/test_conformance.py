@@ -29,7 +29,7 @@ from tidegate.toolkit import FirstComeFirstServed, RequestQueue
 
 @pytest.mark.parametrize("name", Plugins.installed().policies)
 def test_installed_policies_conform(name: str) -> None:
-    check_policy(Plugins.installed().policy(name), worlds=max(32, examples(0.3)))
+    check_policy(Plugins.installed().policy(name), worlds=examples(0.3))
 
 
 def replanned(commands: Commands, **changes: int) -> Sequence[AnyCommand]:

@@ -90,6 +90,7 @@ def test_a_policy_that_is_not_installed_is_named() -> None:
         judge_policies([PolicyChoice(name="idler")], plugins=Plugins())
 
 
+@pytest.mark.slow
 def test_the_command_says_what_breaks_and_what_is_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugins = Plugins.installed()
     plugins.register(Offer(), "idler")

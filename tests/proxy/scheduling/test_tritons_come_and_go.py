@@ -173,7 +173,7 @@ def test_a_request_is_not_tried_again_on_the_triton_that_lost_it(
 @pytest.mark.parametrize(
     ("rows", "grace_s"),
     [
-        pytest.param((4, 8), 10.0, id="larger, asked to end"),
+        pytest.param((4, 8), 10.0, id="larger, asked to end", marks=pytest.mark.slow),
         pytest.param((8, 4), 0.0, id="smaller, killed"),
         pytest.param((4, 8), 0.0, id="larger, killed", marks=pytest.mark.slow),
         pytest.param((8, 4), 10.0, id="smaller, asked to end", marks=pytest.mark.slow),

@@ -41,6 +41,7 @@ def test_a_worker_moves_and_no_request_is_lost(start_live: Start, start_load: St
     assert load.end() == []
 
 
+@pytest.mark.slow
 def test_first_workers_and_new_ones_are_told_of_their_shares(
     start_live: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_shadow_that_is_never_ready_is_undone(start_live: Start, start_load: S
     assert load.end() == []
 
 
+@pytest.mark.slow
 def test_a_shadow_that_dies_while_it_loads_is_undone(start_live: Start) -> None:
     live = start_live(layout(0), cooldown_s=100)
     live.sign("hold").touch()
@@ -128,6 +130,7 @@ def test_control_is_halted_at_once(start_live: Start, start_load: StartLoad) -> 
     assert load.end() == []
 
 
+@pytest.mark.slow
 def test_what_does_not_run_is_not_warm(start_live: Start) -> None:
     live = start_live(layout(0), cooldown_s=100)
     live.sign("fails").touch()
@@ -139,6 +142,7 @@ def test_what_does_not_run_is_not_warm(start_live: Start) -> None:
     wait_until(lambda: live.running == ["gpu0"], "the shadow to end")
 
 
+@pytest.mark.slow
 def test_a_shadow_that_runs_out_of_memory_says_so(start_live: Start) -> None:
     live = start_live(layout(0), cooldown_s=100)
     live.sign("broken").touch()
@@ -149,6 +153,7 @@ def test_a_shadow_that_runs_out_of_memory_says_so(start_live: Start) -> None:
     assert "CUDA out of memory" in why
 
 
+@pytest.mark.slow
 def test_one_that_ends_once_it_was_warm_undoes_the_change(start_live: Start) -> None:
     live = start_live(layout(0), cooldown_s=100)
     live.sign("hold-gpu2").touch()
@@ -161,6 +166,7 @@ def test_one_that_ends_once_it_was_warm_undoes_the_change(start_live: Start) -> 
     assert live.serving == ["gpu0"]
 
 
+@pytest.mark.slow
 def test_a_plan_that_the_policy_refuses_is_undone(start_live: Start, start_load: StartLoad) -> None:
     live = start_live(layout(0), cooldown_s=100)
     load = start_load(live)
@@ -177,6 +183,7 @@ def test_a_plan_that_the_policy_refuses_is_undone(start_live: Start, start_load:
     assert load.end() == []
 
 
+@pytest.mark.slow
 def test_who_is_asked_to_stop_undoes_what_is_under_way(start_live: Start) -> None:
     live = start_live(layout(0))
     live.sign("hold").touch()
@@ -201,6 +208,7 @@ def test_a_reload_leaves_the_layout_that_is_in_force(start_live: Start, start_lo
     assert load.end() == []
 
 
+@pytest.mark.slow
 def test_what_does_not_drain_on_time_is_tried_elsewhere(start_live: Start, start_load: StartLoad) -> None:
     live = start_live(layout(0), drain_timeout_s=0.5)
     load = start_load(live)
