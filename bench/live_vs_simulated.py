@@ -29,7 +29,7 @@ from tidegate.sim.result import ResultRow
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.connection import Connection
-from tidegate_loadtest.emulated import TRITON, emulated_cluster
+from tidegate_loadtest.emulated import TRITON_POLICY, emulated_cluster
 from tidegate_loadtest.live import LiveObservations, SendingOptions
 from tidegate_loadtest.profiler import measure_profiles
 from tidegate_loadtest.progress_bar import progress_bar
@@ -45,7 +45,7 @@ WARMUP_S = 3.0
 POLICIES = (
     PolicyChoice(name="symphony"),
     PolicyChoice(name="fifs"),
-    PolicyChoice(name=TRITON, options={"max_queue_delay_ms": 10}, label="Triton's batcher, 10 ms"),
+    PolicyChoice(name=TRITON_POLICY, options={"max_queue_delay_ms": 10}, label="Triton's batcher, 10 ms"),
 )
 GOODPUT_AIM, BATCH_AIM = 0.05, 1.0
 
@@ -140,7 +140,7 @@ def _measured(work: Path) -> ModelProfile:
             (profile,) = await measure_profiles(connection, MODEL, SIZES, [{}], samples=SAMPLES)
             return profile
 
-    with emulated_cluster(scenario, PolicyChoice(name=TRITON), 0, folder) as cluster:
+    with emulated_cluster(scenario, PolicyChoice(name=TRITON_POLICY), 0, folder) as cluster:
         return asyncio.run(measure(cluster.address))
 
 
@@ -151,7 +151,7 @@ def _pair(
     live = run_live(
         LiveRun(scenario_of(rate_rps, duration_s, expected, NOMINAL), choice, seed, SendingOptions({})), work=work
     )
-    if choice.name == TRITON:
+    if choice.name == TRITON_POLICY:
         overhead = _overhead_in_triton(live.seen)
     else:
         overhead = overhead_in_log(live.seen, work / "events.jsonl")

@@ -30,7 +30,7 @@ from bench.proxy_process import ProxyProcess, proxy_process
 from tidegate.schemas import write_profile
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.connection import Connection
-from tidegate_loadtest.emulated import TRITON, emulated_cluster
+from tidegate_loadtest.emulated import TRITON_POLICY, emulated_cluster
 from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.profiler import measure_profiles
 from tidegate_loadtest.scenario_run import LiveRun, run_live
@@ -100,7 +100,7 @@ class Compared:
 def compare(workload: str, seconds: float, work: Path) -> Compared:
     """Run a workload three times."""
     scenario = Scenario.model_validate({"warmup_s": WARMUP_S, "duration_s": seconds, **WORKLOADS[workload]})
-    with emulated_cluster(scenario, PolicyChoice(name=TRITON), 1, work) as cluster:
+    with emulated_cluster(scenario, PolicyChoice(name=TRITON_POLICY), 1, work) as cluster:
         profiles = work / "measured.json"
         asyncio.run(_measure(cluster.address, scenario, profiles))
         flags = ["--triton", cluster.address, "--listen", "127.0.0.1:0", "--listen-metrics", "127.0.0.1:0"]

@@ -9,7 +9,7 @@ from demo.emulated import Fleet
 from tidegate.schemas import tuned_settings
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
-from tidegate_loadtest.comparison.findings import ATTAINMENT, contrast_of, interval_of
+from tidegate_loadtest.comparison.findings import ATTAINMENT_FIGURE, contrast_of, interval_of
 from tidegate_loadtest.comparison.runs import Comparison, compare
 from tidegate_loadtest.comparison.table import print_figures
 from tidegate_loadtest.comparison.targets import Target, emulated_targets
@@ -91,11 +91,11 @@ def _closing(compared: Comparison) -> str:
     own = [target for target in compared.targets if target.name.startswith(TRITON)]
 
     def attainment(target: Target) -> float:
-        interval = interval_of(compared, target, ATTAINMENT)
+        interval = interval_of(compared, target, ATTAINMENT_FIGURE)
         return interval.mean if interval else 0.0
 
     best = max(own, key=attainment)
     return (
         f"symphony answers {attainment(symphony):.1%} in time, the best of Triton's own ({best.name}) "
-        f"{attainment(best):.1%}: {contrast_of(compared, symphony, best, ATTAINMENT)}"
+        f"{attainment(best):.1%}: {contrast_of(compared, symphony, best, ATTAINMENT_FIGURE)}"
     )

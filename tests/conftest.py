@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from tidegate_proxy.tritons.embedded import EmbeddedTriton, TritonStartError
-from tidegate_proxy.tritons.embedded.install import SUPPORTED
+from tidegate_proxy.tritons.embedded.install import SUPPORTED_PYTHONS
 
 if TYPE_CHECKING:
     from tests.forked import Forked, ForkTidegate
@@ -90,7 +90,7 @@ def start_triton(at_the_end: AtTheEnd) -> StartTriton:
 
     `start_triton([repository, ...], **options)`: the options are those of EmbeddedTriton.
     """
-    if sys.version_info[:2] not in SUPPORTED or importlib.util.find_spec("pytriton") is None:
+    if sys.version_info[:2] not in SUPPORTED_PYTHONS or importlib.util.find_spec("pytriton") is None:
         pytest.skip("needs nvidia-pytriton on CPython 3.11 or 3.12")
 
     def start(repositories: list[Path], *, again: bool = True, **options: Any) -> EmbeddedTriton:  # noqa: ANN401

@@ -248,6 +248,25 @@ def test_no_two_public_classes_of_a_distribution_share_a_name() -> None:
         assert twice == {}, source
 
 
+BARE_WORDS: frozenset[str] = frozenset()
+"""Public constants of one word that say all there is to say."""
+
+
+def test_constants_say_quantity_and_unit() -> None:
+    """`MIN_REQUESTS` is understood where it is used; `FEW` is not. Names of one letter are type variables."""
+    bare = [
+        f"{path.relative_to(ROOT)}: {target.id}"
+        for source in (*ROOT.glob("*/src"), *ROOT.glob("plugins/*/src"))
+        for path in sorted(source.rglob("*.py"))
+        for node in ast.parse(path.read_bytes()).body
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and re.fullmatch("[A-Z][A-Z0-9]+", target.id)
+        if target.id not in BARE_WORDS
+    ]
+    assert bare == []
+
+
 def test_every_package_says_that_it_is_typed() -> None:
     members = {manifest.parent for manifest in ROOT.glob("*/pyproject.toml")}
     members |= {manifest.parent for manifest in ROOT.glob("plugins/*/pyproject.toml")}

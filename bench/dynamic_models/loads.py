@@ -12,7 +12,13 @@ from bench.dynamic_models.case import Case
 from bench.dynamic_models.measuring import Alone
 from tidegate.workload import Scenario
 from tidegate_loadtest.comparison.document import comparison_document
-from tidegate_loadtest.comparison.findings import ATTAINMENT, FIGURES, TargetContrast, contrast_of, interval_of
+from tidegate_loadtest.comparison.findings import (
+    ATTAINMENT_FIGURE,
+    COMPARED_FIGURES,
+    TargetContrast,
+    contrast_of,
+    interval_of,
+)
 from tidegate_loadtest.comparison.runs import Comparison, compare
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.live import SendingOptions
@@ -82,14 +88,14 @@ def run_load(
     tritons = [target for target, contender in zip(targets, chosen, strict=True) if contender.batcher]
     best = max(tritons, key=lambda target: _merit(comparison, target))
     others = [target for target in targets if target not in tritons]
-    figures = [figure for figure in FIGURES if figure.name in BESIDE]
+    figures = [figure for figure in COMPARED_FIGURES if figure.name in BESIDE]
     contrasts = [contrast_of(comparison, target, best, figure) for target in others for figure in figures]
     return Load(share, rate_rps, comparison, best, [contrast for contrast in contrasts if contrast])
 
 
 def _merit(comparison: Comparison, target: Target) -> tuple[float, float]:
-    by_name = {figure.name: figure for figure in FIGURES}
-    attained = interval_of(comparison, target, ATTAINMENT)
+    by_name = {figure.name: figure for figure in COMPARED_FIGURES}
+    attained = interval_of(comparison, target, ATTAINMENT_FIGURE)
     p50_ms = interval_of(comparison, target, by_name["p50_ms"])
     return attained.mean if attained else 0.0, -p50_ms.mean if p50_ms else float("-inf")
 

@@ -13,7 +13,7 @@ from bench.fault_injection.models import Model
 from bench.fault_injection.rig import OK, Client, Rig, over_http, request_of, side_by_side, tensor_of
 from bench.proxy_process import ProxyProcess
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
-from tidegate_proxy.tritons.shared_memory import PREFIX
+from tidegate_proxy.tritons.shared_memory import REGION_PREFIX
 
 MODEL = "told"
 FLOATS = 50_000
@@ -40,9 +40,9 @@ class Attacker:
         with triton_grpc.InferenceServerClient(self._triton.grpc_address) as direct:
             while not self._stop.is_set():
                 regions = direct.get_system_shared_memory_status().regions
-                ours = [name for name in regions if name.startswith(PREFIX)]
+                ours = [name for name in regions if name.startswith(REGION_PREFIX)]
                 self.done["regions seen"] = max(self.done["regions seen"], len(ours))
-                for name in (*ours, *(f"{PREFIX}{self._triton.pid}-{number}" for number in range(2))):
+                for name in (*ours, *(f"{REGION_PREFIX}{self._triton.pid}-{number}" for number in range(2))):
                     self._try(name)
 
     def _try(self, name: str) -> None:

@@ -28,7 +28,7 @@ from tidegate.workload.arrivals import NS_PER_S, Poisson
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.model_inputs import RandomRequests
 from tidegate_loadtest.open_loop import run_open_loop
-from tidegate_loadtest.result import DROPS, OK, RunResult
+from tidegate_loadtest.result import DROP_STATUSES, OK_STATUS, RunResult
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 MODEL = "emulated"
@@ -202,7 +202,7 @@ class Bench:
         run = await self._load(SHARE, self._durations.drain_timeout_s)
         # What was on its way at that instant may be refused; what had arrived may not.
         before = run.issued_ns < (half_s - 0.05) * NS_PER_S
-        in_vain = ~np.isin(run.status, [OK, *DROPS.values()])
+        in_vain = ~np.isin(run.status, [OK_STATUS, *DROP_STATUSES.values()])
         code, tally = self._proxy.ended()
         return {
             "issued_before": int(before.sum()),

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from tidegate.workload import Scenario, stream
-from tidegate_proxy.tritons.initial_profiles import GUESS
+from tidegate_proxy.tritons.initial_profiles import DEFAULT_LATENCY
 
 REQUESTS = 6000
 """In the measured window."""
@@ -128,7 +128,7 @@ def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scen
         told = {
             "good": true,
             "wrong": {"alpha_ms": true["alpha_ms"] * wrong[0], "beta_ms": true["beta_ms"] * wrong[1]},
-            "none": GUESS,
+            "none": DEFAULT_LATENCY,
         }[workload.profiles]
         models.append(
             {

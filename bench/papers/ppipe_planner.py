@@ -26,7 +26,7 @@ from rich.table import Table
 from tidegate.host import Plugins
 from tidegate.schemas import BlockLatencies, BlockProfile
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
-from tidegate_ppipe.published_plans import MARGIN, PublishedProblem, read_published
+from tidegate_ppipe.published_plans import PUBLISHED_MARGIN, PublishedProblem, read_published
 
 TIME_LIMIT_S = 10.0
 PLANNERS = ("np", "dart-r", "ppipe")
@@ -210,8 +210,8 @@ def _problem(classes: dict[str, int], models: tuple[PlannedModel, ...], gbps: fl
         ),
         models=models,
         gbps=gbps,
-        margin=MARGIN,
-        whole_margin=MARGIN,
+        margin=PUBLISHED_MARGIN,
+        whole_margin=PUBLISHED_MARGIN,
     )
 
 

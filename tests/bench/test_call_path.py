@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from bench.call_path import live
-from tidegate_proxy.tritons.embedded.install import SUPPORTED
+from tidegate_proxy.tritons.embedded.install import SUPPORTED_PYTHONS
 
 MOST_FILES, MOST_OF_THE_PROXY = 51, 21
 """What was reached; it may become less."""
@@ -14,7 +14,7 @@ MOST_FILES, MOST_OF_THE_PROXY = 51, 21
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    sys.version_info[:2] not in SUPPORTED or importlib.util.find_spec("pytriton") is None,
+    sys.version_info[:2] not in SUPPORTED_PYTHONS or importlib.util.find_spec("pytriton") is None,
     reason="needs nvidia-pytriton on CPython 3.11 or 3.12",
 )
 def test_a_request_crosses_no_more_files_than_it_did() -> None:

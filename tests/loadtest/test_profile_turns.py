@@ -8,7 +8,7 @@ import pytest
 
 from tidegate.schemas import ModelProfile
 from tidegate_loadtest.connection import Connection
-from tidegate_loadtest.profiler import TURNS, measure_profiles, shapes_to_measure
+from tidegate_loadtest.profiler import MEASUREMENT_ROUNDS, measure_profiles, shapes_to_measure
 from tidegate_loadtest.requested_shapes import parse_asked
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def test_shapes_and_sizes_take_turns(triton: "FakeTriton", samples: int) -> None
     assert [profile.shape for profile in measured] == ["IMAGE:3,4,5", "IMAGE:3,4,6"]
     assert {point.samples for profile in measured for point in profile.points} == {samples}
     sent = [tuple(request.inputs[0].shape) for request in triton.requests]
-    turns = [(1, 3, 4, 5), (2, 3, 4, 5), (1, 3, 4, 6), (2, 3, 4, 6)] * min(TURNS, samples)
+    turns = [(1, 3, 4, 5), (2, 3, 4, 5), (1, 3, 4, 6), (2, 3, 4, 6)] * min(MEASUREMENT_ROUNDS, samples)
     assert [shape for shape, _ in groupby(sent)] == turns
     assert len(sent) > 4 * samples, "each turn begins with requests that do not count"
     assert told[-1] == (4 * samples, "IMAGE:3,4,6 2 rows")

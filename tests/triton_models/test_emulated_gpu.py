@@ -18,7 +18,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
-from tidegate_triton_models import MODELS, model_source
+from tidegate_triton_models import MODEL_NAMES, model_source
 
 ONE_TENSOR = """
 input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
@@ -92,7 +92,7 @@ def _call(triton: EmbeddedTriton, model: str, arrays: dict[str, Any]) -> tuple[t
 
 
 def test_source_exists_for_every_model() -> None:
-    assert all(model_source(name).is_file() for name in MODELS)
+    assert all(model_source(name).is_file() for name in MODEL_NAMES)
     with pytest.raises(ValueError, match="there are emulated_gpu, onnx_runner"):
         model_source("tensorrt")
 

@@ -22,10 +22,10 @@ from rich.table import Table
 from tidegate.schemas import InterferenceModel
 from tidegate_inss.learned.catalog import Ints, catalog_of
 from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
-from tidegate_inss.learned.networks import SHIPPED, Networks
-from tidegate_inss.learned.outcome import PENALTY
-from tidegate_inss.learned.placement import CHILDREN, Bools, Floats32
-from tidegate_inss.learned.planner import TRIED, plan_by
+from tidegate_inss.learned.networks import SHIPPED_FOLDER, Networks
+from tidegate_inss.learned.outcome import VIOLATION_PENALTY
+from tidegate_inss.learned.placement import GROUP_SIZE, Bools, Floats32
+from tidegate_inss.learned.planner import MAX_DECISIONS, plan_by
 from tidegate_inss.learned.sharing import SHARING_ACTION
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.planners import plan_shares
@@ -50,7 +50,7 @@ class Chance:
 
     def preferences(self, states: Floats32) -> Floats32:
         """None that lasts."""
-        return self._rng.random((len(states), CHILDREN)).astype(np.float32)
+        return self._rng.random((len(states), GROUP_SIZE)).astype(np.float32)
 
     def place(self, states: Floats32, masks: Bools) -> Ints:
         """Any child that has room."""
@@ -67,7 +67,7 @@ class Rules:
 
     def preferences(self, states: Floats32) -> Floats32:
         """The least busy are told first."""
-        return np.tile(-np.arange(CHILDREN, dtype=np.float32), (len(states), 1))
+        return np.tile(-np.arange(GROUP_SIZE, dtype=np.float32), (len(states), 1))
 
     def place(self, states: Floats32, masks: Bools) -> Ints:
         """To the least busy."""
@@ -84,26 +84,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m bench.papers.inss.networks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--problems", type=int, default=100, help="of 4 GPUs; of 64, a twentieth; default 100")
-    parser.add_argument("--networks", type=Path, default=SHIPPED / "inss", help="a folder; default: those shipped")
+    parser.add_argument(
+        "--networks", type=Path, default=SHIPPED_FOLDER / "inss", help="a folder; default: those shipped"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args(arguments)
-    inss, deaf, rules = Networks(options.networks), Networks(SHIPPED / "inss-ni"), Rules()
+    inss, deaf, rules = Networks(options.networks), Networks(SHIPPED_FOLDER / "inss-ni"), Rules()
     planners: dict[str, Planned] = {
         "chance": lambda problem: plan_by(Chance(), problem, interference=True, progress=_silent, tried=1),
         "rules, one decision": lambda problem: plan_by(rules, problem, interference=True, progress=_silent, tried=1),
-        f"rules, best of {TRIED}": lambda problem: plan_by(rules, problem, interference=True, progress=_silent),
+        f"rules, best of {MAX_DECISIONS}": lambda problem: plan_by(rules, problem, interference=True, progress=_silent),
         "inss, one decision": lambda problem: plan_by(inss, problem, interference=True, progress=_silent, tried=1),
-        f"inss, best of {TRIED}": lambda problem: plan_by(inss, problem, interference=True, progress=_silent),
-        f"inss-ni, best of {TRIED}": lambda problem: plan_by(deaf, problem, interference=False, progress=_silent),
+        f"inss, best of {MAX_DECISIONS}": lambda problem: plan_by(inss, problem, interference=True, progress=_silent),
+        f"inss-ni, best of {MAX_DECISIONS}": lambda problem: plan_by(
+            deaf, problem, interference=False, progress=_silent
+        ),
         **{f"shares, {seconds:g} s": partial(_searched, seconds=seconds) for seconds in SECONDS},
     }
     rng = np.random.default_rng(SEED)
     pool = drawn_problem(rng, POOL, UNITS)
     found = {}
-    for gpus, problems in ((CHILDREN, options.problems), (64, max(1, options.problems // 20))):
+    for gpus, problems in ((GROUP_SIZE, options.problems), (64, max(1, options.problems // 20))):
         drawn = [problem_of(pool, gpus, rng) for _ in range(problems)]
         found[f"{gpus} GPUs, {problems} problems"] = {
-            name: _judged(run, drawn) for name, run in planners.items() if gpus == CHILDREN or name != "chance"
+            name: _judged(run, drawn) for name, run in planners.items() if gpus == GROUP_SIZE or name != "chance"
         }
     for title, by_planner in found.items():
         table = Table("planner", "reward", "late", "all on time", "bears", "ms", title=title)
@@ -156,7 +160,7 @@ def _judged(run: Planned, problems: Sequence[ShareProblem]) -> dict[str, float]:
         borne, most, rates = (_of_models(plan, name) for name in ("bears_rps", "most_rps", "rate_rps"))
         late = np.clip(1 - borne / rates, 0.0, 1.0)
         usual = catalog_of(problem, tables_of(problem)).usual_rps
-        rewards += (most / usual - PENALTY * late).tolist()
+        rewards += (most / usual - VIOLATION_PENALTY * late).tolist()
         lates += late.tolist()
         served += not late.any()
         bears.append(float((borne / rates).min()))

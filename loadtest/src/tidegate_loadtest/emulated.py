@@ -48,11 +48,11 @@ from tidegate_loadtest.profiler import fit_line
 from tidegate_loadtest.shapes import shape_of_request
 from tidegate_triton_models import model_source
 
-TRITON = "triton"
+TRITON_POLICY = "triton"
 """The policy that is Triton itself."""
-MOST_INSTANCES = 128
+MAX_INSTANCES = 128
 """An instance is a process of its own."""
-GPUS = "gpus"
+GPU_RESOURCE = "gpus"
 """The resources, one for each kind of worker, by which Triton's rate limiter lets one model at a time onto a worker."""
 
 
@@ -71,7 +71,7 @@ class EmulatedCluster:
 def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -> None:
     """Raises LoadTestError naming the field that emulated GPUs cannot live up to, and the remedy."""
     simulation, pools = scenario.simulation, scenario.workers
-    own_batcher = any(choice.name == TRITON for choice in choices)
+    own_batcher = any(choice.name == TRITON_POLICY for choice in choices)
     instances = sum(len(worker.hosts) for worker in layout_of(scenario).workers)
     hosted = {tuple(_hosted(scenario, pool)) for pool in pools}
     for wrong, what in (
@@ -98,8 +98,8 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
         (simulation.failures, "simulation.failures: emulated GPUs do not fail: leave it out"),
         (simulation.events, "simulation.events: emulated GPUs neither go nor come: leave it out"),
         (
-            instances > MOST_INSTANCES,
-            f"workers: {instances} models on workers, each a process: emulate at most {MOST_INSTANCES}, with fewer "
+            instances > MAX_INSTANCES,
+            f"workers: {instances} models on workers, each a process: emulate at most {MAX_INSTANCES}, with fewer "
             "workers or models",
         ),
         (
@@ -123,7 +123,7 @@ def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: 
     Raises LoadTestError where a part of it does not start.
     """
     event_log = work / "events.jsonl"
-    own_batcher = choice.name == TRITON
+    own_batcher = choice.name == TRITON_POLICY
     if needs_layout(scenario) and not own_batcher:
         write_emulated_deployment(work / "deployment", scenario, choice, seed, event_log)
         with deployment_up(work / "deployment", work / "tidegate.errors") as state:
@@ -138,7 +138,7 @@ def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: 
             for name in models:
                 batching = choice.options if own_batcher else None
                 write_emulated_model(repository, scenario, scenario.model(name), pools, seed=seed, batching=batching)
-            limits = [f"--rate-limit-resource={GPUS}-{kind}:{pool.count}" for kind, pool in enumerate(pools)]
+            limits = [f"--rate-limit-resource={GPU_RESOURCE}-{kind}:{pool.count}" for kind, pool in enumerate(pools)]
             limits.append("--rate-limit=execution_count")
             flags = ["--", *limits] if own_batcher and len(models) > 1 else []
             ports = [word for name in ("grpc", "http", "metrics") for word in (f"--{name}-port", "0")]
@@ -185,7 +185,7 @@ def write_emulated_model(
         group = config.instance_group.add(count=pool.count, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
         if len(pools) > 1:
             group.name = pool.kind
-        group.rate_limiter.resources.add(name=f"{GPUS}-{kind}", count=1)
+        group.rate_limiter.resources.add(name=f"{GPU_RESOURCE}-{kind}", count=1)
     for key, value in _parameters(scenario, model, pools, seed).items():
         config.parameters[key].string_value = value
     # An instance's first execution is slow, and a scheduler would learn a latency from it that does not come again.

@@ -18,7 +18,7 @@ from tidegate.schemas import (
     DEPLOYMENT_FILE,
     INTERFERENCE_FILE,
     LAYOUT_FILE,
-    NEIGHBORS,
+    NEIGHBORS_PARAMETER,
     PROXY_FILE,
     DeployedPartition,
     DeployedWorker,
@@ -34,7 +34,7 @@ from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_triton_models import model_source
 
-MOST_TRITONS: Final = 32
+MAX_TRITONS: Final = 32
 """Each is a server of its own, with a process for each model."""
 _INPUT_FLOATS: Final = 8
 _ANSWER_BYTES: Final = 32
@@ -67,10 +67,10 @@ def is_laid_out(scenario: Scenario) -> bool:
 def check_layout_can_be_emulated(scenario: Scenario) -> None:
     """Raises LoadTestError naming the field, and the remedy."""
     layout = layout_of(scenario)
-    if len(layout.workers) > MOST_TRITONS:
+    if len(layout.workers) > MAX_TRITONS:
         raise LoadTestError(
             f"workers: {len(layout.workers)}, and with split models or several kinds of workers each is a Triton of "
-            f"its own: emulate at most {MOST_TRITONS}"
+            f"its own: emulate at most {MAX_TRITONS}"
         )
     _steps(layout)
 
@@ -90,9 +90,9 @@ def write_emulated_deployment(folder: Path, scenario: Scenario, choice: PolicyCh
         repository = folder / str(number)
         for name in worker.hosts:
             config = _config_of(parts[name], steps[name], times[name, worker.speed])
-            _set_parameters(config, scenario, parts[name].model, seed=seed * MOST_TRITONS + number)
+            _set_parameters(config, scenario, parts[name].model, seed=seed * MAX_TRITONS + number)
             if isinstance(interference, InterferenceModel):
-                config.parameters[NEIGHBORS].string_value = neighbors_parameter(
+                config.parameters[NEIGHBORS_PARAMETER].string_value = neighbors_parameter(
                     interference, folder, worker.device, worker.slice, name, config.max_batch_size
                 )
             _write_model(repository / name, config)

@@ -19,9 +19,9 @@ from tritonclient.utils import triton_to_np_dtype
 from tidegate_loadtest.connection import AsksForModels, LoadTestError
 from tidegate_loadtest.model_inputs import infer_request
 
-ARRAYS = (".npy", ".npz")
-PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-DRAWS = 4096
+ARRAY_SUFFIXES = (".npy", ".npz")
+PICTURE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+FILE_ORDER_PERIOD = 4096
 """Requests after which the order of the files begins again."""
 
 Tensors = dict[str, NDArray[Any]]
@@ -71,11 +71,11 @@ class FileRequests:
                 members = [tensors, *(same[i] for i in rng.integers(0, len(same), rows - 1))]
                 stacked = {name: np.stack([member[name] for member in members]) for name in tensors}
                 self._requests.append(infer_request(model, stacked, app=app))
-        self._order = rng.integers(0, len(self._requests), DRAWS).tolist()
+        self._order = rng.integers(0, len(self._requests), FILE_ORDER_PERIOD).tolist()
 
     def __call__(self, index: int) -> pb.ModelInferRequest:
         """The request to send as number `index`."""
-        return self._requests[self._order[index % DRAWS]]
+        return self._requests[self._order[index % FILE_ORDER_PERIOD]]
 
     @classmethod
     async def for_model(
@@ -125,13 +125,13 @@ def read_inputs(
         raise LoadTestError(f"--inputs {model}={folder}: there is no such folder")
     paths = sorted(filter(_is_input, folder.iterdir()))
     if not paths:
-        known = ", ".join((*ARRAYS, *PICTURES))
+        known = ", ".join((*ARRAY_SUFFIXES, *PICTURE_SUFFIXES))
         raise LoadTestError(f"--inputs {model}={folder}: no file in it is one of {known}")
     return [_read(path, model, declared, optional) for path in paths]
 
 
 def _is_input(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() in (*ARRAYS, *PICTURES)
+    return path.is_file() and path.suffix.lower() in (*ARRAY_SUFFIXES, *PICTURE_SUFFIXES)
 
 
 def _read(

@@ -18,7 +18,7 @@ DISTINCT_REQUESTS = 16
 """How many different requests are drawn: enough that no cache answers for the model, few enough to fit in memory."""
 OF_DRAWN_SHAPES = 8
 """So many times as many where their shapes are drawn too, as long as they are within MOST_BYTES."""
-MOST_BYTES = 1 << 28
+MAX_BYTES = 1 << 28
 LIMITS_PARAMETER = "tidegate_input_limits"
 """The parameter of a config.pbtxt that bounds the values of integer inputs, as JSON: {"token_type_ids": 2}."""
 
@@ -69,7 +69,7 @@ class RandomRequests:
         self._requests: list[pb.ModelInferRequest] = []
         size_bytes = 0
         for number in range(distinct * OF_DRAWN_SHAPES if drawn else distinct):
-            if number >= distinct and size_bytes > MOST_BYTES:
+            if number >= distinct and size_bytes > MAX_BYTES:
                 break
             tensors = {
                 name: _tensor(rng, datatype, _drawn(rng, shape), values, highest[name])

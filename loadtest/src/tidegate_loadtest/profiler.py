@@ -26,7 +26,7 @@ ANSWER_WITHIN_S = 600.0
 """A request that takes longer has failed: nobody wants to wait for 40 of them."""
 OF_VALUES = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 """Errors with which a model may answer values that it cannot take."""
-TURNS = 5
+MEASUREMENT_ROUNDS = 5
 """How often each shape and size has its turn."""
 WARM_UP_SHARE = 0.2
 """The share of the samples that is sent first and thrown away: first runs allocate, compile and fill caches."""
@@ -143,7 +143,7 @@ async def measure_profiles(
     texts = [await shape_to_measure(connection, model, dimensions) for dimensions in shapes]
     values = RandomValues.DRAWN if files else await accepted_values(connection, model, shapes[0])
     latencies_ms: dict[tuple[int, int], list[float]] = {(at, rows): [] for at in range(len(shapes)) for rows in sizes}
-    turns, done = min(TURNS, samples), 0
+    turns, done = min(MEASUREMENT_ROUNDS, samples), 0
     for turn in range(turns):
         warm_up = max(2, round(samples * WARM_UP_SHARE)) if turn == 0 else 1
         wanted = samples * (turn + 1) // turns - samples * turn // turns

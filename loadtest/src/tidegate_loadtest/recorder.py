@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.result import CLIENT_TIMEOUT, OK, RunResult, status_of
+from tidegate_loadtest.result import CLIENT_TIMEOUT, OK_STATUS, RunResult, status_of
 
 RequestFactory = Callable[[int], pb.ModelInferRequest]
 """Gives the i-th request. Runs on the sending thread, so it must be quick."""
@@ -60,7 +60,7 @@ class Recorder:
             # that schedules by deadlines would take our patience for the client's SLO.
             async with asyncio.timeout(self._timeout_s):
                 await stub.ModelInfer(request)
-            status = OK
+            status = OK_STATUS
             self._answered += 1
         except TimeoutError:
             status = CLIENT_TIMEOUT

@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 from tidegate.api import NS_PER_MS, ms_to_ns
 from tidegate.workload.arrivals import NS_PER_S
 
-OK = "OK"
+OK_STATUS = "OK"
 """The status of an answered request; others are gRPC's names for its failures, CLIENT_TIMEOUT, and DROPS."""
 CLIENT_TIMEOUT = "CLIENT_TIMEOUT"
 """Nothing came back for as long as the client was ready to wait."""
-DROPS = {"Request timeout expired": "timeout", "Exceeds maximum queue size": "queue full"}
+DROP_STATUSES = {"Request timeout expired": "timeout", "Exceeds maximum queue size": "queue full"}
 """The words with which a scheduler, Triton's or Tidegate's, gives a request up, and the status that they become."""
 
 
 def status_of(message: str, otherwise: str) -> str:
     """The status of a request that was refused with this message: one of DROPS, or what else is known of it."""
-    return next((drop for words, drop in DROPS.items() if words in message), otherwise)
+    return next((drop for words, drop in DROP_STATUSES.items() if words in message), otherwise)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class RunResult:
     finished_ns: NDArray[np.int64]
     """When its answer, or its failure, was back."""
     status: NDArray[np.str_]
-    """`OK`, one of DROPS, the name of a gRPC status, or `CLIENT_TIMEOUT`."""
+    """`OK_STATUS`, one of DROPS, the name of a gRPC status, or `CLIENT_TIMEOUT`."""
     messages: Mapping[str, str] = field(default_factory=dict)
     """The first message that came with each status, to tell a person what went wrong."""
     lateness_limit_ms: float = 5.0
@@ -78,7 +78,7 @@ class RunResult:
     @property
     def ok(self) -> NDArray[np.bool_]:
         """Which requests were answered."""
-        return np.equal(self.status, OK)
+        return np.equal(self.status, OK_STATUS)
 
     @property
     def latency_ns(self) -> NDArray[np.int64]:

@@ -13,11 +13,11 @@ from tidegate.observation import ChangeProgressed, OutcomeListener, Reducer, Sta
 from tidegate.sim import result as figures
 from tidegate.sim.build import setup_of
 from tidegate.sim.record import ANSWERED, LATE, RunRecord
-from tidegate.sim.result import ALL_MODELS, DIGITS, ResultRow
+from tidegate.sim.result import ALL_MODELS, FIGURE_DECIMALS, ResultRow
 from tidegate.workload import RequestSequence, Scenario, layout_of, mean_rate_rps
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate_loadtest.live import LiveObservations
-from tidegate_loadtest.result import CLIENT_TIMEOUT, DROPS, OK
+from tidegate_loadtest.result import CLIENT_TIMEOUT, DROP_STATUSES, OK_STATUS
 from tidegate_loadtest.server_stats import ServerUsage
 
 
@@ -69,11 +69,11 @@ def _note_ends(record: RunRecord, requests: RequestSequence, seen: LiveObservati
     rows = zip(run.status.tolist(), run.finished_ns.tolist(), run.latency_ns.tolist(), strict=True)
     for request_id, (status, finished_ns, latency_ns) in enumerate(rows, seen.first):
         ended_ns = finished_ns + warmup_ns
-        if status == OK:
+        if status == OK_STATUS:
             on_time = latency_ns <= requests.slos_ns[requests.model[request_id]]
             record.ended_ns[request_id] = ended_ns
             record.outcome[request_id] = ANSWERED if on_time else LATE
-        elif status in DROPS.values():
+        elif status in DROP_STATUSES.values():
             record.drop(request_id, ended_ns, status)
         elif status != CLIENT_TIMEOUT:
             record.fail(request_id, ended_ns)
@@ -122,7 +122,7 @@ def _with_lateness(row: ResultRow, requests: RequestSequence, seen: LiveObservat
         lateness_ns = lateness_ns[of_model]
     if not len(lateness_ns):
         return row
-    p50_ms, p99_ms = (round(float(ns) / NS_PER_MS, DIGITS) for ns in np.percentile(lateness_ns, [50, 99]))
+    p50_ms, p99_ms = (round(float(ns) / NS_PER_MS, FIGURE_DECIMALS) for ns in np.percentile(lateness_ns, [50, 99]))
     return replace(row, lateness_p50_ms=p50_ms, lateness_p99_ms=p99_ms)
 
 
@@ -139,14 +139,14 @@ def _with_usage(
     if not len(sizes):
         return replace(row, busy_shares={}, touched_workers=None)
     busy_ns = sum(usage.busy_ns for usage in usages)
-    share = round(busy_ns / NS_PER_S / window_s / workers, DIGITS)
+    share = round(busy_ns / NS_PER_S / window_s / workers, FIGURE_DECIMALS)
     found, counts = (x.tolist() for x in np.unique(sizes, return_counts=True))
     return replace(
         row,
         batches=len(sizes),
         batch_rows=dict(zip(map(str, found), counts, strict=True)),
         median_batch_rows=float(np.median(sizes)),
-        mean_batch_rows=round(float(np.mean(sizes)), DIGITS),
+        mean_batch_rows=round(float(np.mean(sizes)), FIGURE_DECIMALS),
         busy_shares={"all workers": share},
         busy_share=share,
         touched_workers=None,
@@ -170,7 +170,7 @@ def _waits(row: ResultRow, requests: RequestSequence, seen: LiveObservations) ->
     if not answered:
         return None, None
     waiting_ms = max(0.0, latency_ms - executing_ms)
-    return round(waiting_ms / answered, DIGITS), round(executing_ms / answered, DIGITS)
+    return round(waiting_ms / answered, FIGURE_DECIMALS), round(executing_ms / answered, FIGURE_DECIMALS)
 
 
 def _sizes(usages: Iterable[ServerUsage]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

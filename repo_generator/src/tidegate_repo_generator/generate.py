@@ -17,7 +17,7 @@ from tidegate_repo_generator.rows.judgement import judge_batching
 from tidegate_repo_generator.rows.samples import index_limits
 from tidegate_repo_generator.source import Source, open_source
 from tidegate_repo_generator.splitting.batch_dim import batch_freed
-from tidegate_repo_generator.tensorrt.engine import ENGINE_FILE, PLAN_FILE, SCRIPT, engine_of
+from tidegate_repo_generator.tensorrt.engine import BUILD_SCRIPT, ENGINE_FILE, PLAN_FILE, engine_of
 from tidegate_repo_generator.writing import CONFIG_FILE, check_target, write_model
 from tidegate_triton_models import model_source
 
@@ -133,8 +133,8 @@ def _generated(
     if deploy_target is DeployTarget.TENSORRT:
         engine = engine_of(onnx_file, precision=precision or Precision.FP32, max_batch=max_batch_size, shapes=shapes)
         files[PurePosixPath(ENGINE_FILE)] = engine.text(str(_VERSION / "model.onnx"), str(_VERSION / PLAN_FILE))
-        files[PurePosixPath(SCRIPT.name)] = SCRIPT
-        build = f"python3 {target / SCRIPT.name}"
+        files[PurePosixPath(BUILD_SCRIPT.name)] = BUILD_SCRIPT
+        build = f"python3 {target / BUILD_SCRIPT.name}"
         notices = (*notices, f"The engine is to be built on the GPU that will run it, before Triton starts: {build}.")
     for data_file in onnx_file.data_files:
         if _VERSION / data_file in files:

@@ -7,7 +7,7 @@ import pytest
 
 from tidegate.api import LatencyDistribution, Profile, Request
 from tidegate.engine.estimates.batch_law import NOISE_FRACTIONS, BatchLaw, StandaloneTimes
-from tidegate.engine.estimates.standalone_latency import EVERY, WINDOW, StandaloneLatency
+from tidegate.engine.estimates.standalone_latency import BATCH_SAMPLING_INTERVAL, WINDOW_STAGES, StandaloneLatency
 
 PROFILE = Profile.linear("m", alpha_ms=0.02, beta_ms=0.03, max_rows=8)
 
@@ -50,9 +50,9 @@ def _of(app: str) -> Request:
 @pytest.mark.parametrize("noise_cv", [0.1, 0.2, 0.3, 0.4])
 def test_scatter_that_all_requests_of_a_batch_share_is_noise(fixed_ns: int, noise_cv: float) -> None:
     world = World({"chat": 50_000}, fixed_ns=fixed_ns, own_cv=0.01, noise_cv=noise_cv)
-    world.run_alone("chat", WINDOW)
-    world.run_batches(EVERY * 300)
-    world.run_alone("chat", WINDOW)
+    world.run_alone("chat", WINDOW_STAGES)
+    world.run_batches(BATCH_SAMPLING_INTERVAL * 300)
+    world.run_alone("chat", WINDOW_STAGES)
     chat = world.known("chat")
     assert chat.noise_cv == pytest.approx(noise_cv, rel=0.2)
     assert chat.expected_batch_ns(6) == pytest.approx(fixed_ns + 6 * (50_000 - fixed_ns), rel=0.12)
@@ -63,10 +63,10 @@ def test_scatter_that_all_requests_of_a_batch_share_is_noise(fixed_ns: int, nois
 def test_scatter_of_requests_stays_their_own(own_cv: float, fixed_ns: int) -> None:
     world = World({"chat": 50_000, "search": 90_000}, fixed_ns=fixed_ns, own_cv=own_cv, noise_cv=0.0)
     for app in world.means_ns:
-        world.run_alone(app, WINDOW)
-    world.run_batches(EVERY * 300)
+        world.run_alone(app, WINDOW_STAGES)
+    world.run_batches(BATCH_SAMPLING_INTERVAL * 300)
     for app in world.means_ns:
-        world.run_alone(app, WINDOW)
+        world.run_alone(app, WINDOW_STAGES)
     assert world.known("chat").noise_cv ** 2 < own_cv**2 / 3
     times_ns = world.known("chat").times_ns
     assert times_ns[-1] > times_ns[0] * (1 + 2 * own_cv)
@@ -74,9 +74,9 @@ def test_scatter_of_requests_stays_their_own(own_cv: float, fixed_ns: int) -> No
 
 def test_both_are_told_apart_where_there_are_both() -> None:
     world = World({"chat": 50_000}, fixed_ns=20_000, own_cv=0.2, noise_cv=0.2)
-    world.run_alone("chat", WINDOW)
-    world.run_batches(EVERY * 400)
-    world.run_alone("chat", WINDOW)
+    world.run_alone("chat", WINDOW_STAGES)
+    world.run_batches(BATCH_SAMPLING_INTERVAL * 400)
+    world.run_alone("chat", WINDOW_STAGES)
     assert world.known("chat").noise_cv == pytest.approx(0.2, abs=0.06)
 
 
@@ -85,10 +85,10 @@ def test_noise_that_is_gone_is_forgotten() -> None:
     world = World({"chat": 50_000}, fixed_ns=20_000, own_cv=0.2, noise_cv=0.0)
     world.noise_cv, world.own_cv = 0.25, 0.01
     world.run_alone("chat", 64)
-    world.run_batches(EVERY * 200)
+    world.run_batches(BATCH_SAMPLING_INTERVAL * 200)
     assert world.known("chat").noise_cv > 0.2
     world.noise_cv, world.own_cv = 0.0, 0.25
-    world.run_batches(EVERY * 400)
+    world.run_batches(BATCH_SAMPLING_INTERVAL * 400)
     assert world.known("chat").noise_cv < 0.17
 
 
@@ -96,7 +96,7 @@ def test_batches_say_what_requests_take_where_few_noisy_ones_ran_alone() -> None
     world = World({"chat": 50_000}, fixed_ns=20_000, own_cv=0.0, noise_cv=0.3)
     for took_ns in (30_000, 35_000, 38_000, 40_000, 42_000, 44_000, 46_000, 61_000):  # by chance a fifth too short
         world.alone.observe(_of("chat"), "gpu", took_ns, PROFILE)
-    world.run_batches(EVERY * 300)
+    world.run_batches(BATCH_SAMPLING_INTERVAL * 300)
     chat = world.known("chat")
     assert chat.expected_batch_ns(2) == pytest.approx(80_000, rel=0.1)
     assert chat.expected_batch_ns(8) == pytest.approx(260_000, rel=0.1)
@@ -106,9 +106,9 @@ def test_it_follows_an_application_that_takes_longer_than_it_did_though_none_of_
     world = World({"chat": 50_000, "search": 80_000}, fixed_ns=20_000, own_cv=0.05, noise_cv=0.2)
     for app in world.means_ns:
         world.run_alone(app, 64)
-    world.run_batches(EVERY * 100)
+    world.run_batches(BATCH_SAMPLING_INTERVAL * 100)
     world.means_ns["search"] = 160_000
-    world.run_batches(EVERY * 300)
+    world.run_batches(BATCH_SAMPLING_INTERVAL * 300)
     assert world.known("search").expected_batch_ns(4) == pytest.approx(20_000 + 4 * 140_000, rel=0.15)
     assert world.known("chat").expected_batch_ns(4) == pytest.approx(20_000 + 4 * 30_000, rel=0.25)
 

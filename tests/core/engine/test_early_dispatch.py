@@ -33,7 +33,7 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import FIRST_LEAD_NS, CancelStage, ClockAdvanced, Engine, InvariantViolation, StartStage
-from tidegate.engine.kernel.early_dispatch import LARGEST, LONGEST_NS
+from tidegate.engine.kernel.early_dispatch import MAX_LEAD_FRACTION, MAX_NS
 from tidegate.host import Plugins
 from tidegate.observation import TopologyChanged
 from tidegate.sim import EventQueue, Simulation
@@ -148,8 +148,9 @@ def test_what_is_sent_early_hardly_waits(execution_us: int, there_us: int, back_
     far_away = saturated(lambda _: execution_ns, there_ns=1000 * there_us, back_ns=1000 * back_us, requests=1200)
     assert max(far_away.waited_ns[200:]) <= ways_ns
     stages_ns = execution_ns + ways_ns
-    # At most `LARGEST` of what passes between two ends, which is shorter by as much as the batch is sent early.
-    reachable_ns = min(ways_ns, LONGEST_NS, round(LARGEST / (1 + LARGEST) * stages_ns))
+    # At most `MAX_LEAD_FRACTION` of what passes between two ends, which is shorter by as much as the batch is sent
+    # early.
+    reachable_ns = min(ways_ns, MAX_NS, round(MAX_LEAD_FRACTION / (1 + MAX_LEAD_FRACTION) * stages_ns))
     assert sum(far_away.idle_ns[200:]) / 100 <= ways_ns - reachable_ns + 0.03 * stages_ns
 
 

@@ -25,7 +25,7 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import Engine, StartStage
-from tidegate.engine.estimates.expectations import PATIENCE_NS, PATIENCE_STAGES, PROBES, Expectations
+from tidegate.engine.estimates.expectations import MAX_PROBES, PATIENCE_NS, PATIENCE_STAGES, Expectations
 from tidegate.engine.estimates.learner import PUBLISH_EVERY
 from tidegate.toolkit import FirstComeFirstServed, RequestQueue
 
@@ -152,7 +152,7 @@ def test_two_slow_stages_among_the_first_eight_are_outliers(slow_ms: int, first:
 
 def test_an_expectation_is_doubted_when_nothing_has_run_for_a_while_and_no_sooner() -> None:
     bench = Bench()
-    bench.run(1 + PROBES, TRUTH.upper_ns(1))
+    bench.run(1 + MAX_PROBES, TRUTH.upper_ns(1))
     bench.run(4 * PUBLISH_EVERY, ms_to_ns(460))
     assert bench.expected_ns > SLO_NS
     bench.now_ns += PATIENCE_NS - 1
@@ -202,7 +202,7 @@ def test_what_stays_slow_is_probed_less_often_where_others_need_the_worker() -> 
     shared = Worker(0, "w0", ("m", "n"))
     bench = Bench()
     bench.run(1 + PUBLISH_EVERY, ms_to_ns(460))
-    for _ in range(PROBES):
+    for _ in range(MAX_PROBES):
         bench.now_ns += PATIENCE_NS
         assert bench.drop(idle=[shared])
         bench.run(1, ms_to_ns(460))

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import Profile, ms_to_ns
-from tidegate.engine.estimates.learner import LATEST, PUBLISH_EVERY, TOO_LONG, ProfileCorrection, ProfileLearner
+from tidegate.engine.estimates.learner import (
+    MARGIN_WINDOW_STAGES,
+    PUBLISH_EVERY,
+    TOO_LONG,
+    ProfileCorrection,
+    ProfileLearner,
+)
 
 MAX_ROWS = 16
 BASE = Profile.linear("m", alpha_ms=1, beta_ms=2, max_rows=MAX_ROWS)
@@ -54,7 +60,7 @@ def test_the_plan_covers_what_a_skewed_delay_adds() -> None:
     for stage in range(4000):
         rows = rng.randint(1, MAX_ROWS)
         took_ns = BASE.upper_ns(rows) + ms_to_ns(1 + 0.05 * rows + rng.expovariate(1 / 0.5))
-        if stage >= LATEST:
+        if stage >= MARGIN_WINDOW_STAGES:
             seen += 1
             late += took_ns > planned.upper_ns(rows)
         planned = learner.observe(rows, took_ns) or planned
@@ -76,7 +82,7 @@ def test_of_stages_with_a_long_tail_the_mean_is_expected_and_the_tail_is_planned
     told, expected, covered = GUESS, dict[int, list[float]](), []
     for stage in range(3000):
         rows, took_ns = rng.randint(1, GUESS.max_rows), long_tailed_ns(rng)
-        if stage >= LATEST:
+        if stage >= MARGIN_WINDOW_STAGES:
             covered.append(took_ns <= told.upper_ns(rows))
             for size in (1, 8, GUESS.max_rows):
                 expected.setdefault(size, []).append(told.expected_ns(size) / mean_ns)
@@ -138,7 +144,7 @@ def test_the_margin_follows_how_stages_stray(same: bool, cv: float) -> None:
     for stage in range(4000):
         rows = rng.randint(1, 32)
         learner.observe(rows, took_ns(rows))
-        if stage >= LATEST:
+        if stage >= MARGIN_WINDOW_STAGES:
             for size, told in planned.items():
                 told.append(learner.published.upper_ns(size) / truth[size])
     for size, told in planned.items():
@@ -232,7 +238,7 @@ def test_what_a_shape_borrows_is_no_more_for_many_others(monkeypatch: pytest.Mon
     shapes = [f"x:{width}" for width in range(1, 41)]
     for shape in shapes:
         others[shape] = ProfileLearner(BASE.of_shape(shape), others=others)
-        teach(others[shape], TRUTH, rng, stages=LATEST if shape != shapes[-1] else 1, noise=0.1)
+        teach(others[shape], TRUTH, rng, stages=MARGIN_WINDOW_STAGES if shape != shapes[-1] else 1, noise=0.1)
     looked_at = 0
     at = ProfileCorrection.at
 
@@ -243,7 +249,7 @@ def test_what_a_shape_borrows_is_no_more_for_many_others(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(ProfileCorrection, "at", counting)
     learned = teach(others[shapes[-1]], TRUTH, rng, stages=PUBLISH_EVERY - 1, noise=0.1)[-1]
-    assert looked_at < 8 * LATEST
+    assert looked_at < 8 * MARGIN_WINDOW_STAGES
     assert 0.05 < learned.upper_ns(8) / learned.expected_ns(8) - 1 < 0.15, "it is borrowed"
 
 

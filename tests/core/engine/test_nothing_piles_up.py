@@ -11,7 +11,7 @@ import pytest
 
 from tidegate.api import NEVER_NS, Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker
 from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, StartStage
-from tidegate.engine.timers import UNSWEPT, Timers
+from tidegate.engine.timers import MAX_DEAD_TIMERS, Timers
 from tidegate.engine.waiting.flows import WaitingFlows
 from tidegate.engine.waiting.out_of_order_deadlines import OutOfOrderDeadlines
 from tidegate.host import Plugins
@@ -99,7 +99,7 @@ def test_timers_that_are_moved_or_cancelled_leave_nothing_behind_others() -> Non
         timers.set("moved", FAR_NS + number)
         timers.set(number, FAR_NS)
         timers.cancel(number)
-    assert len(timers._heap) <= 2 * UNSWEPT
+    assert len(timers._heap) <= 2 * MAX_DEAD_TIMERS
     assert timers.next_ns == 1
     assert list(timers.pop_due(2 * FAR_NS)) == [(1, "soon"), (FAR_NS + 999, "moved")]
 
@@ -115,7 +115,7 @@ def test_what_is_due_long_after_one_that_waits_leaves_nothing_behind_it() -> Non
         if number < 999:
             del queued[number]
         assert hurried.next_ns == 1
-    assert len(hurried._heap) <= 2 * UNSWEPT
+    assert len(hurried._heap) <= 2 * MAX_DEAD_TIMERS
     assert [request.id for request in hurried.pop_hopeless(FAR_NS)] == [0]
     assert [request.id for request in hurried.pop_hopeless(2 * FAR_NS)] == [999]
 
@@ -128,7 +128,7 @@ def test_what_is_late_and_wanted_long_after_one_that_waits_leaves_nothing_behind
         if number < 999:
             late.remove(number)
         assert late.next_ns == 2
-    assert len(late._expiries) <= 2 * UNSWEPT
+    assert len(late._expiries) <= 2 * MAX_DEAD_TIMERS
     assert late.pop_expired(2) == [0]
     assert 999 in late.pop_expired(FAR_NS)
 
@@ -140,7 +140,7 @@ def test_who_has_no_deadline_leaves_nothing_behind_another_without_one_that_wait
         request = Request(number, "m", 1, 0, client=f"c{number}")
         flows.join(request)
         flows.part(request)
-    assert len(flows._unhurried) <= 2 * UNSWEPT
-    assert len(flows._rankings[False]._heap) <= 2 * UNSWEPT
-    assert len(flows._flows) <= 2 * UNSWEPT
+    assert len(flows._unhurried) <= 2 * MAX_DEAD_TIMERS
+    assert len(flows._rankings[False]._heap) <= 2 * MAX_DEAD_TIMERS
+    assert len(flows._flows) <= 2 * MAX_DEAD_TIMERS
     assert flows.is_turn(2, flows.of(0), 0)

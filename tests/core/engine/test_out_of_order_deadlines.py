@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidegate.api import NEVER_NS, Drop, Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker
 from tidegate.api import RequestCancelled as Cancelled
-from tidegate.api.profile import SURPRISE
+from tidegate.api.profile import MAX_SURPRISE_FACTOR
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartStage
 from tidegate.host import Plugins
 from tidegate.sim import ExactWorkers, Simulation
@@ -50,7 +50,7 @@ def test_it_is_told_while_the_one_before_it_waits(policy: str, later_ns: int) ->
         wakes += engine.handle(ClockAdvanced(wake_ns))
         engine.validate()
     assert wakes == [Drop(2, "deadline_unreachable")]
-    assert engine.now_ns == began_ns + 500 - UPPER_NS // SURPRISE + 1, "it may be quicker than expected"
+    assert engine.now_ns == began_ns + 500 - UPPER_NS // MAX_SURPRISE_FACTOR + 1, "it may be quicker than expected"
     over = StageFinished(began_ns + STAGE_NS, first.batch.id, 0, 0, began_ns, began_ns + STAGE_NS)
     (second,) = _starts(engine, over) or _starts(engine, ClockAdvanced(engine.next_wake_ns or 0))
     assert second.batch.request_ids == (1,)

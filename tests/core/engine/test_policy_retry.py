@@ -16,7 +16,7 @@ from tidegate.engine import (
     PolicyRestored,
     StartStage,
 )
-from tidegate.engine.kernel.policy_handover import FIRST_BACKOFF_NS, LONGEST_BACKOFF_NS
+from tidegate.engine.kernel.policy_handover import FIRST_BACKOFF_NS, MAX_BACKOFF_NS
 from tidegate.observation import Recorder, read_log
 from tidegate.toolkit import FirstComeFirstServed
 
@@ -70,7 +70,7 @@ def test_a_policy_that_lasted_begins_with_the_first_back_off() -> None:
     engine = fussy()
     assert backoffs_s(engine, [poison(0, 0), poison(1, 5 * S), poison(2, 10 * S)]) == [1, 2, 4]
     engine.handle(ClockAdvanced(14 * S))
-    assert backoffs_s(engine, [poison(3, 14 * S + LONGEST_BACKOFF_NS)]) == [1]
+    assert backoffs_s(engine, [poison(3, 14 * S + MAX_BACKOFF_NS)]) == [1]
 
 
 def test_what_poisoned_it_and_still_waits_breaks_it_again_and_nothing_is_lost() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tidegate.api import Request
 from tidegate.engine.estimates.probes import KNOWN_EVERY, MODEL_EVERY, UNKNOWN_EVERY, ProbeCounts
-from tidegate.engine.estimates.standalone_latency import FIRST, MOST_APPS
+from tidegate.engine.estimates.standalone_latency import FIRST_REPORT_STAGES, MAX_APPS
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
@@ -21,7 +21,7 @@ def of(app: str) -> Request:
 def test_an_application_is_seen_alone_a_few_times_and_seldom_from_then_on() -> None:
     probes = ProbeCounts()
     wanted = 0
-    while wanted < FIRST:
+    while wanted < FIRST_REPORT_STAGES:
         if probes.wants(of("a")):
             probes.ran_alone(of("a"))
             wanted += 1
@@ -38,8 +38,8 @@ def test_nothing_is_asked_where_an_application_runs_alone_anyway() -> None:
 
 def test_names_that_clients_make_up_take_a_bounded_share_of_a_model() -> None:
     probes = ProbeCounts()
-    sent = [f"made up {number // UNKNOWN_EVERY}" for number in range(4 * UNKNOWN_EVERY * MOST_APPS)]
-    assert sum(probes.wants(of(app)) for app in sent) <= UNKNOWN_EVERY * MOST_APPS / MODEL_EVERY + 1
+    sent = [f"made up {number // UNKNOWN_EVERY}" for number in range(4 * UNKNOWN_EVERY * MAX_APPS)]
+    assert sum(probes.wants(of(app)) for app in sent) <= UNKNOWN_EVERY * MAX_APPS / MODEL_EVERY + 1
 
 
 def scenario(times_ms: dict[str, float], weights: dict[str, int]) -> Scenario:

@@ -19,10 +19,10 @@ from tidegate.api import (
     Worker,
     ms_to_ns,
 )
-from tidegate.api.profile import SURPRISE
+from tidegate.api.profile import MAX_SURPRISE_FACTOR
 from tidegate.engine import Engine, StartStage
-from tidegate.engine.estimates.expectations import PATIENCE_STAGES, PROBES
-from tidegate.engine.estimates.learner import LATEST
+from tidegate.engine.estimates.expectations import MAX_PROBES, PATIENCE_STAGES
+from tidegate.engine.estimates.learner import MARGIN_WINDOW_STAGES
 from tidegate.host import Plugins
 from tidegate.observation import Recorder, read_log
 from tidegate.sim import ExactWorkers, Simulation
@@ -142,7 +142,7 @@ def test_after_any_spell_a_service_recovers(
 ) -> None:
     end_s = start_s + spell_s
     rate_rps = 12.0 * workers
-    forgotten_s = 1.2 * LATEST / rate_rps  # the margin remembers so many stages
+    forgotten_s = 1.2 * MARGIN_WINDOW_STAGES / rate_rps  # the margin remembers so many stages
     recovered_s = end_s + (1 + PATIENCE_STAGES) * max(stages_ms) / 1000 + 12 + forgotten_s
     service = Service(
         policy, spell_of(stages_ms, start_s, end_s), seconds=recovered_s + 8, workers=workers, rate_rps=rate_rps
@@ -162,7 +162,7 @@ def test_what_is_truly_too_slow_is_tried_now_and_then(
     tried = service.share(service.tried, taught_s, end_s)
     assert tried > 0
     # Symphony lets idle workers try what may be on time all the same.
-    assert tried < 0.2 or (policy == "symphony" and ms_to_ns(stage_ms) < 1.5 * SURPRISE * SLO_NS)
+    assert tried < 0.2 or (policy == "symphony" and ms_to_ns(stage_ms) < 1.5 * MAX_SURPRISE_FACTOR * SLO_NS)
 
 
 @every_dropping_policy
@@ -220,5 +220,5 @@ def test_a_slow_spell_at_the_start_proves_no_profile(policy: str, times: float) 
 def test_a_profile_that_is_as_slow_as_it_says_is_tried_and_then_believed(policy: str) -> None:
     slow = TRUTH.scaled(20)
     service = Service(policy, lambda now_ns, stage: slow.upper_ns(stage.rows), seconds=12, base=slow)
-    assert 1 <= len(service.ends) <= 2 * (1 + PROBES)
+    assert 1 <= len(service.ends) <= 2 * (1 + MAX_PROBES)
     assert max(end_ns for end_ns, _ in service.ends) < 8 * SECOND_NS

@@ -27,7 +27,7 @@ from tidegate.api import (
 )
 from tidegate.engine import Engine, StartStage
 from tidegate.engine.estimates.expectations import Expectations
-from tidegate.engine.estimates.shapes import MOST_SHAPES, ShapeClasses, elements_of, profile_of_new
+from tidegate.engine.estimates.shapes import MAX_SHAPES, ShapeClasses, elements_of, profile_of_new
 from tidegate.host import Plugins
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import taking
@@ -77,8 +77,8 @@ def test_the_classes_of_a_model_are_few_and_a_shape_keeps_its_own(shapes: list[s
         assert of_shape.setdefault(shape, found) == found
         assert not is_new or found not in list(of_shape.values())[:-1]
     exact = [shape for shape, found in of_shape.items() if shape == found]
-    assert len(exact) <= MOST_SHAPES
-    assert len(set(of_shape.values())) <= MOST_SHAPES + 4 * 64 + 1
+    assert len(exact) <= MAX_SHAPES
+    assert len(set(of_shape.values())) <= MAX_SHAPES + 4 * 64 + 1
     for shape, found in of_shape.items():
         if found.startswith("~"):
             assert 0.999 < int(found[1:]) / elements_of(shape) < 1.26, "the next class above"
@@ -91,7 +91,7 @@ def test_a_shape_that_was_measured_is_a_class_of_its_own_whenever_it_is_met() ->
         request, new = expectations.meet(Request(width, "m", 1, 0, 10**12, shape=f"x:3,48,{width}"), MODEL)
         return request.shape, [profile.shape for profile in new]
 
-    for width in range(1, MOST_SHAPES + 9):
+    for width in range(1, MAX_SHAPES + 9):
         met(width)
     assert met(9998)[0].startswith("~14"), "others of its size share a class"
     assert met(9999) == ("x:3,48,9999", [])
@@ -100,7 +100,7 @@ def test_a_shape_that_was_measured_is_a_class_of_its_own_whenever_it_is_met() ->
 def test_a_class_of_further_shapes_starts_from_the_line_over_elements_too() -> None:
     told = [measured(width, per_row_ms=width / 100) for width in (320, 640)]
     expectations = Expectations([measured(1, per_row_ms=1).of_shape(""), *told], learn=True)
-    for width in range(1, MOST_SHAPES + 1):
+    for width in range(1, MAX_SHAPES + 1):
         expectations.meet(Request(width, "m", 1, 0, 10**12, shape=f"x:3,48,{width}"), MODEL)
     request, (new,) = expectations.meet(Request(99, "m", 1, 0, 10**12, shape="x:3,48,3200"), MODEL)
     assert request.shape.startswith("~")
@@ -109,7 +109,7 @@ def test_a_class_of_further_shapes_starts_from_the_line_over_elements_too() -> N
 
 def test_a_shape_that_shares_a_class_keeps_it_though_it_is_measured_later() -> None:
     classes = ShapeClasses()
-    for number in range(MOST_SHAPES):
+    for number in range(MAX_SHAPES):
         classes.class_of("m", f"x:{number + 1}")
     shared, _ = classes.class_of("m", "x:9999")
     classes.tell_apart("m", "x:9999")

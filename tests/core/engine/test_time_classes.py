@@ -28,7 +28,7 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import Engine, StartStage
-from tidegate.engine.estimates.time_classes import FACTOR, TimeClasses
+from tidegate.engine.estimates.time_classes import CLASS_LATENCY_RATIO, TimeClasses
 from tidegate.host import Plugins
 from tidegate.host.by_model import ByModel
 from tidegate.observation import AnyEffect, AnyStimulus, PolicyChanged, Recorder, read_log
@@ -76,7 +76,7 @@ def test_those_that_take_about_as_long_are_of_one_class_and_what_is_unknown_is_o
     classes = classes_of(*(times_of(app, mean_ms) for app, mean_ms in APPS.items() if app != "longest"))
     shapes = shapes_of(classes)
     assert shapes["short"] == shapes["like it"] == shapes["longest"] == ""
-    assert shapes["long"] == f"{FACTOR**4:.3g}x as long"
+    assert shapes["long"] == f"{CLASS_LATENCY_RATIO**4:.3g}x as long"
 
 
 def test_a_model_whose_applications_take_alike_is_left_as_it_is() -> None:
@@ -86,12 +86,12 @@ def test_a_model_whose_applications_take_alike_is_left_as_it_is() -> None:
 
 
 def test_an_application_between_two_classes_does_not_come_and_go() -> None:
-    classes = classes_of(times_of("short", 10), times_of("long", 10 * FACTOR**0.6))
+    classes = classes_of(times_of("short", 10), times_of("long", 10 * CLASS_LATENCY_RATIO**0.6))
     before = shapes_of(classes)["long"]
     assert before
-    classes.tell(times_of("long", 10 * FACTOR**0.4))
+    classes.tell(times_of("long", 10 * CLASS_LATENCY_RATIO**0.4))
     assert shapes_of(classes)["long"] == before
-    classes.tell(times_of("long", 10 * FACTOR**0.2))
+    classes.tell(times_of("long", 10 * CLASS_LATENCY_RATIO**0.2))
     assert shapes_of(classes)["long"] == ""
 
 
@@ -101,13 +101,13 @@ def test_what_has_no_application_or_several_partitions_is_not_told_apart(request
 
 
 def test_where_requests_are_of_several_shapes_these_tell_them_apart() -> None:
-    classes = classes_of(times_of("short", 4), times_of("long", 4 * FACTOR))
+    classes = classes_of(times_of("short", 4), times_of("long", 4 * CLASS_LATENCY_RATIO))
     first, other = of_app("long", shape="x:320"), of_app("long", shape="x:640")
     assert classes.applies_to(first, MODEL)
-    assert classes.classify(first).shape == f"x:320, {FACTOR:.3g}x as long"
+    assert classes.classify(first).shape == f"x:320, {CLASS_LATENCY_RATIO:.3g}x as long"
     assert {profile.shape for profile in classes.moved(MODEL, {PROFILE.key: PROFILE})} == {
         "x:320",
-        f"x:320, {FACTOR:.3g}x as long",
+        f"x:320, {CLASS_LATENCY_RATIO:.3g}x as long",
     }
     assert not classes.applies_to(other, MODEL)
     assert not classes.applies_to(first, MODEL)

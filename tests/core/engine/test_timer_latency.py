@@ -27,7 +27,7 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartStage
-from tidegate.engine.estimates.timer_latency import LATEST, TOO_SHORT_NS, UNSEEN_STAGES, TimerLatency
+from tidegate.engine.estimates.timer_latency import TOO_SHORT_NS, UNSEEN_STAGES, WINDOW_WAKE_UPS, TimerLatency
 from tidegate.host import Plugins
 from tidegate.sim import Simulation
 
@@ -38,7 +38,7 @@ MS = 1_000_000
 def test_the_slack_is_what_nearly_all_wake_ups_keep_to() -> None:
     rng = random.Random(1)
     lateness = TimerLatency(0)
-    for _ in range(10 * LATEST):
+    for _ in range(10 * WINDOW_WAKE_UPS):
         lateness.observe(round(rng.uniform(0, 10 * MS)))
     assert 9 * MS < lateness.slack_ns < 10 * MS
 
@@ -46,20 +46,20 @@ def test_the_slack_is_what_nearly_all_wake_ups_keep_to() -> None:
 def test_it_rises_with_the_second_that_is_late_and_falls_once_a_while_is_forgotten() -> None:
     lateness = TimerLatency(20 * MS)
     assert [lateness.observe(late_ms * MS) for late_ms in (1, 30, 1, 40, 1)] == [None, None, None, 30 * MS, None]
-    told = [lateness.observe(MS) for _ in range(2 * LATEST)]
+    told = [lateness.observe(MS) for _ in range(2 * WINDOW_WAKE_UPS)]
     assert [slack_ns for slack_ns in told if slack_ns is not None] == [MS]
     assert lateness.slack_ns == MS
 
 
-@given(st.integers(0, 2 * LATEST), st.integers(10 * MS, 10**11))
+@given(st.integers(0, 2 * WINDOW_WAKE_UPS), st.integers(10 * MS, 10**11))
 def test_a_single_stall_teaches_nothing(number: int, stall_ns: int) -> None:
     lateness = TimerLatency(MS)
-    assert all(lateness.observe(stall_ns if n == number else MS) is None for n in range(3 * LATEST))
+    assert all(lateness.observe(stall_ns if n == number else MS) is None for n in range(3 * WINDOW_WAKE_UPS))
 
 
 def test_what_hardly_moves_is_not_told() -> None:
     lateness = TimerLatency(0)
-    assert all(lateness.observe(TOO_SHORT_NS) is None for _ in range(LATEST))
+    assert all(lateness.observe(TOO_SHORT_NS) is None for _ in range(WINDOW_WAKE_UPS))
 
 
 def test_a_slack_that_keeps_everybody_from_waiting_falls() -> None:

@@ -13,7 +13,7 @@ from tidegate.recommend.hardware import format_gpus, parse_gpus, parse_offer
 from tidegate.recommend.min_hardware import first_enough, least_around, least_count
 from tidegate.recommend.simulation_run import SimulationOutcome, SimulationRun
 from tidegate.recommend.simulation_runs import SimulationRuns
-from tidegate.recommend.successive_halving import FAR, successive_halving
+from tidegate.recommend.successive_halving import MAX_SCORE_GAP, successive_halving
 from tidegate.schemas import Demand, DemandedModel
 from tidegate.sim.interval import interval_of
 from tidegate.workload import PolicyChoice, Scenario
@@ -77,7 +77,7 @@ def test_who_is_far_behind_is_stopped_and_not_asked_again() -> None:
     assert [(each.entrant, each.runs) for each in found.standings] == [
         (best, 6), (0.93, 6), (near, 6), (0.3, 1), (0.3, 1), (0.3, 1), (0.2, 0),
     ]  # fmt: skip
-    assert found.standings[-1].score == pytest.approx(best - 0.001 - FAR)
+    assert found.standings[-1].score == pytest.approx(best - 0.001 - MAX_SCORE_GAP)
     assert {each for each, seed, _ in asked if seed > 0} == {best, 0.93, near}
 
 

@@ -29,7 +29,7 @@ from tidegate.api import (
 )
 from tidegate.engine import Engine
 from tidegate.schemas import Interference, InterferenceModel, NonDecreasingLine, Sensitivity, ShareTable, SharingModel
-from tidegate.sim.build import PATIENCE
+from tidegate.sim.build import MAX_IDLE_TIMERS
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.links import Forwarding, NetworkLinks
 from tidegate.sim.record import ANSWERED, FAILED, WAITING, RunRecord
@@ -97,7 +97,7 @@ def run(
     engine.reducer.add_listener(record)
     cluster = Cluster(workers, truth, interference=interference, retry=retry, links=links)
     forwarding = [] if links is None else [Forwarding(engine, links)]
-    simulation = Simulation(engine, cluster, listeners=forwarding, patience=PATIENCE)
+    simulation = Simulation(engine, cluster, listeners=forwarding, patience=MAX_IDLE_TIMERS)
     simulation.schedule(events)
     simulation.run()
     assert engine.in_flight == 0

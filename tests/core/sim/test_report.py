@@ -10,10 +10,10 @@ import pytest
 from tests.pages import bars, chart, check_alone, document, dots, downloads, facets, headings, lines, verdicts
 from tidegate.report import Colors, PageOrigin
 from tidegate.report.words import rate, share
-from tidegate.sim.chart_data import QUANTILES
-from tidegate.sim.charts import MOST_COLORED, MOST_PANELS
+from tidegate.sim.chart_data import CURVE_POINTS
+from tidegate.sim.charts import MAX_COLORED, MAX_PANELS
 from tidegate.sim.document import goodput_document, simulate_document, sweep_document
-from tidegate.sim.gantt_charts import MOST_MARKS, gantt_charts
+from tidegate.sim.gantt_charts import MAX_MARKS, gantt_charts
 from tidegate.sim.goodput import GoodputQuery, GoodputSearch, search_goodput, summarise_searches
 from tidegate.sim.goodput_report import goodput_page
 from tidegate.sim.report import simulate_page
@@ -21,7 +21,7 @@ from tidegate.sim.result import RunResult, WorkerAdvice
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.sim.sweep import parse_grid, sweep_runs
 from tidegate.sim.sweep_report import sweep_page
-from tidegate.sim.tables import MOST_ADVICE
+from tidegate.sim.tables import MAX_ADVICE
 from tidegate.workload import PolicyChoice, Scenario, read_scenario
 
 MakeScenario = Callable[..., Scenario]
@@ -104,7 +104,7 @@ def test_the_curve_crosses_the_slo_at_the_attainment(make_scenario: MakeScenario
         assert set(lines(panels[row.model])) == {row.model, "all models together"}
         points = lines(panels[row.model])[row.model]
         within = max(up for right, up in points if right * most <= 1 + 1e-3)
-        assert within == pytest.approx(row.attainment, abs=1.5 / QUANTILES)
+        assert within == pytest.approx(row.attainment, abs=1.5 / CURVE_POINTS)
         assert max(up for _, up in points) == pytest.approx(row.answered / row.accepted, abs=1e-3)
 
 
@@ -119,7 +119,7 @@ def test_under_several_policies_each_model_s_curves_are_told_apart_by_policy(mak
 
 
 def test_among_many_models_those_that_missed_most_stand_out(make_scenario: MakeScenario) -> None:
-    names = [f"m{number:02}" for number in range(MOST_PANELS + 2)]
+    names = [f"m{number:02}" for number in range(MAX_PANELS + 2)]
     models = [
         {"name": name, "slo_ms": 20 + number, "profile": {"alpha_ms": 1, "beta_ms": 2, "max_batch": 8}}
         for number, name in enumerate(names)
@@ -128,14 +128,14 @@ def test_among_many_models_those_that_missed_most_stand_out(make_scenario: MakeS
     (result,) = simulated(scenario, ODD)
     by_missed = [row.model for row in sorted(result.rows[1:], key=lambda row: row.attainment)]
     page = page_of(scenario, [result])
-    assert list(facets(chart(page, CURVES))) == by_missed[:MOST_PANELS]
+    assert list(facets(chart(page, CURVES))) == by_missed[:MAX_PANELS]
     assert "2 more models are in the data" in chart(page, CURVES)
     over_time = chart(page, OVER_TIME)
     colored = re.findall(r'stroke="var\(--model-\d\)"[^>]*><title>(.*?)</title>', over_time)
-    assert set(colored) <= set(by_missed[:MOST_COLORED])
+    assert set(colored) <= set(by_missed[:MAX_COLORED])
     assert set(lines(over_time)) == {*names, "all models"}
     dashed = re.findall(r'stroke-dasharray="([\d ]+)"[^>]*><title>(.*?)</title>', over_time)
-    assert {name for _, name in dashed} == set(by_missed[1:MOST_COLORED]), "hues and dashes"
+    assert {name for _, name in dashed} == set(by_missed[1:MAX_COLORED]), "hues and dashes"
 
 
 def test_what_is_missed_when_adds_up(make_scenario: MakeScenario) -> None:
@@ -223,7 +223,7 @@ def test_many_requests_make_no_large_page() -> None:
     results = simulated(scenario, *(PolicyChoice(name=name) for name in ("symphony", "triton", "nexus")))
     page = page_of(scenario, results)
     check_alone(page, most=350_000)
-    assert page.count("<rect") < MOST_MARKS
+    assert page.count("<rect") < MAX_MARKS
 
 
 def test_the_data_are_in_the_page(make_scenario: MakeScenario) -> None:
@@ -257,9 +257,9 @@ def test_advice_is_a_table_of_each_run_in_page_and_document(make_scenario: MakeS
 def test_of_much_advice_the_page_shows_the_first(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(duration_s=1)
     result = simulate(RunSpec(scenario, ODD, 1))
-    result.advice.extend(WorkerAdvice(number / 1000, 1, "more") for number in range(MOST_ADVICE + 1234))
+    result.advice.extend(WorkerAdvice(number / 1000, 1, "more") for number in range(MAX_ADVICE + 1234))
     page = page_of(scenario, [result])
-    assert page.count('<td class="words">more</td>') == MOST_ADVICE
+    assert page.count('<td class="words">more</td>') == MAX_ADVICE
     assert "and 1,234 more" in page
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tidegate.api import Model, Profile, Setup, Worker
 from tidegate.host import Plugins
-from tidegate.sim.shadow import MOST_REQUESTS, PASSING, ShadowWindow, _interval
+from tidegate.sim.shadow import MAX_REQUESTS, PASSING, ShadowWindow, _interval
 from tidegate.sim.shadow_messages import (
     BypassedRequest,
     BypassedResponse,
@@ -123,10 +123,10 @@ def test_the_window_is_bounded_and_slides() -> None:
     shadow = ShadowWindow(_begin(), Plugins.installed())
     shadow.take(
         BypassedTraffic(
-            S, [BypassedRequest(at_ns, "m", 1, "", "") for at_ns in range(2 * MOST_REQUESTS)], [], report=False
+            S, [BypassedRequest(at_ns, "m", 1, "", "") for at_ns in range(2 * MAX_REQUESTS)], [], report=False
         )
     )
-    assert len(shadow._seen) == MOST_REQUESTS
+    assert len(shadow._seen) == MAX_REQUESTS
     shadow.take(BypassedTraffic(200 * S, [], [], report=True))
     assert shadow.report(200 * S).estimates == []
 

@@ -10,7 +10,7 @@ from tidegate.api import Commands, PolicySpec, RequestArrived, WorkerReady, hook
 from tidegate.cli import build_app
 from tidegate.host import PluginError, Plugins
 from tidegate.sim.run import RunSpec, simulate
-from tidegate.testing.judgement import WORLDS, YARDSTICKS, judge_policies
+from tidegate.testing.judgement import BASELINE_POLICIES, JUDGED_SCENARIOS, judge_policies
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate.workload import PolicyChoice, Scenario
 
@@ -20,7 +20,7 @@ EASY = "times vary by 35 %"
 @pytest.fixture(autouse=True)
 def short_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorter ones: every judgement takes eighteen runs and more."""
-    short = {name: {**world, "warmup_s": 0.05, "duration_s": 0.3} for name, world in WORLDS.items()}
+    short = {name: {**world, "warmup_s": 0.05, "duration_s": 0.3} for name, world in JUDGED_SCENARIOS.items()}
     monkeypatch.setattr("tidegate.testing.judgement.WORLDS", short)
 
 
@@ -46,16 +46,16 @@ class Offer:
 
 
 def test_the_worlds_draw_what_people_send() -> None:
-    worlds = " ".join(WORLDS)
+    worlds = " ".join(JUDGED_SCENARIOS)
     for difficulty in ("rows", "applications", "slow ones", "vary", "stalls", "fails", "lost", "bursts", "pools"):
         assert difficulty in worlds
 
 
 def test_a_yardstick_is_as_good_as_what_it_is_measured_by_says() -> None:
     judging = judge_policies([PolicyChoice(name="fifs")], worlds=[EASY], seeds=(1, 2), jobs=1)
-    assert len(list(judging)) == len(judging) == 2 * (len(YARDSTICKS) - 1 + 16)
+    assert len(list(judging)) == len(judging) == 2 * (len(BASELINE_POLICIES) - 1 + 16)
     (judged,) = judging.judgements("fifs")
-    short = {"version": 1, "name": EASY, **WORLDS[EASY], "warmup_s": 0.05, "duration_s": 0.3}
+    short = {"version": 1, "name": EASY, **JUDGED_SCENARIOS[EASY], "warmup_s": 0.05, "duration_s": 0.3}
     scenario = Scenario.model_validate(short)
     own = [simulate(RunSpec(scenario, PolicyChoice(name="fifs"), seed)).total.attainment for seed in (1, 2)]
     assert judged.attainment == pytest.approx(sum(own) / 2)
@@ -95,7 +95,7 @@ def test_the_command_says_what_breaks_and_what_is_below(tmp_path: Path, monkeypa
     plugins = Plugins.installed()
     plugins.register(Offer(), "idler")
     monkeypatch.setattr(Plugins, "installed", classmethod(lambda _: plugins))
-    monkeypatch.setattr("tidegate.testing.judgement.WORLDS", {"usual": WORLDS["usual"]})
+    monkeypatch.setattr("tidegate.testing.judgement.WORLDS", {"usual": JUDGED_SCENARIOS["usual"]})
     results = tmp_path / "judged.json"
     command = ["check-policy", "idler", "--worlds", "2", "--seeds", "2", "--jobs", "1", "--json", str(results)]
     result = CliRunner().invoke(build_app(plugins), command)

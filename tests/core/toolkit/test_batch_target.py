@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidegate.api import Profile, ms_to_ns
 from tidegate.toolkit import ArrivalRate, BatchTarget, staggered_target
-from tidegate.toolkit.batch_target import LEAST_MASS_NS, MEMORY_NS, REFRESH_NS
+from tidegate.toolkit.batch_target import MEMORY_NS, MIN_MASS_NS, REFRESH_NS
 
 RESNET = Profile.linear("resnet50", alpha_ms=1.053, beta_ms=5.072, max_rows=64)
 INCEPTION = Profile.linear("inceptionresnetv2", alpha_ms=5.090, beta_ms=18.368, max_rows=64)
@@ -44,10 +44,10 @@ def test_the_rate_fades_while_nothing_arrives_and_the_first_few_make_no_crowd() 
     rate = ArrivalRate(0)
     assert rate.rows_per_ns_at(0) == rate.rows_per_ns_at(10**12) == 0
     rate.observe(0, rows=8)
-    assert rate.rows_per_ns_at(0) == 8 / LEAST_MASS_NS
+    assert rate.rows_per_ns_at(0) == 8 / MIN_MASS_NS
     rate.observe(1, rows=8)
     assert rate.rows_per_ns > 1, "sixteen in a nanosecond"
-    assert rate.rows_per_ns_at(1) == pytest.approx(16 / LEAST_MASS_NS)
+    assert rate.rows_per_ns_at(1) == pytest.approx(16 / MIN_MASS_NS)
     for number in range(1, 5001):
         rate.observe(number * 1_000_000, rows=1)
     assert rate.rows_per_ns_at(5_000_000_000) == pytest.approx(rate.rows_per_ns)

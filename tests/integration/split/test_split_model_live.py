@@ -18,7 +18,7 @@ import rapidocr_onnxruntime
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
-from tidegate_proxy.tritons.shared_memory import PREFIX
+from tidegate_proxy.tritons.shared_memory import REGION_PREFIX
 from tidegate_repo_generator.splitting.split import split_model
 
 pytestmark = pytest.mark.usefixtures("start_triton")  # skips where there is no tritonserver
@@ -116,7 +116,7 @@ def test_over_grpc_many_clients_get_the_answers_of_the_whole_model(
     worker = next(worker for worker in deployment["workers"] if worker["name"] == "middle")
     with triton_grpc.InferenceServerClient(worker["grpc"]) as client:
         regions = client.get_system_shared_memory_status().regions
-        assert any(name.startswith(PREFIX) for name in regions) == deployment["shared"]
+        assert any(name.startswith(REGION_PREFIX) for name in regions) == deployment["shared"]
 
 
 def test_over_http_too(deployment: Any, whole: Callable[[Any], Any]) -> None:  # noqa: ANN401

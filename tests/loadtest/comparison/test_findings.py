@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tidegate_loadtest.comparison.findings import (
-    ATTAINMENT,
-    FIGURES,
-    GOODPUT,
+    ATTAINMENT_FIGURE,
+    COMPARED_FIGURES,
+    GOODPUT_FIGURE,
     contrast_of,
     interval_of,
     verdicts,
@@ -23,7 +23,7 @@ def test_a_clear_difference_has_its_interval(make_comparison: "MakeComparison") 
     (verdict,) = verdicts(compared)
     assert verdict.startswith("tidegate has 11.8 % in time, direct 10.5 %: +1.3 points (+0.")
     assert verdict.endswith(").")
-    contrast = contrast_of(compared, compared.targets[1], compared.targets[0], GOODPUT)
+    contrast = contrast_of(compared, compared.targets[1], compared.targets[0], GOODPUT_FIGURE)
     assert str(contrast).startswith("+12.4 % (+")
 
 
@@ -51,7 +51,7 @@ def test_every_other_is_compared_with_the_first(make_comparison: "MakeComparison
 
 def test_without_any_goodput_it_is_a_difference(make_comparison: "MakeComparison") -> None:
     compared = make_comparison({"a": [0, 0, 0], "b": [50, 51, 49]})
-    contrast = contrast_of(compared, compared.targets[1], compared.targets[0], GOODPUT)
+    contrast = contrast_of(compared, compared.targets[1], compared.targets[0], GOODPUT_FIGURE)
     assert str(contrast) == "+50.0/s (+47.5 .. +52.5)"
 
 
@@ -59,16 +59,16 @@ def test_no_interval_says_what_cannot_be(make_comparison: "MakeComparison") -> N
     """Two rounds that are far apart: Student's t alone would say 44.9 % ± 570, and ratios of thousands."""
     compared = make_comparison({"a": [0.1, 95], "b": [95, 0.1]}, attainment=lambda goodput: goodput / 100)
     for target in compared.targets:
-        for figure in FIGURES:
+        for figure in COMPARED_FIGURES:
             found = interval_of(compared, target, figure)
             assert found is not None
             assert found.low is not None
             assert found.high is not None
             assert 0 <= found.low <= found.mean <= found.high
-            if figure in (ATTAINMENT, GOODPUT):
+            if figure in (ATTAINMENT_FIGURE, GOODPUT_FIGURE):
                 assert found.high <= max(figure.most(live.result.total) for live in compared.lives)
     one, other = compared.targets
-    difference, ratio = (contrast_of(compared, other, one, figure) for figure in (ATTAINMENT, GOODPUT))
+    difference, ratio = (contrast_of(compared, other, one, figure) for figure in (ATTAINMENT_FIGURE, GOODPUT_FIGURE))
     assert difference is not None
     assert (difference.difference.low, difference.difference.high) == (-1, 1)
     assert ratio is not None
@@ -80,7 +80,7 @@ def test_no_interval_says_what_cannot_be(make_comparison: "MakeComparison") -> N
 def test_what_is_missing_in_a_round_is_left_out(make_comparison: "MakeComparison") -> None:
     compared = make_comparison({"a": [1, 1], "b": [1, 1]})
     one, other = compared.targets
-    busy = next(figure for figure in FIGURES if figure.name == "busy_share")
+    busy = next(figure for figure in COMPARED_FIGURES if figure.name == "busy_share")
     compared.lives[0].result.total.busy_shares.clear()  # the server kept no statistics in that run
     contrast = contrast_of(compared, other, one, busy)
     assert contrast is not None
@@ -92,7 +92,7 @@ def test_what_is_missing_in_a_round_is_left_out(make_comparison: "MakeComparison
 def test_figures_are_of_complete_rounds(make_comparison: "MakeComparison") -> None:
     compared = make_comparison({"a": [100, 100, 900], "b": [100, 100]}, rounds=5, stopped="round 3 of 5, b: gone")
     assert compared.complete == [0, 1]
-    found = interval_of(compared, compared.targets[0], GOODPUT)
+    found = interval_of(compared, compared.targets[0], GOODPUT_FIGURE)
     assert found is not None
     assert found.mean == 100
     assert warnings(compared) == [
@@ -104,7 +104,7 @@ def test_figures_are_of_complete_rounds(make_comparison: "MakeComparison") -> No
 def test_no_complete_round_no_verdict(make_comparison: "MakeComparison") -> None:
     compared = make_comparison({"a": [100], "b": []}, rounds=2, stopped="round 1 of 2, b: gone")
     assert verdicts(compared) == []
-    assert interval_of(compared, compared.targets[0], GOODPUT) is None
+    assert interval_of(compared, compared.targets[0], GOODPUT_FIGURE) is None
 
 
 def test_failures_are_counted_with_their_first_message_and_drops_are_none(make_comparison: "MakeComparison") -> None:

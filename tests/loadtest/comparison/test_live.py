@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tidegate.cli import build_app
 from tidegate.host import Plugins
 from tidegate.workload import Scenario
-from tidegate_loadtest.comparison.findings import FIGURES, interval_of, verdicts, warnings
+from tidegate_loadtest.comparison.findings import COMPARED_FIGURES, interval_of, verdicts, warnings
 from tidegate_loadtest.comparison.runs import Comparison, compare
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.emulated import write_emulated_model
@@ -45,7 +45,7 @@ def serve(start: StartTriton, scenario: Scenario, folder: Path, *, batching: boo
 
 
 def mean_of(compared: Comparison, target: Target, name: str) -> float:
-    interval = interval_of(compared, target, next(figure for figure in FIGURES if figure.name == name))
+    interval = interval_of(compared, target, next(figure for figure in COMPARED_FIGURES if figure.name == name))
     assert interval is not None
     return interval.mean
 

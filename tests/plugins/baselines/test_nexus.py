@@ -24,7 +24,7 @@ from tidegate.api import (
 from tidegate.testing import Playbook
 from tidegate_baselines import nexus
 from tidegate_baselines.nexus import Nexus, NexusOptions
-from tidegate_baselines.squishy import STEPS, Plan, PlanSearch
+from tidegate_baselines.squishy import BISECTION_STEPS, Plan, PlanSearch
 
 MODELS = (Model("m", 8, slo_ns=20), Model("n", 8, slo_ns=20))
 
@@ -162,10 +162,10 @@ def test_a_plan_is_looked_for_a_step_at_a_time_where_models_and_workers_are_many
     at_work = workers(4, "m", "n")
     monkeypatch.setattr(nexus, "PAIRS_PER_EVENT", len(at_work) * len(MODELS))
     play = playbook(at_work, MODELS, observe_ms=0.0001)
-    for number in range(3 * STEPS):
+    for number in range(3 * BISECTION_STEPS):
         packed.clear()
         (play >> arrived(number, 100 * min(number, 1), "m")).commands()
-        assert len(packed) == (1 <= number <= STEPS), "one step for each that arrives, until it is found"
+        assert len(packed) == (1 <= number <= BISECTION_STEPS), "one step for each that arrives, until it is found"
 
 
 def test_what_waits_at_a_lost_worker_is_routed_again() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidegate.api import LatencyDistribution, Profile, ms_to_ns
 from tidegate_orloj.batch_latency import (
-    MOST_BINS,
+    MAX_BINS,
     BatchLatency,
     BatchLaw,
     Floats,
@@ -156,7 +156,7 @@ def test_histograms_are_distributions(apps: list[list[float]], rows: int) -> Non
     latency = BatchLatency([law(*each) for each in apps], np.full(len(apps), 1 / len(apps)), rows, rows - 1)
     widths = np.diff(latency.edges_ms)
     assert (widths > 0).all()
-    assert len(widths) <= MOST_BINS
+    assert len(widths) <= MAX_BINS
     assert (latency.density >= -1e-12).all()
     np.testing.assert_allclose(latency.density @ widths, 1.0)
     assert (latency.mean_ms >= latency.edges_ms[0] - 1e-9).all()

@@ -12,7 +12,7 @@ from tests.plugins.orloj.test_priority import equation_2
 from tidegate.api import NEVER_NS, LatencyDistribution, Model, Profile, Request, ms_to_ns
 from tidegate_orloj.applications import Applications, BatchKind
 from tidegate_orloj.batch_latency import Floats
-from tidegate_orloj.pending import MOST_EXPONENT, PendingQueue
+from tidegate_orloj.pending import MAX_EXPONENT, PendingQueue
 from tidegate_orloj.priority import Cost
 
 MODEL = Model("m", 8, ms_to_ns(200))
@@ -94,7 +94,7 @@ def test_whatever_comes_and_goes_each_has_the_priority_of_equation_2(data: st.Da
 def test_the_base_of_instants_is_reset_before_anything_overflows() -> None:
     b = 1e-2
     queue = pending(b)
-    limit_ms = MOST_EXPONENT / b
+    limit_ms = MAX_EXPONENT / b
     for number, at_ms in enumerate((0.0, 0.9 * limit_ms, 8 * limit_ms, 80 * limit_ms)):
         queue.push(request(number, at_ms, app="slow"))
         scores = scores_of(queue, ALONE, ms_to_ns(at_ms))

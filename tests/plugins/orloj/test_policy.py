@@ -28,7 +28,7 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.testing import Playbook, PolicyConformance, check_policy
-from tidegate_orloj.applications import MOST_GROUPS, BatchKind, WorkBudget
+from tidegate_orloj.applications import MAX_GROUPS, BatchKind, WorkBudget
 from tidegate_orloj.batch_latency import BatchLatency
 from tidegate_orloj.pending import PendingQueue
 from tidegate_orloj.policy import BatchCandidate, Orloj, OrlojOptions
@@ -255,8 +255,8 @@ def test_the_work_for_an_event_does_not_grow_with_the_names_that_clients_use(
         scored = 0
         policy.handle(freed(100 + moment))
         assert len(drawn) <= WorkBudget.MOST_CURVES
-        assert all(len(shape) < 3 or shape[0] <= MOST_GROUPS + 1 for shape in drawn)
-        assert all(shape[-2] <= MOST_GROUPS + 1 for shape in drawn)
+        assert all(len(shape) < 3 or shape[0] <= MAX_GROUPS + 1 for shape in drawn)
+        assert all(shape[-2] <= MAX_GROUPS + 1 for shape in drawn)
         assert scored <= counted(WorkBudget.SIZE)
 
 

@@ -27,7 +27,7 @@ from tidegate.api import (
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.testing import Playbook
 from tidegate.workload import PolicyChoice
-from tidegate_symphony.applications import LOOK_EVERY, MOST_GROUPS, MOST_POINTS, POINTS_PER_EVENT, Applications
+from tidegate_symphony.applications import LOOK_EVERY, MAX_GROUPS, MAX_POINTS, POINTS_PER_EVENT, Applications
 from tidegate_symphony.policy import Symphony, SymphonyOptions
 
 QUANTILE = 0.99
@@ -82,7 +82,7 @@ def test_how_often_each_comes_counts() -> None:
     moved = [applications.count("quick") for _ in range(4 * LOOK_EVERY)]
     assert moved[LOOK_EVERY - 1], "the share has moved from a half to nearly one"
     assert not any(moved[-LOOK_EVERY:]), "and stays there"
-    assert applications.refresh(MOST_POINTS) == (MOST_POINTS - 6 - 3, True), "the quicker one, and both"
+    assert applications.refresh(MAX_POINTS) == (MAX_POINTS - 6 - 3, True), "the quicker one, and both"
     seldom_ns = applications.alike(PROFILE, 4, QUANTILE)[-1].promises.profile.expected_ns(2)
     assert seldom_ns < 0.5 * even_ns, "a slow one is hardly ever in a batch"
 
@@ -93,7 +93,7 @@ def test_of_many_applications_few_groups_are_made_and_the_last_one_holds_all() -
         for number in range(128)
     ]
     groups = known(*every).alike(PROFILE, 4, QUANTILE)
-    assert len(groups) == MOST_GROUPS
+    assert len(groups) == MAX_GROUPS
     sizes = [len(group.apps or every) for group in groups]
     assert sizes == sorted(sizes)
     assert sizes[-1] == 128
@@ -209,8 +209,8 @@ def test_the_work_after_distributions_moved_does_not_grow_with_the_names_that_cl
     ]
     play = playbook(*many) >> arrived(0, 0, "a0")
     play.commands()
-    assert len(looked) <= MOST_GROUPS
-    assert sum(looked) <= MOST_POINTS
+    assert len(looked) <= MAX_GROUPS
+    assert sum(looked) <= MAX_POINTS
     looked.clear()
     for times in many:
         play >>= LatencyDistributionUpdated(0, msgspec.structs.replace(times, fixed_ns=1000.0))
@@ -220,8 +220,8 @@ def test_the_work_after_distributions_moved_does_not_grow_with_the_names_that_cl
         before = sum(looked)
         play >>= arrived(number, number, "a1")
         play.commands()
-        assert sum(looked) - before < POINTS_PER_EVENT + MOST_POINTS // 2, "the last one may go beyond"
-    assert 0 < len(looked) <= MOST_GROUPS
+        assert sum(looked) - before < POINTS_PER_EVENT + MAX_POINTS // 2, "the last one may go beyond"
+    assert 0 < len(looked) <= MAX_GROUPS
 
 
 # Whole workloads ------------------------------------------------------------------------------------------------------

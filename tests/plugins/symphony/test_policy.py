@@ -27,14 +27,14 @@ from tidegate.api import (
     WorkerReady,
     ms_to_ns,
 )
-from tidegate.api.profile import SURPRISE
+from tidegate.api.profile import MAX_SURPRISE_FACTOR
 from tidegate.testing import Playbook
 from tidegate_symphony.policy import Symphony, SymphonyOptions
 
 # The worked example of section 3.3, in units of its t: l(b) = b + 5, SLO 12. Here one t is a millisecond.
 T = ms_to_ns(1)
 SLO = 12 * T
-LEAST = 6 / SURPRISE
+LEAST = 6 / MAX_SURPRISE_FACTOR
 """What one row may take in t, however long is expected."""
 KEY, OTHER, SLOW_KEY = ("m", "", ""), ("n", "", ""), ("bulk", "", "")
 

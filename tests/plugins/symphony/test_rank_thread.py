@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_symphony.rank_thread import SUPERSEDED, ReadyCandidates
+from tidegate_symphony.rank_thread import MAX_SUPERSEDED_ENTRIES, ReadyCandidates
 
 KEYS = [(model, "", merge_key) for model in "abc" for merge_key in ("", "wide")]
 changes = st.lists(st.tuples(st.sampled_from(KEYS), st.none() | st.integers(0, 9)))
@@ -33,5 +33,5 @@ def test_a_ranking_that_nobody_looks_at_does_not_grow_for_ever() -> None:
     for latest_ns in range(10_000):
         ready.put(("a", "", ""), latest_ns)
     tracked = sum(len(ranking) for ranking in ready._rankings.values())
-    assert tracked <= 2 + SUPERSEDED
+    assert tracked <= 2 + MAX_SUPERSEDED_ENTRIES
     assert ready.most_urgent(frozenset("a")) == ("a", "", "")

@@ -14,10 +14,10 @@ from tidegate_symphony.latency_bounds import LatencyBounds, QueueOutlook
 from tidegate_symphony.queue_load import QueueLoad
 from tidegate_symphony.required_batch_size import (
     LOADS_PER_REFRESH,
+    MIN_ARRIVALS_FOR_BATCHING,
     REFRESH_NS,
-    ROOM,
     ROWS_PER_REFRESH,
-    SELDOM,
+    SPARE_WORKERS_FACTOR,
     RequiredBatchSize,
 )
 
@@ -85,7 +85,7 @@ def least_rows(load: QueueLoad) -> float:
 
 
 def capacity(workers: int) -> float:
-    return workers / (1 + ROOM / sqrt(workers))
+    return workers / (1 + SPARE_WORKERS_FACTOR / sqrt(workers))
 
 
 RESNET = Kind(1, alpha_ms=1, beta_ms=5)
@@ -216,9 +216,9 @@ def test_few_rows_are_no_reason_to_look_at_it_anew_at_once() -> None:
     need.refresh(REFRESH_NS, 1)
     assert load.needed_rows == 3
     load.rate.rows_per_s = 100
-    need.refresh((1 + SELDOM) * REFRESH_NS - 1, 1)
+    need.refresh((1 + MIN_ARRIVALS_FOR_BATCHING) * REFRESH_NS - 1, 1)
     assert load.needed_rows == 3
-    need.refresh((1 + SELDOM) * REFRESH_NS, 1)
+    need.refresh((1 + MIN_ARRIVALS_FOR_BATCHING) * REFRESH_NS, 1)
     assert load.needed_rows == 1
 
 

@@ -12,7 +12,7 @@ from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_symphony.latency_bounds import LatencyBounds, QueueOutlook
 from tidegate_symphony.natural_batching import ArrivalEstimate
-from tidegate_symphony.worker_headroom import TOLERATED, WorkerHeadroom, rooms_for
+from tidegate_symphony.worker_headroom import MAX_BLOCKING_PROBABILITY, WorkerHeadroom, rooms_for
 
 SLOW, QUICK = (6.0, 24.0, 180.0), (1.0, 2.0, 22.0)
 """(alpha, beta, SLO) in ms."""
@@ -76,7 +76,7 @@ def test_many_kinds_are_left_what_sums_over_all_others_say(cycle_ns: float | Non
 
     waits = [(kind.outlook.slo_ns - kind.outlook.profile.upper_ns(1), kind) for kind in kinds if kind.outlook.slo_ns]
     judged = sorted(((wait_ns, kind) for wait_ns, kind in waits if wait_ns > 0), key=lambda entry: entry[0])
-    left = [wait_ns for wait_ns, kind in judged if erlang_b(workers, blocked(kind, wait_ns)) > TOLERATED]
+    left = [wait_ns for wait_ns, kind in judged if erlang_b(workers, blocked(kind, wait_ns)) > MAX_BLOCKING_PROBABILITY]
     assert [room.wait_ns for room in rooms_for(kinds, workers, cycle_ns)] == left
     assert 0 < len(left) < len(judged)
 

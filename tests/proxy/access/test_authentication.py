@@ -14,7 +14,7 @@ from tidegate_proxy.access.gate import Authenticator, CredentialFileError
 from tidegate_proxy.configuration.access import AuthenticationConfig
 from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.transport.file_watcher import WatchedFiles
-from tidegate_proxy.tritons.backend import INFER, SERVICE
+from tidegate_proxy.tritons.backend import INFER_METHOD, SERVICE_PREFIX
 
 HASHED = "sha256:" + hashlib.sha256(b"tok-hashed").hexdigest()
 TOKENS = f"# who may call\ntok-1   # the batch jobs\n\n{HASHED}\n"
@@ -50,13 +50,13 @@ def _make(folder: Path, tokens: str | None = TOKENS, keys: str | None = None, **
 )
 def test_bearer_tokens(tmp_path: Path, header: str, passes: bool) -> None:
     authenticator = _make(tmp_path)
-    refusal = authenticator.refusal(INFER, [("user-agent", "x"), ("authorization", header)])
+    refusal = authenticator.refusal(INFER_METHOD, [("user-agent", "x"), ("authorization", header)])
     assert refusal == (None if passes else (grpc.StatusCode.UNAUTHENTICATED, FAILED))
     assert (authenticator.http_refusal(API, {"authorization": header}) is None) == passes
 
 
 def test_who_brings_nothing_is_told_what_to_bring(tmp_path: Path) -> None:
-    refusal = _make(tmp_path, keys="key-1").refusal(INFER, [])
+    refusal = _make(tmp_path, keys="key-1").refusal(INFER_METHOD, [])
     assert refusal == (
         grpc.StatusCode.UNAUTHENTICATED,
         f"{REQUIRED} 'authorization: Bearer TOKEN' or 'x-api-key: KEY'",
@@ -75,9 +75,9 @@ def test_api_keys_have_a_header_of_their_own(tmp_path: Path) -> None:
     authenticator = _make(tmp_path, tokens=None, keys="key-1\nkey-2", header="X-Customer")
     assert authenticator.headers == {"authorization", "x-customer"}
     for key, passes in (("key-1", True), ("key-2", True), ("key-3", False)):
-        assert (authenticator.refusal(INFER, [("x-customer", key)]) is None) == passes
+        assert (authenticator.refusal(INFER_METHOD, [("x-customer", key)]) is None) == passes
         assert (authenticator.http_refusal(API, {"x-customer": key}) is None) == passes
-    assert authenticator.refusal(INFER, [("authorization", "Bearer key-1")]) is not None
+    assert authenticator.refusal(INFER_METHOD, [("authorization", "Bearer key-1")]) is not None
     refused = authenticator.http_refusal(API, {})
     assert refused is not None
     assert dict(refused.headers)["www-authenticate"] == 'ApiKey realm="tidegate"'
@@ -85,15 +85,15 @@ def test_api_keys_have_a_header_of_their_own(tmp_path: Path) -> None:
 
 def test_a_token_is_no_api_key_and_either_will_do(tmp_path: Path) -> None:
     authenticator = _make(tmp_path, keys="key-1")
-    assert authenticator.refusal(INFER, [("x-api-key", "tok-1")]) is not None
-    assert authenticator.refusal(INFER, [("authorization", "Bearer key-1")]) is not None
-    assert authenticator.refusal(INFER, [("authorization", "Bearer nope"), ("x-api-key", "key-1")]) is None
-    assert authenticator.refusal(INFER, [("authorization", "Bearer tok-1"), ("x-api-key", "nope")]) is None
+    assert authenticator.refusal(INFER_METHOD, [("x-api-key", "tok-1")]) is not None
+    assert authenticator.refusal(INFER_METHOD, [("authorization", "Bearer key-1")]) is not None
+    assert authenticator.refusal(INFER_METHOD, [("authorization", "Bearer nope"), ("x-api-key", "key-1")]) is None
+    assert authenticator.refusal(INFER_METHOD, [("authorization", "Bearer tok-1"), ("x-api-key", "nope")]) is None
 
 
 def test_health_is_open_unless_it_is_said_otherwise(tmp_path: Path) -> None:
     usual, strict = _make(tmp_path), _make(tmp_path, open=[])
-    for method in (SERVICE + "ServerLive", SERVICE + "ModelReady", "/grpc.health.v1.Health/Check"):
+    for method in (SERVICE_PREFIX + "ServerLive", SERVICE_PREFIX + "ModelReady", "/grpc.health.v1.Health/Check"):
         assert (usual.refusal(method, []) is None, strict.refusal(method, []) is None) == (True, False)
     assert (usual.http_refusal("health", {}) is None, strict.http_refusal("health", {}) is None) == (True, False)
     others: tuple[Api | None, ...] = ("metadata", "inference", None)
@@ -105,9 +105,9 @@ def test_health_is_open_unless_it_is_said_otherwise(tmp_path: Path) -> None:
 @given(guess=st.text(max_size=30) | st.binary(max_size=30))
 def test_nothing_else_gets_in(tmp_path_factory: pytest.TempPathFactory, guess: str | bytes) -> None:
     authenticator = _make(tmp_path_factory.getbasetemp(), tokens="only-this", keys="only-that")
-    assert authenticator.refusal(INFER, [("x-api-key", guess)]) is not None
+    assert authenticator.refusal(INFER_METHOD, [("x-api-key", guess)]) is not None
     header = b"Bearer " + guess if isinstance(guess, bytes) else "Bearer " + guess
-    assert authenticator.refusal(INFER, [("authorization", header)]) is not None
+    assert authenticator.refusal(INFER_METHOD, [("authorization", header)]) is not None
 
 
 @pytest.mark.parametrize(
@@ -178,4 +178,4 @@ def test_a_line_that_could_mean_something_else_is_an_error(tmp_path: Path, line:
 def test_a_comment_begins_after_a_blank(tmp_path: Path) -> None:
     authenticator = _make(tmp_path, tokens="#one\ntok-1 #two\ntok:2/+=\t# three\n")
     for token, passes in (("tok-1", True), ("tok:2/+=", True), ("#one", False), ("tok-1 #two", False)):
-        assert (authenticator.refusal(INFER, [("authorization", f"Bearer {token}")]) is None) == passes
+        assert (authenticator.refusal(INFER_METHOD, [("authorization", f"Bearer {token}")]) is None) == passes

@@ -13,9 +13,9 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.access.gate import RestrictionError, Restrictions
 from tidegate_proxy.configuration.access import ApiRestriction
-from tidegate_proxy.configuration.apis import APIS, METHOD_API, Api
+from tidegate_proxy.configuration.apis import METHOD_API, RESTRICTABLE_APIS, Api
 from tidegate_proxy.servers.http.routes import match
-from tidegate_proxy.tritons.backend import SERVICE
+from tidegate_proxy.tritons.backend import SERVICE_PREFIX
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 METHODS = sorted(service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name)
@@ -82,18 +82,18 @@ def triton(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest
     """A Triton without models, every API restricted but health over HTTP, by which we know that it is ready."""
     options = [
         f"--{flag}={api}:{_key(api)['name']}={_key(api)['value']}"
-        for api in APIS
+        for api in RESTRICTABLE_APIS
         for flag in ("grpc-restricted-protocol", "http-restricted-api")
         if (flag, api) != ("http-restricted-api", "health")
     ]
     return start_triton([tmp_path_factory.mktemp("none")], options=["--model-control-mode=explicit", *options])
 
 
-OVER_GRPC = _restrictions(*APIS)
-OVER_HTTP = _restrictions(*(set(APIS) - {"health"}))
+OVER_GRPC = _restrictions(*RESTRICTABLE_APIS)
+OVER_HTTP = _restrictions(*(set(RESTRICTABLE_APIS) - {"health"}))
 
 
-@pytest.mark.parametrize("method", [*(SERVICE + method for method in METHODS), "/grpc.health.v1.Health/Check"])
+@pytest.mark.parametrize("method", [*(SERVICE_PREFIX + method for method in METHODS), "/grpc.health.v1.Health/Check"])
 def test_every_method_is_refused_and_opened_as_by_triton(triton: EmbeddedTriton, method: str) -> None:
     with grpc.insecure_channel(triton.grpc_address) as channel:
 
@@ -123,7 +123,9 @@ def test_every_method_is_refused_and_opened_as_by_triton(triton: EmbeddedTriton,
 
 
 def test_every_method_of_triton_belongs_to_an_api() -> None:
-    assert {SERVICE + method for method in METHODS} == {method for method in METHOD_API if SERVICE in method}
+    assert {SERVICE_PREFIX + method for method in METHODS} == {
+        method for method in METHOD_API if SERVICE_PREFIX in method
+    }
 
 
 @pytest.fixture(scope="module")
@@ -166,18 +168,18 @@ def test_health_over_http_is_refused_as_by_triton(tmp_path: Path) -> None:
 
 def test_what_is_closed_is_closed_to_everybody() -> None:
     closed = Restrictions([ApiRestriction.model_validate_json(_json(apis=["model-repository"], closed=True))])
-    refusal = closed.refusal(SERVICE + "RepositoryModelLoad", [("x", "y")])
+    refusal = closed.refusal(SERVICE_PREFIX + "RepositoryModelLoad", [("x", "y")])
     assert refusal == (grpc.StatusCode.PERMISSION_DENIED, "This protocol is closed")
     over_http = closed.http_refusal("model-repository", {})
     assert over_http is not None
     assert over_http[:2] == (403, b'{"error":"This API is closed"}')
-    assert closed.refusal(SERVICE + "ModelInfer", []) is None
+    assert closed.refusal(SERVICE_PREFIX + "ModelInfer", []) is None
     assert closed.http_refusal("inference", {}) is None
 
 
 def test_without_restrictions_nothing_is_refused() -> None:
     assert all(Restrictions([]).refusal(method, []) is None for method in METHOD_API)
-    assert all(Restrictions([]).http_refusal(api, {}) is None for api in (*APIS, None))
+    assert all(Restrictions([]).http_refusal(api, {}) is None for api in (*RESTRICTABLE_APIS, None))
 
 
 def test_a_value_out_of_a_file(tmp_path: Path) -> None:
@@ -198,4 +200,4 @@ def test_a_value_out_of_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["\udcff", "\ud800", "é", b"\xff", b""])
 def test_whatever_a_client_sends_is_compared(value: str | bytes) -> None:
-    assert OVER_GRPC.refusal(SERVICE + "LogSettings", [("triton-grpc-protocol-k-logging", value)]) is not None
+    assert OVER_GRPC.refusal(SERVICE_PREFIX + "LogSettings", [("triton-grpc-protocol-k-logging", value)]) is not None

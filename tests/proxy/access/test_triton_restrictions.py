@@ -21,11 +21,11 @@ from tidegate.host import Plugins
 from tidegate_proxy.access.gate import RestrictionError
 from tidegate_proxy.app.doctor.examination import examine
 from tidegate_proxy.commands.check import check
-from tidegate_proxy.configuration.apis import APIS, Api
+from tidegate_proxy.configuration.apis import RESTRICTABLE_APIS, Api
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.tritons import restrictions
-from tidegate_proxy.tritons.backend import SERVICE
+from tidegate_proxy.tritons.backend import SERVICE_PREFIX
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.restrictions import TritonRestrictions, left_apis, problems
 
@@ -72,8 +72,8 @@ def of_grpc(start_triton: Callable[..., EmbeddedTriton], repository: Path) -> Em
 @pytest.fixture(scope="module")
 def of_all(start_triton: Callable[..., EmbeddedTriton], repository: Path) -> EmbeddedTriton:
     """One of which nothing is but health over HTTP, by which we know that it is ready."""
-    options = [f"--grpc-restricted-protocol={','.join(APIS)}:{KEY}=hush"]
-    options.append(f"--http-restricted-api={','.join(api for api in APIS if api != 'health')}:{KEY}=hush")
+    options = [f"--grpc-restricted-protocol={','.join(RESTRICTABLE_APIS)}:{KEY}=hush"]
+    options.append(f"--http-restricted-api={','.join(api for api in RESTRICTABLE_APIS if api != 'health')}:{KEY}=hush")
     return start_triton([repository], options=[*options, "--model-control-mode=explicit", "--load-model=*"])
 
 
@@ -125,9 +125,9 @@ def over_grpc(proxy: Any, method: str, message: bytes, metadata: Mapping[str, st
     with grpc.insecure_channel(proxy.address) as channel:
         try:
             if "Stream" in method:
-                list(channel.stream_stream(SERVICE + method)(iter([message]), metadata=pairs, timeout=20))
+                list(channel.stream_stream(SERVICE_PREFIX + method)(iter([message]), metadata=pairs, timeout=20))
             else:
-                channel.unary_unary(SERVICE + method)(message, metadata=pairs, timeout=20)
+                channel.unary_unary(SERVICE_PREFIX + method)(message, metadata=pairs, timeout=20)
         except grpc.RpcError as error:
             return "restricted" if "restricted" in error.details() else str(error.code().name)
     return "OK"
@@ -161,7 +161,7 @@ def answers(grpc_address: str, http_address: str) -> dict[str, object]:
     said: dict[str, object] = {}
     with grpc.insecure_channel(grpc_address) as channel:
         for (call, message), key in product(ANSWERED_ALIKE.items(), KEYS):
-            method = SERVICE + call.split()[0]
+            method = SERVICE_PREFIX + call.split()[0]
             pairs = [("triton-grpc-protocol-" + name, value) for name, value in key.items()]
             answer: object
             try:
@@ -192,7 +192,7 @@ def answers(grpc_address: str, http_address: str) -> dict[str, object]:
         ("health,metadata", "health,metadata"),
         ("model-config", ""),
         ("model-repository,statistics,shared-memory", ""),
-        (",".join(APIS), ",".join(APIS)),
+        (",".join(RESTRICTABLE_APIS), ",".join(RESTRICTABLE_APIS)),
     ],
 )
 def test_with_nothing_configured_each_call_is_answered_as_by_triton(
@@ -367,7 +367,9 @@ def test_everything_behind_another_key(
     tmp_path: Path,
 ) -> None:
     ((name, value),) = OURS.items()
-    proxy = serve(of_all, {KEY: hush}, restricted=[{"apis": [*APIS], "header": {"name": name, "value": value}}])
+    proxy = serve(
+        of_all, {KEY: hush}, restricted=[{"apis": [*RESTRICTABLE_APIS], "header": {"name": name, "value": value}}]
+    )
     calls = {
         "ServerReady": b"",
         "ModelInfer": _request("echo"),
@@ -466,16 +468,16 @@ def _answers(*refused: Api, unknown: tuple[Api, ...] = (), is_absent: bool = Fal
 
 def test_what_a_triton_does_not_say_it_decides_itself() -> None:
     config = ServeConfig.model_validate({"tritons": ("a:1",)})
-    silent = left_apis({"grpc": _answers(), "http": _answers(unknown=tuple(APIS))}, config)
-    assert {api for protocol, api in silent.left if protocol == "http"} == set(APIS)
+    silent = left_apis({"grpc": _answers(), "http": _answers(unknown=tuple(RESTRICTABLE_APIS))}, config)
+    assert {api for protocol, api in silent.left if protocol == "http"} == set(RESTRICTABLE_APIS)
     assert silent.unknown == silent.left
     said = left_apis({"grpc": _answers(), "http": _answers("trace")}, config, silent)
     assert said.left == {("http", "trace")}
     assert not said.unknown
-    again = left_apis({"grpc": _answers(), "http": _answers(unknown=tuple(APIS))}, config, said)
+    again = left_apis({"grpc": _answers(), "http": _answers(unknown=tuple(RESTRICTABLE_APIS))}, config, said)
     assert again.left == said.left, "what it said before holds"
-    absent = left_apis({"grpc": _answers(), "http": _answers(unknown=tuple(APIS), is_absent=True)}, config)
-    assert (absent.left, len(absent.unknown)) == (frozenset(), len(APIS))
+    absent = left_apis({"grpc": _answers(), "http": _answers(unknown=tuple(RESTRICTABLE_APIS), is_absent=True)}, config)
+    assert (absent.left, len(absent.unknown)) == (frozenset(), len(RESTRICTABLE_APIS))
 
 
 def test_a_triton_that_is_slow_over_http_opens_nothing_unasked(
@@ -496,6 +498,6 @@ def test_a_triton_that_is_slow_over_http_opens_nothing_unasked(
     ask = ("POST", "/v2/models/echo/infer", BODIES["echo"])
     assert over_http(proxy, *ask) == 403
     (backend,) = proxy.serving._discovery.backends
-    assert {api for protocol, api in backend.apis.left if protocol == "http"} == set(APIS)
+    assert {api for protocol, api in backend.apis.left if protocol == "http"} == set(RESTRICTABLE_APIS)
     eventually(lambda: backend.apis.left == {("http", "inference")}, "it to be asked again")
     assert over_http(proxy, *ask) == 403

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2 as messages
 
 from tidegate_proxy.configuration.config_file import read_config
-from tidegate_proxy.tritons.backend import SERVICE
+from tidegate_proxy.tritons.backend import SERVICE_PREFIX
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -61,7 +61,7 @@ def _http(
 def _infer(channel: grpc.Channel, request_of: Make, *metadata: tuple[str, str], model: str = "echo") -> grpc.StatusCode:
     try:
         message = request_of(model, {"X": ROW}).SerializeToString()
-        channel.unary_unary(SERVICE + "ModelInfer")(message, metadata=metadata, timeout=60)
+        channel.unary_unary(SERVICE_PREFIX + "ModelInfer")(message, metadata=metadata, timeout=60)
     except grpc.RpcError as error:
         code: grpc.StatusCode = error.code()
         return code
@@ -78,7 +78,7 @@ def test_both_frontends_count_in_the_same_statistics_and_metrics(plain: Any, req
     with grpc.insecure_channel(plain.address) as channel:
         assert [_infer(channel, request_of) for _ in range(3)] == [OK] * 3
         message = messages.ModelStatisticsRequest(name="echo").SerializeToString()
-        answer = channel.unary_unary(SERVICE + "ModelStatistics")(message)
+        answer = channel.unary_unary(SERVICE_PREFIX + "ModelStatistics")(message)
     for _ in range(4):
         assert _http(plain.http_address, "/v2/models/echo/infer", BODY)[0] == 200
     (over_grpc,) = messages.ModelStatisticsResponse.FromString(answer).model_stats
@@ -123,7 +123,7 @@ def test_who_may_call(triton: EmbeddedTriton, start_proxy_here: Make, request_of
         assert _infer(channel, request_of) is grpc.StatusCode.UNAUTHENTICATED
         assert _infer(channel, request_of, ("authorization", "Bearer wrong")) is grpc.StatusCode.UNAUTHENTICATED
         assert _infer(channel, request_of, ("authorization", "Bearer s3cret")) is OK
-        stream = channel.stream_stream(SERVICE + "ModelStreamInfer")
+        stream = channel.stream_stream(SERVICE_PREFIX + "ModelStreamInfer")
         with pytest.raises(grpc.RpcError, match="Authentication required"):
             list(stream(iter([request_of("echo", {"X": ROW}).SerializeToString()]), timeout=60))
     status, body = _http(proxy.http_address, "/v2/models/echo/infer", BODY)
@@ -142,7 +142,7 @@ def test_what_is_closed(triton: EmbeddedTriton, start_proxy_here: Make, request_
     with grpc.insecure_channel(proxy.address) as channel:
         assert _infer(channel, request_of) is OK
         with pytest.raises(grpc.RpcError, match="closed"):
-            channel.unary_unary(SERVICE + "RepositoryIndex")(index, timeout=60)
+            channel.unary_unary(SERVICE_PREFIX + "RepositoryIndex")(index, timeout=60)
     assert _http(proxy.http_address, "/v2/repository/index", b"{}")[0] == 403
     assert _http(proxy.http_address, "/v2/models/stats")[0] == 403
     assert _http(proxy.http_address, "/v2/models/stats", admin="yes")[0] == 200
@@ -206,4 +206,4 @@ def test_shared_memory_may_be_refused(triton: EmbeddedTriton, start_proxy_here: 
         grpc.insecure_channel(proxy.address) as channel,
         pytest.raises(grpc.RpcError, match="shared memory are not taken"),
     ):
-        channel.unary_unary(SERVICE + "ModelInfer")(request.SerializeToString(), timeout=60)
+        channel.unary_unary(SERVICE_PREFIX + "ModelInfer")(request.SerializeToString(), timeout=60)

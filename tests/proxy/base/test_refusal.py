@@ -19,7 +19,7 @@ STRICT = (("triton_grpc_error", "true"),)
 
 def _reason(under_way: Any) -> str | None:  # noqa: ANN401 - grpc is untyped
     assert isinstance(under_way.exception(), grpc.RpcError)
-    words = dict(under_way.trailing_metadata()).get(refusal.HEADER)
+    words = dict(under_way.trailing_metadata()).get(refusal.REASON_HEADER)
     assert words is None or isinstance(words, str)
     return words
 
@@ -51,7 +51,7 @@ def test_over_grpc_and_http(
     stream = open_stream(proxy, [dropped], metadata=STRICT)
     with pytest.raises(grpc.RpcError):
         list(stream)
-    assert dict(stream.trailing_metadata())[refusal.HEADER] == "deadline_unreachable"
+    assert dict(stream.trailing_metadata())[refusal.REASON_HEADER] == "deadline_unreachable"
 
     waiting = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
     eventually(lambda: proxy.engine.queued == 1, "it to queue")
@@ -60,7 +60,7 @@ def test_over_grpc_and_http(
     connection = http.client.HTTPConnection(proxy.serving.http_address, timeout=60)
     connection.request("POST", "/v2/models/gated/infer", body)
     response = connection.getresponse()
-    assert (response.status, response.getheader(refusal.HEADER)) == (503, "queue_full")
+    assert (response.status, response.getheader(refusal.REASON_HEADER)) == (503, "queue_full")
     assert json.loads(response.read())["error"].endswith("Exceeds maximum queue size")
     connection.close()
 
@@ -73,4 +73,4 @@ def test_a_policys_reason_becomes_one_word() -> None:
     assert refusal.word_of("queue full") == "queue_full"
     assert refusal.word_of("Überlast: 3 > 2\r\nx: y") == "berlast_3_2_x_y"
     assert refusal.word_of("!") == "dropped"
-    assert len(refusal.word_of("a" * 1000)) == refusal.MOST_LETTERS
+    assert len(refusal.word_of("a" * 1000)) == refusal.MAX_LETTERS

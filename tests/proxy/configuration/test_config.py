@@ -15,7 +15,7 @@ from tidegate_proxy.configuration import config as config_module
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.configuration.limits import LimitsConfig
-from tidegate_proxy.configuration.reload import LIVE, RESTART, diff
+from tidegate_proxy.configuration.reload import RELOADABLE_FIELDS, RESTART_REASONS, diff
 from tidegate_proxy.configuration.section import ConfigSection
 
 ROOT = Path(__file__).parents[3]
@@ -329,14 +329,14 @@ def _leaves() -> set[str]:
 
 
 def test_of_every_field_it_is_known_whether_it_needs_a_restart() -> None:
-    assert LIVE | set(RESTART) == _leaves()
-    assert not LIVE & set(RESTART)
+    assert RELOADABLE_FIELDS | set(RESTART_REASONS) == _leaves()
+    assert not RELOADABLE_FIELDS & set(RESTART_REASONS)
 
 
 def test_the_reference_says_what_a_reload_can_change() -> None:
     part = REFERENCE.partition("## What a reload can change")[2]
-    assert [field for field in LIVE if f"`{field}`" not in part.partition("These need a restart")[0]] == []
-    assert [field for field, why in RESTART.items() if f"| `{field}` | {why} |\n" not in part] == []
+    assert [field for field in RELOADABLE_FIELDS if f"`{field}`" not in part.partition("These need a restart")[0]] == []
+    assert [field for field, why in RESTART_REASONS.items() if f"| `{field}` | {why} |\n" not in part] == []
 
 
 def test_nothing_changes_between_equals() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate_proxy.frontends import frames
-from tidegate_proxy.frontends.frames import HEAD, FrameType
+from tidegate_proxy.frontends.frames import FRAME_HEADER, FrameType
 from tidegate_proxy.frontends.link import Link
 
 _KINDS = st.sampled_from(FrameType)
@@ -79,7 +79,7 @@ def test_large_frames_come_out_whole(sizes: list[int], piece: int) -> None:
 
 
 def test_a_frame_is_nine_bytes_and_what_it_carries() -> None:
-    assert len(_sent((FrameType.ANSWER, 7, b"abc"))) == HEAD.size + 3 == 12
+    assert len(_sent((FrameType.ANSWER, 7, b"abc"))) == FRAME_HEADER.size + 3 == 12
 
 
 @given(

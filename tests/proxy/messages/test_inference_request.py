@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
 from tidegate_proxy.messages.request import (
-    MOST_HEADER_BYTES,
+    MAX_HEADER_BYTES,
     PRIVATE_PARAMETERS,
     NotSchedulable,
     OversizedRequest,
@@ -172,7 +172,7 @@ def test_what_is_no_request_is_left_to_triton(message: bytes) -> None:
 
 
 def _long_shape(message: service_pb2.ModelInferRequest) -> None:
-    message.inputs[0].shape.extend([1] * MOST_HEADER_BYTES)
+    message.inputs[0].shape.extend([1] * MAX_HEADER_BYTES)
 
 
 def _many_outputs(message: service_pb2.ModelInferRequest) -> None:
@@ -205,7 +205,7 @@ def test_a_request_may_have_thousands_of_inputs(count: int) -> None:
 def test_typed_contents_may_be_as_large_as_they_like() -> None:
     message = _request()
     message.ClearField("raw_input_contents")
-    message.inputs[1].contents.bytes_contents.extend([b"word"] * MOST_HEADER_BYTES)
+    message.inputs[1].contents.bytes_contents.extend([b"word"] * MAX_HEADER_BYTES)
     message.inputs[0].parameters["shared_memory_region"].string_param = "mine"
     seen = PassedThrough.of(message.SerializeToString())
     assert (seen.refusal, seen.model, seen.rows, seen.regions) == ("", "m", 2, ("mine",))

@@ -17,11 +17,11 @@ from tritonclient.grpc import service_pb2
 from tests.proxy.fixtures.fake_answers import echo
 from tidegate.api import RequestArrived
 from tidegate.observation import read_log
-from tidegate_proxy.base.labels import LONGEST, OTHER, FrequentLabels, digest, label
+from tidegate_proxy.base.labels import MAX_LABEL_CHARACTERS, OTHER_LABEL, FrequentLabels, digest, label
 from tidegate_proxy.configuration.clients import AppConfig
 from tidegate_proxy.messages.merging import merged_header
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
-from tidegate_proxy.messages.request import MOST, ApplicationTags, HeaderCache, open_known, shape_of
+from tidegate_proxy.messages.request import MAX_APPLICATIONS, ApplicationTags, HeaderCache, open_known, shape_of
 
 Make = Callable[..., Any]
 SIGNATURE = ModelSignature(
@@ -56,13 +56,13 @@ def test_shapes_are_short_and_differ_where_the_sizes_do(sizes: list[list[int]]) 
     signature = ModelSignature("m", {name: TensorSpec("FP32", (-1, -1))}, frozenset(), 1)
     first, second = (shape_of([(name, (1, *size))], signature) for size in sizes)
     assert first != second
-    assert max(len(first), len(second)) <= LONGEST
+    assert max(len(first), len(second)) <= MAX_LABEL_CHARACTERS
 
 
 def test_a_label_that_is_cut_keeps_its_beginning_and_says_which_it_was() -> None:
     assert label("short") == "short"
     long = label("a" * 200)
-    assert len(long) == LONGEST
+    assert len(long) == MAX_LABEL_CHARACTERS
     assert long.startswith("aaa")
     assert long != label("a" * 201)
 
@@ -70,7 +70,7 @@ def test_a_label_that_is_cut_keeps_its_beginning_and_says_which_it_was() -> None
 def test_the_frequent_labels_are_kept_apart() -> None:
     labels = FrequentLabels(2)
     asked = "abcadbaabb"
-    assert [labels.of(text, 1.0) for text in asked] == [text if text in "ab" else OTHER for text in asked]
+    assert [labels.of(text, 1.0) for text in asked] == [text if text in "ab" else OTHER_LABEL for text in asked]
     assert [labels.of("c", 1.0) for _ in range(8)][-1] == "c", "it comes more often than one of the others"
 
 
@@ -86,10 +86,10 @@ def test_labels_that_fade_make_room_but_not_many_an_hour() -> None:
     labels = FrequentLabels(4)
     for _ in range(1000):
         assert labels.of("old", 1.0) == "old"
-    places = {labels.of(f"new {number}", 1.0) for number in range(50) for _ in range(3)} - {OTHER}
+    places = {labels.of(f"new {number}", 1.0) for number in range(50) for _ in range(3)} - {OTHER_LABEL}
     assert len(places) <= 1 + 3 + 4, "what is learned of each is kept"
     assert labels.of("old", 1.0) == "old"
-    later = {labels.of(f"later {number}", 4000.0) for number in range(50) for _ in range(20)} - {OTHER}
+    later = {labels.of(f"later {number}", 4000.0) for number in range(50) for _ in range(20)} - {OTHER_LABEL}
     assert 1 <= len(later) <= 4
 
 
@@ -103,11 +103,14 @@ def test_a_header_that_may_be_secret_is_a_digest() -> None:
 def test_applications_are_bounded_however_many_clients_name() -> None:
     applications = ApplicationTags(AppConfig(header="x-app"))
     heading: Any = None  # of no meaning where a header tells
-    named = {applications.of(heading, (("other", "-"), ("x-app", f"app {number}"))) for number in range(MOST + 50)}
-    assert len(named) == MOST + 1
+    named = {
+        applications.of(heading, (("other", "-"), ("x-app", f"app {number}")))
+        for number in range(MAX_APPLICATIONS + 50)
+    }
+    assert len(named) == MAX_APPLICATIONS + 1
     assert applications.of(heading, (("x-app", "app 0"),)) == "app 0"
     assert applications.of(heading, ()) == ""
-    assert len(applications.of(heading, (("x-app", "a" * 1000),))) <= LONGEST
+    assert len(applications.of(heading, (("x-app", "a" * 1000),))) <= MAX_LABEL_CHARACTERS
     assert ApplicationTags(AppConfig()).of(open_known(_message(), HeaderCache(_XS)).heading, (("x-app", "a"),)) == ""
 
 

@@ -8,7 +8,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
-from tidegate_proxy.messages.request import MOST_BYTES, NotSchedulable, open_envelope
+from tidegate_proxy.messages.request import MAX_BYTES, NotSchedulable, open_envelope
 
 VALUES: dict[str, tuple[str, list[Any], type]] = {
     "BOOL": ("bool_contents", [True, False], np.bool_),
@@ -70,7 +70,7 @@ ODD: dict[str, Callable[[service_pb2.ModelInferRequest], object]] = {
     "raw ones beside": lambda message: message.raw_input_contents.append(b"\1\2"),
     "in shared memory": shared,
     "none": lambda message: message.inputs[0].ClearField("contents"),
-    "too large": lambda message: setattr(message, "id", "i" * MOST_BYTES),
+    "too large": lambda message: setattr(message, "id", "i" * MAX_BYTES),
 }
 
 

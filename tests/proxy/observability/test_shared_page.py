@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tidegate_proxy.observability.shared_page import BURST, SharedPage
+from tidegate_proxy.observability.shared_page import MAX_BURST_PAGES, SharedPage
 
 
 class Pages:
@@ -47,12 +47,12 @@ def test_readers_without_end_have_a_page_a_second(monkeypatch: pytest.MonkeyPatc
         shared = SharedPage(pages.render)
         for _ in range(1000):
             await shared.read()
-        assert pages.begun == BURST
+        assert pages.begun == MAX_BURST_PAGES
         for second in range(1, 4):
             now_s = 100.0 + second
             for _ in range(100):
                 await shared.read()
-            assert pages.begun == BURST + second
+            assert pages.begun == MAX_BURST_PAGES + second
         assert pages.most_at_once == 1
 
     asyncio.run(read())

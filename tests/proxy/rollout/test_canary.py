@@ -34,9 +34,9 @@ def half(serve_here: Make, triton: EmbeddedTriton, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(comparison, "BLOCK_NS", 20_000_000)
     monkeypatch.setattr(comparison, "BURN_IN_NS", 0)
     monkeypatch.setattr(comparison, "SETTLING_BLOCKS", 100)  # an answer on a busy machine takes its time,
-    monkeypatch.setattr(comparison, "MOST_BLOCKS", 100_000)  # and so do all of them
-    monkeypatch.setattr(comparison, "ENOUGH_BLOCKS", 2)
-    monkeypatch.setattr(comparison, "ENOUGH_REQUESTS", 20)
+    monkeypatch.setattr(comparison, "MAX_BLOCKS", 100_000)  # and so do all of them
+    monkeypatch.setattr(comparison, "MIN_BLOCKS", 2)
+    monkeypatch.setattr(comparison, "MIN_REQUESTS", 20)
     tritons = [{"grpc": triton.grpc_address, "http": triton.http_address}]
     slo = {"echo": {"slo_ms": 60_000}}
     proxy: ProxyHere = serve_here([triton], tritons=tritons, listen=LISTEN, canary=0.5, models=slo)

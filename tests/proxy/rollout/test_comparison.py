@@ -8,7 +8,7 @@ import pytest
 from tidegate_proxy.rollout.comparison import (
     BLOCK_NS,
     BURN_IN_NS,
-    MOST_BLOCKS,
+    MAX_BLOCKS,
     SETTLING_BLOCKS,
     Comparison,
     ModelComparison,
@@ -133,7 +133,7 @@ def test_answers_in_blocks_in_which_no_request_of_their_side_came_are_not_counte
     (compared,) = report(comparison, NOW_NS)
     assert (compared.passed.requests, compared.passed.answered, compared.passed.attainment) == (2000, 1820, 0.91)
     assert compared.gain is not None
-    later_ns = NOW_NS + (MOST_BLOCKS + 1) * BLOCK_NS
+    later_ns = NOW_NS + (MAX_BLOCKS + 1) * BLOCK_NS
     assert report(comparison, later_ns) == []
 
 
@@ -149,7 +149,7 @@ def test_what_is_old_is_forgotten_and_what_is_new_not_yet_counted() -> None:
     comparison = compare(random.Random(5), 1.0, 0.5, 0.5, 0.0, 2500)
     assert len(report(comparison, NOW_NS)) == 1
     assert not comparison.settle(NOW_NS + 1), "nothing is new within a block"
-    later_ns = NOW_NS + MOST_BLOCKS * BLOCK_NS
+    later_ns = NOW_NS + MAX_BLOCKS * BLOCK_NS
     comparison.drew(later_ns, "m", scheduled=True)  # within the burn-in
     comparison.drew(later_ns + BURN_IN_NS, "m", scheduled=True)
     assert report(comparison, later_ns) == []
@@ -160,7 +160,7 @@ def test_what_is_old_is_forgotten_and_what_is_new_not_yet_counted() -> None:
 
 def test_sums_are_those_of_the_blocks_however_they_come_and_go() -> None:
     rng, comparison = random.Random(6), Comparison()
-    for number in range(3 * MOST_BLOCKS):
+    for number in range(3 * MAX_BLOCKS):
         for _ in range(rng.randrange(4)):
             model, scheduled, at_ns = rng.choice("ab"), rng.random() < 0.5, number * BLOCK_NS + BURN_IN_NS
             comparison.drew(at_ns, model, scheduled=scheduled)
@@ -170,7 +170,7 @@ def test_sums_are_those_of_the_blocks_however_they_come_and_go() -> None:
                 )
         comparison.settle((number + rng.randrange(3)) * BLOCK_NS)
     settled = [block for number, block in comparison._blocks.items() if number < comparison._settled]
-    assert len(comparison._blocks) <= MOST_BLOCKS + SETTLING_BLOCKS + 1
+    assert len(comparison._blocks) <= MAX_BLOCKS + SETTLING_BLOCKS + 1
     for key, sums in comparison._sums.items():
         of_key = [block[key] for block in settled if key in block]
         assert sums.requests == sum(each.requests for each in of_key)

@@ -158,13 +158,13 @@ def test_a_simulator_that_reads_nothing_costs_no_memory(
     eventually: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shadow, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(shadow, "MAX_REQUESTS", 3)
     monkeypatch.setattr(shadow, "TELL_EVERY_S", 1.0)
     of_proxy = shadowing.serving.trial.shadow
     eventually(lambda: of_proxy.process_id, "the simulator runs")
     assert of_proxy.process_id
     os.kill(of_proxy.process_id, signal.SIGSTOP)
-    monkeypatch.setattr(shadow, "MOST_UNREAD_BYTES", -1)
+    monkeypatch.setattr(shadow, "MAX_UNREAD_BYTES", -1)
     for _ in range(10):
         code, _ = call(shadowing, "ModelInfer", CASES["an answer"])
         assert code is grpc.StatusCode.OK
@@ -227,7 +227,7 @@ def test_it_says_why_the_simulator_has_ended(
 ) -> None:
     of_proxy = shadowing.serving.trial.shadow
     monkeypatch.setattr(shadow, "START_AGAIN_S", 0.2)
-    monkeypatch.setattr(shadow, "COMMAND", ("-c", does))
+    monkeypatch.setattr(shadow, "SHADOW_COMMAND", ("-c", does))
     eventually(lambda: of_proxy.process_id, "the simulator runs")
     _kill(of_proxy)
     eventually(lambda: f"shadow simulator ended, requests are not affected: {says}" in caplog.text, "the log says so")
@@ -240,7 +240,7 @@ def test_a_slow_simulator_is_asked_for_one_report_at_a_time_and_told_of(
     heard = tmp_path / "heard"
     monkeypatch.setattr(
         shadow,
-        "COMMAND",
+        "SHADOW_COMMAND",
         ("-c", f"import sys\nfor line in sys.stdin: print(line, end='', file=open({str(heard)!r}, 'a'))"),
     )
     monkeypatch.setattr(shadow, "START_AGAIN_S", 0.05)
@@ -292,7 +292,7 @@ def test_a_report_of_the_policy_before_is_not_shown_as_one_of_the_present(
         "gain": None,
         "why": "few",
     }
-    monkeypatch.setattr(shadow, "COMMAND", ("-c", f"folder, estimate = {str(tmp_path)!r}, {estimate}{_SLOW}"))
+    monkeypatch.setattr(shadow, "SHADOW_COMMAND", ("-c", f"folder, estimate = {str(tmp_path)!r}, {estimate}{_SLOW}"))
     monkeypatch.setattr(shadow, "START_AGAIN_S", 0.05)
     of_proxy = shadowing.serving.trial.shadow
     eventually(lambda: of_proxy.process_id, "the simulator runs")
@@ -358,7 +358,7 @@ def test_what_a_policy_prints_is_no_report() -> None:
 @pytest.mark.parametrize("rounds", range(1, 14))
 def test_a_simulator_that_is_cut_off_while_it_starts_is_ended_too(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off twice in the midst of it, asyncio alone leaves a process that nobody waits for, and its pipes open."""
-    monkeypatch.setattr(shadow, "COMMAND", ("-c", "input()"))
+    monkeypatch.setattr(shadow, "SHADOW_COMMAND", ("-c", "input()"))
     monkeypatch.setattr(shadow, "TELL_EVERY_S", 0)
     directory: Any = SimpleNamespace(catalog=SimpleNamespace(loaded=[], models={}))
     config = read_config(flags={"tritons": ["localhost:8001"], "shadow": True})

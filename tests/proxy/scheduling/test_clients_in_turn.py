@@ -21,7 +21,7 @@ from tidegate_proxy.configuration.settings import QueueLimits
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.scheduling.in_flight import QueueLoad, queue_refusal
 from tidegate_proxy.transport.client_bounds import ClientBounds
-from tidegate_proxy.tritons.backend import INFER
+from tidegate_proxy.tritons.backend import INFER_METHOD
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -38,7 +38,7 @@ def new_connection() -> Iterator[Make]:
     def connected(proxy: Any) -> Any:  # noqa: ANN401
         options = [*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
         channels.append(grpc.insecure_channel(proxy.address, options=options))
-        return channels[-1].unary_unary(INFER).future
+        return channels[-1].unary_unary(INFER_METHOD).future
 
     yield connected
     for channel in channels:
@@ -140,7 +140,7 @@ def test_one_credential_is_one_owner_however_it_is_written(tmp_path: Path) -> No
 
     def owner(*metadata: tuple[str, str]) -> str:
         headers = dict(reversed(metadata))
-        assert gate.refusal(INFER, metadata) is None
+        assert gate.refusal(INFER_METHOD, metadata) is None
         assert gate.http_refusal("inference", headers) is None
         of_grpc = gate.owner(metadata, str)
         assert gate.http_owner(headers.get, str) == of_grpc
@@ -154,7 +154,9 @@ def test_one_credential_is_one_owner_however_it_is_written(tmp_path: Path) -> No
     assert {owner(key), owner(("x-api-key", "keys-1 ")), *beside} == {owner(key)}
     assert len({owner(token), owner(key), owner(("authorization", "Bearer tokens-2"))}) == 3
     assert "tokens-1" not in owner(token)
-    assert gate.refusal(INFER, [("authorization", "x"), token]) is not None, "the first one counts, as everywhere"
+    assert gate.refusal(INFER_METHOD, [("authorization", "x"), token]) is not None, (
+        "the first one counts, as everywhere"
+    )
 
 
 def test_a_key_that_may_be_secret_is_recorded_as_a_digest() -> None:

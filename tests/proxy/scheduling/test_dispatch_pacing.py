@@ -37,7 +37,7 @@ BEGINS_WITHIN_NS = 50 * MS
 @pytest.fixture(autouse=True)
 def _patiently(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spacing, "BEGINS_WITHIN_NS", BEGINS_WITHIN_NS)
-    monkeypatch.setattr(spacing, "LONGEST_NS", 60_000 * MS)
+    monkeypatch.setattr(spacing, "MAX_NS", 60_000 * MS)
 
 
 class Instances(Split):

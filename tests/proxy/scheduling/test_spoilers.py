@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tidegate_proxy.messages.request import BatchRefusal
-from tidegate_proxy.scheduling.failures import FIRST_ALONE, MOST_ALONE, MOST_SENDERS, RetryBudget, Spoilers
+from tidegate_proxy.scheduling.failures import FIRST_ALONE, MAX_ALONE, MAX_SENDERS, RetryBudget, Spoilers
 
 ANN, BOB, CID = ("ann", "m"), ("bob", "m"), ("cid", "m")
 
@@ -41,14 +41,14 @@ def test_some_requests_run_alone_and_more_as_they_go_on_to_fail() -> None:
     assert _alone(spoilers, ANN) == 4 * FIRST_ALONE
     for _ in range(50):
         spoilers.spoiled(ANN)
-    assert _alone(spoilers, ANN) == MOST_ALONE
+    assert _alone(spoilers, ANN) == MAX_ALONE
 
 
 def test_who_cannot_be_told_apart_is_not_blamed_and_few_are_remembered() -> None:
     spoilers = Spoilers()
     spoilers.spoiled(("", "m"))
     assert not (spoilers.alone or spoilers.suspects)
-    for number in range(MOST_SENDERS + 1):
+    for number in range(MAX_SENDERS + 1):
         spoilers.spoiled((str(number), "m"))
     assert (_alone(spoilers, ("0", "m")), _alone(spoilers, ("1", "m"))) == (0, FIRST_ALONE)
 

@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException, shared_memory
 
 from tidegate_proxy.servers.http.screening import RequestScreen
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
-from tidegate_proxy.tritons.shared_memory import PREFIX
+from tidegate_proxy.tritons.shared_memory import REGION_PREFIX
 
 FLOATS = 50_000
 """Of a request that is shared: 200 KB."""
@@ -85,7 +85,9 @@ class asking:
 
 def own(triton: EmbeddedTriton, connect: Callable[..., Any]) -> list[str]:
     """The names of what Tidegates and the Triton share; Triton lists them in whatever order its map has."""
-    return sorted(name for name in connect(triton).get_system_shared_memory_status().regions if name.startswith(PREFIX))
+    return sorted(
+        name for name in connect(triton).get_system_shared_memory_status().regions if name.startswith(REGION_PREFIX)
+    )
 
 
 def request_on(region: str, model: str = "echo", *, output: bool = False, **fields: Any) -> Any:  # noqa: ANN401
@@ -125,7 +127,7 @@ def test_regions_have_names_that_nobody_can_guess(
 ) -> None:
     names = own(triton, connect)
     assert names
-    assert all(re.fullmatch(rf"{PREFIX}[0-9a-f]{{16}}-[0-9a-f]{{32}}", name) for name in names)
+    assert all(re.fullmatch(rf"{REGION_PREFIX}[0-9a-f]{{16}}-[0-9a-f]{{32}}", name) for name in names)
 
 
 @pytest.mark.parametrize("output", [False, True])
@@ -139,7 +141,7 @@ def test_no_request_names_a_region_that_is_not_for_clients(
     call: Callable[..., Any],
     ask: Callable[..., tuple[int, bytes]],
 ) -> None:
-    for region in (*own(triton, connect), PREFIX + "x", PYTHONS + "1", "tidegate_0123_1"):
+    for region in (*own(triton, connect), REGION_PREFIX + "x", PYTHONS + "1", "tidegate_0123_1"):
         message = request_on(region, model, output=output)
         for written in (message, with_group(message)):
             code, words = call(proxy, "ModelInfer", written)
@@ -163,7 +165,7 @@ def test_a_client_cannot_have_the_header_dropped_that_says_how_far_to_look(
 ) -> None:
     """Without it the Triton would read as JSON what nobody has looked at."""
     short = {"Inference-Header-Content-Length": "2"}
-    path, body = f"/v2/models/{model}/infer", json_on(PREFIX + "x")
+    path, body = f"/v2/models/{model}/infer", json_on(REGION_PREFIX + "x")
     answer = ask("POST", path, body, short)
     assert ask("POST", path, body, {**short, "Connection": "Inference-Header-Content-Length"}) == answer
     assert b"region" not in answer[1]
@@ -176,7 +178,7 @@ def assert_refused(answer: tuple[int, bytes]) -> None:
 
 def test_nor_does_one_that_is_sent_on_while_it_comes(ask: Callable[..., tuple[int, bytes]]) -> None:
     """Three megabytes, with the names at their end."""
-    body = json_on(PREFIX + "x", padding=3 << 20)
+    body = json_on(REGION_PREFIX + "x", padding=3 << 20)
     assert_refused(ask("POST", "/v2/models/flat/infer", body))
     pieces = iter([body[at : at + 100_000] for at in range(0, len(body), 100_000)])
     assert_refused(ask("POST", "/v2/models/flat/infer", pieces, {"Transfer-Encoding": "chunked"}, encode_chunked=True))
@@ -186,19 +188,19 @@ def test_what_only_looks_like_a_name_is_answered(
     ask: Callable[..., tuple[int, bytes]], proxy: object, call: Callable[..., Any]
 ) -> None:
     text: dict[str, Any] = {"inputs": [{"name": "X", "datatype": "FP32", "data": [1]}]}
-    text |= {"id": PREFIX + "x", "parameters": {"p": "my shared_memory_region", "q": PYTHONS}}
+    text |= {"id": REGION_PREFIX + "x", "parameters": {"p": "my shared_memory_region", "q": PYTHONS}}
     for model in ("echo", "flat"):
         text["inputs"][0]["shape"] = [1, 1] if model == "echo" else [1]
         status, body = ask("POST", f"/v2/models/{model}/infer", json.dumps(text))
         assert (status, b'"data":[1.0]' in body) == (200, True), body
-    message = request_on("", output=True, id=PREFIX + "x")
+    message = request_on("", output=True, id=REGION_PREFIX + "x")
     del message.outputs[:]
     assert call(proxy, "ModelInfer", message)[0] is grpc.StatusCode.OK
 
 
 @pytest.mark.parametrize("cut", [1, 7, 64, 1000])
 def test_pieces_may_end_anywhere(cut: int) -> None:
-    body = escaped(json_on(PREFIX + "x", padding=300), "shared")
+    body = escaped(json_on(REGION_PREFIX + "x", padding=300), "shared")
     screen = RequestScreen(is_inference=True, refuses=False, json_bytes=None, encodings=[], limit=None)
     with pytest.raises(Exception, match="reserved prefix 'tidegate-'"):
         for at in range(0, len(body), cut):
@@ -217,7 +219,7 @@ def test_in_a_stream_the_next_requests_are_answered(
     request_of: Callable[..., Any],
 ) -> None:
     good = {name: request_of(name, {"X": np.ones((1, 1), np.float32)}, id=name) for name in ("echo", "repeater")}
-    bad = [request_on(PREFIX + "x", id="bad"), request_on(PYTHONS, "repeater", output=True, id="bad")]
+    bad = [request_on(REGION_PREFIX + "x", id="bad"), request_on(PYTHONS, "repeater", output=True, id="bad")]
     metadata = [("triton_grpc_error", "true")] if strict else []
     stream = open_stream(proxy, [bad[0], good["echo"], bad[1], good["repeater"]], metadata=metadata)
     answers, code, details = rest_of(stream)
@@ -240,7 +242,7 @@ def test_nobody_is_held_up_by_one_who_sends_millions_of_fields(
 
 
 KEYS = [
-    *(f"{slashes}{name}1" for slashes in ("/", "", "//", "/./", "/a/../") for name in (PREFIX, PYTHONS)),
+    *(f"{slashes}{name}1" for slashes in ("/", "", "//", "/./", "/a/../") for name in (REGION_PREFIX, PYTHONS)),
     "/tidegate_0123_1",
 ]
 
@@ -270,7 +272,7 @@ def test_no_such_region_is_registered_or_unregistered(
         assert code is INVALID
         assert words == (
             f"cannot register shared memory region 'mine' with key '{key}' as the key contains the reserved prefix "
-            f"'{next(prefix for prefix in (PREFIX, PYTHONS, 'tidegate_') if prefix in key)}'"
+            f"'{next(prefix for prefix in (REGION_PREFIX, PYTHONS, 'tidegate_') if prefix in key)}'"
         )
         path, quoted = "/v2/systemsharedmemory/region/mine/register", json.dumps(key).encode()
         for body in (
@@ -356,7 +358,7 @@ def test_regions_in_use_stay_registered_in_tritons_words(
     assert seen[0][-1] == ["b"], "those that are not in use were unregistered"
 
 
-@pytest.mark.parametrize("region", ["a", "a%20b", PREFIX + "x"])
+@pytest.mark.parametrize("region", ["a", "a%20b", REGION_PREFIX + "x"])
 def test_the_status_of_a_region_that_nobody_registered(
     region: str, triton: EmbeddedTriton, ask: Callable[..., tuple[int, bytes]], proxy: object, call: Callable[..., Any]
 ) -> None:

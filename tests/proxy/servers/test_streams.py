@@ -367,12 +367,12 @@ def test_what_a_decoupled_model_never_answers_is_not_remembered_for_ever() -> No
     async def run() -> int:
         relay = StreamRelay(lambda _size: None, Mock(), "decoupled")
         message = bytearray(1000)
-        for _ in range(2 * relays.MOST_UNANSWERED):
+        for _ in range(2 * relays.MAX_UNANSWERED):
             relay.put((cast("bytes", message), PassedThrough("decoupled"), None))
         relay.put(None)
         sent = [message async for message in relay.messages()]
-        assert len(sent) == 2 * relays.MOST_UNANSWERED
-        assert len(relay._unanswered) == relays.MOST_UNANSWERED
+        assert len(sent) == 2 * relays.MAX_UNANSWERED
+        assert len(relay._unanswered) == relays.MAX_UNANSWERED
         del sent
         return sys.getrefcount(message)
 

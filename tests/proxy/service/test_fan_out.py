@@ -14,9 +14,9 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy.base.outcome import Outcome, RequestFailed
 from tidegate_proxy.servers.http.forward import HttpCodec, index_json
 from tidegate_proxy.servers.http.interface import HttpAnswer, HttpCall
-from tidegate_proxy.servers.http.routes import NONE
+from tidegate_proxy.servers.http.routes import NO_ROUTE
 from tidegate_proxy.service.fan_out import (
-    VERBS,
+    CONTROL_VERBS,
     AnswerRule,
     ControlCall,
     ControlVerb,
@@ -27,7 +27,7 @@ from tidegate_proxy.service.fan_out import (
     whole_index,
 )
 
-VERB = {verb.method: verb for verb in VERBS}
+VERB = {verb.method: verb for verb in CONTROL_VERBS}
 ROWS = (IndexRow("m", "1", "READY"), IndexRow("m", "2", "UNAVAILABLE", "unloaded"), IndexRow("never loaded"))
 
 
@@ -72,7 +72,7 @@ def _over_grpc(verb: ControlVerb, tritons: list[Triton]) -> Outcome:
 
 def _over_http(verb: ControlVerb, tritons: list[Triton]) -> HttpAnswer:
     fan_out: FanOut[Any, HttpCall, HttpAnswer] = FanOut(tritons, HttpCodec(cast("Any", OverBoth())))
-    call = HttpCall(verb.routes[0][0], verb.routes[0][1].encode(), b"", [], b"", NONE)
+    call = HttpCall(verb.routes[0][0], verb.routes[0][1].encode(), b"", [], b"", NO_ROUTE)
     return asyncio.run(fan_out.answer(verb, call))
 
 
@@ -90,7 +90,7 @@ _TRITONS = st.lists(
 )
 
 
-@given(st.sampled_from(VERBS), _TRITONS)
+@given(st.sampled_from(CONTROL_VERBS), _TRITONS)
 def test_both_protocols_are_told_the_same(verb: ControlVerb, tritons: list[Triton]) -> None:
     over_grpc, over_http = _over_grpc(verb, tritons), _over_http(verb, tritons)
     if isinstance(over_grpc, RequestFailed):
@@ -139,7 +139,7 @@ def test_an_index_hides_partitions_and_shows_the_models_that_are_split() -> None
     ]
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.method)
+@pytest.mark.parametrize("verb", CONTROL_VERBS, ids=lambda verb: verb.method)
 def test_models_change_at_one_triton_after_the_other(verb: ControlVerb) -> None:
     under_way, most = 0, 0
 

@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.tritons.backend import BackendError
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
-from tidegate_proxy.tritons.shared_memory import PREFIX
+from tidegate_proxy.tritons.shared_memory import REGION_PREFIX
 
 Make = Callable[..., Any]
 CONFIG = """
@@ -229,7 +229,7 @@ def test_large_tensors_go_through_memory_that_is_shared_with_the_triton(
             for x, answer in zip(arrays, pool.map(lambda x: over_grpc(padding, x), arrays), strict=True):
                 assert check(answer, x)[1] == 30_000
     with triton_grpc.InferenceServerClient(stepping.grpc_address) as client:
-        assert any(name.startswith(PREFIX) for name in client.get_system_shared_memory_status().regions)
+        assert any(name.startswith(REGION_PREFIX) for name in client.get_system_shared_memory_status().regions)
 
 
 def test_shared_memory_of_clients_goes_as_it_came_and_typed_contents_are_padded(padding: Any, call: Make) -> None:  # noqa: ANN401

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.utils import shared_memory
 
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
-from tidegate_proxy.tritons.shared_memory import PREFIX
+from tidegate_proxy.tritons.shared_memory import REGION_PREFIX
 
 ROW = np.array([[1, 2, 3]], np.float32)
 Make = Callable[..., Any]
@@ -114,7 +114,7 @@ def test_every_other_call_is_tritons(case: str, triton: EmbeddedTriton, tidegate
 
 def _regions(status: Any) -> dict[str, Any]:  # noqa: ANN401 - protobuf messages share no type
     """Without those that Tidegate and the Triton share, of which clients see nothing."""
-    return {name: region for name, region in status.regions.items() if not name.startswith(PREFIX)}
+    return {name: region for name, region in status.regions.items() if not name.startswith(REGION_PREFIX)}
 
 
 def test_system_shared_memory(triton: EmbeddedTriton, tidegate: object, connect: Make) -> None:

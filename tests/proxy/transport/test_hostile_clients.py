@@ -259,7 +259,7 @@ def test_calls_on_a_connection_are_bounded(serve: Serve, connect: Connect) -> No
 def test_rapid_resets_end_the_connection(
     serve: Serve, connect: Connect, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "RESETS", (50, 1))
+    monkeypatch.setattr(server, "RESET_LIMITS", (50, 1))
     client = connect(served := serve(_hold))
     with suppress(ConnectionError):  # it is cut off while it still writes
         for _ in range(200):
@@ -273,7 +273,7 @@ def test_rapid_resets_end_the_connection(
 def test_clients_that_leave_at_their_deadlines_are_no_flood(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "RESETS", (10, 1))
+    monkeypatch.setattr(server, "RESET_LIMITS", (10, 1))
     client = connect(served := serve(_hold))
     for _ in range(100):
         stream_id = _begun(client, [(b"grpc-timeout", b"1m")])
@@ -384,7 +384,7 @@ def test_a_client_that_takes_nothing_is_given_up(
 def test_a_flood_of_a_client_that_takes_nothing_ends_its_connection(
     serve: Serve, connect: Connect, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "RESETS", (50, 1))
+    monkeypatch.setattr(server, "RESET_LIMITS", (50, 1))
     served = serve(lambda call: call.receive(lambda _: call.answer(bytes(16 << 20))), write_timeout_s=2.0)
     client = connect(served)
     client.send()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.tritons.serialization import KNOWN, InterferenceEstimator
+from tidegate_proxy.tritons.serialization import MIN_STAGES_FOR_VERDICT, InterferenceEstimator
 
 MS = 1_000_000
 
@@ -54,7 +54,7 @@ def test_nothing_is_known_without_stages_beside_others() -> None:
 
 def test_what_failed_teaches_nothing() -> None:
     seen = InterferenceEstimator()
-    for number in range(2 * KNOWN):
+    for number in range(2 * MIN_STAGES_FOR_VERDICT):
         seen.sent(number * MS, 0, number, ("m", 1, ""))
         seen.over(number * MS + MS // 2, 0, number, teaches=False)
     assert not seen.active

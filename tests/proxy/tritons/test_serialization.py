@@ -4,7 +4,13 @@ import pytest
 
 from tests.proxy.tritons.test_interference import MS, emulate
 from tidegate.api import Model
-from tidegate_proxy.tritons.serialization import HOLD_NS, LOSS, REST_NS, ModelOutcomes, SerializationController
+from tidegate_proxy.tritons.serialization import (
+    HOLD_NS,
+    MAX_MISS_RATE_INCREASE,
+    REST_NS,
+    ModelOutcomes,
+    SerializationController,
+)
 
 ALIKE = {"a": 8.0, "b": 10.0}
 
@@ -61,8 +67,8 @@ def test_turns_end_when_somebody_is_worse_off_and_not_again_for_longer_and_longe
 
     for rest_ns in (REST_NS, 2 * REST_NS):
         assert turns.decide(now_ns, models, go_on(0.98))
-        assert not turns.decide(now_ns, models, go_on(0.98 - LOSS))
-        assert turns.decide(now_ns, models, go_on(0.98 - 2 * LOSS))
+        assert not turns.decide(now_ns, models, go_on(0.98 - MAX_MISS_RATE_INCREASE))
+        assert turns.decide(now_ns, models, go_on(0.98 - 2 * MAX_MISS_RATE_INCREASE))
         assert (turns.group, turns.why) == (frozenset(), "fewer requests of b were on time")
         emulate(turns.slowdown, 1.0, ALIKE, seconds=5, busy=0.4)
         assert not turns.decide(now_ns + rest_ns - 1, models, ended)

@@ -15,7 +15,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
-from tidegate_proxy.tritons.shared_memory import PREFIX, ProcessLock
+from tidegate_proxy.tritons.shared_memory import REGION_PREFIX, ProcessLock
 
 CONFIG = """
 backend: "python"
@@ -98,12 +98,14 @@ def check(answer: Any, value: int, rows: int = 1) -> None:  # noqa: ANN401
 
 
 def shared(triton: EmbeddedTriton, connect: Callable[..., Any]) -> set[str]:
-    return {name for name in connect(triton).get_system_shared_memory_status().regions if name.startswith(PREFIX)}
+    return {
+        name for name in connect(triton).get_system_shared_memory_status().regions if name.startswith(REGION_PREFIX)
+    }
 
 
 def mapped_here() -> list[str]:
     """The regions of the proxy in this process, as Linux tells of them."""
-    return [line for line in Path("/proc/self/maps").read_text().splitlines() if f"/dev/shm/{PREFIX}" in line]
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if f"/dev/shm/{REGION_PREFIX}" in line]
 
 
 def test_large_tensors_are_shared(
@@ -194,9 +196,9 @@ def test_what_a_dead_process_has_left_is_forgotten_and_what_a_living_one_has_is_
     client = connect(growing)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen([sys.executable, "-c", HOLD], **pipes) for _ in range(2)]  # type: ignore[call-overload]
-    names = [f"{PREFIX}{process.stdout.readline().strip()}-{number}" for number, process in enumerate(processes)]
+    names = [f"{REGION_PREFIX}{process.stdout.readline().strip()}-{number}" for number, process in enumerate(processes)]
     try:
-        for name in (*names, f"{PREFIX}1-of-whom-nobody-knows"):
+        for name in (*names, f"{REGION_PREFIX}1-of-whom-nobody-knows"):
             file = Path(f"/dev/shm/test-{name}")
             file.write_bytes(bytes(64))
             client.register_system_shared_memory(name, f"/{file.name}", 64)
@@ -221,7 +223,7 @@ def test_a_region_that_was_being_made_as_its_process_was_killed_is_removed_by_th
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen([sys.executable, "-c", held], **pipes) for _ in range(2)]  # type: ignore[call-overload]
     try:
-        regions = [tmp_path / f"{PREFIX}{process.stdout.readline().strip()}-region" for process in processes]
+        regions = [tmp_path / f"{REGION_PREFIX}{process.stdout.readline().strip()}-region" for process in processes]
         for region in regions:
             region.write_bytes(bytes(64))
         processes[0].kill()

@@ -11,7 +11,7 @@ from tidegate_repo_generator.dataflow import SplitError
 from tidegate_repo_generator.splitting.blocks import Blocks, open_model
 from tidegate_repo_generator.splitting.cutting import CutRefused, Cutter
 from tidegate_repo_generator.splitting.run_times import data_times, equal_cuts, measure_nodes
-from tidegate_repo_generator.splitting.verification import TOLERANCE, compose, reference
+from tidegate_repo_generator.splitting.verification import RELATIVE_TOLERANCE, compose, reference
 
 COUNTS = (2, 3, 10)
 TRIES = 5
@@ -36,9 +36,9 @@ def check(path: Path, shapes: dict[str, tuple[int, ...]], *, batch_dim: bool) ->
     for parts, blocks in cuts.items():
         assert len(blocks.spans) == parts
         models = (blocks.model(number, number + 1) for number in range(parts))
-        assert compose(models, source.folder, expected, lambda: None) <= TOLERANCE
+        assert compose(models, source.folder, expected, lambda: None) <= RELATIVE_TOLERANCE
         joined = [blocks.model(0, 1), blocks.model(1, parts)]
-        assert compose(joined, source.folder, expected, lambda: None) <= TOLERANCE
+        assert compose(joined, source.folder, expected, lambda: None) <= RELATIVE_TOLERANCE
     return cutter
 
 

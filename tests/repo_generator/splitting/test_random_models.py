@@ -15,7 +15,7 @@ from tests.examples import examples
 from tidegate_repo_generator.dataflow import SplitError
 from tidegate_repo_generator.splitting.blocks import Blocks, open_model
 from tidegate_repo_generator.splitting.cutting import CutRefused
-from tidegate_repo_generator.splitting.symbols import BATCH
+from tidegate_repo_generator.splitting.symbols import BATCH_SYMBOL
 
 WIDTH = 4
 VECTOR = (
@@ -131,7 +131,7 @@ def test_any_cuts_that_are_possible(tmp_path: Path, model: Any, data: st.DataObj
         return
     event(f"{count} blocks")
     for values in blocks.crossings:
-        assert all(cutter.probe.boundary(value).shape[0] == BATCH for value in values)
+        assert all(cutter.probe.boundary(value).shape[0] == BATCH_SYMBOL for value in values)
     generator = np.random.default_rng(0)
     feed = {tensor.name: generator.standard_normal((5, WIDTH)).astype(np.float32) for tensor in inputs}
     whole = run(model, feed)

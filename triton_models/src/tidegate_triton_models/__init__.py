@@ -8,7 +8,7 @@ ONNX files; `early_exit` is no such folder but trains a network, as an ONNX file
 from pathlib import Path
 from typing import Final
 
-MODELS: Final = ("emulated_gpu", "onnx_runner")
+MODEL_NAMES: Final = ("emulated_gpu", "onnx_runner")
 """Names of the models that exist."""
 
 
@@ -17,6 +17,6 @@ def model_source(name: str) -> Path:
 
     Raises ValueError, naming those that exist, for any other name.
     """
-    if name not in MODELS:
-        raise ValueError(f"no model {name!r} for Triton's Python backend: there are {', '.join(MODELS)}")
+    if name not in MODEL_NAMES:
+        raise ValueError(f"no model {name!r} for Triton's Python backend: there are {', '.join(MODEL_NAMES)}")
     return Path(__file__).parent / name / "model.py"

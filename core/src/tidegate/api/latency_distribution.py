@@ -11,7 +11,7 @@ import msgspec
 
 from tidegate.api.profile import NS_PER_MS, Profile
 
-MOST_POINTS = 256
+MAX_POINTS = 256
 """About so many points of all distributions together are looked at where what batches take is computed."""
 
 
@@ -60,7 +60,7 @@ class LatencyDistribution(msgspec.Struct, frozen=True):
         like: Profile,
         quantile: float,
         *,
-        most_points: int = MOST_POINTS,
+        most_points: int = MAX_POINTS,
     ) -> Profile:
         """A profile of batches of requests, each of any of these applications as often as it comes (Orloj, 4.1, 4.2).
 

@@ -10,9 +10,9 @@ from typing import Self
 import msgspec
 
 NS_PER_MS = 1_000_000
-SURPRISE = 2
+MAX_SURPRISE_FACTOR = 2
 """What is expected may be wrong by such a factor: of stages that vary, and of what was learned from too few."""
-WORTHWHILE = 1.02
+EFFICIENT_COST_RATIO = 1.02
 """How much longer per row a batch may take than the quickest one: measured tables are not smooth."""
 EVERY_SIZE_TO, SIZES_PER_DOUBLING = 256, 32
 """A table tells of every batch size up to so many rows, and of so many sizes per doubling above: models of tables and
@@ -164,7 +164,7 @@ class Profile(msgspec.Struct, frozen=True):
     def efficient_batch_rows(self) -> int:
         """The largest batch that is worth forming: no smaller one takes less per row; 1 where one row takes no more."""
         per_row_ns = [latency_ns / rows for rows, latency_ns in zip(self.every_size, self.expected, strict=True)]
-        enough_ns = WORTHWHILE * min(per_row_ns)
+        enough_ns = EFFICIENT_COST_RATIO * min(per_row_ns)
         if per_row_ns[0] <= enough_ns:
             return 1
         return max(rows for rows, each_ns in zip(self.every_size, per_row_ns, strict=True) if each_ns <= enough_ns)
@@ -179,7 +179,7 @@ class Profile(msgspec.Struct, frozen=True):
 
     def lower_bound_ns(self, rows: int) -> int:
         """What a batch of so many rows takes at least, as far as anybody can exclude: who has less time is lost."""
-        return max(1, self.expected_ns(rows) // SURPRISE)
+        return max(1, self.expected_ns(rows) // MAX_SURPRISE_FACTOR)
 
     def largest_rows_within(self, budget_ns: int) -> int:
         """The most rows of which may be promised that they finish within the budget; 0 where not even one does."""

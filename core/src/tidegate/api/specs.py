@@ -12,10 +12,10 @@ import pluggy
 from tidegate.api.planner import Plan, Planner, VersionedDocument
 from tidegate.api.policy import Policy
 
-PROJECT = "tidegate"
+PROJECT_NAME = "tidegate"
 """The entry-point group and pluggy's project name."""
 
-hookimpl = pluggy.HookimplMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT_NAME)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from tidegate.testing.judgement import Judgement
 
-MOST_SEEDS = 10
+MAX_SEEDS = 10
 
 
 def check_policy(
@@ -19,7 +19,7 @@ def check_policy(
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Policies; default: all that need no options.")
     ] = None,
     worlds: Annotated[int, typer.Option(min=0, help="Random worlds to try the invariants in; 0: none.")] = 40,
-    seeds: Annotated[int, typer.Option(min=2, max=MOST_SEEDS, help="Seeds to judge it on, from 1 on.")] = 5,
+    seeds: Annotated[int, typer.Option(min=2, max=MAX_SEEDS, help="Seeds to judge it on, from 1 on.")] = 5,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     jobs: Annotated[int, typer.Option(help="Runs at once; -1: as many as there are cores.")] = -1,
 ) -> None:

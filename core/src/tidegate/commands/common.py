@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-EXTRA = {"numpy", "joblib", "yaml"}
+SIM_EXTRA_MODULES = {"numpy", "joblib", "yaml"}
 """What the extra `sim` brings."""
 
 
@@ -59,7 +59,7 @@ def errors_explained() -> Iterator[None]:
             console.print(f"[red]error:[/] {escape(said_of(error))}")
             raise typer.Exit(1) from error
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in EXTRA:
+        if (error.name or "").partition(".")[0] not in SIM_EXTRA_MODULES:
             raise
         hint = escape('pip install "tidegate[sim]"')
         console.print(f"[red]error:[/] the simulator needs {error.name}, which is not installed: {hint}")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from tidegate.observation import LogEntry, LogHeader, RequestTimeline
 
-SHOWN = 5
+MAX_SHOWN_REQUESTS = 5
 """So many requests of each sort are named where the one that was asked for is not there."""
 
 
@@ -98,7 +98,7 @@ def _unknown(request_id: int, entries: "Iterable[LogEntry]") -> str:
     for told in timelines:
         if told.outcome in ends:
             ends[told.outcome].append(str(told.request.id))
-    some = "; ".join(f"{how}: {', '.join(which[:SHOWN])}" for how, which in ends.items() if which)
+    some = "; ".join(f"{how}: {', '.join(which[:MAX_SHOWN_REQUESTS])}" for how, which in ends.items() if which)
     return f"there is no request {request_id}: they are numbered up to {last}" + (f" ({some})" if some else "")
 
 

@@ -7,7 +7,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path, PurePath
 from typing import Final
 
-NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+POLICY_NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 """What a policy may be called: it becomes the name of a distribution, of a module and of a class."""
 HOW_TO_COPY: Final = re.compile(r"^## Make it yours.*?(?=^## )", re.MULTILINE | re.DOTALL)
 """The part of the template's README that is about the template."""
@@ -19,7 +19,7 @@ def write_distribution(name: str, folder: Path) -> list[Path]:
     Raises ValueError for a name that cannot be one, FileExistsError where the folder exists, OSError where it cannot be
     written.
     """
-    if not NAME.fullmatch(name):
+    if not POLICY_NAME_PATTERN.fullmatch(name):
         raise ValueError(
             f"{name!r} is no name for a policy: small letters and digits, with - between words, as in high-water"
         )

@@ -13,7 +13,7 @@ from tidegate.control.observation import Observation
 from tidegate.control.settings import ControllerChoice
 from tidegate.schemas import Layout, field_errors
 
-MOST_DOUBLINGS = 6
+MAX_DOUBLINGS = 6
 """How often the pause is doubled at most: 64 times as long."""
 
 
@@ -31,7 +31,7 @@ class Governor:
     def on_change_over(self, now_ns: int, *, undone: bool = False) -> None:
         """A change is over: the next one has to wait."""
         self._undone = self._undone + 1 if undone else 0
-        cooldown_s = self._limits.cooldown_s * 2 ** min(self._undone, MOST_DOUBLINGS)
+        cooldown_s = self._limits.cooldown_s * 2 ** min(self._undone, MAX_DOUBLINGS)
         self._rests_until_ns = now_ns + round(cooldown_s * 1e9)
         self._wanted_since_ns = None
 

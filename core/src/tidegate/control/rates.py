@@ -5,7 +5,7 @@ from math import sqrt
 
 from tidegate.schemas import Layout
 
-DEVIATIONS = 3
+MAX_CHANCE_DEVIATIONS = 3
 """Chance explains a difference of so many standard deviations of a Poisson count."""
 
 
@@ -27,7 +27,7 @@ def have_drifted(
     """
     for name, rate in rates_rps.items():
         expected = expected_rps[name]
-        chance = DEVIATIONS * sqrt(max(expected, rate) / period_s)
+        chance = MAX_CHANCE_DEVIATIONS * sqrt(max(expected, rate) / period_s)
         if abs(rate - expected) > max(drift * expected, chance):
             return True
     return False

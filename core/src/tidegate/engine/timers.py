@@ -5,7 +5,7 @@ from heapq import heapify, heappop, heappush
 
 from tidegate.api import NEVER_NS, TimerKey
 
-UNSWEPT = 64
+MAX_DEAD_TIMERS = 64
 """So many dead entries a heap may always have: sweeping out fewer is not worth it."""
 
 
@@ -16,7 +16,7 @@ class Timers:
         self._heap: list[tuple[int, int, TimerKey]] = []
         self._live: dict[TimerKey, int] = {}
         self._order = 0
-        self._most = UNSWEPT
+        self._most = MAX_DEAD_TIMERS
         """The entries from which on it is worth looking for dead ones."""
         self.earliest_ns = NEVER_NS
         """Nothing is due before, and perhaps nothing then: so that most events need not ask."""
@@ -34,7 +34,7 @@ class Timers:
         """Forget what is dead: those who set timers for far instants, and move or cancel them, are clients at last."""
         self._heap = [entry for entry in self._heap if self._live.get(entry[2]) == entry[1]]
         heapify(self._heap)
-        self._most = 2 * len(self._heap) + UNSWEPT
+        self._most = 2 * len(self._heap) + MAX_DEAD_TIMERS
 
     def cancel(self, key: TimerKey) -> None:
         """Forget a timer, if it is set."""

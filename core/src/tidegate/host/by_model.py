@@ -41,9 +41,9 @@ from tidegate.toolkit import FirstComeFirstServed
 
 BY_MODEL = "by-model"
 """The name under which it is installed."""
-REST = PolicySpec("first come, first served", "The oldest on the first idle worker", FirstComeFirstServed)
+DEFAULT_POLICY = PolicySpec("first come, first served", "The oldest on the first idle worker", FirstComeFirstServed)
 """Who decides for the models that no part names."""
-NOBODY = -1
+NO_PART = -1
 """Whose a worker is that hosts none of the models."""
 
 
@@ -133,16 +133,16 @@ class ByModel(Policy):
         """The parts that first come, first served has replaced."""
         self._answered: list[int] = []
         """The part of each command of the latest answer."""
-        self._asked = NOBODY
+        self._asked = NO_PART
         """The part that was asked last."""
         for index, part in enumerate([*options.parts, None]):
             own = self._setup_of(index)
             if index in broken:
-                policy = make_policy(REST, own, {})
+                policy = make_policy(DEFAULT_POLICY, own, {})
             elif before and (followed := before[index]):
                 policy = followed.migrate(own)
             else:
-                policy = make_policy(part.spec, own, part.options) if part else make_policy(REST, own, {})
+                policy = make_policy(part.spec, own, part.options) if part else make_policy(DEFAULT_POLICY, own, {})
             self.readmitted_ids |= policy.readmitted_ids
             policy.readmitted_ids, policy.batch_ids = self.readmitted_ids, self.batch_ids
             self.parts.append(policy)
@@ -203,7 +203,7 @@ class ByModel(Policy):
 
     def handle(self, event: AnyEvent) -> Commands:
         """Let the parts answer that it concerns."""
-        self._answered, self._asked = [], NOBODY
+        self._answered, self._asked = [], NO_PART
         return super().handle(event)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
@@ -252,12 +252,12 @@ class ByModel(Policy):
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
         """The part of the profile's partition is told."""
-        return self._tell(self._part_of.get(event.profile.partition, NOBODY), event)
+        return self._tell(self._part_of.get(event.profile.partition, NO_PART), event)
 
     def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
         """The part of the model is told, unless its profiles are made of that already."""
         model = event.times.model
-        return () if self.separate_applications(model) else self._tell(self._part_of.get(model, NOBODY), event)
+        return () if self.separate_applications(model) else self._tell(self._part_of.get(model, NO_PART), event)
 
     def on_timer_latency_updated(self, event: TimerLatencyUpdated) -> Commands:
         """All parts are told: one process wakes for them."""
@@ -266,7 +266,7 @@ class ByModel(Policy):
     # Parts -------------------------------------------------------------------------------------------------------
 
     def _tell(self, index: int, event: AnyEvent) -> Commands:
-        if index == NOBODY:
+        if index == NO_PART:
             return ()
         self._asked = index
         try:
@@ -343,7 +343,7 @@ def _part_that_has(worker: Worker, part_of: Mapping[str, int]) -> int:
             f"worker {worker.name!r} hosts {one!r} and {other!r}, for which different parts decide: let one part name "
             "both, or give the models of each part workers of their own"
         )
-    return next(iter(hosted), NOBODY)
+    return next(iter(hosted), NO_PART)
 
 
 def _key(index: int, key: TimerKey) -> TimerKey:

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 import pluggy
 
 from tidegate.api import CommandSpec, PlannerSpec, PolicySpec
-from tidegate.api.specs import PROJECT
+from tidegate.api.specs import PROJECT_NAME
 from tidegate.control import ControllerSpec
 from tidegate.observation import ObserverSpec
 
-hookspec = pluggy.HookspecMarker(PROJECT)
+hookspec = pluggy.HookspecMarker(PROJECT_NAME)
 
 
 class Hooks:

@@ -9,7 +9,7 @@ import pluggy
 from pydantic import BaseModel, ValidationError
 
 from tidegate.api import CommandSpec, PlannerSpec, Policy, PolicySpec, Setup
-from tidegate.api.specs import PROJECT
+from tidegate.api.specs import PROJECT_NAME
 from tidegate.control import Controller, ControllerChoice, ControllerSpec
 from tidegate.host.hookspecs import Hooks
 from tidegate.observation import Observer, ObserverSpec
@@ -36,7 +36,7 @@ class Plugins:
     """Everything that the installed plugins offer, by kind and name."""
 
     def __init__(self) -> None:
-        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager = pluggy.PluginManager(PROJECT_NAME)
         self._manager.add_hookspecs(Hooks)
         self.broken: dict[str, str] = {}
         """The distributions whose plugin could not be imported, with the reason: named when something is not found."""
@@ -52,7 +52,7 @@ class Plugins:
     def installed(cls) -> Self:
         """The plugins of this environment: modules named by entry points of the group `tidegate`."""
         plugins = cls()
-        named = [(_distribution(entry), entry) for entry in entry_points(group=PROJECT)]
+        named = [(_distribution(entry), entry) for entry in entry_points(group=PROJECT_NAME)]
         for distribution, entry in sorted(named, key=lambda each: (each[0], each[1].name)):
             try:
                 module = entry.load()

@@ -5,25 +5,32 @@ from dataclasses import dataclass
 
 from tidegate.api import PlanningError
 from tidegate.recommend.by_model import tuned_by_model
-from tidegate.recommend.candidates import WHOLE, Candidate, HardwareSite, UnfitCandidate, candidates_on, policy_choices
+from tidegate.recommend.candidates import (
+    NO_PLANNER,
+    Candidate,
+    HardwareSite,
+    UnfitCandidate,
+    candidates_on,
+    policy_choices,
+)
 from tidegate.recommend.held_out import HELD_OUT_SEEDS, HeldOutResult, gain_of, held_out_result
 from tidegate.recommend.min_hardware import first_enough, least_around, least_count
 from tidegate.recommend.simulation_run import SimulationRun
 from tidegate.recommend.simulation_runs import SimulationRuns
-from tidegate.recommend.successive_halving import ABLE, HalvingResult, RunOfEntrant, successive_halving
+from tidegate.recommend.successive_halving import MAX_HEAT_SURVIVORS, HalvingResult, RunOfEntrant, successive_halving
 from tidegate.recommend.triton_tuning import in_proportion, nearby, triton_choices
 from tidegate.sim.interval import Interval
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 
-MOST_BUNDLES = 256
+MAX_BUNDLES = 256
 """So many are bought at most."""
-SLACK = 2
+GPU_SEARCH_FACTOR = 2
 """What sufficed in a run is too little on other seeds, perhaps: the least is looked for up to so many times that."""
 TRITONS_MOST = 4
 """Triton is asked for up to so many times what suffices without it."""
-FINALISTS = 3
+TRITON_FINALISTS = 3
 """So many settings of Triton are held against the best candidate: whichever is the best there, too."""
-REPORTED = 2
+REPORTED_WINDOW_FACTOR = 2
 """Times the length of the search's windows: those of the figures that are reported."""
 FEWER_SEEDS = HELD_OUT_SEEDS[:4]
 """For what is asked of many."""
@@ -81,11 +88,11 @@ class Assessor:
             return unfit
         tuned = self._tuned(site, enough)
         best = won.standings[0].entrant
-        rivals = [standing.entrant for standing in tuned.standings[:FINALISTS]]
+        rivals = [standing.entrant for standing in tuned.standings[:TRITON_FINALISTS]]
         least = tritons_least = None
         if site.question.buy:
-            least = self._least(site, [best], enough, min(SLACK * enough, MOST_BUNDLES))
-            tritons_least = self._least(site, rivals, least or enough, min(TRITONS_MOST * enough, MOST_BUNDLES))
+            least = self._least(site, [best], enough, min(GPU_SEARCH_FACTOR * enough, MAX_BUNDLES))
+            tritons_least = self._least(site, rivals, least or enough, min(TRITONS_MOST * enough, MAX_BUNDLES))
         count = least or enough
         ours = self._measured(site, best, count)
         theirs = [(rival, self._measured(site, rival, count)) for rival in rivals]
@@ -113,12 +120,12 @@ class Assessor:
 
     def _tuned(self, site: HardwareSite, count: int) -> HalvingResult[Candidate]:
         """Triton's settings: one for all models, then in proportion to each model's SLO, finer, and model by model."""
-        scenario = site.scenario(WHOLE, count)
+        scenario = site.scenario(NO_PLANNER, count)
 
         def raced(
             label: str, tried: Sequence[PolicyChoice], before: HalvingResult[Candidate]
         ) -> HalvingResult[Candidate]:
-            entered = [*tried, *(standing.entrant.choice for standing in before.standings[:FINALISTS])]
+            entered = [*tried, *(standing.entrant.choice for standing in before.standings[:TRITON_FINALISTS])]
             unlike = [choice for number, choice in enumerate(entered) if choice not in entered[:number]]
             return self._race(f"Triton's own batcher{label}", site, _tritons(unlike), count)
 
@@ -126,7 +133,7 @@ class Assessor:
         if not found.standings:
             return found
         # Who is far behind with one for all is so in proportion, too.
-        near = [standing.entrant.choice for standing in found.standings[:ABLE] if standing.runs]
+        near = [standing.entrant.choice for standing in found.standings[:MAX_HEAT_SURVIVORS] if standing.runs]
         found = raced(", by SLO", [in_proportion(scenario, each) for each in near], found)
         found = raced(", finer", nearby(found.standings[0].entrant.choice), found)
         return tuned_by_model(scenario, found, self._trial_of(site, count), self._trials)
@@ -175,7 +182,7 @@ class Assessor:
         def keeps(count: int) -> bool:
             return self.keeps(site, count)
 
-        most = first_enough(keeps, MOST_BUNDLES)
+        most = first_enough(keeps, MAX_BUNDLES)
         return None if most is None else least_count(keeps, most)
 
     def keeps(self, site: HardwareSite, count: int, others: Sequence[Candidate] = ()) -> bool:
@@ -226,7 +233,7 @@ class Assessor:
         *,
         load: float = 1.0,
         slo: float = 1.0,
-        longer: int = REPORTED,
+        longer: int = REPORTED_WINDOW_FACTOR,
         seeds: Sequence[int] = HELD_OUT_SEEDS,
     ) -> HeldOutResult:
         runs = [self._trial(site, candidate, count, seed, load=load, slo=slo, longer=longer) for seed in seeds]

@@ -6,17 +6,17 @@ from statistics import fmean
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.simulation_run import SimulationOutcome
 from tidegate.recommend.simulation_runs import SimulationRuns
-from tidegate.recommend.successive_halving import ROUNDS, EntrantStanding, HalvingResult, RunOfEntrant
+from tidegate.recommend.successive_halving import SEEDS_BY_ROUND, EntrantStanding, HalvingResult, RunOfEntrant
 from tidegate.recommend.triton_tuning import batched, choices_of
 from tidegate.workload import Scenario
 
-MOST = 16
+MAX_TUNED_MODELS = 16
 """So many models at most are given their own: those that miss most."""
-BETTER = 2
+MAX_RETESTED_SETTINGS = 2
 """So many of a model's settings that were better with one seed are asked with more."""
-SEEDS = (ROUNDS[0], (*ROUNDS[0], *ROUNDS[1]))
+ROUND_SEEDS = (SEEDS_BY_ROUND[0], (*SEEDS_BY_ROUND[0], *SEEDS_BY_ROUND[1]))
 """The seeds of the first look at a model's settings, and of the second."""
-LABEL = "Triton's own batcher, model by model"
+PER_MODEL_LABEL = "Triton's own batcher, model by model"
 
 
 def tuned_by_model(
@@ -36,27 +36,27 @@ def tuned_by_model(
         candidates: Sequence[Candidate], seeds: Sequence[int], goal: float | None = None
     ) -> list[list[SimulationOutcome]]:
         runs = [trial_of(each, seed, load, goal) for each in candidates for seed in seeds for load in loads]
-        got = trials.run(LABEL, runs)
+        got = trials.run(PER_MODEL_LABEL, runs)
         size = len(seeds) * len(loads)
         return [got[start : start + size] for start in range(0, len(got), size)]
 
     def scores(candidates: Sequence[Candidate], seeds: Sequence[int], goal: float | None = None) -> list[float]:
         return [fmean(each.score for each in its) for its in outcomes(candidates, seeds, goal)]
 
-    (begun,) = outcomes([first.entrant], SEEDS[0])
+    (begun,) = outcomes([first.entrant], ROUND_SEEDS[0])
     best = first.entrant
-    for model in sorted(models, key=_missed(scenario, begun))[:MOST]:
+    for model in sorted(models, key=_missed(scenario, begun))[:MAX_TUNED_MODELS]:
         tried = [Candidate(choice) for choice in choices_of(scenario, best.choice, model)]
-        (known,) = scores([best], SEEDS[0])
-        found = scores(tried, SEEDS[0], _least_worst(known, len(loads)))
+        (known,) = scores([best], ROUND_SEEDS[0])
+        found = scores(tried, ROUND_SEEDS[0], _least_worst(known, len(loads)))
         better = sorted((number for number, score in enumerate(found) if score > known), key=lambda at: -found[at])
         if better:
-            again = [best, *(tried[number] for number in better[:BETTER])]
-            means = scores(again, SEEDS[1])
+            again = [best, *(tried[number] for number in better[:MAX_RETESTED_SETTINGS])]
+            means = scores(again, ROUND_SEEDS[1])
             best = again[means.index(max(means))]
     if best == first.entrant:
         return common
-    every = [seed for seeds in ROUNDS for seed in seeds]
+    every = [seed for seeds in SEEDS_BY_ROUND for seed in seeds]
     (score,) = scores([best], every)
     own = EntrantStanding(best, score, len(every) * len(loads))
     return HalvingResult(

@@ -8,10 +8,10 @@ from tidegate.host import Plugins
 from tidegate.recommend.hardware import GpuBundle, format_gpus, gpus_of_scenario, on_gpus
 from tidegate.recommend.planner_layout import planned_on
 from tidegate.recommend.query import RecommendQuery
-from tidegate.recommend.triton_tuning import TRITON
+from tidegate.recommend.triton_tuning import TRITON_POLICY
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 
-WHOLE = ""
+NO_PLANNER = ""
 """The planner that there is none of: every model on every GPU."""
 
 
@@ -20,7 +20,7 @@ class Candidate:
     """A policy with its options, on a layout."""
 
     choice: PolicyChoice
-    planner: str = WHOLE
+    planner: str = NO_PLANNER
     """Whose layout."""
 
     @property
@@ -101,7 +101,7 @@ def candidates_on(site: HardwareSite, count: int) -> tuple[list[Candidate], list
         why = "the scenario says itself what is loaded where: name GPUs with --gpus to have them laid out"
         return [Candidate(choice) for choice in choices], [UnfitCandidate(tuple(_planners(site.plugins)), why)]
     found, unfit = [], []
-    for planner in (WHOLE, *_planners(site.plugins)):
+    for planner in (NO_PLANNER, *_planners(site.plugins)):
         try:
             site.scenario(planner, count)
         except (PlanningError, ScenarioError) as error:
@@ -120,7 +120,7 @@ def policy_choices(plugins: Plugins, only: Sequence[str] = ()) -> list[PolicyCho
     return [
         PolicyChoice(name=spec.name, options=dict(options))
         for spec in specs
-        if spec.name != TRITON
+        if spec.name != TRITON_POLICY
         for options in spec.recommend_options
     ]
 

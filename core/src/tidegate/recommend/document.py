@@ -11,7 +11,7 @@ from tidegate.recommend.recommendation import Recommendation
 from tidegate.recommend.successive_halving import HalvingResult
 from tidegate.recommend.triton_tuning import sections_of
 
-VERSION = 1
+DOCUMENT_VERSION = 1
 """Raised whenever a field changes its meaning or goes away."""
 Document = dict[str, Any]
 
@@ -19,7 +19,7 @@ Document = dict[str, Any]
 def recommend_document(found: Recommendation, said: Sequence[str]) -> Document:
     """All of the answer; `said`: it in words."""
     return {
-        "version": VERSION,
+        "version": DOCUMENT_VERSION,
         "command": "recommend",
         "question": found.question.asked(),
         "verdict": found.verdict,

@@ -12,11 +12,11 @@ from tidegate.api import NS_PER_MS, Profile, Setup
 from tidegate.observation import OutcomeListener, StartStage
 from tidegate.schemas import read_shape
 
-ENOUGH_STAGES = 20
+MIN_STAGES = 20
 """Fewer stages of a kind tell less than what was known before."""
 ENOUGH_OF_A_SIZE = 3
 """So many stages of one size have a median that is worth something."""
-ALIKE = 2.0
+MAX_GUESS_RATIO = 2.0
 """What is off by such a factor was a guess."""
 
 
@@ -46,7 +46,10 @@ class ObservedLatencies(OutcomeListener):
         if len(medians) == 1:
             ((rows, took_ms),) = medians.items()
             like = self._similar(model, kind, shape, max_rows)
-            if known is not None and 1 / ALIKE < took_ms * NS_PER_MS / known.expected_ns(rows) < ALIKE:
+            if (
+                known is not None
+                and 1 / MAX_GUESS_RATIO < took_ms * NS_PER_MS / known.expected_ns(rows) < MAX_GUESS_RATIO
+            ):
                 like = known  # it was measured, not guessed
             if like is None:  # so many rows take so many times as long, at most
                 return {rows: took_ms} | ({max_rows: took_ms * max_rows / rows} if rows < max_rows else {})
@@ -60,7 +63,7 @@ class ObservedLatencies(OutcomeListener):
     def _medians(self, model: str, kind: str, shape: str) -> dict[int, float]:
         """Medians by rows; empty where too little ran."""
         table: dict[int, list[float]] = self._took_ms.get((model, kind, shape), {})
-        if sum(map(len, table.values())) < ENOUGH_STAGES:
+        if sum(map(len, table.values())) < MIN_STAGES:
             return {}
         return {rows: median(took) for rows, took in sorted(table.items()) if len(took) >= ENOUGH_OF_A_SIZE}
 

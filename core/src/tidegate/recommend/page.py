@@ -26,8 +26,8 @@ from tidegate.report import (
 from tidegate.report.words import limit, share
 from tidegate.sim.document import as_json
 
-MOST_STANDINGS = 12
-TRITON = "Triton, tuned"
+MAX_STANDINGS = 12
+TUNED_TRITON_LABEL = "Triton, tuned"
 
 
 def recommend_page(found: Recommendation, said: Sequence[str], document: Document, origin: PageOrigin) -> str:
@@ -62,7 +62,7 @@ def recommend_page(found: Recommendation, said: Sequence[str], document: Documen
 def _contenders(chosen: Assessment) -> list[tuple[str, HeldOutResult]]:
     found = [(chosen.candidate.title, chosen.ours)]
     if chosen.tritons is not None:
-        found.append((TRITON, chosen.tritons))
+        found.append((TUNED_TRITON_LABEL, chosen.tritons))
     return found
 
 
@@ -89,7 +89,7 @@ def _models(found: Recommendation, chosen: Assessment) -> Chart:
 
 
 def _changes(chosen: Assessment) -> PageSection:
-    head = ["if", chosen.candidate.title, "worst model", TRITON, "its worst model"]
+    head = ["if", chosen.candidate.title, "worst model", TUNED_TRITON_LABEL, "its worst model"]
     now = ["as it is", *_pair(chosen.ours), *_pair(chosen.tritons)]
     lines = [[change.name, *_pair(change.ours), *_pair(change.triton)] for change in chosen.changes]
     return PageSection("What would change the answer?", table(head, [now, *lines]))
@@ -104,7 +104,7 @@ def _hardware(found: Recommendation) -> PageSection | None:
         return None
     lines = []
     for its in found.assessed:
-        for name, count in ((its.candidate.title, its.least), (TRITON, its.tritons_least)):
+        for name, count in ((its.candidate.title, its.least), (TUNED_TRITON_LABEL, its.tritons_least)):
             lines.append(
                 [name, "not enough", "-"]
                 if count is None
@@ -117,7 +117,7 @@ def _hardware(found: Recommendation) -> PageSection | None:
 def _standings(chosen: Assessment) -> PageSection:
     lines = [
         [each.entrant.title, f"{'' if each.runs else 'below '}{100 * each.score:.1f}", each.runs]
-        for each in chosen.race.standings[:MOST_STANDINGS]
+        for each in chosen.race.standings[:MAX_STANDINGS]
     ]
     lines += [
         [f"Triton {settings(each.entrant)}", f"{100 * each.score:.1f}", each.runs]
@@ -145,7 +145,7 @@ def _layout(found: Recommendation) -> PageSection | None:
     assert layout is not None, "a planner made it"
     lines = [[worker.name, worker.speed, ", ".join(worker.hosts)] for worker in layout.workers]
     return PageSection(
-        "What is loaded where?", table(["target", "kind", "reason"], lines), folded=len(lines) > MOST_STANDINGS
+        "What is loaded where?", table(["target", "kind", "reason"], lines), folded=len(lines) > MAX_STANDINGS
     )
 
 

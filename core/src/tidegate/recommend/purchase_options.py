@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import ceil
 
-from tidegate.recommend.assess import MOST_BUNDLES, Assessment, Assessor
+from tidegate.recommend.assess import MAX_BUNDLES, Assessment, Assessor
 from tidegate.recommend.candidates import HardwareSite, UnfitCandidate
 from tidegate.report.words import limit as limit_words
 
@@ -18,7 +18,7 @@ def assess_offers(assessor: Assessor, sites: Sequence[HardwareSite]) -> tuple[li
         site, enough = sites[number], needed[number]
         costs = [_cost(each.site, count) for each in assessed.values() for count in (each.least, each.tritons_least)]
         limit = min(costs, default=float("inf"))
-        most = MOST_BUNDLES if limit == float("inf") else min(MOST_BUNDLES, ceil(limit / site.cost(1)) - 1)
+        most = MAX_BUNDLES if limit == float("inf") else min(MAX_BUNDLES, ceil(limit / site.cost(1)) - 1)
         if enough is None or enough > most:
             winners = [each for its in assessed.values() for each in (its.candidate, its.triton) if each is not None]
             if enough is None or most < 1 or not assessor.keeps(site, most, winners):

@@ -10,7 +10,7 @@ from tidegate.recommend.recording import RecordedTraffic
 from tidegate.schemas import BlockProfile
 from tidegate.workload import Scenario
 
-GOAL = 0.99
+GOAL_ATTAINMENT = 0.99
 """The attainment that every model shall have."""
 
 
@@ -30,7 +30,7 @@ class RecommendQuery:
     """Hardware: one that there is, or several that could be bought. Empty: the scenario's workers as they are."""
     buy: bool = False
     """The bundles could be bought, as many as it takes: the cheapest is asked for."""
-    goal: float = GOAL
+    goal: float = GOAL_ATTAINMENT
     blocks: Mapping[str, BlockProfile] = field(default_factory=dict)
     """How long the blocks of a model run, by its name."""
     run_planner: Callable[[PlannerSpec, VersionedDocument], Plan] | None = None

@@ -13,7 +13,7 @@ from tidegate.recommend.query import RecommendError, RecommendQuery
 from tidegate.recommend.simulation_runs import SimulationRuns
 from tidegate.workload import Scenario
 
-SLIGHT = 0.001
+MAX_ATTAINMENT_LOSS = 0.001
 """Who needs fewer GPUs may lose so much attainment, if the goal is kept: a request in a thousand."""
 
 
@@ -113,10 +113,14 @@ def _is_better(its: Assessment) -> bool:
     """Whether the candidate is shown to be better than Triton on this hardware, or to need less of it."""
     if its.gain is None or its.tritons is None:
         return True
-    if its.gain.low > 0 and its.ours.attainment.mean >= its.tritons.attainment.mean - SLIGHT:
+    if its.gain.low > 0 and its.ours.attainment.mean >= its.tritons.attainment.mean - MAX_ATTAINMENT_LOSS:
         return True
     saves = _cost(its, its.least) < _cost(its, its.tritons_least)
-    return saves and its.gain.mean >= -SLIGHT and its.ours.attainment.mean >= its.tritons.attainment.mean - SLIGHT
+    return (
+        saves
+        and its.gain.mean >= -MAX_ATTAINMENT_LOSS
+        and its.ours.attainment.mean >= its.tritons.attainment.mean - MAX_ATTAINMENT_LOSS
+    )
 
 
 def _merged(unfit: Sequence[UnfitCandidate]) -> tuple[UnfitCandidate, ...]:

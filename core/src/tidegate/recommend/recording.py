@@ -12,18 +12,18 @@ from statistics import median
 from typing import Any
 
 from tidegate.api import NEVER_NS, NS_PER_MS, RequestArrived, Setup
-from tidegate.engine.estimates.timer_latency import LARGEST_SHARE
+from tidegate.engine.estimates.timer_latency import MAX_SHARE
 from tidegate.observation import LogEntry, Reducer
 from tidegate.recommend.hardware import checked
 from tidegate.recommend.observed_latency import ObservedLatencies
 from tidegate.workload import RequestSequence, Scenario
 from tidegate.workload.arrivals import NS_PER_S
 
-WINDOWS = 16
+TRAFFIC_WINDOWS = 16
 """Into so many windows a recording is cut."""
 FIRST_HELD_OUT = 1000
 """The seeds from here on judge what the others chose."""
-LEAST_REQUESTS = 400
+MIN_REQUESTS = 400
 """Fewer tell nothing."""
 
 
@@ -50,14 +50,14 @@ class RecordedTraffic:
     @property
     def window_ns(self) -> int:
         """How long each window is, its warm-up included."""
-        return self.length_ns // WINDOWS
+        return self.length_ns // TRAFFIC_WINDOWS
 
     def requests(
         self, seed: int, load: float, slos_ns: tuple[int, ...], served_late: frozenset[str]
     ) -> RequestSequence:
         """The window of a seed, at so many times the load: time is compressed by that, over as many windows more."""
         number = 2 * (seed % FIRST_HELD_OUT) + (seed >= FIRST_HELD_OUT)
-        start_ns = number % WINDOWS * self.window_ns
+        start_ns = number % TRAFFIC_WINDOWS * self.window_ns
         start_ns = min(start_ns, max(0, self.length_ns - round(self.window_ns * load)))
         chosen = [
             index for index, at_ns in enumerate(self.at_ns) if 0 <= at_ns - start_ns < round(self.window_ns * load)
@@ -103,8 +103,8 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[RecordedT
         asked[request.model][request.shape] += 1
         if request.deadline_ns < NEVER_NS:
             slos_ns[request.model].append(request.deadline_ns - request.arrival_ns)
-    if len(at_ns) < LEAST_REQUESTS or not at_ns[-1] > at_ns[0]:
-        raise RecordingError(f"{len(at_ns)} requests were recorded: record at least {LEAST_REQUESTS}, under load")
+    if len(at_ns) < MIN_REQUESTS or not at_ns[-1] > at_ns[0]:
+        raise RecordingError(f"{len(at_ns)} requests were recorded: record at least {MIN_REQUESTS}, under load")
     if idle := sorted(set(known) - set(sizes)):
         known_models = [name for name in known if name not in idle]
     else:
@@ -141,7 +141,7 @@ def _as_listed(setup: Setup, name: str, had_ns: Sequence[int], sizes: dict[int, 
     """A model as a scenario lists it, but for how long it takes; `had_ns`: the time that its requests had."""
     own = next(model for model in setup.models if model.name == name)
     slo_ns = median(had_ns) if had_ns else None
-    least_share = 1 - LARGEST_SHARE  # the rest may have been kept free for the way back
+    least_share = 1 - MAX_SHARE  # the rest may have been kept free for the way back
     if slo_ns is not None and own.slo_ns is not None and least_share * own.slo_ns <= slo_ns <= own.slo_ns:
         slo_ns = own.slo_ns
     return {

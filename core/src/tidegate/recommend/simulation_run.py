@@ -13,11 +13,11 @@ from tidegate.workload.arrivals import NS_PER_S
 from tidegate.workload.scenario import ProcessSpec, TraceSpec
 from tidegate.workload.traces import read_trace
 
-GOLDEN = 0.6180339887
+GOLDEN_RATIO = 0.6180339887
 """Seeds of a trace begin at parts of it that are spread evenly, however many there are."""
 LEAST_S, SLOS_OF_WINDOW, SLOS_OF_WARMUP = 1.0, 40, 10
 """A window lasts so long at least: seconds, and times the longest SLO. So does a warm-up."""
-FEW = 20
+MIN_REQUESTS = 20
 """A model with fewer requests in a window is not judged by itself: one of them that is late would decide."""
 
 
@@ -72,7 +72,7 @@ def simulate_run(trial: SimulationRun) -> SimulationOutcome:
         requests = draw_requests(scenario, trial.seed, trial.load)
     counts = Counter(requests.model[bisect_left(requests.at_ns, round(scenario.warmup_s * NS_PER_S)) :])
     # Of a model with few requests a single one that is late would end the run.
-    limit = None if trial.goal is None or min(counts.values(), default=FEW) < FEW else 1 - trial.goal
+    limit = None if trial.goal is None or min(counts.values(), default=MIN_REQUESTS) < MIN_REQUESTS else 1 - trial.goal
     run = RunSpec(scenario, trial.choice, trial.seed, load=trial.load, bad_limit=limit)
     try:
         result = simulate(run, requests=requests)
@@ -81,7 +81,7 @@ def simulate_run(trial: SimulationRun) -> SimulationOutcome:
     row = result.total
     return SimulationOutcome(
         row.attainment,
-        {each.model: each.attainment for each in result.rows[1:] if each.accepted >= FEW},
+        {each.model: each.attainment for each in result.rows[1:] if each.accepted >= MIN_REQUESTS},
         row.p99_ms,
         row.busy_share,
         result.stopped_early,
@@ -102,7 +102,7 @@ def windowed(trial: SimulationRun) -> Scenario:
         changes["warmup_s"] = min(scenario.warmup_s, max(LEAST_S / 2, SLOS_OF_WARMUP * slo_s))
     if isinstance(arrivals, TraceSpec):
         period_s = read_trace(scenario.folder / arrivals.file, arrivals.format).period_s
-        start_s = (arrivals.start_s + trial.seed * GOLDEN * period_s) % period_s
+        start_s = (arrivals.start_s + trial.seed * GOLDEN_RATIO * period_s) % period_s
         changes["arrivals"] = arrivals.model_copy(update={"start_s": start_s})
     return scenario.model_copy(update=changes)
 

@@ -16,15 +16,15 @@ from tidegate.recommend.simulation_runs import SimulationRuns
 
 Entrant = TypeVar("Entrant")
 Racer_contra = TypeVar("Racer_contra", contravariant=True)
-ROUNDS = ((0,), (1, 2), (3, 4, 5))
+SEEDS_BY_ROUND = ((0,), (1, 2), (3, 4, 5))
 """The seeds that each round adds."""
-ABLE = 16
+MAX_HEAT_SURVIVORS = 16
 """So many go on from a heat with the traffic as it is, at most."""
-FAR = 0.1
+MAX_SCORE_GAP = 0.1
 """Who is so far behind the best in the heat does not go on: what it lacks is no matter of luck."""
-PACEMAKERS = 4
+PACEMAKER_COUNT = 4
 """So many run the heat to its end first; then it is known how far behind is too far."""
-KEPT = (6, 3)
+SURVIVORS_BY_ROUND = (6, 3)
 """How many go on after the first and after the second round, at most."""
 NO_CONTEST = 0.995
 """Who is above this with the traffic as it is, in the heat, cannot be told from others who are."""
@@ -73,22 +73,22 @@ def successive_halving(
     if not able:
         return HalvingResult(1.0, [], broken)
     able.sort(key=lambda pair: -pair[1].score)
-    load = _contest([each for each, _ in able[: KEPT[1]]], able[0][1], label, trial_of, trials)
+    load = _contest([each for each, _ in able[: SURVIVORS_BY_ROUND[1]]], able[0][1], label, trial_of, trials)
     loads = (load,) if load == 1 else (load, 1.0)
     left = [each for each, _ in able]
     scores: dict[int, list[float]] = {number: [] for number in range(len(left))}
     order = [*range(len(left))]
-    near = sum(got.score >= able[0][1].score - FAR for _, got in able)
-    able_on = min(near, ABLE)
+    near = sum(got.score >= able[0][1].score - MAX_SCORE_GAP for _, got in able)
+    able_on = min(near, MAX_HEAT_SURVIVORS)
     going = order[:able_on]
-    for number, seeds in enumerate(ROUNDS):
+    for number, seeds in enumerate(SEEDS_BY_ROUND):
         runs = [(place, trial_of(left[place], seed, at)) for place in going for seed in seeds for at in loads]
         got = trials.run(f"{label}, round {number + 1}", [trial for _, trial in runs])
         for (place, _), outcome in zip(runs, got, strict=True):
             scores[place].append(outcome.score)
         going = sorted(going, key=lambda place: -fmean(scores[place]))
-        if number < len(KEPT):
-            going = going[: KEPT[number]]
+        if number < len(SURVIVORS_BY_ROUND):
+            going = going[: SURVIVORS_BY_ROUND[number]]
     for place in order[able_on:]:
         scores[place].append(able[place][1].score)
     order = sorted(order[:able_on], key=lambda place: (-len(scores[place]), -fmean(scores[place]))) + order[able_on:]
@@ -100,12 +100,12 @@ def _heat(
     label: str, entrants: Sequence[Entrant], trial_of: RunOfEntrant[Entrant], trials: SimulationRuns
 ) -> tuple[list[SimulationOutcome], float]:
     """All on one seed, with the traffic as it is, and the score that those are below who were stopped."""
-    seed = ROUNDS[0][0]
-    outcomes = trials.run(label, [trial_of(each, seed, 1.0) for each in entrants[:PACEMAKERS]])
-    bound = max((got.score for got in outcomes), default=0.0) - FAR
+    seed = SEEDS_BY_ROUND[0][0]
+    outcomes = trials.run(label, [trial_of(each, seed, 1.0) for each in entrants[:PACEMAKER_COUNT]])
+    bound = max((got.score for got in outcomes), default=0.0) - MAX_SCORE_GAP
     # No score is above the mean of 1 and what the worst model has.
     goal = max(0.0, 2 * bound - 1)
-    outcomes += trials.run(label, [trial_of(each, seed, 1.0, goal) for each in entrants[PACEMAKERS:]])
+    outcomes += trials.run(label, [trial_of(each, seed, 1.0, goal) for each in entrants[PACEMAKER_COUNT:]])
     return outcomes, bound
 
 

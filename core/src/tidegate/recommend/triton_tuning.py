@@ -11,21 +11,21 @@ from tidegate.api import ms_to_ns
 from tidegate.schemas import dynamic_batching_of, options_of_model
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 
-TRITON = "triton"
+TRITON_POLICY = "triton"
 """The policy that is Triton's own batcher."""
 BY_MODEL = "triton, by model"
 """What results call it with settings of single models."""
-DELAYS = (0.0, 0.05, 0.1, 0.2, 0.4)
+DELAY_SLO_FRACTIONS = (0.0, 0.05, 0.1, 0.2, 0.4)
 """As shares of the shortest SLO: how long a batch waits for more."""
-TIMEOUTS = (0.0, 0.25, 0.5, 0.75)
+TIMEOUT_SLO_FRACTIONS = (0.0, 0.25, 0.5, 0.75)
 """As shares of the shortest SLO: when a request that waits is refused; 0: never."""
-SIZES = ((), (8,), (32,))
+PREFERRED_BATCH_SIZES = ((), (8,), (32,))
 """Preferred batch sizes."""
-TIMES = ("max_queue_delay_ms", "default_timeout_ms")
+TIME_OPTIONS = ("max_queue_delay_ms", "default_timeout_ms")
 """The options that are a time."""
 Own = dict[str, dict[str, Any]]
 """What is otherwise for some models, by name."""
-WAITING = 0.1
+SOLO_DELAY_SLO_FRACTION = 0.1
 """As a share of a model's SLO: the delay that a preferred size of its own is tried with, where it has none."""
 
 
@@ -33,9 +33,9 @@ def triton_choices(scenario: Scenario) -> list[PolicyChoice]:
     """Every combination of delay, timeout and preferred sizes that says something else than another one."""
     slo_ms = min(_slos_ms(scenario).values())
     largest = max(model.max_rows for model in scenario.models)
-    sizes = [size for size in SIZES if not size or max(size) < largest]
+    sizes = [size for size in PREFERRED_BATCH_SIZES if not size or max(size) < largest]
     choices = []
-    for delay, timeout, preferred in product(DELAYS, TIMEOUTS, sizes):
+    for delay, timeout, preferred in product(DELAY_SLO_FRACTIONS, TIMEOUT_SLO_FRACTIONS, sizes):
         if preferred and not delay:
             continue  # nothing waits to be of a preferred size
         options = {
@@ -43,7 +43,7 @@ def triton_choices(scenario: Scenario) -> list[PolicyChoice]:
             **({"default_timeout_ms": _rounded(timeout * slo_ms)} if timeout else {}),
             **({"preferred_batch_size": list(preferred)} if preferred else {}),
         }
-        choices.append(PolicyChoice(name=TRITON, options=options))
+        choices.append(PolicyChoice(name=TRITON_POLICY, options=options))
     return choices
 
 
@@ -53,7 +53,7 @@ def nearby(choice: PolicyChoice) -> list[PolicyChoice]:
     own: Own = options.get("models", {})
     sizes = options.get("preferred_batch_size")
     around = [choice]
-    for name, factor in product(TIMES, (0.6, 1.5)):
+    for name, factor in product(TIME_OPTIONS, (0.6, 1.5)):
         if options.get(name):
             scaled = {
                 model: {**said, name: _rounded(said[name] * factor)} for model, said in own.items() if name in said
@@ -68,7 +68,7 @@ def in_proportion(scenario: Scenario, choice: PolicyChoice) -> PolicyChoice:
     """These settings of all, with each model's delay and timeout in proportion to its own SLO."""
     options, slos_ms = choice.options, _slos_ms(scenario)
     shortest_ms = min(slos_ms.values())
-    times = {name: options[name] for name in TIMES if name in options}
+    times = {name: options[name] for name in TIME_OPTIONS if name in options}
     own = {
         model: {name: _rounded(value_ms * slo_ms / shortest_ms) for name, value_ms in times.items()}
         for model, slo_ms in slos_ms.items()
@@ -80,10 +80,10 @@ def choices_of(scenario: Scenario, choice: PolicyChoice, name: str) -> list[Poli
     """These settings with another delay, timeout or preferred size of one model, by its own SLO and its own times."""
     slo_ms = _slos_ms(scenario)[name]
     now = options_of_model(choice.options, name)
-    waiting = {"max_queue_delay_ms": now.get("max_queue_delay_ms") or _rounded(WAITING * slo_ms)}
+    waiting = {"max_queue_delay_ms": now.get("max_queue_delay_ms") or _rounded(SOLO_DELAY_SLO_FRACTION * slo_ms)}
     changes: list[dict[str, Any]] = [
-        *({"max_queue_delay_ms": _rounded(share * slo_ms)} for share in DELAYS),
-        *({"default_timeout_ms": _rounded(share * slo_ms)} for share in TIMEOUTS),
+        *({"max_queue_delay_ms": _rounded(share * slo_ms)} for share in DELAY_SLO_FRACTIONS),
+        *({"default_timeout_ms": _rounded(share * slo_ms)} for share in TIMEOUT_SLO_FRACTIONS),
         {"preferred_batch_size": []},
         *({**waiting, "preferred_batch_size": [size]} for size in _sizes_of(scenario, name, slo_ms)),
     ]
@@ -122,15 +122,15 @@ def _sizes_of(scenario: Scenario, name: str, slo_ms: float) -> list[int]:
 def _written(options: dict[str, Any], own: Own) -> PolicyChoice:
     """Settings of all, and of single models what is otherwise, none said twice."""
     common = {name: value for name, value in options.items() if name != "models"}
-    for_all: dict[str, Any] = {**dict.fromkeys(TIMES, 0.0), "preferred_batch_size": [], **common}
+    for_all: dict[str, Any] = {**dict.fromkeys(TIME_OPTIONS, 0.0), "preferred_batch_size": [], **common}
     models = {
         model: said
         for model, changes in sorted(own.items())
         if (said := {name: value for name, value in changes.items() if value != for_all[name]})
     }
     if not models:
-        return PolicyChoice(name=TRITON, options=common)
-    return PolicyChoice(name=TRITON, options={**common, "models": models}, label=BY_MODEL)
+        return PolicyChoice(name=TRITON_POLICY, options=common)
+    return PolicyChoice(name=TRITON_POLICY, options={**common, "models": models}, label=BY_MODEL)
 
 
 def _slos_ms(scenario: Scenario) -> dict[str, float]:

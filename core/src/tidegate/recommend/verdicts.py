@@ -6,19 +6,19 @@ from tidegate.recommend.assess import Assessment, ChangedAssessment
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.held_out import HeldOutResult
 from tidegate.recommend.recommendation import Recommendation
-from tidegate.recommend.simulation_run import FEW
+from tidegate.recommend.simulation_run import MIN_REQUESTS
 from tidegate.recommend.triton_tuning import batched
 from tidegate.report.words import limit, listed, plural, share
 from tidegate.schemas import options_of_model
 from tidegate.sim.interval import Interval
 
-SETTINGS = {
+SETTING_PHRASES = {
     "max_queue_delay_ms": "a delay of {} ms",
     "default_timeout_ms": "a timeout of {} ms",
     "preferred_batch_size": "preferred sizes {}",
 }
 
-MARGIN = 0.005
+MIN_ATTAINMENT_GAIN = 0.005
 """Half a point: so much better another one must be to be called so."""
 
 
@@ -48,7 +48,7 @@ def settings_by_model(found: Recommendation) -> dict[str, str]:
 def _settings(options: dict[str, Any]) -> str:
     words = [
         text.format(", ".join(map(str, value)) if isinstance(value, list) else f"{value:g}")
-        for name, text in SETTINGS.items()
+        for name, text in SETTING_PHRASES.items()
         if (value := options.get(name))
     ]
     return f"with {listed(words)}" if words else "with no delay"
@@ -101,7 +101,7 @@ def _too_few(found: Recommendation) -> str:
     if not rare:
         return ""
     remedy = "record for longer" if found.question.recording is not None else "--requests has more in each run"
-    return f"{listed(rare)} had fewer than {FEW} requests in a run, too few to be judged alone: {remedy}."
+    return f"{listed(rare)} had fewer than {MIN_REQUESTS} requests in a run, too few to be judged alone: {remedy}."
 
 
 def _saved(found: Recommendation) -> str:
@@ -168,6 +168,6 @@ def _change(change: ChangedAssessment, goal: float, verdict: str) -> str:
     if other is not None:
         beside = "Triton" if verdict == "run" else "the best policy"
         said += f" ({beside} {share(other.attainment.mean)})"
-        if other.attainment.mean > mine.attainment.mean + MARGIN:
+        if other.attainment.mean > mine.attainment.mean + MIN_ATTAINMENT_GAIN:
             said += ", so that the answer would be another"
     return said + ("" if mine.keeps(goal) else f", below {limit(goal)}")

@@ -17,7 +17,7 @@ words     numbers formatted for sentences
 from tidegate.report.axis import PlotAxis
 from tidegate.report.bars import BarSegment, StackedBar, stacked_bars
 from tidegate.report.chart import Chart, LegendEntry, chart_of, facets
-from tidegate.report.colors import OUTCOMES, Colors
+from tidegate.report.colors import OUTCOME_COLORS, Colors
 from tidegate.report.gantt import GanttLane, GanttSpan, GanttStrip, gantt
 from tidegate.report.marks import ColumnMarks, LineMark, PointMarks, RuleMark
 from tidegate.report.page import Download, Page, PageOrigin, PageSection, table
@@ -25,7 +25,7 @@ from tidegate.report.picture import picture
 from tidegate.report.plot import Plot
 
 __all__ = [
-    "OUTCOMES",
+    "OUTCOME_COLORS",
     "BarSegment",
     "Chart",
     "Colors",

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil, floor, isclose, log10
 
-STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+TICK_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 ABOUT_TICKS = 5
-MOST_CHARACTERS = 30
+MAX_CHARACTERS = 30
 """So many fit under a narrow chart."""
-LEAST_SPAN = 0.98
+MIN_SPAN = 0.98
 """An axis of shares begins here at the latest, so that noise among what is nearly all does not look like much."""
 
 
@@ -56,7 +56,7 @@ class PlotAxis:
     @classmethod
     def shares(cls, values: Iterable[float], label: str, *, from_zero: bool = False) -> "PlotAxis":
         """An axis of shares: up to 100 %, down to a round number below the least of them."""
-        lowest = 0.0 if from_zero else max(0.0, min([*values, LEAST_SPAN]))
+        lowest = 0.0 if from_zero else max(0.0, min([*values, MIN_SPAN]))
         percents = cls.over([100 * lowest], label, least=0.0 if from_zero else None, most=100.0, unit=" %")
         least = max(0.0, percents.least)
         ticks = tuple(tick / 100 for tick in percents.ticks if tick / 100 >= least / 100)
@@ -68,7 +68,7 @@ class PlotAxis:
 
     def is_crowded(self) -> bool:
         """Whether the numbers of the ticks find no room under a narrow chart, so that every other is left out there."""
-        return max(map(len, map(self.written, self.ticks)), default=0) * len(self.ticks) > MOST_CHARACTERS
+        return max(map(len, map(self.written, self.ticks)), default=0) * len(self.ticks) > MAX_CHARACTERS
 
     def holds(self, value: float) -> bool:
         """Whether a value lies on the axis."""
@@ -78,7 +78,7 @@ class PlotAxis:
 def _step(rough: float) -> float:
     """The next round number: 1, 2, 2.5, 5 or 10 times a power of ten."""
     power = 10.0 ** floor(log10(rough))
-    return next(step * power for step in STEPS if step * power >= rough * (1 - 1e-9))
+    return next(step * power for step in TICK_STEPS if step * power >= rough * (1 - 1e-9))
 
 
 def _digits(step: float) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-OUTCOMES: Mapping[str, str] = {
+OUTCOME_COLORS: Mapping[str, str] = {
     "in time": "on-time",
     "late": "late",
     "dropped": "dropped",
@@ -13,7 +13,7 @@ WAITING, EXECUTING = "waiting", "executing"
 INK, MUTED, OTHER = "ink", "muted", "other"
 MODELS, CONTENDERS = 10, 8
 """So many models, policies or servers have colors of their own; the others of a page share one."""
-DASHES = ("", "7 3", "2 3")
+DASH_PATTERNS = ("", "7 3", "2 3")
 
 
 class Colors:
@@ -35,7 +35,7 @@ class Colors:
 
     def dash_of(self, name: str) -> str:
         """How the line of a policy or of a server is dashed, so that two are told apart without their colors, too."""
-        return DASHES[self._contenders[name] % len(DASHES)]
+        return DASH_PATTERNS[self._contenders[name] % len(DASH_PATTERNS)]
 
 
 def css(color: str) -> str:

@@ -11,8 +11,8 @@ from tidegate.report.marks import CHARACTER, percent
 LANE, BAR, STRIP = 20, 14, 16
 """Pixels of a lane, of a bar in it, and of a strip."""
 NS_PER_US, US_PER_MS = 1000, 1000
-LONGEST_NAME = 16
-BUTTONS = (
+MAX_NAME = 16
+ZOOM_BUTTONS = (
     ("in", "+", "closer"),
     ("out", "-", "further away"),
     ("left", "←", "earlier"),
@@ -73,13 +73,13 @@ def gantt(label: str, strips: Sequence[GanttStrip], lanes: Sequence[GanttLane], 
     left = (
         CHARACTER
         * min(
-            LONGEST_NAME,
+            MAX_NAME,
             max((len(name) for name in [*(each.name for each in strips), *(each.name for each in lanes)]), default=0),
         )
         + 16
     )
     buttons = "".join(
-        f'<button type="button" data-go="{go}" title="{says}">{sign}</button>' for go, sign, says in BUTTONS
+        f'<button type="button" data-go="{go}" title="{says}">{sign}</button>' for go, sign, says in ZOOM_BUTTONS
     )
     inner = "".join(drawn)
     return (
@@ -92,7 +92,7 @@ def gantt(label: str, strips: Sequence[GanttStrip], lanes: Sequence[GanttLane], 
 
 
 def _name(name: str, at: float) -> str:
-    shown = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+    shown = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
     return f'<text x="-8" y="{at}" text-anchor="end">{escape(shown)}<title>{escape(name)}</title></text>'
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from tidegate.report.axis import PlotAxis
 from tidegate.report.colors import INK, css
 
-WIDE = 1000
+PLOT_WIDTH_UNITS = 1000
 """The units in which lines are drawn across: they are stretched to the width that there is."""
 CHARACTER, NARROW = 7.2, 150
 """Pixels of a character, and of the marks of a narrow plot."""
@@ -39,7 +39,7 @@ class LineMark:
             if point is None:
                 pen = "M"
                 continue
-            path.append(f"{pen}{WIDE * x.place(point[0]):.2f} {height * (1 - y.place(point[1])):.2f}")
+            path.append(f"{pen}{PLOT_WIDTH_UNITS * x.place(point[0]):.2f} {height * (1 - y.place(point[1])):.2f}")
             pen = "L"
         dash = f' stroke-dasharray="{self.dash}"' if self.dash else ""
         return stretched(
@@ -125,7 +125,7 @@ class ColumnMarks:
 def stretched(drawn: str, height: float) -> str:
     """What is drawn WIDE units wide and `height` pixels high, stretched to the width that there is."""
     return (
-        f'<svg width="100%" height="{height:g}" viewBox="0 0 {WIDE} {height:g}" preserveAspectRatio="none" '
+        f'<svg width="100%" height="{height:g}" viewBox="0 0 {PLOT_WIDTH_UNITS} {height:g}" preserveAspectRatio="none" '
         f'class="cut" overflow="hidden">{drawn}</svg>'
     )
 

@@ -9,8 +9,8 @@ from importlib.resources import files
 
 from tidegate.report.chart import Chart
 
-WORD = ("", "policy", "target", "model", "state", "if")
-WORDS = ("reason", "starts", "stops", "batching", "started with")
+WORD_COLUMNS = ("", "policy", "target", "model", "state", "if")
+TEXT_COLUMNS = ("reason", "starts", "stops", "batching", "started with")
 """Columns of a word and of several, which begin at the left; numbers end at the right."""
 
 
@@ -104,7 +104,9 @@ class Page:
 
 def table(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
     """Cells as text, escaped; where it is wider than the page it can be moved by itself."""
-    classes = [' class="word"' if name in WORD else ' class="words"' if name in WORDS else "" for name in head]
+    classes = [
+        ' class="word"' if name in WORD_COLUMNS else ' class="words"' if name in TEXT_COLUMNS else "" for name in head
+    ]
 
     def row(cells: Sequence[str], kind: str) -> str:
         return "".join(f"<{kind}{its}>{cell}</{kind}>" for cell, its in zip(cells, classes, strict=True))

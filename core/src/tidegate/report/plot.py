@@ -14,7 +14,7 @@ ABOVE, BELOW, RIGHT = 24, 40, 18
 """Pixels around the space of the marks: for what sticks out, for the x axis, for its last number."""
 NO_UNIT, NO_LABEL = 8, 24
 """Pixels above and below where an axis has no words of its own."""
-LEAST_LEFT = 36
+MIN_LEFT = 36
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Plot:
     def left(self) -> float:
         """Pixels left of the marks: for the numbers of the y axis."""
         longest = max((len(self.y.written(tick)) for tick in self.y.ticks), default=0)
-        return max(LEAST_LEFT, CHARACTER * longest + 14)
+        return max(MIN_LEFT, CHARACTER * longest + 14)
 
     def svg(self) -> str:
         """Axes and marks, for a space of 100 % by `height` pixels out of which they may stick."""

@@ -45,7 +45,7 @@ from tidegate.schemas.dynamic_batching import (
     section_text,
     tuned_settings,
 )
-from tidegate.schemas.emulated_interference import INTERFERENCE_FILE, NEIGHBORS, neighbors_parameter
+from tidegate.schemas.emulated_interference import INTERFERENCE_FILE, NEIGHBORS_PARAMETER, neighbors_parameter
 from tidegate.schemas.hardware import Hardware
 from tidegate.schemas.interference import (
     HeldOut,
@@ -84,7 +84,7 @@ __all__ = [
     "INTERFERENCE_FILE",
     "LAYOUT_FILE",
     "MIG_GEOMETRIES",
-    "NEIGHBORS",
+    "NEIGHBORS_PARAMETER",
     "PROXY_FILE",
     "RUN_FOLDER",
     "STATE_FILE",

@@ -16,7 +16,7 @@ from tidegate.schemas.interference import InterferenceModel
 
 INTERFERENCE_FILE: Final = "interference.json"
 """The interference file of a deployment on emulated GPUs, beside its layout."""
-NEIGHBORS: Final = "neighbors"
+NEIGHBORS_PARAMETER: Final = "neighbors"
 """The parameter of an emulated GPU's model."""
 _BOARDS: Final = "boards"
 

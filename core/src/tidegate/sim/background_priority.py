@@ -6,12 +6,12 @@ import signal
 from contextlib import suppress
 from typing import Final
 
-LEAST_PRIORITY: Final = 19
+MIN_PRIORITY: Final = 19
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def step_aside() -> None:
     """Give way to every other process, and be killed with the one that has started this: it may be stopped by then."""
-    os.nice(LEAST_PRIORITY)
+    os.nice(MIN_PRIORITY)
     with suppress(AttributeError):  # only Linux has it: elsewhere this process ends when it reads that there is no more
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

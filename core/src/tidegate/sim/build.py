@@ -42,7 +42,7 @@ from tidegate.workload import RequestSequence, Scenario, layout_of, stream
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate.workload.simulated import NetworkSpec, StartupSpec
 
-PATIENCE = 100_000
+MAX_IDLE_TIMERS = 100_000
 """How often timers may fire in a row while nothing runs and requests wait."""
 
 TOLD_POINTS = 128
@@ -162,7 +162,7 @@ def simulation_of(
         )
         engine.reducer.add_listener(loop.monitor)
         listeners.append(control)
-    simulation = Simulation(engine, cluster, listeners=listeners, patience=PATIENCE, enough=record.enough)
+    simulation = Simulation(engine, cluster, listeners=listeners, patience=MAX_IDLE_TIMERS, enough=record.enough)
     if control is not None:
         control.begin(simulation.agenda)
     simulation.schedule(_events(scenario, workers))

@@ -10,9 +10,9 @@ from tidegate.api import NEVER_NS, NS_PER_MS
 from tidegate.sim.record import ANSWERED, FIRST_DROP, LATE
 from tidegate.workload.arrivals import NS_PER_S
 
-QUANTILES = 200
+CURVE_POINTS = 200
 """The points of a latency curve."""
-SPANS = 40
+TIME_SPANS = 40
 """Into so many spans the window is cut, to show what happened when."""
 IN_TIME, ANSWERED_LATE, DROPPED, FAILED_OUTRIGHT = "in time", "late", "dropped", "failed"
 
@@ -73,7 +73,7 @@ class RequestArrays:
 
 def detail_of(requests: RequestArrays, workers: Sequence[str], *, window_ns: int, until_ns: int) -> RunDetail:
     """The detail of a run; arrivals of the window's first `until_ns` are kept one by one."""
-    span_ns = window_ns / SPANS
+    span_ns = window_ns / TIME_SPANS
     models = [_model(requests, position, span_ns) for position in range(len(requests.models))]
     return RunDetail(span_ns / NS_PER_S, list(workers), models, _arrivals(requests, until_ns))
 
@@ -82,8 +82,8 @@ def _model(requests: RequestArrays, position: int, span_ns: float) -> ModelDetai
     mine = requests.model == position
     outcome, at_ns = requests.outcome[mine], requests.at_ns[mine]
     answered_ns = requests.latency_ns[mine][(outcome == ANSWERED) | (outcome == LATE)]
-    quantiles = np.quantile(answered_ns, np.linspace(0, 1, QUANTILES + 1)) / NS_PER_MS if len(answered_ns) else []
-    spans = np.minimum((at_ns / span_ns).astype(np.int64), SPANS - 1)
+    quantiles = np.quantile(answered_ns, np.linspace(0, 1, CURVE_POINTS + 1)) / NS_PER_MS if len(answered_ns) else []
+    spans = np.minimum((at_ns / span_ns).astype(np.int64), TIME_SPANS - 1)
     slo_ns = requests.slos_ns[position]
     return ModelDetail(
         model=requests.models[position],
@@ -91,8 +91,8 @@ def _model(requests: RequestArrays, position: int, span_ns: float) -> ModelDetai
         accepted=len(outcome),
         answered=len(answered_ns),
         latencies_ms=[round(float(value), 4) for value in quantiles],
-        accepted_over_time=np.bincount(spans, minlength=SPANS).tolist(),
-        on_time_over_time=np.bincount(spans[outcome == ANSWERED], minlength=SPANS).tolist(),
+        accepted_over_time=np.bincount(spans, minlength=TIME_SPANS).tolist(),
+        on_time_over_time=np.bincount(spans[outcome == ANSWERED], minlength=TIME_SPANS).tolist(),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 
 from tidegate.report import (
-    OUTCOMES,
+    OUTCOME_COLORS,
     BarSegment,
     Chart,
     Colors,
@@ -20,24 +20,24 @@ from tidegate.report import (
     facets,
     stacked_bars,
 )
-from tidegate.report.colors import DASHES, EXECUTING, INK, OTHER, WAITING
+from tidegate.report.colors import DASH_PATTERNS, EXECUTING, INK, OTHER, WAITING
 from tidegate.report.marks import Point
 from tidegate.report.words import share
 from tidegate.sim.chart_data import ModelDetail
 from tidegate.sim.result import ResultRow, RunResult
 from tidegate.sim.verdicts import by_policy
 
-MOST_BARS = 24
+MAX_BARS = 24
 """So many models have a bar each: those that missed most."""
-MOST_PANELS = 12
+MAX_PANELS = 12
 """So many models have a curve each of latency / SLO: those that missed most."""
-FEW = 3
+MAX_TALL_CURVES = 3
 """So few curves are drawn higher, as there is room for them."""
-RATIOS = (1.5, 2.0)
+LATENCY_SLO_RATIOS = (1.5, 2.0)
 """How far the axis of latency / SLO goes: the first that holds all of it, else the last."""
-MOST_COLORED = len(DASHES)
+MAX_COLORED = len(DASH_PATTERNS)
 """So many models have a color and a way of being dashed among the lines of all: those that missed most."""
-MOST_POINTS = 200
+MAX_POINTS = 200
 """The points of a curve: more are not seen."""
 Bars = list[StackedBar]
 
@@ -45,7 +45,7 @@ Bars = list[StackedBar]
 def outcomes(results: Sequence[RunResult], contender: str = "policy") -> Chart:
     """How requests ended, in shares: a bar for each model under each contender."""
     axis = PlotAxis.shares([], "share of the requests", from_zero=True)
-    legend = [LegendEntry(name, color) for name, color in OUTCOMES.items()]
+    legend = [LegendEntry(name, color) for name, color in OUTCOME_COLORS.items()]
     title = (
         f"How did requests end under each {contender}?" if _single(results) else "How did each model's requests end?"
     )
@@ -93,7 +93,7 @@ def latency_curves(results: Sequence[RunResult], colors: Colors) -> Chart | None
     ratios = [curve[-1][0] for own in curves.values() for curve in own.values() if curve]
     if not ratios:
         return None
-    most = next((ratio for ratio in RATIOS if ratio >= max(ratios)), RATIOS[-1])
+    most = next((ratio for ratio in LATENCY_SLO_RATIOS if ratio >= max(ratios)), LATENCY_SLO_RATIOS[-1])
     steps = tuple(step / 2 for step in range(round(2 * most) + 1))
     x = PlotAxis("latency / SLO", 0.0, most, steps, lambda value: f"{value:g}")
     y = PlotAxis.shares([], "share of the requests", from_zero=True)
@@ -119,14 +119,14 @@ def latency_curves(results: Sequence[RunResult], colors: Colors) -> Chart | None
         together = [LineMark(_curve(every), OTHER, "all models together")]
         legend = [*legend, LegendEntry("all models together", OTHER, shape="line")]
     shown = sorted(curves, key=_missed(results).__getitem__, reverse=True)
-    left_out = len(shown) - MOST_PANELS
+    left_out = len(shown) - MAX_PANELS
     note = f"Up: the share of the requests; across: latency / SLO. {note} Those that missed most first" + (
         f"; {left_out} more models are in the data." if left_out > 0 else "."
     )
     few, halves = replace(x, label=""), replace(y, label="", ticks=(0.0, 0.5, 1.0))
-    height = 160 if len(shown) <= FEW else 100
+    height = 160 if len(shown) <= MAX_TALL_CURVES else 100
     plots = []
-    for model in shown[:MOST_PANELS]:
+    for model in shown[:MAX_PANELS]:
         drawn = lines(curves[model], model if alone else "")
         plots.append((model, Plot([rule, *together, *drawn], few, halves, height)))
     return facets(title, plots, legend=legend, note=note, small=True)
@@ -146,7 +146,7 @@ def attainment_over_time(results: Sequence[RunResult], colors: Colors) -> Chart 
     if len(of_policy) == 1 and not _single(results):
         (details,) = of_policy.values()
         missed = _missed(results)
-        worst = sorted(details, key=missed.__getitem__, reverse=True)[:MOST_COLORED]
+        worst = sorted(details, key=missed.__getitem__, reverse=True)[:MAX_COLORED]
         lines = [
             LineMark(_over_time(own, spans[0]), OTHER, model, width=1)
             for model, own in details.items()
@@ -154,7 +154,7 @@ def attainment_over_time(results: Sequence[RunResult], colors: Colors) -> Chart 
         ]
         if lines:
             note += f" The {len(worst)} models that missed most have colors."
-        for model, dash in zip(worst, DASHES, strict=False):
+        for model, dash in zip(worst, DASH_PATTERNS, strict=False):
             lines.append(LineMark(_over_time(details[model], spans[0]), colors.of_model(model), model, dash))
             legend.append(LegendEntry(model, colors.of_model(model), dash, "line"))
         if len(details) > len(worst):
@@ -245,10 +245,10 @@ def _bars(
     for policy, own in found.items():
         rows = [[result.rows[number] for result in own] for number in range(1, len(own[0].rows))]
         rows.sort(key=lambda of_model: sum(row.attainment for row in of_model))
-        left_out = max(0, len(rows) - MOST_BARS)
-        bars = [bar(of_model[0].model, of_model) for of_model in rows[:MOST_BARS]]
+        left_out = max(0, len(rows) - MAX_BARS)
+        bars = [bar(of_model[0].model, of_model) for of_model in rows[:MAX_BARS]]
         groups.append((policy, stacked_bars([each for each in bars if each], axis, f"{title} {policy}")))
-    note = f"The {MOST_BARS} models that missed most; {left_out} more are in the data." if left_out else ""
+    note = f"The {MAX_BARS} models that missed most; {left_out} more are in the data." if left_out else ""
     return facets(title, groups, legend=legend, note=note)
 
 
@@ -262,7 +262,7 @@ def _outcomes_of(name: str, rows: Sequence[ResultRow]) -> StackedBar:
     }
     of_all = {outcome: count / (accepted or 1) for outcome, count in counts.items()}
     parts = [
-        BarSegment(of_all[outcome], OUTCOMES[outcome], f"{outcome}: {count:,} ({share(of_all[outcome])})")
+        BarSegment(of_all[outcome], OUTCOME_COLORS[outcome], f"{outcome}: {count:,} ({share(of_all[outcome])})")
         for outcome, count in counts.items()
     ]
     return StackedBar(name, parts, f"{share(of_all['in time'])} in time" if accepted else "none came")
@@ -289,7 +289,7 @@ def _curve(own: Sequence[ModelDetail]) -> list[Point]:
     for ratio, count in steps:
         answered += count
         curve.append((round(ratio, 4), round(answered / accepted, 4)))
-    every = max(1, ceil(len(curve) / MOST_POINTS))
+    every = max(1, ceil(len(curve) / MAX_POINTS))
     return [*curve[:-1:every], *curve[-1:]]
 
 

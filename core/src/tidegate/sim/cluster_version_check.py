@@ -11,8 +11,8 @@ from tidegate.parallel_backend import ParallelBackendError
 Installed = Mapping[str, str]
 """Versions by name: of Python, of what the simulator rests on, of Tidegate and its plugins."""
 
-PYTHON = "Python"
-NEEDED = (PYTHON, "tidegate", "numpy")
+PYTHON_KEY = "Python"
+REQUIRED_NAMES = (PYTHON_KEY, "tidegate", "numpy")
 """What a run cannot do without, wherever it is; plugins are missed only where a run uses one."""
 
 
@@ -66,14 +66,14 @@ def check_versions(cluster: str, workers: Mapping[str, Installed]) -> ClusterVer
     `workers`: by address. Raises ParallelBackendError where runs could not start there, or would not give the same.
     """
     used = {name for (kind, _), name in Plugins.installed().source.items() if kind is not CommandSpec}
-    here = {name: version for name, version in what_is_installed()().items() if name in {*NEEDED, *used}}
+    here = {name: version for name, version in what_is_installed()().items() if name in {*REQUIRED_NAMES, *used}}
     for worker, there in workers.items():
         for name, version in here.items():
-            if name not in there and name in NEEDED:
+            if name not in there and name in REQUIRED_NAMES:
                 remedy = f'pip install "tidegate[sim]=={here["tidegate"]}" there'
                 raise ParallelBackendError(f"{cluster}: worker {worker} has no {name}: {remedy}")
             if there.get(name, version) != version:
-                remedy = f"run Python {version}" if name == PYTHON else f"pip install {name}=={version}"
+                remedy = f"run Python {version}" if name == PYTHON_KEY else f"pip install {name}=={version}"
                 found = f"{name} {there[name]}, and this machine {version}"
                 raise ParallelBackendError(f"{cluster}: worker {worker} has {found}: {remedy} there")
     missing = {

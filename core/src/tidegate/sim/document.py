@@ -13,7 +13,7 @@ from tidegate.sim.result import ResultRow, RunResult
 from tidegate.sim.run import RunSpec
 from tidegate.workload import Scenario
 
-VERSION = 1
+DOCUMENT_VERSION = 1
 """Raised whenever a field changes its meaning or goes away."""
 
 Document = dict[str, Any]
@@ -107,7 +107,7 @@ def as_csv(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
 
 def _head(command: str, scenario: Scenario) -> Document:
     return {
-        "version": VERSION,
+        "version": DOCUMENT_VERSION,
         "command": command,
         "scenario": scenario.model_dump(mode="json", exclude_defaults=True),
     }

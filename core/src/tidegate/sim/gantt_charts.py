@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 
 from tidegate.report import Chart, Colors, GanttLane, GanttSpan, GanttStrip, LegendEntry, gantt
-from tidegate.report.colors import OUTCOMES
+from tidegate.report.colors import OUTCOME_COLORS
 from tidegate.report.words import plural
 from tidegate.sim.chart_data import DROPPED, IN_TIME, ArrivalMark
 from tidegate.sim.result import RunResult
 from tidegate.workload.arrivals import NS_PER_S
 
-MOST_MARKS = 4000
+MAX_MARKS = 4000
 """Bars and arrivals on one page: more make it large, and cannot be told apart."""
-MOST_LANES = 64
-LEAST_S = 0.02
+MAX_LANES = 64
+MIN_S = 0.02
 
 
 def gantt_charts(results: Sequence[RunResult], colors: Colors) -> list[Chart]:
@@ -23,7 +23,7 @@ def gantt_charts(results: Sequence[RunResult], colors: Colors) -> list[Chart]:
             shown.setdefault(result.total.policy, result)
     if not shown:
         return []
-    until_ns = min(_until_ns(result, MOST_MARKS // len(shown)) for result in shown.values())
+    until_ns = min(_until_ns(result, MAX_MARKS // len(shown)) for result in shown.values())
     return [_chart(result, until_ns, colors) for result in shown.values()]
 
 
@@ -33,7 +33,7 @@ def _until_ns(result: RunResult, marks: int) -> int:
     starts_ns = [round(bar.start_s * NS_PER_S) for bar in result.gantt]
     begun = sorted([*starts_ns, *(each.at_ns for each in result.detail.arrivals)])
     if len(begun) > marks:
-        return max(begun[marks], round(LEAST_S * NS_PER_S))
+        return max(begun[marks], round(MIN_S * NS_PER_S))
     return round(max(bar.end_s for bar in result.gantt) * NS_PER_S)
 
 
@@ -53,11 +53,11 @@ def _chart(result: RunResult, until_ns: int, colors: Colors) -> Chart:
         GanttStrip("missed", _missed(arrivals)),
     ]
     workers = result.detail.workers
-    lanes = [GanttLane(worker, _spans(result, worker, until_ns, colors)) for worker in workers[:MOST_LANES]]
+    lanes = [GanttLane(worker, _spans(result, worker, until_ns, colors)) for worker in workers[:MAX_LANES]]
     legend = [LegendEntry(model, colors.of_model(model)) for model in models]
-    legend += [LegendEntry(outcome, color) for outcome, color in OUTCOMES.items() if outcome != IN_TIME]
+    legend += [LegendEntry(outcome, color) for outcome, color in OUTCOME_COLORS.items() if outcome != IN_TIME]
     title = f"What ran where at the start of the window under {result.total.policy}, seed {result.total.seed}?"
-    left = len(workers) - MOST_LANES
+    left = len(workers) - MAX_LANES
     note = (
         "Grey is idle. Marked as missed: when a request was dropped; of one that was late or failed, when it came. "
         "Buttons, + and -, or Ctrl and the wheel zoom all these charts at once; drag to move."
@@ -78,8 +78,8 @@ def _by_model(
 def _missed(arrivals: Sequence[ArrivalMark]) -> list[tuple[str, list[int]]]:
     """Instants by outcome: when what was given up was given up, when what came late had arrived."""
     return [
-        (OUTCOMES[outcome], own)
-        for outcome in OUTCOMES
+        (OUTCOME_COLORS[outcome], own)
+        for outcome in OUTCOME_COLORS
         if outcome != IN_TIME
         and (
             own := [

@@ -7,13 +7,13 @@ from statistics import median
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import RunSpec, SimulationError, simulate
 
-LIMIT = 0.01
+MAX_MISS_RATE = 0.01
 """Bad requests (late, dropped, failed) per request that every model may have."""
-PRECISION = 0.005
+RATE_PRECISION = 0.005
 """The rate found and the lowest one seen to fail differ by at most this share."""
 FIRST_STEP = 1.1
 """The rate is first changed by this factor; each further step squares it, until one rate is good and one is not."""
-AROUND = (0.8, 1.1, 1.25)
+CHART_RATE_FACTORS = (0.8, 1.1, 1.25)
 """Times the rate that was found: a chart shows what happens there, too."""
 LARGEST_LOAD, SMALLEST_LOAD = 32.0, 1e-3
 """Times the scenario's own rate: beyond these the search ends."""
@@ -66,8 +66,8 @@ class GoodputQuery:
     """What to search: a run (whose own load is where the search begins) and a limit. Pickles."""
 
     run: RunSpec
-    limit: float = LIMIT
-    precision: float = PRECISION
+    limit: float = MAX_MISS_RATE
+    precision: float = RATE_PRECISION
     whole: bool = False
     """For a chart: run what fails to its end, too, so that its bad rate is known, and try rates AROUND what was found,
     which stays the same."""
@@ -111,7 +111,7 @@ def search_goodput(question: GoodputQuery) -> GoodputSearch:
             bad = middle
     found = best
     if question.whole and good is not None:
-        for factor in AROUND:
+        for factor in CHART_RATE_FACTORS:
             is_good(factor * good)
     rate_rps = found.total.rate_rps if found else 0.0
     return GoodputSearch(run.policy.title, run.seed, rate_rps, bad is not None, probes, found)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+STUDENT_T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 """Quantiles of Student's t, by degrees of freedom, for intervals of 95 %."""
 
 
@@ -21,5 +21,5 @@ class Interval:
 def interval_of(values: Sequence[float], least: float = 0.0, most: float = 1.0) -> Interval:
     """Student's t interval of two to ten values that vary by chance, cut to what can be."""
     mean = fmean(values)
-    half = QUANTILES[len(values) - 1] * stdev(values) / math.sqrt(len(values))
+    half = STUDENT_T_975[len(values) - 1] * stdev(values) / math.sqrt(len(values))
     return Interval(mean, max(least, mean - half), min(most, mean + half))

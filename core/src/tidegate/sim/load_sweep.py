@@ -7,7 +7,7 @@ from statistics import median
 from tidegate.report import Chart, Colors, LegendEntry, LineMark, Plot, PlotAxis, PointMarks, RuleMark, chart_of, words
 from tidegate.report.words import rate, share
 
-TITLE = "How much load does each bear before its worst model misses too much?"
+CHART_TITLE = "How much load does each bear before its worst model misses too much?"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class LoadCurve:
 def over_load(curves: Sequence[LoadCurve], limit: float, colors: Colors) -> Chart:
     """The chart of attainment over load; `limit`: the share that may go wrong."""
     return chart_of(
-        TITLE,
+        CHART_TITLE,
         load_plot(curves, limit, colors),
         legend=load_legend(curves, colors),
         note="Each dot is one run of one seed; the line is the decreasing one that fits them best. "

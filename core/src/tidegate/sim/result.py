@@ -17,7 +17,7 @@ from tidegate.workload.arrivals import NS_PER_S
 
 ALL_MODELS = "*"
 """The model of the row that is about all of them."""
-DIGITS = 6
+FIGURE_DECIMALS = 6
 """Decimals of the figures: a nanosecond in milliseconds."""
 
 
@@ -168,7 +168,7 @@ def summarise(
             policy=policy,
             seed=seed,
             model=name,
-            rate_rps=round(rate_rps, DIGITS),
+            rate_rps=round(rate_rps, FIGURE_DECIMALS),
             worst_bad_rate=worst if name == ALL_MODELS else figure["bad_rate"],
             advice=_advice_in_short(advice) if name == ALL_MODELS else None,
             mean_workers=None if name != ALL_MODELS or gpus is None else _rounded(books.mean_workers),
@@ -226,10 +226,10 @@ class _Books:
             },
             "failed": ended[FAILED],
             "stranded": ended[WAITING],
-            "bad_rate": round(bad / accepted, DIGITS) if accepted else 0.0,
-            "attainment": round(on_time / accepted, DIGITS) if accepted else 1.0,
-            "offered_rps": round(accepted / window_s, DIGITS),
-            "goodput_rps": round(on_time / window_s, DIGITS),
+            "bad_rate": round(bad / accepted, FIGURE_DECIMALS) if accepted else 0.0,
+            "attainment": round(on_time / accepted, FIGURE_DECIMALS) if accepted else 1.0,
+            "offered_rps": round(accepted / window_s, FIGURE_DECIMALS),
+            "goodput_rps": round(on_time / window_s, FIGURE_DECIMALS),
             **dict(zip(("p50_ms", "p95_ms", "p99_ms"), map(_rounded, quantiles), strict=True)),
             **self._waits(model),
             **self._stages(model, window_s),
@@ -258,7 +258,7 @@ class _Books:
             np.searchsorted(ids, self._stage_worker[mine]), weights=ran_ns[mine], minlength=len(ids)
         ).tolist()
         shares = {
-            name: round(busy / NS_PER_S / window_s, DIGITS)
+            name: round(busy / NS_PER_S / window_s, FIGURE_DECIMALS)
             for name, busy in zip(self._workers.values(), busy_ns, strict=True)
         }
         return {
@@ -267,7 +267,7 @@ class _Books:
             "median_batch_rows": float(np.median(rows)) if len(rows) else None,
             "mean_batch_rows": _rounded(float(np.mean(rows))) if len(rows) else None,
             "busy_shares": shares,
-            "busy_share": round(sum(busy_ns) / NS_PER_S / window_s / self.mean_workers, DIGITS),
+            "busy_share": round(sum(busy_ns) / NS_PER_S / window_s / self.mean_workers, FIGURE_DECIMALS),
             "touched_workers": len(np.unique(self._stage_worker[mine])),
         }
 
@@ -288,7 +288,7 @@ class _Books:
                 its.state,
                 its.starts,
                 its.stops,
-                round(its.gpus, DIGITS),
+                round(its.gpus, FIGURE_DECIMALS),
                 its.reason,
             )
             for its in self._record.changes
@@ -346,4 +346,4 @@ def _numbers(values: "Any") -> NDArray[np.int64]:  # noqa: ANN401 - an array.arr
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, DIGITS)
+    return None if value is None else round(value, FIGURE_DECIMALS)

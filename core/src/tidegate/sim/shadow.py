@@ -1,8 +1,8 @@
 """What a policy would have done with requests that passed a Tidegate untouched, and how far that is to be believed.
 
 The requests of a sliding window go through the simulator twice: under the policy, and under a model of Triton's own
-batcher. Of the second it is also known what was measured: where the two differ by more than `BELIEVED` nothing is
-promised, and where they differ by less the interval of the gain is wider by as much. The policy is given
+batcher. Of the second it is also known what was measured: where the two differ by more than `MAX_CALIBRATION_ERROR`
+nothing is promised, and where they differ by less the interval of the gain is wider by as much. The policy is given
 deadlines that are earlier by what is kept free for the way back, as it is where it schedules; so what the batcher
 answers is on time, when both are compared, if the time of that way is left, too.
 
@@ -38,13 +38,13 @@ BLOCK_NS: Final = 5 * NS_PER_S
 """Requests that arrive within so long of each other share their luck: the bootstrap draws such blocks."""
 SETTLING_NS: Final = 2 * NS_PER_S
 """The latest requests are left out: their answers may not have been seen yet."""
-MOST_REQUESTS: Final = 20_000
+MAX_REQUESTS: Final = 20_000
 """A window has no more: the oldest are forgotten, so that neither memory nor a simulation grows with the load."""
-ENOUGH_REQUESTS: Final = 200
-ENOUGH_BLOCKS: Final = 4
-BELIEVED: Final = 0.03
+MIN_REQUESTS: Final = 200
+MIN_BLOCKS: Final = 4
+MAX_CALIBRATION_ERROR: Final = 0.03
 """The attainment of the simulated batcher may differ from the measured one by so much."""
-DRAWS: Final = 1000
+BOOTSTRAP_DRAWS: Final = 1000
 POLICY, PASSING, TUNED = 3, 4, 5
 """Columns of a block."""
 
@@ -66,11 +66,11 @@ class ShadowWindow:
     def take(self, passed: BypassedTraffic) -> None:
         """Let the window slide."""
         since_ns = passed.now_ns - WINDOW_NS
-        seen = sorted([*self._seen, *passed.seen], key=lambda request: request.at_ns)[-MOST_REQUESTS:]
-        if seen and len(seen) == MOST_REQUESTS:
+        seen = sorted([*self._seen, *passed.seen], key=lambda request: request.at_ns)[-MAX_REQUESTS:]
+        if seen and len(seen) == MAX_REQUESTS:
             since_ns = max(since_ns, seen[0].at_ns)
         self._seen = [request for request in seen if request.at_ns >= since_ns]
-        ended = [*self._ended, *passed.ended][-2 * MOST_REQUESTS :]
+        ended = [*self._ended, *passed.ended][-2 * MAX_REQUESTS :]
         self._ended = [answer for answer in ended if answer.at_ns >= since_ns]
         self._executed = [said for said in self._executed if said[0] >= since_ns]
         if passed.executed:
@@ -174,11 +174,11 @@ class ShadowWindow:
         guessed = [model for model in self._begin.guessed if name in ("", model)]
         if guessed:
             return f"no profile of {', '.join(guessed)} was measured: see tidegate profile"
-        if requests < ENOUGH_REQUESTS or blocks < ENOUGH_BLOCKS:
+        if requests < MIN_REQUESTS or blocks < MIN_BLOCKS:
             return f"{requests} requests in {blocks} blocks of {BLOCK_NS // NS_PER_S} s are too few"
         if measured > requests:
             return "more was answered than could have been scheduled: sequences, shared memory or the like pass, too"
-        if abs(error) > BELIEVED:
+        if abs(error) > MAX_CALIBRATION_ERROR:
             return f"the simulated batcher is {100 * error:+.1f} points from what was measured"
         return ""
 
@@ -197,9 +197,9 @@ def _interval(blocks: list[list[int]], column: int, error: float, measured: floa
     """
     rng = Random(0)
     gains = []
-    for _ in range(DRAWS):
+    for _ in range(BOOTSTRAP_DRAWS):
         drawn = rng.choices(blocks, k=len(blocks))
         gains.append(sum(block[POLICY] - block[column] for block in drawn) / sum(block[0] for block in drawn))
     gains.sort()
-    low, high = gains[round(0.025 * (DRAWS - 1))], gains[round(0.975 * (DRAWS - 1))]
+    low, high = gains[round(0.025 * (BOOTSTRAP_DRAWS - 1))], gains[round(0.975 * (BOOTSTRAP_DRAWS - 1))]
     return round(max(-measured, low - error), 4), round(min(1 - measured, high + error), 4)

@@ -19,9 +19,9 @@ from tidegate.sim.triton_batch_stats import TritonBatchStats
 
 BEGINS_MS: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
 """What an idle instance may take to begin: from the first on, so that nothing is assumed where batches do not tell."""
-NEAR: Final = 0.03
+MEAN_SIZE_TOLERANCE: Final = 0.03
 """The mean size of a thousand batches differs by about as much, as a share, by chance: nearer is not asked for."""
-TRIES: Final = 2
+MAX_TRIES: Final = 2
 """For each report as many others are tried at most; each is a simulation."""
 
 
@@ -55,8 +55,8 @@ class OwnBatcher:
 
         off, best = replay(self._at)
         step, was_at = (1 if off < 0 else -1), self._at
-        for at in range(was_at + step, was_at + step * (TRIES + 1), step):
-            if abs(off) <= NEAR or not 0 <= at < len(BEGINS_MS):
+        for at in range(was_at + step, was_at + step * (MAX_TRIES + 1), step):
+            if abs(off) <= MEAN_SIZE_TOLERANCE or not 0 <= at < len(BEGINS_MS):
                 break
             other_off, other = replay(at)
             if abs(other_off) < abs(off):

@@ -17,7 +17,7 @@ from tidegate.sim.triton_batch_stats import NOTHING_TOLD, TritonBatchStats
 from tidegate.sim.true_latency import SimulatedWorker, TrueLatency
 from tidegate.workload import RequestSequence
 
-PATIENCE: Final = 100_000
+MAX_IDLE_TIMERS: Final = 100_000
 
 
 class ShadowReplayResult(NamedTuple):
@@ -91,7 +91,7 @@ def _replay(
     lead_ns = FIRST_LEAD_NS if headroom else 0
     engine = Engine(made, name=policy, strict=True, learn=False, first_lead_ns=lead_ns)
     engine.reducer.add_listener(record)
-    simulation = Simulation(engine, cluster, patience=PATIENCE)
+    simulation = Simulation(engine, cluster, patience=MAX_IDLE_TIMERS)
     due = headroom.before if headroom else lambda deadline_ns, _: deadline_ns
     simulation.feed(
         RequestArrived(

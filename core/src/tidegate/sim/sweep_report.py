@@ -20,7 +20,7 @@ from tidegate.report import (
     words,
 )
 from tidegate.sim.document import Document, rows_csv
-from tidegate.sim.goodput import LIMIT
+from tidegate.sim.goodput import MAX_MISS_RATE
 from tidegate.sim.result import ResultRow, RunResult
 from tidegate.sim.run import RunSpec
 from tidegate.sim.tables import columns_of, downloads
@@ -65,7 +65,7 @@ def sweep_page(
     }
     return Page(
         title,
-        sweep_verdicts(field, bad, LIMIT),
+        sweep_verdicts(field, bad, MAX_MISS_RATE),
         origin,
         facts,
         document["scenario"],
@@ -120,7 +120,7 @@ def _curves(
         x = PlotAxis(field, -0.5, len(values) - 0.5, ticks, lambda at: values[round(at)])
     y = PlotAxis.shares(known, "share") if unit == "%" else PlotAxis.over(known, unit, least=0.0)
     marks: list[LineMark | PointMarks | RuleMark] = (
-        [RuleMark(1 - LIMIT, words.limit(1 - LIMIT))] if "attainment" in title else []
+        [RuleMark(1 - MAX_MISS_RATE, words.limit(1 - MAX_MISS_RATE))] if "attainment" in title else []
     )
     for name, by_value in lines.items():
         color = colors.of_contender(name)

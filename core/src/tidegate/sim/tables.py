@@ -8,7 +8,7 @@ from tidegate.report.words import rate, share
 from tidegate.sim.document import Document, as_json
 from tidegate.sim.result import ResultRow, RunResult
 
-MOST_ADVICE = 50
+MAX_ADVICE = 50
 """Lines of a table of advice: a policy may advise at every event."""
 MOST_OPEN, MOST_LINES = 12, 400
 """A longer table of models is folded; a still longer one is cut: all is in the data."""
@@ -93,7 +93,7 @@ def advice_section(result: RunResult) -> PageSection | None:
     if not result.advice:
         return None
     heading = f"Advice on the number of workers: {result.total.policy}, seed {result.total.seed}"
-    lines = [[f"{said.at_s:.3f}", f"{said.workers:+d}", said.reason] for said in result.advice[:MOST_ADVICE]]
+    lines = [[f"{said.at_s:.3f}", f"{said.workers:+d}", said.reason] for said in result.advice[:MAX_ADVICE]]
     left = len(result.advice) - len(lines)
     if left:
         lines.append(["...", "", f"and {left:,} more"])

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from tidegate.api import Profile
 from tidegate.sim.shadow_messages import BypassedResponse, TritonStatistics
 
-FEWEST: Final = 5
+MIN_BATCHES: Final = 5
 """Batches of one size, whose mean is believed."""
 
 
@@ -36,7 +36,7 @@ class TritonBatchStats(NamedTuple):
         counted = sum(count for count, _ in known.values())
         off_ns = sum(count * (mean_ns - expected_ns[rows - 1]) for rows, (count, mean_ns) in known.items()) / counted
         return tuple(
-            max(1, round(known[rows][1] if rows in known and known[rows][0] >= FEWEST else each_ns + off_ns))
+            max(1, round(known[rows][1] if rows in known and known[rows][0] >= MIN_BATCHES else each_ns + off_ns))
             for rows, each_ns in enumerate(expected_ns, 1)
         )
 

@@ -10,7 +10,7 @@ from tidegate.sim.goodput import Goodput
 from tidegate.sim.result import RunResult
 from tidegate.workload import Scenario
 
-MOST_OTHERS = 9
+MAX_OTHERS = 9
 """So many others are named behind the best one."""
 
 
@@ -63,7 +63,7 @@ def simulate_verdicts(scenario: Scenario, results: Sequence[RunResult], *, worke
         first += f"; {best.worst_model} is the worst, {share(best.worst_attainment)}"
     said = [f"{first}."]
     if others:
-        named = [f"{each.policy} {share(each.attainment)}" for each in others[:MOST_OTHERS]]
+        named = [f"{each.policy} {share(each.attainment)}" for each in others[:MAX_OTHERS]]
         left = len(others) - len(named)
         said.append(f"Then {listed([*named, f'{left} more'] if left else named)}.")
     return said
@@ -81,7 +81,7 @@ def goodput_verdicts(goodputs: Sequence[Goodput], limit: float) -> list[str]:
     if others:
         named = [
             f"{each.policy} {rate(each.median_rps)}" + (f" ({share(each.median_rps / best.median_rps)} of that)")
-            for each in others[:MOST_OTHERS]
+            for each in others[:MAX_OTHERS]
         ]
         left = len(others) - len(named)
         said.append(f"Then {listed([*named, f'{left} more'] if left else named)}.")

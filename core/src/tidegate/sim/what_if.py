@@ -21,12 +21,12 @@ from tidegate.sim.simulation import Simulation
 from tidegate.sim.true_latency import SimulatedWorker, TrueLatency
 
 AS_IT_IS: Final = "as it is"
-PATIENCE: Final = 10_000
+MAX_IDLE_TIMERS: Final = 10_000
 """How often timers may fire in a row while nothing runs and requests wait."""
-POLICIES: Final = ("symphony", "orloj", "eager", "nexus", "fifs")
+WHAT_IF_POLICIES: Final = ("symphony", "orloj", "eager", "nexus", "fifs")
 """What is tried for models that are not split, where it is installed."""
 POLICIES_OF_SPLIT: Final = ("ppipe", "reactive")
-MORE: Final = 1.1
+MORE_LOAD_FACTOR: Final = 1.1
 
 
 class WhatIfAlternative(msgspec.Struct, frozen=True):
@@ -77,9 +77,9 @@ def usual_alternatives(question: WhatIfQuestion, installed: Plugins) -> list[Wha
         found.append(WhatIfAlternative(f"without worker {spare.name}", without=(spare.id,)))
     last = setup.workers[-1]
     found.append(WhatIfAlternative(f"with another worker like {last.name}", twice=last.id))
-    found.append(WhatIfAlternative("with a tenth more requests", pace=MORE))
+    found.append(WhatIfAlternative("with a tenth more requests", pace=MORE_LOAD_FACTOR))
     is_split = any(model.pipelines for model in setup.models)
-    names = POLICIES_OF_SPLIT if is_split else POLICIES
+    names = POLICIES_OF_SPLIT if is_split else WHAT_IF_POLICIES
     others = [name for name in names if name != question.policy and name in installed.policies]
     return [*found, *(WhatIfAlternative(f"with policy {name}", policy=name) for name in others)]
 
@@ -116,7 +116,7 @@ def answer(
         ends = _Ends()
         engine.reducer.add_listener(ends)
         cluster = _cluster(setup, requests, question.factors, seed)
-        simulation = Simulation(engine, cluster, patience=PATIENCE, enough=enough)
+        simulation = Simulation(engine, cluster, patience=MAX_IDLE_TIMERS, enough=enough)
         simulation.feed(RequestArrived(request.arrival_ns, request) for request in requests)
         simulation.run()
     except PluginError as wrong:

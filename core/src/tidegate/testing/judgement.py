@@ -17,12 +17,12 @@ from tidegate.sim.parallel import run_parallel
 from tidegate.sim.run import RunSpec, SimulationError, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
-YARDSTICKS = ("fifs", "eager", "triton")
-TUNED = "triton"
+BASELINE_POLICIES = ("fifs", "eager", "triton")
+TUNED_BASELINE = "triton"
 """The yardstick of which the best setting counts, chosen afterwards for each world."""
-SEEDS = (1, 2, 3, 4, 5)
+WORLD_SEEDS = (1, 2, 3, 4, 5)
 WARMUP_S, DURATION_S = 0.5, 1.5
-NOISE = 0.01
+NOISE_FRACTION = 0.01
 """A policy is called below a yardstick from such a share of the requests on, where the interval excludes none."""
 _GPU = {"alpha_ms": 2, "beta_ms": 8, "max_batch": 16}
 _MODEL = {"name": "m", "slo_ms": 60, "profile": _GPU}
@@ -57,7 +57,7 @@ def _pools() -> dict[str, Any]:
     return _world(560, workers=workers, models=models, simulation={"jitter": {"cv": 0.2}})
 
 
-WORLDS: Mapping[str, Mapping[str, Any]] = {
+JUDGED_SCENARIOS: Mapping[str, Mapping[str, Any]] = {
     "usual": _world(2350),
     "more load than they bear": _world(3000),
     "rows: log-normal, mean 4": _world(
@@ -117,7 +117,7 @@ class Judgement:
     @property
     def is_below(self) -> bool:
         """Whether the policy is below the yardstick by more than noise."""
-        return self.gain.high < 0 and self.gain.mean < -NOISE
+        return self.gain.high < 0 and self.gain.mean < -NOISE_FRACTION
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def judge_policies(
     policies: Iterable[PolicyChoice],
     *,
     worlds: Iterable[str] | None = None,
-    seeds: Sequence[int] = SEEDS,
+    seeds: Sequence[int] = WORLD_SEEDS,
     plugins: Plugins | None = None,
     jobs: int = -1,
 ) -> "Judging":
@@ -146,7 +146,7 @@ def judge_policies(
     choices = list(policies)
     for choice in choices:
         plugins.policy(choice.name)
-    return Judging(choices, tuple(WORLDS if worlds is None else worlds), tuple(seeds), plugins, jobs)
+    return Judging(choices, tuple(JUDGED_SCENARIOS if worlds is None else worlds), tuple(seeds), plugins, jobs)
 
 
 class Judging:
@@ -167,7 +167,7 @@ class Judging:
         """Why a policy cannot run in a world, by (world, policy's title)."""
         self._tasks = []
         for world in worlds:
-            scenario = Scenario(version=1, name=world, **WORLDS[world])
+            scenario = Scenario(version=1, name=world, **JUDGED_SCENARIOS[world])
             is_split = any(model.pipelines for model in scenario.models)
             for choice in {each.title: each for each in (*choices, *_yardsticks(scenario, plugins))}.values():
                 if is_split and not plugins.policy(choice.name).policy.runs_pipelines:
@@ -191,7 +191,7 @@ class Judging:
     def judgements(self, title: str) -> list[Judgement]:
         """The judgements of a policy, by its title, in the worlds that it can run in."""
         judged = []
-        names = {choice.title for choice in self._choices} - set(YARDSTICKS)
+        names = {choice.title for choice in self._choices} - set(BASELINE_POLICIES)
         for world in self._worlds:
             own = self._scores.get((world, title), [])
             others = {
@@ -211,10 +211,10 @@ class Judging:
 
 def _yardsticks(scenario: Scenario, plugins: Plugins) -> list[PolicyChoice]:
     choices = []
-    for name in YARDSTICKS:
+    for name in BASELINE_POLICIES:
         if name not in plugins.policies:
             continue
-        if name == TUNED:
+        if name == TUNED_BASELINE:
             slos_ms = {model.name: model.slo_ms or 0.0 for model in scenario.models}
             choices += [
                 PolicyChoice(name=name, label=f"{name} {label}", options=options)

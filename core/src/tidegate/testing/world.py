@@ -36,17 +36,17 @@ from tidegate.schemas import Device
 from tidegate.sim import ExactWorkers, Listener, Simulation
 from tidegate.sim.workers import Outcome, failed, finished
 
-KINDS = ("fast", "slow")
+WORKER_CLASSES = ("fast", "slow")
 DEADLINE_MISS_ACTIONS: tuple[DeadlineMissAction, ...] = ("reject", "reject", "serve")
 TIMES_OF_SHAPE = {"": 1.0, "x:320": 1.0, "x:960": 1.8}
 """How many times as long as the profile says batches of a shape take: a policy is told of none, and learns."""
-SCATTER = (0.0, 0.1, 0.2, 0.35)
+SCATTER_CVS = (0.0, 0.1, 0.2, 0.35)
 """Coefficients of variation of what stages take, where times scatter about what is planned."""
-STALL = 10.0
+STALL_FACTOR = 10.0
 """A stage that stalls takes so many times as long."""
-APPLICATIONS = ("",) * 16, "a" * 16, "a" * 16 + "b" * 3 + "c"
+APPLICATION_MIXES = ("",) * 16, "a" * 16, "a" * 16 + "b" * 3 + "c"
 """The applications of a world: none, one, or three of which one is most of the requests."""
-ROWS = ("few", "few", "log-normal", "1 or 16")
+ROW_MIXES = ("few", "few", "log-normal", "1 or 16")
 """How many rows the requests of a world have."""
 
 
@@ -78,14 +78,14 @@ def random_world(rng: random.Random, *, disturbances: bool = True, pipelines: bo
     workers = tuple(
         _worker(rng, index, [*partitions], pools) for index in range(rng.randint(pools, 6 if pipelines else 4))
     )
-    profiles = tuple(_profile(rng, part, rows, kind) for part, rows in partitions.items() for kind in KINDS)
+    profiles = tuple(_profile(rng, part, rows, kind) for part, rows in partitions.items() for kind in WORKER_CLASSES)
     network = None
     if pipelines and rng.random() < 0.7:
         workers = tuple(
             msgspec.structs.replace(worker, device=Device(rng.choice("ab"), worker.id)) for worker in workers
         )
         network = Network({part: rng.randint(0, 1_000_000) for part in partitions}, bytes_per_s=1e9)
-    rows, apps = rng.choice(ROWS), rng.choice(APPLICATIONS)
+    rows, apps = rng.choice(ROW_MIXES), rng.choice(APPLICATION_MIXES)
     bursts = [rng.randint(0, 200) for _ in range(4)] if rng.random() < 0.25 else range(201)
     events: list[AnyStimulus] = [
         _arrival(rng, request_id, models, rows, apps, bursts) for request_id in range(rng.randint(0, 60))
@@ -225,10 +225,10 @@ def _service_factors(rng: random.Random) -> tuple[float, ...]:
     if rng.random() < 0.5:
         factors = [rng.uniform(0.7, 1.6) for _ in range(7)]
     else:
-        cv = rng.choice(SCATTER)
+        cv = rng.choice(SCATTER_CVS)
         factors = [max(0.05, 1 + cv * _deviation(rng)) for _ in range(23)]
     if rng.random() < 0.2:
-        factors[rng.randrange(len(factors))] *= STALL
+        factors[rng.randrange(len(factors))] *= STALL_FACTOR
     return tuple(factors)
 
 
@@ -245,7 +245,7 @@ def _worker(rng: random.Random, worker_id: int, partitions: Sequence[str], pools
         hosted = partitions[worker_id % pools :: pools] or partitions
     else:
         hosted = rng.sample(partitions, rng.randint(1, len(partitions)))
-    return Worker(worker_id, f"worker{worker_id}", tuple(sorted(hosted)), kind=rng.choice(KINDS))
+    return Worker(worker_id, f"worker{worker_id}", tuple(sorted(hosted)), kind=rng.choice(WORKER_CLASSES))
 
 
 def _profile(rng: random.Random, partition: str, max_rows: int, kind: str) -> Profile:

@@ -7,7 +7,7 @@ from tidegate.api import NEVER_NS, Profile
 
 MEMORY_NS = 1_000_000_000
 """Time constant of the rate's exponential average: long enough to smooth a Poisson process, short against a day."""
-LEAST_MASS_NS = MEMORY_NS // 10
+MIN_MASS_NS = MEMORY_NS // 10
 """Nothing arrived in so much of the time before the first request, as far as anybody knows."""
 REFRESH_NS = 10_000_000
 """How long a target holds."""
@@ -70,7 +70,7 @@ class ArrivalRate:
     def rows_per_ns_at(self, now_ns: int) -> float:
         """The rate at an instant, since when nothing may have arrived; the first few arrivals do not make a crowd."""
         rows, mass_ns = self._faded(now_ns)
-        return rows / max(mass_ns, LEAST_MASS_NS)
+        return rows / max(mass_ns, MIN_MASS_NS)
 
     def _faded(self, now_ns: int) -> tuple[float, float]:
         """What is left at an instant of the rows, and of the same average of "one per nanosecond".

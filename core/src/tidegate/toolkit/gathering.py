@@ -7,7 +7,7 @@ from itertools import islice
 from tidegate.api import NEVER_NS, Profile, Request
 from tidegate.toolkit.queueing import RequestQueue
 
-MOST_LOOKED_AT = 64
+MAX_LOOKED_AT = 64
 """So many requests behind a run are looked at for what fits into its free rows, so that a long queue stays cheap."""
 
 
@@ -93,7 +93,7 @@ class Gathering:
     ) -> FormedBatch:
         """The run with requests from further back that fit into the rows that it leaves, the oldest first."""
         rows, due_ns, fillers = run.rows, run.due_ns, []
-        for request in islice(behind, MOST_LOOKED_AT):
+        for request in islice(behind, MAX_LOOKED_AT):
             grown = rows + request.rows
             tightest_ns = min(due_ns, self.due_ns(request))
             if grown > most_rows or (tightest_ns != NEVER_NS and now_ns + profile.upper_ns(grown) > tightest_ns):

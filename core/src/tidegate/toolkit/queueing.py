@@ -32,7 +32,7 @@ from tidegate.api import (
 )
 from tidegate.toolkit.idle_workers import IdleWorkers
 
-MOST_PASSED = 256
+MAX_PASSED = 256
 """So many that wait already a request passes at most: nobody makes the others' queueing slow by being in a hurry."""
 
 
@@ -78,7 +78,7 @@ class RequestQueue:
             return
         behind: list[int] = []
         for last in reversed(requests.values()):
-            if self.rank_ns(last) <= rank_ns or len(behind) == MOST_PASSED:
+            if self.rank_ns(last) <= rank_ns or len(behind) == MAX_PASSED:
                 break
             behind.append(last.id)
         requests[request.id] = request

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tidegate.schemas import Device, Slice
 
-VERSION: Literal[1] = 1
+SCENARIO_VERSION: Literal[1] = 1
 ONE_PROFILE = "give profile (for every GPU) or profiles (by kind of GPU), or pipelines: one of them"
 
 
@@ -241,7 +241,7 @@ def _models_from(given: object) -> ModelsFrom:
 class Scenario(ScenarioSection):
     """The document."""
 
-    version: Literal[1] = VERSION
+    version: Literal[1] = SCENARIO_VERSION
     name: str = Field(default="", description="For titles; default: the name of the file")
     seed: int = Field(default=0, ge=0)
     warmup_s: float = Field(default=2.0, ge=0, lt=1e7, description="Load before the measured window")

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from tidegate.schemas import field_errors, format_field_errors, format_yaml_error
 from tidegate.workload.scenario import Scenario
 
-MEMBERS = frozenset({"poisson", "gamma", "uniform", "trace", "constant", "lognormal", "table"})
+UNION_MEMBERS = frozenset({"poisson", "gamma", "uniform", "trace", "constant", "lognormal", "table"})
 """Members of unions, which are no fields of the file."""
 
 
@@ -29,7 +29,9 @@ def read_scenario(path: Path, changes: dict[str, Any] | None = None) -> Scenario
     try:
         return Scenario.model_validate(data, context={"folder": path.parent})
     except ValidationError as error:
-        raise ScenarioError(format_field_errors(str(path), field_errors(error, Scenario, members=MEMBERS))) from error
+        raise ScenarioError(
+            format_field_errors(str(path), field_errors(error, Scenario, members=UNION_MEMBERS))
+        ) from error
 
 
 def changed_by(path: Path, data: Any, changes: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever YAML can say

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 from tidegate.workload.scenario import ModelSpec, Scenario
 
-QUANTILES = 10_000
+DISTRIBUTION_POINTS = 10_000
 """A distribution of rows is read at so many points, evenly spread."""
 
 
@@ -19,8 +19,9 @@ def _shares(model: ModelSpec) -> dict[int, float]:
     shares: defaultdict[int, float] = defaultdict(float)
     for weight, rows in apps:
         counts = Counter(
-            min(max(round(rows.quantile((number + 0.5) / QUANTILES)), 1), model.max_rows) for number in range(QUANTILES)
+            min(max(round(rows.quantile((number + 0.5) / DISTRIBUTION_POINTS)), 1), model.max_rows)
+            for number in range(DISTRIBUTION_POINTS)
         )
         for size, count in counts.items():
-            shares[size] += weight / total * count / QUANTILES
+            shares[size] += weight / total * count / DISTRIBUTION_POINTS
     return {size: shares[size] for size in sorted(shares) if shares[size] > 0}

@@ -3,9 +3,16 @@
 from dataclasses import asdict
 from typing import Any
 
-from tidegate.sim.document import VERSION
-from tidegate_loadtest.comparison.findings import FIGURES, TargetContrast, contrast_of, interval_of, verdicts, warnings
-from tidegate_loadtest.comparison.intervals import CONFIDENCE, ConfidenceInterval
+from tidegate.sim.document import DOCUMENT_VERSION
+from tidegate_loadtest.comparison.findings import (
+    COMPARED_FIGURES,
+    TargetContrast,
+    contrast_of,
+    interval_of,
+    verdicts,
+    warnings,
+)
+from tidegate_loadtest.comparison.intervals import CONFIDENCE_LEVEL, ConfidenceInterval
 from tidegate_loadtest.comparison.runs import Comparison
 
 
@@ -13,23 +20,23 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
     """All that was measured: the rows of every run, in the order of the runs, and what follows from them."""
     base, *others = comparison.targets
     of_seed = {seed: number for number, seed in enumerate(comparison.seeds, 1)}
-    contrasts = [contrast_of(comparison, target, base, figure) for target in others for figure in FIGURES]
+    contrasts = [contrast_of(comparison, target, base, figure) for target in others for figure in COMPARED_FIGURES]
     return {
-        "version": VERSION,
+        "version": DOCUMENT_VERSION,
         "command": "compare",
         "scenario": comparison.scenario.model_dump(mode="json", exclude_defaults=True),
         "targets": [asdict(target) for target in comparison.targets],
         "settings": {name: asdict(settings) for name, settings in comparison.settings.items()},
         "rounds": len(comparison.seeds),
         "complete_rounds": [of_seed[seed] for seed in comparison.complete],
-        "confidence": CONFIDENCE,
+        "confidence": CONFIDENCE_LEVEL,
         "verdicts": verdicts(comparison),
         "warnings": warnings(comparison),
         "stopped": comparison.stopped,
         "figures": [
             {"target": target.name, "figure": figure.name, **_interval(interval_of(comparison, target, figure))}
             for target in comparison.targets
-            for figure in FIGURES
+            for figure in COMPARED_FIGURES
         ],
         "contrasts": [_contrast(contrast) for contrast in contrasts if contrast],
         "rows": [

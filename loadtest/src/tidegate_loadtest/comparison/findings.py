@@ -11,7 +11,7 @@ from tidegate_loadtest.comparison.intervals import ConfidenceInterval, differenc
 from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.live import LiveObservations
-from tidegate_loadtest.result import DROPS
+from tidegate_loadtest.result import DROP_STATUSES
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ComparedFigure:
     @property
     def widest(self) -> float:
         """The greatest difference that two values of it can have."""
-        return 1.0 if self is ATTAINMENT else inf
+        return 1.0 if self is ATTAINMENT_FIGURE else inf
 
 
 def _share(name: str, heading: str, value: Callable[[ResultRow], float | None]) -> ComparedFigure:
@@ -42,13 +42,13 @@ def _number(
     return ComparedFigure(name, heading, value, lambda x: f"{x:,.{digits}f}", lambda x: f"{x:+,.{digits}f}{unit}")
 
 
-GOODPUT = replace(
+GOODPUT_FIGURE = replace(
     _number("goodput_rps", "goodput /s", lambda row: row.goodput_rps, 1, "/s"), most=lambda row: row.offered_rps
 )
-ATTAINMENT = replace(_share("attainment", "attainment", lambda row: row.attainment), most=lambda row: 1.0)
-FIGURES = (
-    GOODPUT,
-    ATTAINMENT,
+ATTAINMENT_FIGURE = replace(_share("attainment", "attainment", lambda row: row.attainment), most=lambda row: 1.0)
+COMPARED_FIGURES = (
+    GOODPUT_FIGURE,
+    ATTAINMENT_FIGURE,
     _number("p50_ms", "p50 ms", lambda row: row.p50_ms, 1, " ms"),
     _number("p95_ms", "p95 ms", lambda row: row.p95_ms, 1, " ms"),
     _number("p99_ms", "p99 ms", lambda row: row.p99_ms, 1, " ms"),
@@ -78,7 +78,7 @@ class TargetContrast:
 
         For the goodput the ratio where there is one; else the difference.
         """
-        if self.figure is GOODPUT and self.ratio:
+        if self.figure is GOODPUT_FIGURE and self.ratio:
             return self.ratio, _percent, 1.0
         return self.difference, self.figure.apart, 0.0
 
@@ -128,8 +128,8 @@ def verdicts(comparison: Comparison) -> list[str]:
     base, *others = comparison.targets
     said = []
     for target in others:
-        contrast = contrast_of(comparison, target, base, ATTAINMENT)
-        own, of_base = (interval_of(comparison, each, ATTAINMENT) for each in (target, base))
+        contrast = contrast_of(comparison, target, base, ATTAINMENT_FIGURE)
+        own, of_base = (interval_of(comparison, each, ATTAINMENT_FIGURE) for each in (target, base))
         if contrast and own and of_base:
             said.append(verdict_of(contrast, own, of_base))
     return said
@@ -166,7 +166,7 @@ def _first_messages(seen: list[LiveObservations]) -> str:
     messages: dict[str, str] = {}
     for one in seen:
         for status, message in one.run.messages.items():
-            if status not in DROPS.values():  # a request that is given up on purpose is no failure
+            if status not in DROP_STATUSES.values():  # a request that is given up on purpose is no failure
                 messages.setdefault(status, message)
     return "".join(f"; first {status}: {message}" for status, message in messages.items())
 

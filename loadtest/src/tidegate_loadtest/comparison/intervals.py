@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-CONFIDENCE = 0.95
+CONFIDENCE_LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def mean_of(values: Sequence[float]) -> ConfidenceInterval | None:
         return ConfidenceInterval(mean, None, None, 1)
     from scipy.special import stdtrit  # noqa: PLC0415 - slow to import
 
-    t = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
+    t = float(stdtrit(len(values) - 1, (1 + CONFIDENCE_LEVEL) / 2))
     half = t * stdev(values) / math.sqrt(len(values))
     return ConfidenceInterval(mean, mean - half, mean + half, len(values))
 

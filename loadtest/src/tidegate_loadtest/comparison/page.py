@@ -21,16 +21,16 @@ from tidegate.sim import charts
 from tidegate.sim.document import Document, rows_csv
 from tidegate.sim.tables import downloads
 from tidegate_loadtest.comparison.findings import (
-    ATTAINMENT,
-    FIGURES,
-    GOODPUT,
+    ATTAINMENT_FIGURE,
+    COMPARED_FIGURES,
+    GOODPUT_FIGURE,
     ComparedFigure,
     TargetContrast,
     contrast_of,
     verdicts,
     warnings,
 )
-from tidegate_loadtest.comparison.intervals import CONFIDENCE
+from tidegate_loadtest.comparison.intervals import CONFIDENCE_LEVEL
 from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.table import difference_cell, figure_cells
 
@@ -62,24 +62,29 @@ def _parts(comparison: Comparison) -> list[Chart | PageSection]:
     )
     results = [live.result for target in comparison.targets for live in comparison.of(target)]
     slos_ms = {model.name: model.slo_ms for model in comparison.scenario.models}
-    headings = [figure.heading for figure in FIGURES]
+    headings = [figure.heading for figure in COMPARED_FIGURES]
     differences = [
-        [target.name, *(difference_cell(comparison, target, base, figure).replace(" (", "\n(") for figure in FIGURES)]
+        [
+            target.name,
+            *(difference_cell(comparison, target, base, figure).replace(" (", "\n(") for figure in COMPARED_FIGURES),
+        ]
         for target in others
     ]
     found = [
-        _rounds(comparison, ATTAINMENT, "How much does each target have in time, round by round?", colors),
+        _rounds(comparison, ATTAINMENT_FIGURE, "How much does each target have in time, round by round?", colors),
         _against(comparison, colors),
         charts.outcomes(results, "target"),
         charts.latency_curves(results, colors),
         charts.attainment_over_time(results, colors),
         charts.waiting_and_executing(results, slos_ms),
         charts.batch_sizes(results),
-        replace(_rounds(comparison, GOODPUT, "How large is the goodput of each, round by round?", colors), wide=True),
+        replace(
+            _rounds(comparison, GOODPUT_FIGURE, "How large is the goodput of each, round by round?", colors), wide=True
+        ),
         PageSection(
             "The figures",
             table(["target", *headings, "late p99 ms"], figure_cells(comparison)),
-            f"Means of the rounds (and their {CONFIDENCE:.0%} confidence intervals: Student's t, cut to what the "
+            f"Means of the rounds (and their {CONFIDENCE_LEVEL:.0%} confidence intervals: Student's t, cut to what the "
             "figure can be). The last column: how late the load generator was, in the worst round.",
         ),
         PageSection(f"Against {base.name}, in the same rounds", table(["target", *headings], differences)),
@@ -112,7 +117,11 @@ def _rounds(comparison: Comparison, figure: ComparedFigure, title: str, colors: 
         marks += [LineMark(points, color, target.name, colors.dash_of(target.name)), PointMarks(points, color, says)]
     ticks = tuple(map(float, numbers))
     x = PlotAxis("round", min(ticks) - 0.5, max(ticks) + 0.5, ticks, lambda number: f"{number:g}")
-    y = PlotAxis.shares(known, "in time") if figure is ATTAINMENT else PlotAxis.over(known, figure.heading, least=0.0)
+    y = (
+        PlotAxis.shares(known, "in time")
+        if figure is ATTAINMENT_FIGURE
+        else PlotAxis.over(known, figure.heading, least=0.0)
+    )
     names = [target.name for target in comparison.targets]
     legend = [LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in names]
     return chart_of(title, Plot(marks, x, y), legend=legend)
@@ -122,7 +131,9 @@ def _against(comparison: Comparison, colors: Colors) -> Chart | None:
     """The difference of each target to the first in points of attainment, which cannot be more than 100."""
     base, *others = comparison.targets
     found = [
-        contrast for target in others if (contrast := contrast_of(comparison, target, base, ATTAINMENT)) is not None
+        contrast
+        for target in others
+        if (contrast := contrast_of(comparison, target, base, ATTAINMENT_FIGURE)) is not None
     ]
     if not found:
         return None
@@ -140,7 +151,9 @@ def _against(comparison: Comparison, colors: Colors) -> Chart | None:
     y = PlotAxis("", 0.0, float(len(found)), tuple(row + 0.5 for row in range(len(found))), lambda at: names[int(at)])
     x = PlotAxis.over(ends, f"points of attainment against {base.name}")
     title = f"Is the difference to {base.name} more than chance?"
-    note = f"Mean and {CONFIDENCE:.0%} confidence interval: chance is ruled out where the line does not reach zero."
+    note = (
+        f"Mean and {CONFIDENCE_LEVEL:.0%} confidence interval: chance is ruled out where the line does not reach zero."
+    )
     if len(comparison.complete) == 1:
         note = "One round rules out no chance: there is no interval."
     return chart_of(title, Plot(marks, x, y, height=40 + 46 * len(found)), note=note)

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tidegate_loadtest.comparison.findings import (
-    FIGURES,
+    COMPARED_FIGURES,
     ComparedFigure,
     contrast_of,
     interval_of,
@@ -15,7 +15,7 @@ from tidegate_loadtest.comparison.findings import (
     verdicts,
     warnings,
 )
-from tidegate_loadtest.comparison.intervals import CONFIDENCE, ConfidenceInterval
+from tidegate_loadtest.comparison.intervals import CONFIDENCE_LEVEL, ConfidenceInterval
 from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.targets import Target
 
@@ -34,7 +34,7 @@ def print_comparison(console: Console, comparison: Comparison, title: str) -> No
 
 def print_figures(console: Console, comparison: Comparison, title: str, names: Collection[str] | None = None) -> None:
     """The figures, all or those of these names, and what a reader must know."""
-    figures = [figure for figure in FIGURES if names is None or figure.name in names]
+    figures = [figure for figure in COMPARED_FIGURES if names is None or figure.name in names]
     rounds = len(comparison.complete)
     if rounds:
         table = Table("", *(figure.heading for figure in figures), "late p99 ms", title=escape(title))
@@ -44,12 +44,12 @@ def print_figures(console: Console, comparison: Comparison, title: str, names: C
             table.add_row(*map(escape, cells))
         console.print(table)
     if rounds > 1:
-        console.print(f"Means of {rounds} rounds, and their {CONFIDENCE:.0%} confidence intervals.", style="dim")
+        console.print(f"Means of {rounds} rounds, and their {CONFIDENCE_LEVEL:.0%} confidence intervals.", style="dim")
     for warning in warnings(comparison):
         console.print(warning, style="bold red", markup=False)
 
 
-def figure_cells(comparison: Comparison, figures: Sequence[ComparedFigure] = FIGURES) -> list[list[str]]:
+def figure_cells(comparison: Comparison, figures: Sequence[ComparedFigure] = COMPARED_FIGURES) -> list[list[str]]:
     """A line for each target: its name, the figures, the generator's lateness in the worst round."""
     lines = []
     for target in comparison.targets:
@@ -77,7 +77,7 @@ def difference_cell(comparison: Comparison, target: Target, base: Target, figure
 
 def _differences(comparison: Comparison) -> Table:
     base, *others = comparison.targets
-    figures = [figure for figure in FIGURES if figure.name in SHOWN_DIFFERENCES]
+    figures = [figure for figure in COMPARED_FIGURES if figure.name in SHOWN_DIFFERENCES]
     heads = (figure.heading.removesuffix(" /s").removesuffix(" ms") for figure in figures)
     table = Table("", *heads, title=escape(f"Against {base.name}, in the same rounds"))
     for column in table.columns[1:]:

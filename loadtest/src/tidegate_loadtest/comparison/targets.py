@@ -73,15 +73,15 @@ def emulated_targets(
     told of each. Raises LoadTestError where they are more than a machine can hold, and where one does not start.
     """
     from tidegate_loadtest.emulated import (  # noqa: PLC0415 - of the extra `emulated`
-        MOST_INSTANCES,
+        MAX_INSTANCES,
         emulated_cluster,
     )
 
     processes = len(choices) * sum(len(worker.hosts) for worker in layout_of(scenario).workers)
-    if processes > MOST_INSTANCES:
+    if processes > MAX_INSTANCES:
         raise LoadTestError(
             f"workers: {processes} models on the workers of {len(choices)} policies, each a process: emulate at most "
-            f"{MOST_INSTANCES}, with fewer policies, workers or models"
+            f"{MAX_INSTANCES}, with fewer policies, workers or models"
         )
     with ExitStack() as running:
         targets = []

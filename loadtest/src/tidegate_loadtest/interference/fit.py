@@ -14,7 +14,7 @@ from tidegate_loadtest.interference.locally_weighted import table_of
 from tidegate_loadtest.interference.missing_utilization import learn_uses
 from tidegate_loadtest.interference.runs import CoRun, RunsError, SoloRun
 
-FEWEST_SOLO = 4
+MIN_SOLO = 4
 """Runs of a model alone: two batches on two shares."""
 
 
@@ -82,9 +82,9 @@ def fit_alone(solo: Sequence[SoloRun], gpu: str, buses: Mapping[str, NonDecreasi
     by_model: dict[str, list[SoloRun]] = {}
     for run in solo:
         by_model.setdefault(run.model, []).append(run)
-    if few := [name for name, runs in by_model.items() if len({(run.rows, run.percent) for run in runs}) < FEWEST_SOLO]:
+    if few := [name for name, runs in by_model.items() if len({(run.rows, run.percent) for run in runs}) < MIN_SOLO]:
         raise RunsError(
-            f"{few[0]!r} ran alone in fewer than {FEWEST_SOLO} ways: measure several batches on several shares, "
+            f"{few[0]!r} ran alone in fewer than {MIN_SOLO} ways: measure several batches on several shares, "
             "those that it is to have"
         )
     models = {name: _alone(runs, buses.get(name, NonDecreasingLine())) for name, runs in sorted(by_model.items())}

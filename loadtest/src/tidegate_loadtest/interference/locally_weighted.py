@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from tidegate.schemas import ShareTable
 from tidegate_loadtest.interference.runs import SoloRun
 
-BANDWIDTH = 0.3
+KERNEL_BANDWIDTH = 0.3
 """How fast the weight of a run falls: the standard deviation of a Gaussian, the runs being one wide along each axis."""
-STIFFNESS = 1e-6
+SLOPE_RIDGE = 1e-6
 """How much slopes and curvatures are held back, so that where runs do not tell of one it is none."""
-ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+TABLE_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 PERCENT_STEP = 5
 
 Floats = NDArray[np.float64]
@@ -38,10 +38,10 @@ class LocallyWeighted:
         away = self._places - np.log([rows, percent]) / self._widths
         squared = (away**2).sum(axis=1)
         # The nearest run has the weight 1, however far it is.
-        root = np.exp((squared.min() - squared) / (4 * BANDWIDTH**2))
+        root = np.exp((squared.min() - squared) / (4 * KERNEL_BANDWIDTH**2))
         across, along = away.T
         terms = np.column_stack([np.ones_like(across), across, along, across**2, across * along, along**2])
-        held = np.sqrt(STIFFNESS) * np.eye(6)[1:]
+        held = np.sqrt(SLOPE_RIDGE) * np.eye(6)[1:]
         matrix = np.vstack([terms * root[:, None], held])
         heights = np.concatenate([self._heights * root, np.zeros(5)])
         solution, *_ = np.linalg.lstsq(matrix, heights, rcond=None)
@@ -55,7 +55,7 @@ def table_of(runs: Sequence[SoloRun], gpu_ms: Sequence[float]) -> ShareTable:
     """
     rows, percents = [run.rows for run in runs], [run.percent for run in runs]
     surface = LocallyWeighted(rows, percents, gpu_ms)
-    many = sorted({*rows, *(count for count in ROWS if min(rows) < count < max(rows))})
+    many = sorted({*rows, *(count for count in TABLE_ROWS if min(rows) < count < max(rows))})
     steps = (PERCENT_STEP * step for step in range(1, 100 // PERCENT_STEP))
     shares = sorted({*percents, *(float(step) for step in steps if min(percents) < step < max(percents))})
     taken = np.array([[surface.at(each, share) for share in shares] for each in many])

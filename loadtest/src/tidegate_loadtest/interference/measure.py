@@ -18,7 +18,7 @@ from tidegate_loadtest.shapes import Shapes
 
 IN_FLIGHT = 2
 """Requests of a model: while one runs the next one waits in its Triton, so that the GPU waits for nobody."""
-FEWEST_ANSWERS = 5
+MIN_ANSWERS = 5
 """An answer in the window besides the first tells of one batch: the mean of fewer says little."""
 
 Progress = Callable[[str], None]
@@ -107,7 +107,7 @@ class SharedGpu:
         taken_ms = []
         for (tenant, _), instants in zip(group, answers, strict=True):
             seen = [instant for instant in instants if begin_ns <= instant <= end_ns]
-            if len(seen) < FEWEST_ANSWERS:
+            if len(seen) < MIN_ANSWERS:
                 raise LoadTestError(
                     f"{tenant.partition}, {tenant.rows} rows on {tenant.percent:g} %: {len(seen)} answers in "
                     f"{self._window_ns / 1e9:g} s are too few to measure by: give a longer --window-s"

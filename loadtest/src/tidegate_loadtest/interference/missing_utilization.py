@@ -12,7 +12,7 @@ from scipy.optimize import nnls
 from tidegate.schemas import InterferenceModel, NonDecreasingLine
 from tidegate_loadtest.interference.runs import CoRun
 
-TURNS = 40
+FIT_ITERATIONS = 40
 PRIOR_RUNS = 2.0
 """So many runs' worth of belief, for each model, that all are felt alike: a few runs must not say the contrary."""
 
@@ -47,7 +47,7 @@ def learn_uses(
     if len(unseen) < len(victims):
         alike *= np.mean(cache[cache > 0]) / 100 if cache.any() else 1.0
     used = alike
-    for _ in range(TURNS):
+    for _ in range(FIT_ITERATIONS):
         terms = np.column_stack([cache + felt @ used, dram]) * weight[:, None]
         minds = np.zeros((len(victims), 2))
         for number in victims.values():

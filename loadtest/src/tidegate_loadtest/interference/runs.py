@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tidegate.schemas import Tenant
 
-SOLO = ("model", "batch", "share_pct", "latency_ms")
-CO_RUNS = ("run", *SOLO)
-PAIRS = ("model1", "model2", "batch1", "batch2", "share1_pct", "share2_pct", "latency1_ms", "latency2_ms")
+SOLO_COLUMNS = ("model", "batch", "share_pct", "latency_ms")
+CO_RUNS = ("run", *SOLO_COLUMNS)
+PAIR_COLUMNS = ("model1", "model2", "batch1", "batch2", "share1_pct", "share2_pct", "latency1_ms", "latency2_ms")
 
 
 class RunsError(Exception):
@@ -55,7 +55,7 @@ class CoRun:
 def read_solo(path: Path, gpu: str) -> list[SoloRun]:
     """The solo runs of a file. Raises RunsError, also where it was measured on another GPU."""
     runs = []
-    for line in _lines(path, gpu, SOLO):
+    for line in _lines(path, gpu, SOLO_COLUMNS):
         taken_ms, gpu_ms = line.positive("latency_ms"), line.optional("gpu_latency_ms")
         if gpu_ms is not None and not 0 < gpu_ms <= taken_ms:
             raise line.wrong("gpu_latency_ms", "more than nothing, and no more than latency_ms, of which it is a part")
@@ -68,7 +68,7 @@ def read_co_runs(path: Path, gpu: str) -> list[CoRun]:
     """The co-runs of a file. Raises RunsError, also where it was measured on another GPU."""
     together: dict[str, list[tuple[Tenant, float]]] = {}
     numbers = count()
-    for line in _lines(path, gpu, CO_RUNS, PAIRS):
+    for line in _lines(path, gpu, CO_RUNS, PAIR_COLUMNS):
         sides = ("1", "2") if "model1" in line.fields else ("",)
         number = str(next(numbers)) if len(sides) > 1 else line.text("run")
         together.setdefault(number, []).extend(
@@ -159,7 +159,7 @@ def write_solo(path: Path, gpu: str, runs: Sequence[SoloRun]) -> None:
     """Write solo runs, as `read_solo` reads them. Raises OSError, also where there is such a file already."""
     with path.open("x", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["gpu", *SOLO])
+        writer.writerow(["gpu", *SOLO_COLUMNS])
         writer.writerows([gpu, run.model, run.rows, f"{run.percent:g}", f"{run.taken_ms:.6f}"] for run in runs)
 
 

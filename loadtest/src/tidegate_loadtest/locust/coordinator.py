@@ -25,9 +25,9 @@ from tidegate_loadtest.locust.worker import DONE, FAILED, GO, LISTENS, READY, RO
 from tidegate_loadtest.scenario_requests import ScenarioRequests
 from tidegate_loadtest.server_stats import ServerUsage, StatsSnapshot, count_instances, snapshot_of
 
-WRONG = (LoadTestError, ScenarioError, TraceError, PluginError, OSError)
+USER_ERRORS = (LoadTestError, ScenarioError, TraceError, PluginError, OSError)
 """What a person can remedy."""
-LOCAL = "local"
+LOCAL_WORKER = "local"
 """Locust's name for the only worker of a test without workers."""
 READY_WITHIN_S = 60.0
 BEGIN_IN_S = 0.5
@@ -79,7 +79,7 @@ class Coordinator:
         runner = environment.runner
         assert runner is not None
         if not isinstance(runner, MasterRunner):
-            self._listening.add(LOCAL)
+            self._listening.add(LOCAL_WORKER)
         runner.register_message(LISTENS, self._on_listens)
         runner.register_message(READY, self._on_ready)
         runner.register_message(FAILED, self._on_failed)
@@ -110,7 +110,7 @@ class Coordinator:
         runner = self.environment.runner
         if isinstance(runner, MasterRunner):
             return [node.id for node in runner.clients.ready + runner.clients.running + runner.clients.spawning]
-        return [LOCAL]
+        return [LOCAL_WORKER]
 
     @property
     def ended(self) -> bool:
@@ -139,7 +139,7 @@ class Coordinator:
         try:
             if self.load is None or self.target != target_of(environment.host):
                 self.check()
-        except WRONG as error:
+        except USER_ERRORS as error:
             self.failed = str(error)
             raise StopTest(f"error: {error}") from error
         workers = self.workers

@@ -12,7 +12,7 @@ from tidegate_loadtest.input_files import parse_inputs
 from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.shapes import parse_shapes
 
-PREFIX = "tidegate_"
+OPTION_PREFIX = "tidegate_"
 """What our names in Locust's options begin with: it has a `json`, a `html` and more of its own."""
 
 
@@ -44,7 +44,7 @@ class Options:
     @classmethod
     def of(cls, parsed: Namespace) -> "Options":
         """Ours among Locust's. Raises LoadTestError for what does not go together."""
-        given = {field.name: getattr(parsed, PREFIX + field.name) for field in fields(cls)}
+        given = {field.name: getattr(parsed, OPTION_PREFIX + field.name) for field in fields(cls)}
         options = cls(**{**given, "shape": tuple(given["shape"] or ()), "inputs": tuple(given["inputs"] or ())})
         options._check()
         return options
@@ -113,7 +113,7 @@ def add_options(parser: LocustArgumentParser) -> None:
         kind = {} if "choices" in rest else {"metavar": metavar}
         if not repeated:
             rest["default"] = getattr(default, name)
-        parser_option = {"dest": PREFIX + name, "help": help, "include_in_web_ui": False, **kind, **rest}
+        parser_option = {"dest": OPTION_PREFIX + name, "help": help, "include_in_web_ui": False, **kind, **rest}
         action = group.add_argument(flag, **{k: v for k, v in parser_option.items() if k != "include_in_web_ui"})
         action.include_in_web_ui = False
 

@@ -25,7 +25,7 @@ from tidegate_loadtest.result import RunResult
 from tidegate_loadtest.scenario_run import LiveResult, live_document, plan_runs
 from tidegate_loadtest.slo_evaluation import judge
 
-UNREPORTED = "UNREPORTED"
+UNREPORTED_STATUS = "UNREPORTED"
 """The status of a request whose worker was lost: it was not sent, or nobody knows what became of it."""
 
 NO_SLO_MS = 1e9
@@ -46,7 +46,7 @@ def outcome(conductor: Coordinator) -> tuple[RequestSequence, RunResult, int]:
     requests = load.requests
     order = np.argsort(rows["number"] if load.options.open_loop else rows["scheduled_ns"], kind="stable")
     rows = {name: column[order] for name, column in rows.items()}
-    names = np.array([*statuses, UNREPORTED])
+    names = np.array([*statuses, UNREPORTED_STATUS])
     if load.options.open_loop:
         if conductor.stopped_ns is None:
             rows, messages = _completed(load, rows, messages, len(statuses))
@@ -87,7 +87,7 @@ def _completed(
     for name in ("issued_ns", "finished_ns", "status"):
         full[name][rows["number"]] = rows[name]
     lost = len(at_ns) - len(rows["number"])
-    return full, {**messages, UNREPORTED: f"{lost} requests went with a worker that was lost"}
+    return full, {**messages, UNREPORTED_STATUS: f"{lost} requests went with a worker that was lost"}
 
 
 def _part(whole: RequestSequence, number: Column) -> RequestSequence:
@@ -178,7 +178,7 @@ def by_model(conductor: Coordinator) -> list[dict[str, Any]]:
     gathered = conductor.rows()
     measured = gathered.columns["scheduled_ns"] >= 0
     rows = {name: column[measured] for name, column in gathered.columns.items()}
-    names = np.array([*gathered.statuses, UNREPORTED])
+    names = np.array([*gathered.statuses, UNREPORTED_STATUS])
     models = np.frombuffer(load.requests.model, np.int64)
     model_of = models[rows["number"]] if load.options.open_loop else np.zeros(len(rows["number"]), np.int64)
     window_ns = max(1, min(load.window_ns or conductor.now_ns, conductor.stopped_ns or conductor.now_ns))

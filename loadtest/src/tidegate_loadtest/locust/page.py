@@ -8,8 +8,8 @@ from locust.web import WebUI
 from tidegate_loadtest.locust.coordinator import Coordinator
 from tidegate_loadtest.locust.outcome import by_model
 
-KEY = "slo-attainment"
-COLUMNS = {
+TAB_KEY = "slo-attainment"
+TABLE_COLUMNS = {
     "name": "Model",
     "slo_ms": "SLO (ms)",
     "requests": "# Requests",
@@ -25,13 +25,13 @@ COLUMNS = {
 
 def add_tab(page: WebUI, conductor: Coordinator) -> None:
     """Show what has ended so far; the page asks for it with its own statistics."""
-    page.template_args["extended_tabs"] = [{"title": "SLO attainment", "key": KEY}]
-    structure = [{"key": key, "title": title} for key, title in COLUMNS.items()]
-    page.template_args["extended_tables"] = [{"key": KEY, "structure": structure}]
+    page.template_args["extended_tabs"] = [{"title": "SLO attainment", "key": TAB_KEY}]
+    structure = [{"key": key, "title": title} for key, title in TABLE_COLUMNS.items()]
+    page.template_args["extended_tables"] = [{"key": TAB_KEY, "structure": structure}]
 
     def with_attainment(response: Response) -> Response:
         if request.path.endswith("/stats/requests") and response.is_json:
-            table = {"key": KEY, "data": by_model(conductor)}
+            table = {"key": TAB_KEY, "data": by_model(conductor)}
             response.set_data(json.dumps({**response.get_json(), "extended_stats": [table]}))
         return response
 

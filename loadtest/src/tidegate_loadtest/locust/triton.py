@@ -22,7 +22,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor, triton_to_np_dtype
 
 from tidegate_loadtest.connection import ANSWER_WITHIN_S, LoadTestError
-from tidegate_loadtest.result import CLIENT_TIMEOUT, OK, status_of
+from tidegate_loadtest.result import CLIENT_TIMEOUT, OK_STATUS, status_of
 
 Done = Callable[[str, str], None]
 """Called once for each request with its status and, where it is not OK, what was said."""
@@ -117,7 +117,7 @@ class GrpcConnection(TritonConnection):
             self._given_up.discard(key)
             code = call.code()
             if code is grpc.StatusCode.OK:
-                done(OK, "")
+                done(OK_STATUS, "")
             elif given_up:
                 done(CLIENT_TIMEOUT, f"no answer within {self.timeout_s:g} s")
             else:
@@ -187,7 +187,7 @@ class HttpConnection(TritonConnection):
         except (OSError, HTTPException) as error:
             done(type(error).__name__, str(error))
         else:
-            done(OK, "")
+            done(OK_STATUS, "")
 
     def check_live(self) -> None:
         """See TritonConnection."""

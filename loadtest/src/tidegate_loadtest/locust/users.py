@@ -16,7 +16,7 @@ from typer import BadParameter
 
 from tidegate.commands.common import console_for_tables
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.locust.coordinator import WRONG, Coordinator
+from tidegate_loadtest.locust.coordinator import USER_ERRORS, Coordinator
 from tidegate_loadtest.locust.options import Options, add_options
 from tidegate_loadtest.locust.outcome import report
 from tidegate_loadtest.locust.page import add_tab
@@ -62,7 +62,7 @@ def _on_init(environment: Environment, runner: Any, web_ui: WebUI | None, **_res
         conductor = Coordinator(environment, options)
         if environment.host or web_ui is None:  # else the page asks for the host
             conductor.check()
-    except (*WRONG, BadParameter) as error:
+    except (*USER_ERRORS, BadParameter) as error:
         Console(stderr=True, soft_wrap=True, highlight=False).print("[red]error:[/] ", str(error), sep="")
         sys.exit(1)
     if options.open_loop:

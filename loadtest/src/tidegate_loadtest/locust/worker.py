@@ -16,7 +16,7 @@ from tidegate.api import NS_PER_MS
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.locust.load import LoadShare
 from tidegate_loadtest.locust.triton import TritonConnection, connect, finished
-from tidegate_loadtest.result import OK
+from tidegate_loadtest.result import OK_STATUS
 from tidegate_loadtest.scenario_requests import ScenarioRequests
 
 FLUSH_EVERY_S = 0.5
@@ -169,7 +169,7 @@ class Worker:
             name=model,
             response_time=(finished_ns - due_ns) / NS_PER_MS,
             response_length=0,
-            exception=None if status == OK else UnansweredRequest(f"{status}: {message}"),
+            exception=None if status == OK_STATUS else UnansweredRequest(f"{status}: {message}"),
             context={},
         )
 

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from tidegate.api import NEVER_NS, Commands, PolicyOptions, Profile, RequestArrived, Setup
 from tidegate.toolkit import ArrivalRate, BatchTarget, FormedBatch, RequestQueue
-from tidegate_baselines.early_drop import GATHERING, EarlyDrop
+from tidegate_baselines.early_drop import NEXUS_BATCH_FORMATION, EarlyDrop
 
 
 class EagerOptions(PolicyOptions):
@@ -48,9 +48,9 @@ class Eager(EarlyDrop):
         if self._by_window and model.slo_ns is not None:
             workers = self.idle.count_hosting(model.name)
             target = self._targets[model.name, queue.shape].rows(now_ns, profile, model.slo_ns, workers)
-            if batch := GATHERING.window(queue, profile, now_ns, target):
+            if batch := NEXUS_BATCH_FORMATION.window(queue, profile, now_ns, target):
                 return batch
-        return GATHERING.keep_head(queue, profile, now_ns)
+        return NEXUS_BATCH_FORMATION.keep_head(queue, profile, now_ns)
 
     def rank(self, candidate: FormedBatch, profile: Profile) -> int:
         """The latest start of a candidate."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 from tidegate.api import NEVER_NS, AnyCommand, Commands, Drop, Profile, SetTimer, Worker
 from tidegate.toolkit import FormedBatch, Gathering, QueueingPolicy, RequestQueue
 
-GATHERING = Gathering(reserve_ns=0)
+NEXUS_BATCH_FORMATION = Gathering(reserve_ns=0)
 
 
 class EarlyDrop(QueueingPolicy):
@@ -69,7 +69,7 @@ class EarlyDrop(QueueingPolicy):
 
     def drop_hopeless(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Commands:
         """Drop the head if it cannot be on time any more."""
-        if not GATHERING.is_hopeless(queue.head, fastest, now_ns):
+        if not NEXUS_BATCH_FORMATION.is_hopeless(queue.head, fastest, now_ns):
             return ()
         return [Drop(request.id, "deadline_unreachable") for request in self.take(queue, 1)]
 

@@ -34,7 +34,7 @@ from tidegate.api import (
 from tidegate.toolkit import FormedBatch, Gathering, RequestQueue
 from tidegate_baselines.squishy import Plan, PlanSearch, largest_batch
 
-GATHERING = Gathering(reserve_ns=0)
+NEXUS_BATCH_FORMATION = Gathering(reserve_ns=0)
 PAIRS_PER_EVENT = 1000
 """A plan is looked for in steps of which so many pairs of a model and a worker are looked at for one event."""
 ROWS_PER_S = 1e-9
@@ -271,10 +271,10 @@ class Nexus(Policy):
         share = self._plan.get(backend.worker.id, {}).get(model.name)
         planned = share.rows if share else largest_batch(model, profile)
         if self.options.drop == "window" and (
-            batch := GATHERING.window(queue, profile, now_ns, planned, most_rows=planned)
+            batch := NEXUS_BATCH_FORMATION.window(queue, profile, now_ns, planned, most_rows=planned)
         ):
             return batch
-        return GATHERING.keep_head(queue, profile, now_ns, most_rows=planned)
+        return NEXUS_BATCH_FORMATION.keep_head(queue, profile, now_ns, most_rows=planned)
 
     def _take(self, queue: RequestQueue, count: int) -> list[Request]:
         taken = queue.pop(count)

@@ -30,12 +30,12 @@ from tidegate.api import (
     WorkerReady,
 )
 from tidegate.toolkit import FormedBatch, RequestQueue
-from tidegate_baselines.early_drop import GATHERING, EarlyDrop
+from tidegate_baselines.early_drop import NEXUS_BATCH_FORMATION, EarlyDrop
 from tidegate_baselines.small_batches import RunningBatch, SmallBatches
 
-ROUNDING = 1 + 1e-9
+ROUNDING_FACTOR = 1 + 1e-9
 """A factor for divisions, so that none misses what `_is_worth` finds by multiplying."""
-REMEMBERED = 4096
+MAX_REMEMBERED_REQUESTS = 4096
 """How many of the latest requests that made way are remembered: far more than wait for another try."""
 
 
@@ -81,7 +81,7 @@ class Shepherd(EarlyDrop):
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
         """The most requests that the deadline of the oldest allows."""
-        return GATHERING.keep_head(queue, profile, now_ns)
+        return NEXUS_BATCH_FORMATION.keep_head(queue, profile, now_ns)
 
     def rank(self, candidate: FormedBatch, profile: Profile) -> int:
         """The largest candidate comes first."""
@@ -170,7 +170,7 @@ class Shepherd(EarlyDrop):
         if not self.options.published:
             return None
         youngest = next((request for request in reversed(list(queue)) if request.deadline_ns < NEVER_NS), None)
-        return None if youngest is None or GATHERING.is_hopeless(youngest, fastest, now_ns) else youngest
+        return None if youngest is None or NEXUS_BATCH_FORMATION.is_hopeless(youngest, fastest, now_ns) else youngest
 
     def _ended(self, worker_id: int) -> None:
         """What a worker ran is over, however it ended."""
@@ -182,7 +182,7 @@ class Shepherd(EarlyDrop):
         """Remember that the requests of a batch have made way."""
         for request in running.requests:
             self._made_way[request.id] = None
-        while len(self._made_way) > REMEMBERED:
+        while len(self._made_way) > MAX_REMEMBERED_REQUESTS:
             del self._made_way[next(iter(self._made_way))]
 
     def _taken(self, worker_id: int) -> bool:
@@ -199,14 +199,14 @@ class Shepherd(EarlyDrop):
             return []
         ratio, largest = self.options.preempt_ratio, queue.model.merged_rows
         candidate = self.candidate(now_ns, queue, fastest)
-        found = self._small.of_others(queue.key, ROUNDING * candidate.rows / ratio) if candidate else []
+        found = self._small.of_others(queue.key, ROUNDING_FACTOR * candidate.rows / ratio) if candidate else []
 
         def late(worker_id: int) -> bool:
             running = self._running[worker_id]
             least = ceil(ratio * running.rows)
             return least > largest or now_ns + fastest.upper_ns(least) > running.due_ns
 
-        return found + self._small.of_own(queue.key, ROUNDING * queue.rows / (ratio - 1), late)
+        return found + self._small.of_own(queue.key, ROUNDING_FACTOR * queue.rows / (ratio - 1), late)
 
     def _is_worth(self, now_ns: int, queue: RequestQueue, worker: Worker, running: RunningBatch) -> bool:
         """Whether the queue's candidate for this worker is so much larger than what runs there."""
@@ -217,7 +217,7 @@ class Shepherd(EarlyDrop):
             return False
         requests = chain(running.requests if same else (), queue)
         profile = self.profile(model, worker, queue.shape)
-        candidate = GATHERING.longest_run(requests, queue.model.merged_rows, profile, now_ns)
+        candidate = NEXUS_BATCH_FORMATION.longest_run(requests, queue.model.merged_rows, profile, now_ns)
         if candidate is None or candidate.rows < least:
             return False
         back_ns = now_ns + profile.upper_ns(candidate.rows)

@@ -14,7 +14,7 @@ from tidegate.api import Model, Profile, Worker
 
 Profiles = Mapping[tuple[str, str], Profile]
 """Profiles by (model, kind of worker)."""
-STEPS = 20
+BISECTION_STEPS = 20
 """How many steps the bisection of the load that fits has: to a millionth."""
 
 
@@ -71,7 +71,7 @@ class PlanSearch:
             for worker in self._workers
         )
         self._low, self._high = 0.0, 1 + capacity / sum(self._wanted.values()) if self._models else 0.0
-        self._steps = STEPS if self._models else 0
+        self._steps = BISECTION_STEPS if self._models else 0
         self._best: Plan | None = None
 
     @property
@@ -79,7 +79,7 @@ class PlanSearch:
         """How many models and workers there are, multiplied: what a step takes grows with it."""
         return len(self._models) * len(self._workers)
 
-    def run(self, steps: int = STEPS) -> bool:
+    def run(self, steps: int = BISECTION_STEPS) -> bool:
         """Halve the range of multiples that may be the largest so many times; True once the plan is found."""
         for _ in range(min(steps, self._steps)):
             middle = (self._low + self._high) / 2

@@ -14,10 +14,10 @@ from tidegate.control import Controller, ControllerOptions, Observation
 from tidegate.control.rates import SteadyRates
 from tidegate.schemas import Layout, PathField
 from tidegate_inss.current_state import check_first, problem_with
-from tidegate_inss.planner_registry import EXTRA, OFFERED
+from tidegate_inss.planner_registry import PLANNER_ENTRIES, PLANNER_EXTRA
 from tidegate_inss.problem import ShareProblem
 
-ALIKE = 0.03
+RATE_TOLERANCE = 0.03
 """Rates that differ by no more than this share ask for the same plan."""
 
 
@@ -57,7 +57,8 @@ class ShareReplanningOptions(ShareControllerOptions):
 
     planner: str = Field(
         default="shares",
-        description=f"One of {', '.join(OFFERED)}; all but `shares`, which moves few models, begin from nothing",
+        description=f"One of {', '.join(PLANNER_ENTRIES)}; "
+        "all but `shares`, which moves few models, begin from nothing",
     )
 
 
@@ -68,8 +69,8 @@ class ShareReplanning(ShareController):
 
     def __init__(self, layout: Layout, options: ShareReplanningOptions, *, seed: int = 0) -> None:
         super().__init__(layout, options, seed=seed)
-        if options.planner not in OFFERED:
-            raise ValueError(f"planner: {options.planner!r} plans no shares: give one of {', '.join(OFFERED)}")
+        if options.planner not in PLANNER_ENTRIES:
+            raise ValueError(f"planner: {options.planner!r} plans no shares: give one of {', '.join(PLANNER_ENTRIES)}")
         self._planner = options.planner
         self._planned: _Planned | None = None
 
@@ -78,7 +79,7 @@ class ShareReplanning(ShareController):
         problem = self._now(observation)
         rates_rps = {model.name: model.rate_rps for model in problem.models}
         if self._planned is None or not self._planned.is_for(observation.layout, rates_rps):
-            replanned = imported_late("tidegate_inss.replanning:replanned", EXTRA)
+            replanned = imported_late("tidegate_inss.replanning:replanned", PLANNER_EXTRA)
             layout = replanned(problem, observation.layout, self._planner)
             self._planned = _Planned(observation.layout, rates_rps, layout)
         return self._planned.layout
@@ -94,7 +95,7 @@ class _Planned(NamedTuple):
     def is_for(self, present: Layout, rates_rps: Mapping[str, float]) -> bool:
         """Whether the same serves still, and as much comes."""
         return present == self.present and all(
-            abs(rate - before) <= ALIKE * before
+            abs(rate - before) <= RATE_TOLERANCE * before
             for rate, before in zip(rates_rps.values(), self.rates_rps.values(), strict=True)
         )
 
@@ -104,5 +105,5 @@ class GsliceLoop(ShareController):
 
     def step(self, observation: Observation) -> Layout | None:
         """The shares after one more step; None where all are close to their bounds. Raises PlanningError."""
-        adjusted = imported_late("tidegate_inss.gslice:adjusted", EXTRA)
+        adjusted = imported_late("tidegate_inss.gslice:adjusted", PLANNER_EXTRA)
         return cast("Layout | None", adjusted(self._now(observation), observation.layout))

@@ -7,7 +7,7 @@ from tidegate.schemas import Layout, Mps
 from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.problem import ShareProblem
 
-LEAST = 0.02
+MIN_RATE_FRACTION = 0.02
 """The part of the problem's rate that is planned for at least, though hardly anybody asks for the model at present."""
 
 
@@ -43,7 +43,7 @@ def shares_of(problem: ShareProblem, layout: Layout) -> list[AssignedShare]:
 def problem_with(problem: ShareProblem, rates_rps: Mapping[str, float]) -> ShareProblem:
     """The problem with other rates, by model."""
     models = tuple(
-        model.model_copy(update={"rate_rps": max(rates_rps[model.name], LEAST * model.rate_rps)})
+        model.model_copy(update={"rate_rps": max(rates_rps[model.name], MIN_RATE_FRACTION * model.rate_rps)})
         for model in problem.models
     )
     return problem.model_copy(update={"models": models})

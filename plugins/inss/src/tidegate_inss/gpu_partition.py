@@ -17,11 +17,11 @@ import numpy as np
 from tidegate_inss.capacity import borne_rps
 from tidegate_inss.prediction import Predictor
 
-STEP = 0.01
+SLOWDOWN_STEP = 0.01
 """What neighbors add is rounded up to multiples of this, so that shares are computed once for each."""
-ROUNDS = 3
+DIVISION_ROUNDS = 3
 """So often shares are divided for neighbors as they came out."""
-BISECTIONS = 12
+BISECTION_STEPS = 12
 
 
 class ModelPiece(NamedTuple):
@@ -53,7 +53,7 @@ class GpuPartition:
     batches: tuple[int, ...]
 
 
-NOBODY = GpuPartition(float("inf"), 0.0, (), ())
+EMPTY_PARTITION = GpuPartition(float("inf"), 0.0, (), ())
 
 
 class GpuPartitioner:
@@ -71,7 +71,7 @@ class GpuPartitioner:
     def divide(self, pieces: Sequence[ModelPiece], memory_mib: int | None) -> GpuPartition | None:
         """The best division that was found; None where they do not fit beside each other. Order does not matter."""
         if not pieces:
-            return NOBODY
+            return EMPTY_PARTITION
         key = tuple(sorted(pieces)), memory_mib
         if key not in self._divisions:
             self._divisions[key] = self._divide(key[0], memory_mib)
@@ -89,12 +89,12 @@ class GpuPartitioner:
 
     def choice(self, model: int, added: float, most: int) -> CapacityByUnits:
         """What a model bears whose computing takes so much longer, as a share of what it takes alone."""
-        level = -int(-added / STEP // 1)
+        level = -int(-added / SLOWDOWN_STEP // 1)
         key = model, level, most
         if key not in self._choices:
             tables, tenant = self.predictor.tables, self.predictor.problem.models[model]
             largest = min(most, tenant.max_batch)
-            slowed = tables.gpu_ms[model, 1:, 1 : largest + 1] * (1 + level * STEP)
+            slowed = tables.gpu_ms[model, 1:, 1 : largest + 1] * (1 + level * SLOWDOWN_STEP)
             batch_ms = tables.transfer_ms[model, 1 : largest + 1] + slowed
             rates = borne_rps(self._batches[:largest], batch_ms, tenant.slo_ms)
             batches = rates.argmax(axis=1)
@@ -128,7 +128,7 @@ class GpuPartitioner:
         batches = [choice.batches[units] for choice, units in zip(choices, equal, strict=True)]
         added = self._added(pieces, equal, batches)
         best: GpuPartition | None = None
-        for _ in range(ROUNDS):
+        for _ in range(DIVISION_ROUNDS):
             choices = [self.choice(piece.model, more, most) for piece, more in zip(pieces, added, strict=True)]
             units = self._fair(pieces, choices)
             batches = [choice.batches[each] for choice, each in zip(choices, units, strict=True)]
@@ -170,7 +170,7 @@ class GpuPartitioner:
         both = list(zip(pieces, choices, strict=True))
         low, high = 0.0, min(self._enough, *(choice.rates[-1] / piece.rate_rps for piece, choice in both))
         units = [1] * len(pieces)
-        for tried in (high, *[None] * BISECTIONS):
+        for tried in (high, *[None] * BISECTION_STEPS):
             bears = (low + high) / 2 if tried is None else tried
             wanted = [max(1, bisect_left(choice.rates, bears * piece.rate_rps)) for piece, choice in both]
             if sum(wanted) <= self._units:

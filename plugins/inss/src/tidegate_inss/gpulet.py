@@ -13,14 +13,14 @@ from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.prediction import Predictor
 from tidegate_inss.tables import Floats, LatencyTables
 
-PARTS = (20, 40, 50, 60, 80, 100)
-RATIO = 1.1
+SHARE_PERCENTS = (20, 40, 50, 60, 80, 100)
+LATENCY_MARGIN_FACTOR = 1.1
 """So many times the profiled latency is planned with."""
-LEAST_GAIN = 0.05
+MIN_GAIN = 0.05
 """A larger part must bring so much more throughput to be the most efficient one."""
-LEAST_REST_RPS = 15.0
+MIN_REST_RPS = 15.0
 """A rest of a model's rate that is not worth a part."""
-ENOUGH = 0.85
+MIN_PLACED_FRACTION = 0.85
 """The share of its rate with which a model counts as placed."""
 PAIRS_OF = 12
 """Models among which the regression is fitted."""
@@ -65,8 +65,10 @@ class Gpulets:
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
         self.problem = predictor.problem
-        self._units = {part: part * self.problem.units_per_gpu // 100 for part in PARTS}
-        self._latency_ms = {part: RATIO * predictor.tables.alone_ms[:, units] for part, units in self._units.items()}
+        self._units = {part: part * self.problem.units_per_gpu // 100 for part in SHARE_PERCENTS}
+        self._latency_ms = {
+            part: LATENCY_MARGIN_FACTOR * predictor.tables.alone_ms[:, units] for part, units in self._units.items()
+        }
         self._factors = regression(predictor.tables)
         self._parts: list[list[_Part]] = [[] for _ in self.problem.devices]
 
@@ -78,7 +80,7 @@ class Gpulets:
             placed_rps = 0.0
             for _ in range(2):
                 placed_rps += self._place(model, models[model].rate_rps - placed_rps)
-                if placed_rps >= ENOUGH * models[model].rate_rps:
+                if placed_rps >= MIN_PLACED_FRACTION * models[model].rate_rps:
                     break
             else:
                 missing[model] = f"gpulet finds parts for {placed_rps:,.0f} of its {models[model].rate_rps:,.0f}/s"
@@ -91,23 +93,23 @@ class Gpulets:
             if not self._find(demand) and not self._take_turns(demand):
                 return placed_rps
             placed_rps += demand.rate_rps
-            if rate_rps - placed_rps <= LEAST_REST_RPS:
+            if rate_rps - placed_rps <= MIN_REST_RPS:
                 break
         return placed_rps
 
     def _demand(self, model: int, rate_rps: float) -> _Demand | None:
         """The part that a rate wants: a saturated one of the most efficient size, or a smaller one for the rest."""
-        bears = [self._saturated(model, part) for part in PARTS]
-        best, most_gain = PARTS[0], 0.0
-        for at in range(1, len(PARTS)):
+        bears = [self._saturated(model, part) for part in SHARE_PERCENTS]
+        best, most_gain = SHARE_PERCENTS[0], 0.0
+        for at in range(1, len(SHARE_PERCENTS)):
             gained = bears[at][1] - bears[at - 1][1]
-            per_percent = gained / (PARTS[at] - PARTS[at - 1])
-            if gained > LEAST_GAIN * bears[at - 1][1] and per_percent > most_gain:
-                best, most_gain = PARTS[at], per_percent
-        batch, most_rps = bears[PARTS.index(best)]
+            per_percent = gained / (SHARE_PERCENTS[at] - SHARE_PERCENTS[at - 1])
+            if gained > MIN_GAIN * bears[at - 1][1] and per_percent > most_gain:
+                best, most_gain = SHARE_PERCENTS[at], per_percent
+        batch, most_rps = bears[SHARE_PERCENTS.index(best)]
         if 0 < most_rps < rate_rps:
             return _Demand(model, best, batch, most_rps, saturated=True)
-        for part in PARTS:
+        for part in SHARE_PERCENTS:
             if residue := self._residue(model, self._latency_ms[part][model], rate_rps):
                 return _Demand(model, part, residue, rate_rps, saturated=False)
         return None
@@ -140,7 +142,7 @@ class Gpulets:
         for percent, gpu in sorted(free):
             if percent < demand.percent:
                 continue
-            tried = [part for part in PARTS if part >= demand.percent] if percent == 100 else [percent]
+            tried = [part for part in SHARE_PERCENTS if part >= demand.percent] if percent == 100 else [percent]
             for size in tried:
                 part = _Part(gpu, size)
                 if self._fits_memory(gpu, demand) and self._is_on_time(part, demand):

@@ -18,7 +18,7 @@ from tidegate_inss.problem import ShareProblem
 
 FIRST_BATCH, FIRST_SHARE = 1, 0.3
 ROUNDS, BATCH_ROUNDS = 5, 5
-CLOSE = 0.1
+BOUND_TOLERANCE = 0.1
 """So near below its bound a latency, or above it a throughput, is left alone."""
 LATENCY_BOUND = 0.5
 """Batches are to take no more than this share of the SLO: the rest is for waiting, as in iGniter."""
@@ -29,7 +29,7 @@ LEAST, MOST_DOWN = 0.01, 0.5
 def next_batch(batch: int, latency_ms: float, bound_ms: float, most: int) -> int:
     """One step of the batch size, by the part of its bound that a batch leaves over, or misses."""
     left = (bound_ms - latency_ms) / bound_ms
-    if 0 < left < CLOSE:
+    if 0 < left < BOUND_TOLERANCE:
         return batch
     return min(max(ceil(batch + max(left, -1.0) * batch), 1), most)
 
@@ -37,7 +37,7 @@ def next_batch(batch: int, latency_ms: float, bound_ms: float, most: int) -> int
 def next_share(share: float, latency_ms: float, bound_ms: float, throughput: float, rate: float) -> float:
     """One step of the share, of 1: up where latency or throughput miss their bound, down where both keep it."""
     latency_left, throughput_left = (bound_ms - latency_ms) / bound_ms, (throughput - rate) / rate
-    if 0 < latency_left < CLOSE and 0 < throughput_left < CLOSE:
+    if 0 < latency_left < BOUND_TOLERANCE and 0 < throughput_left < BOUND_TOLERANCE:
         return share
     factor = max(abs(latency_left), abs(throughput_left))
     missed = latency_left < 0 or throughput_left < 0

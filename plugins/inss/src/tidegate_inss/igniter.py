@@ -16,10 +16,10 @@ from tidegate_inss.prediction import Predictor
 
 FOR_RUNNING = 0.5
 """A batch is to take no more than this share of the SLO; the rest is for waiting."""
-KEPT = 0.9
+WHOLE_GPU_EFFICIENCY = 0.9
 """A whole GPU counts for so much of its throughput, where a model needs several."""
 FITTED_BATCHES, FITTED_SHARES = (1, 16, 32), (0.1, 0.5, 1.0)
-OFFSETS = tuple(0.02 * each for each in range(40))
+K4_CANDIDATES = tuple(0.02 * each for each in range(40))
 """Among which k4 is looked for: the form is linear in the others."""
 
 
@@ -53,7 +53,7 @@ def fit(predictor: Predictor, model: int) -> FittedModel:
     points = [(batch, each) for batch in batches for each in shares]
     measured = np.array([tables.gpu_ms[model, each, batch] for batch, each in points])
     best: tuple[float, list[float]] | None = None
-    for offset in OFFSETS:
+    for offset in K4_CANDIDATES:
         divided = np.array([1 / (each / units + offset) for _, each in points])
         rows = np.array([batch for batch, _ in points], dtype=float)
         design = np.stack([rows**2 * divided, rows * divided, divided, np.ones(len(points))], axis=1)
@@ -100,7 +100,7 @@ class Igniter:
             while (least := self.least_units(model, rate)) is not None and least.units > self._units:
                 batch = least.batch
                 whole_ms = self._transfer_ms(model, batch) + self._fitted[model].gpu_ms(batch, 1.0)
-                bears = KEPT * 1000 * batch / whole_ms
+                bears = WHOLE_GPU_EFFICIENCY * 1000 * batch / whole_ms
                 wanted.append(_Tenant(model, batch, self._units))
                 rate -= bears
                 if rate <= 0:

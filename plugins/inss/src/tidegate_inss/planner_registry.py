@@ -8,7 +8,7 @@ from tidegate.api.late_import import imported_late
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.problem import ShareProblem
 
-EXTRA = "tidegate-inss[planner]"
+PLANNER_EXTRA = "tidegate-inss[planner]"
 """What to install for planning."""
 
 
@@ -19,7 +19,7 @@ class PlannerEntry(NamedTuple):
     place: str
 
 
-OFFERED = MappingProxyType(
+PLANNER_ENTRIES = MappingProxyType(
     {
         "shares": PlannerEntry(
             "Divides GPUs into MPS shares, by what models bear beside each other",
@@ -56,5 +56,5 @@ class SharePlanner(Protocol):
 
 
 def share_planner(name: str) -> SharePlanner:
-    """The planner of this name, imported when it runs. Raises KeyError for others than those of `OFFERED`."""
-    return imported_late(OFFERED[name].place, EXTRA)
+    """The planner of this name, imported when it runs. Raises KeyError for others than those of `PLANNER_ENTRIES`."""
+    return imported_late(PLANNER_ENTRIES[name].place, PLANNER_EXTRA)

@@ -6,7 +6,7 @@ from tidegate_inss.commands.train_inss import train_inss
 from tidegate_inss.controllers import GsliceLoop, ShareReplanning
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
-from tidegate_inss.planner_registry import OFFERED, share_planner
+from tidegate_inss.planner_registry import PLANNER_ENTRIES, share_planner
 from tidegate_inss.problem import ShareProblem
 from tidegate_inss.problem_from_demand import problem_of
 
@@ -24,7 +24,7 @@ def tidegate_planners() -> list[PlannerSpec]:
             layout_of,
             problem_of if name == "shares" else None,
         )
-        for name, offered in OFFERED.items()
+        for name, offered in PLANNER_ENTRIES.items()
     ]
 
 

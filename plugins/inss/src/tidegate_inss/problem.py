@@ -16,7 +16,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 _DERIVED = {"measured": {"interference"}, "units_per_gpu": {"interference", "units"}, "devices": {"gpus"}}
 """Properties that a problem keeps once they are known, and the fields that they follow from."""
-UNITS = {"V100": 40, "A100": 54, "A30": 28, "H100": 66, "H200": 66}
+MULTIPROCESSOR_PAIRS = {"V100": 40, "A100": 54, "A30": 28, "H100": 66, "H200": 66}
 """Pairs of multiprocessors by product: what MPS shares are rounded down to."""
 
 
@@ -92,11 +92,11 @@ class ShareProblem(VersionedDocument):
     @cached_property
     def units_per_gpu(self) -> int:
         """Into how many equal parts MPS can divide a GPU. Raises PlanningError where that is not known."""
-        units = self.units or UNITS.get(self.measured.gpu.split("/")[0].split("-")[0])
+        units = self.units or MULTIPROCESSOR_PAIRS.get(self.measured.gpu.split("/")[0].split("-")[0])
         if units is None or (self.units is None and "/" in self.measured.gpu):
             raise PlanningError(
                 f"units: into how many parts MPS divides a {self.measured.gpu!r} is not known: give half the number of "
-                f"its multiprocessors; known are {', '.join(UNITS)}"
+                f"its multiprocessors; known are {', '.join(MULTIPROCESSOR_PAIRS)}"
             )
         return units
 

@@ -14,25 +14,25 @@ from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.gpu_partition import GpuPartition, GpuPartitioner, ModelPiece
 from tidegate_inss.prediction import Predictor
 
-FEW = 8
+EXCHANGE_PARTNERS = 8
 """GPUs with which the one that bears least tries to exchange: those that bear most."""
 PARTS, MORE = (0.25, 0.5, 0.75), (0.1, 0.3)
 """Parts of a model's requests that are moved to a GPU that does not have it, or has it, too."""
-KICKS = 200
+MAX_FRUITLESS_KICKS = 200
 """So many times in a row a kick may bring nothing before the search ends."""
-KICKED = 3
+KICKED_GPUS = 3
 """GPUs whose models a kick places anew."""
-UNLIKE = (0.6, 1.6)
+KICK_SIZE_FACTORS = (0.6, 1.6)
 """A kick takes models for so much smaller or larger than they are, by chance, so that they come in another order."""
-WORSE = 0.02
+MAX_KICK_LOSS = 0.02
 """A kick may go on from a plan that is so much worse than the best."""
-GAP = 0.005
+BOUND_TOLERANCE = 0.005
 """So near to the bound it ends."""
-FULL = 0.85
+MAX_SHARE_BEFORE_SPLIT = 0.85
 """A model that would need more of a GPU than this is divided among several from the beginning."""
 
 Placement = list[list[ModelPiece]]
-STEEP = 8
+COST_EXPONENT = 8
 """Who bears least counts for most: a GPU costs the reciprocal of what it bears, to this power."""
 UNSERVED, LATE = 1e30, 1e12
 """What a GPU costs on which a model gets nothing; and, where throughput counts, one on which a rate is not borne."""
@@ -59,15 +59,15 @@ class PlacementSearch:
         placement, missing = self._begin() if start is None else (start, {})
         best = base = self._improve(placement, time_limit_s, progress)
         idle = 0
-        while idle < KICKS and progress(objective=best[0], bound=self.bound) < time_limit_s:
-            if len(placement) == 1 or best[0] >= (1 - GAP) * self.bound:
+        while idle < MAX_FRUITLESS_KICKS and progress(objective=best[0], bound=self.bound) < time_limit_s:
+            if len(placement) == 1 or best[0] >= (1 - BOUND_TOLERANCE) * self.bound:
                 break
             tried = self._improve(self._kicked(base[1]), time_limit_s, progress)
             idle += 1
             if tried[0] > best[0]:
                 best, idle = tried, 0
             # From a plan that is hardly worse there may be a way to a better one.
-            base = tried if tried[0] >= (1 - WORSE) * best[0] else best
+            base = tried if tried[0] >= (1 - MAX_KICK_LOSS) * best[0] else best
         return self.shares(best[1]), missing
 
     def _part(self, model: int) -> float:
@@ -83,7 +83,7 @@ class PlacementSearch:
         # Beyond what can be borne all models are cut alike.
         fitting = min(1.0, len(placement) / sum(self.parts))
         for model in sorted(range(len(self.parts)), key=lambda each: -self.parts[each]):
-            pieces = min(len(placement), max(1, ceil(self.parts[model] * fitting / FULL)))
+            pieces = min(len(placement), max(1, ceil(self.parts[model] * fitting / MAX_SHARE_BEFORE_SPLIT)))
             rate = self.problem.models[model].rate_rps / pieces
             for number in range(pieces):
                 piece = ModelPiece(model, rate)
@@ -109,7 +109,7 @@ class PlacementSearch:
             return UNSERVED
         if self._by_throughput and found.bears >= 1:
             return -found.full_rps
-        return LATE * found.bears**-STEEP if self._by_throughput else found.bears**-STEEP
+        return LATE * found.bears**-COST_EXPONENT if self._by_throughput else found.bears**-COST_EXPONENT
 
     def _improve(self, placement: Placement, time_limit_s: float, progress: Progress) -> tuple[float, Placement]:
         """Until no two GPUs could do better; returns what they are worth then, more being better."""
@@ -146,7 +146,7 @@ class PlacementSearch:
                     gained = before - self._cost(gpu, mine) - self._cost(other, theirs)
                     if gained > best:
                         best, chosen = gained, (gpu, other, mine, theirs)
-                if chosen is not None and len(costs) > FEW:
+                if chosen is not None and len(costs) > EXCHANGE_PARTNERS:
                     return chosen
             if chosen is not None:
                 return chosen
@@ -156,14 +156,14 @@ class PlacementSearch:
         """What a GPU with these costs at least, without looking closer."""
         models = self.problem.models
         taken = sum(self.parts[piece.model] * piece.rate_rps / models[piece.model].rate_rps for piece in pieces)
-        return float(taken**STEEP)
+        return float(taken**COST_EXPONENT)
 
     def _changes(
         self, placement: Placement, costs: Sequence[float], gpu: int
     ) -> Iterator[tuple[int, Iterator[tuple[list[ModelPiece], list[ModelPiece]]]]]:
         """The GPUs with which one could exchange, those first that cost least, and what both could have instead."""
         others = sorted((other for other in range(len(costs)) if other != gpu), key=lambda other: costs[other])
-        for other in others[:FEW]:
+        for other in others[:EXCHANGE_PARTNERS]:
             yield other, self._exchanges(placement[gpu], placement[other])
 
     def _exchanges(
@@ -193,7 +193,7 @@ class PlacementSearch:
         costs = [self._cost(gpu, pieces) for gpu, pieces in enumerate(placement)]
         worst = costs.index(max(costs))
         others = [gpu for gpu in range(len(placement)) if gpu != worst]
-        chosen = [worst, *self._rng.sample(others, min(KICKED - 1, len(others)))]
+        chosen = [worst, *self._rng.sample(others, min(KICKED_GPUS - 1, len(others)))]
         rates: dict[int, float] = {}
         for gpu in chosen:
             for piece in placement[gpu]:
@@ -202,7 +202,7 @@ class PlacementSearch:
 
         def size(model: int) -> float:
             part = self.parts[model] * rates[model] / self.problem.models[model].rate_rps
-            return part * self._rng.uniform(*UNLIKE)
+            return part * self._rng.uniform(*KICK_SIZE_FACTORS)
 
         for model in sorted(rates, key=size, reverse=True):
             piece = ModelPiece(model, rates[model])

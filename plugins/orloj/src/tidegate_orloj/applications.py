@@ -21,11 +21,11 @@ from tidegate_orloj.priority import PriorityCurve
 
 USUAL_DELAY = 0.1
 """The rate of the anticipated delay, per mean time of a request alone: it has to suit models of 3 ms and of 700 ms."""
-MOST_GROUPS = 8
+MAX_GROUPS = 8
 """So many groups of applications are told apart at most, besides those that are not known: clients name them."""
 LOOK_EVERY = 256
 """After so many requests it is seen whether applications come as often as was thought."""
-MOVED = 0.05
+MIN_SHARE_CHANGE = 0.05
 """The least by which the share of one has to have moved for that to count."""
 
 
@@ -185,7 +185,7 @@ class Applications:
         self._arrived += 1
         if self._arrived % LOOK_EVERY == 0:
             counted = self._counts / self._counts.sum()
-            if np.abs(counted - self._shares).max() > MOVED:
+            if np.abs(counted - self._shares).max() > MIN_SHARE_CHANGE:
                 self._take_stock()
             self._counts /= 2
 
@@ -331,7 +331,7 @@ def _alike(means_ns: Sequence[float], shares: Sequence[float]) -> list[int]:
         return one * other / (one + other) * (centers[at + 1] - centers[at]) ** 2
 
     losses = [lost(at) for at in range(len(runs) - 1)]
-    while len(runs) > MOST_GROUPS:
+    while len(runs) > MAX_GROUPS:
         at = losses.index(min(losses))
         both = weights[at] + weights[at + 1]
         centers[at] = (weights[at] * centers[at] + weights[at + 1] * centers[at + 1]) / both

@@ -42,15 +42,15 @@ class BatchLaw(NamedTuple):
         return float(np.diff(shares) @ (edges_ms[:-1] + edges_ms[1:])) / 2
 
 
-MOST_BINS = 96
+MAX_BINS = 96
 """The finest histogram of a batch's latency."""
-MOST_EDGES = 4 * MOST_BINS
+MAX_EDGES = 4 * MAX_BINS
 """So many edges of several distributions are looked at before they are made coarser."""
-MOST_POINTS = 64
+MAX_POINTS = 64
 """The finest distribution of several applications together."""
-MOST_SIZES = 32
-"""Of so many batch sizes the latest knots of a law are kept."""
-NARROWEST = 0.005
+MAX_SIZES = 32
+"""Batch sizes of a law whose knots are kept, the latest ones."""
+MIN_RELATIVE_WIDTH = 0.005
 """The least width of a distribution, as a share of its largest value: one that is a single number is widened to it."""
 MIN_NOISE_CV = 0.01
 """Less noise than that makes no difference."""
@@ -77,7 +77,7 @@ def law_of_several(times: Sequence[LatencyDistribution], shares: Sequence[float]
     if len(times) > 1:
         order = np.argsort(row_ms, kind="stable")
         row_ms, each_share = row_ms[order], each_share[order]
-        kept = _evenly(np.concatenate(([0.0], np.cumsum(each_share))), MOST_POINTS)
+        kept = _evenly(np.concatenate(([0.0], np.cumsum(each_share))), MAX_POINTS)
         each_share = np.add.reduceat(each_share, kept[:-1])
         row_ms = row_ms[(kept[:-1] + kept[1:] - 1) // 2]
     # Each point stands for a share: as far as half the way to its neighbors.
@@ -89,7 +89,7 @@ def law_of_several(times: Sequence[LatencyDistribution], shares: Sequence[float]
     up_to /= up_to[-1]
     mean_ms = float(np.diff(up_to) @ (edges_ms[:-1] + edges_ms[1:])) / 2
 
-    @lru_cache(MOST_SIZES)
+    @lru_cache(MAX_SIZES)
     def knots(rows: int) -> Knots:
         return _rising(fixed_ms + rows * edges_ms), up_to
 
@@ -112,7 +112,7 @@ def law_of_profile(profile: Profile, quantile: float, noise_cv: float | None = N
         margin_ms = own * (profile.upper_ns(rows) / NS_PER_MS - expected_ms)
         return max(expected_ms - margin_ms, expected_ms / 2), expected_ms, expected_ms + margin_ms
 
-    @lru_cache(MOST_SIZES)
+    @lru_cache(MAX_SIZES)
     def knots(rows: int) -> Knots:
         return _rising(np.array(edges_ms(rows))), np.array([0.0, 0.5, 1.0])
 
@@ -136,12 +136,12 @@ class BatchLatency:
         Of several batches of so many rows, which hold different applications, all have the same bins.
         """
         knots = [law.knots(rows) for law in laws]
-        every = ceil(sum(len(edges) for edges, _ in knots) / MOST_EDGES)
+        every = ceil(sum(len(edges) for edges, _ in knots) / MAX_EDGES)
         edges_ms = np.unique(np.concatenate([part for edges, _ in knots for part in (edges[:-1:every], edges[-1:])]))
         own = np.array([np.interp(edges_ms, edges, shares_up_to) for edges, shares_up_to in knots])
         mean_shares = shares.reshape(-1, len(laws)).mean(axis=0)
-        if len(edges_ms) > MOST_BINS + 1:
-            kept = _evenly(mean_shares @ own, MOST_BINS)
+        if len(edges_ms) > MAX_BINS + 1:
+            kept = _evenly(mean_shares @ own, MAX_BINS)
             edges_ms, own = edges_ms[kept], own[:, kept]
         middles_ms: Floats = (edges_ms[:-1] + edges_ms[1:]) / 2
         up_to = own * ((shares @ own) ** others)[..., None, :]
@@ -174,7 +174,7 @@ def _scattered(times_ms: Floats, noise_cv: float) -> tuple[Floats, Floats]:
     """
     log_std = sqrt(log(1 + noise_cv * noise_cv))
     centers = np.log(np.maximum(times_ms, 1e-6)) - log_std**2 / 2
-    edges = np.linspace(centers[0] - log_std * FARTHEST, centers[-1] + log_std * FARTHEST, MOST_BINS + 1)
+    edges = np.linspace(centers[0] - log_std * FARTHEST, centers[-1] + log_std * FARTHEST, MAX_BINS + 1)
     steps = np.rint((edges - centers[:, None]) * (STEPS / log_std) + FARTHEST * STEPS)
     below: Floats = _NORMAL[np.clip(steps, 0, len(_NORMAL) - 1).astype(np.intp)]
     below[:, 0], below[:, -1] = 0.0, 1.0
@@ -183,7 +183,7 @@ def _scattered(times_ms: Floats, noise_cv: float) -> tuple[Floats, Floats]:
 
 def _rising(edges_ms: Floats) -> Floats:
     """The same edges, strictly rising, and spread at least as far as NARROWEST."""
-    least_ms = NARROWEST * max(float(edges_ms[-1]), 1e-6) / (len(edges_ms) - 1)
+    least_ms = MIN_RELATIVE_WIDTH * max(float(edges_ms[-1]), 1e-6) / (len(edges_ms) - 1)
     widths: Floats = np.maximum(edges_ms[1:] - edges_ms[:-1], least_ms)
     missing_ms = float(widths.sum()) - float(edges_ms[-1] - edges_ms[0])  # half of it goes to either side
     rising: Floats = np.zeros(len(edges_ms))

@@ -16,7 +16,7 @@ from tidegate_orloj.priority import Cost, PriorityCurve
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 FIRST_CAPACITY = 16
-MOST_EXPONENT = 100.0
+MAX_EXPONENT = 100.0
 """The base of instants is reset when `b * (t - base)` has reached this: exp() overflows at 709."""
 
 
@@ -169,7 +169,7 @@ class PendingQueue(RequestQueue):
         `curve`: of such batches. In line i they hold no slower group than the i-th.
         """
         count = len(self)
-        if curve.b * (now_ns - self._base_ns) / NS_PER_MS > MOST_EXPONENT:
+        if curve.b * (now_ns - self._base_ns) / NS_PER_MS > MAX_EXPONENT:
             self._base_ns = now_ns
             self._lines.clear()
         lines = self._lines.get(size)

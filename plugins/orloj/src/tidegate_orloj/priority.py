@@ -11,7 +11,7 @@ Cost = tuple[float, float]
 """A step of a cost function: (deadline, what it costs more once that has passed)."""
 
 
-MOST_EXPONENT = 600.0
+MAX_EXPONENT = 600.0
 """exp() overflows at 709."""
 
 
@@ -79,8 +79,8 @@ def _fade(gains: Floats, edges: Floats) -> None:
     """
     first, last = 0, len(edges) - 1
     while first < last:
-        until = max(first + 1, int(np.searchsorted(edges, edges[first] + MOST_EXPONENT, side="right")) - 1)
-        growth = np.exp(np.minimum(edges[first + 1 : until + 1] - edges[first], MOST_EXPONENT))
+        until = max(first + 1, int(np.searchsorted(edges, edges[first] + MAX_EXPONENT, side="right")) - 1)
+        growth = np.exp(np.minimum(edges[first + 1 : until + 1] - edges[first], MAX_EXPONENT))
         span = gains[..., first:until]
         span *= growth
         if first:

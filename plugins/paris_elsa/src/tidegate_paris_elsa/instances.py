@@ -20,7 +20,7 @@ class MpsShare(NamedTuple):
     """0: not limited."""
 
 
-ALL = MpsShare(0, 0)
+WHOLE_INSTANCE = MpsShare(0, 0)
 """The instance without MPS."""
 
 
@@ -59,13 +59,13 @@ def gpus_of(layout: Layout) -> dict[Device, dict[Instance, tuple[LayoutWorker, .
 def seat_of(worker: LayoutWorker) -> UnnamedWorker:
     """What is left of a worker without its name and its place."""
     part = worker.slice
-    share = MpsShare(part.percent, part.memory_mib or 0) if isinstance(part, Mps) else ALL
+    share = MpsShare(part.percent, part.memory_mib or 0) if isinstance(part, Mps) else WHOLE_INSTANCE
     return UnnamedWorker(share, tuple(sorted(worker.hosts)), worker.kind or "")
 
 
 def slice_in(instance: Instance, share: MpsShare) -> Slice:
     """What a worker has that has this share of an instance."""
-    if share == ALL:
+    if share == WHOLE_INSTANCE:
         return instance
     return Mps(share.percent, share.memory_mib or None, instance if isinstance(instance, Mig) else None)
 

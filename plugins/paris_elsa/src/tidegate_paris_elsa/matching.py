@@ -10,9 +10,9 @@ from tidegate.api import PlanningError
 from tidegate.api.device import Device
 from tidegate_paris_elsa.instances import Gpu
 
-SAME = 1e-6
+SAME_NUMBER_BONUS = 1e-6
 """The share of the largest cost by which a GPU that has its number already is preferred."""
-NOTHING: Gpu = ()
+NO_INSTANCES: Gpu = ()
 
 
 @dataclass(frozen=True)
@@ -38,21 +38,21 @@ def match(
     for product in sorted({device.product for device in (*present, *planned)}):
         devices = devices_of(product, present, planned)
         wanted = [device for device in planned if device.product == product]
-        cells = [planned[device] for device in wanted] + [NOTHING] * (len(devices) - len(wanted))
+        cells = [planned[device] for device in wanted] + [NO_INSTANCES] * (len(devices) - len(wanted))
         costs = np.zeros((len(devices), len(cells)))
         known: dict[tuple[Gpu, Gpu], tuple[float, Gpu]] = {}
         for row, device in enumerate(devices):
-            before = present.get(device, NOTHING)
+            before = present.get(device, NO_INSTANCES)
             for column, after in enumerate(cells):
                 if (before, after) not in known:
                     known[before, after] = nearest(device, before, after)
                 costs[row, column] = known[before, after][0]
-        same = SAME * (costs.max() or 1.0)
+        same = SAME_NUMBER_BONUS * (costs.max() or 1.0)
         for column, device in enumerate(wanted):
             if device in devices:
                 costs[devices.index(device), column] -= same
         for row, column in zip(*linear_sum_assignment(costs), strict=True):
-            before = present.get(devices[row], NOTHING)
+            before = present.get(devices[row], NO_INSTANCES)
             changes.append(GpuChange(devices[row], before, known[before, cells[column]][1]))
     return changes
 
@@ -75,6 +75,6 @@ def in_order(present: Mapping[Device, Gpu], planned: Mapping[Device, Gpu]) -> li
         devices = devices_of(product, present, planned)
         cells: Sequence[Gpu] = [gpu for device, gpu in planned.items() if device.product == product]
         for number, device in enumerate(devices):
-            after = cells[number] if number < len(cells) else NOTHING
-            changes.append(GpuChange(device, present.get(device, NOTHING), after))
+            after = cells[number] if number < len(cells) else NO_INSTANCES
+            changes.append(GpuChange(device, present.get(device, NO_INSTANCES), after))
     return changes

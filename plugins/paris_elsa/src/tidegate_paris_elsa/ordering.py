@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-TOLERANCE = 1e-9
-MOST_TRIED = 20_000
+RELATIVE_TOLERANCE = 1e-9
+MAX_TRIED = 20_000
 """So many sets of done steps are tried where the straight way is blocked."""
 
 Amounts = Mapping[str, float]
@@ -25,7 +25,7 @@ def waves_of(moves: Sequence[CapacityChange], capacity: Amounts, needed: Amounts
     """Moves, by number, in waves: those of a wave run at once, and what is needed is there all the time.
 
     The moves that take least of what they give back come first. Where that leads nowhere, every order of single moves
-    is looked for, as far as `MOST_TRIED` goes; None: there is none, or none was found.
+    is looked for, as far as `MAX_TRIED` goes; None: there is none, or none was found.
     """
     left = sorted(range(len(moves)), key=lambda number: (_net(moves[number], capacity), number))
     have = dict(capacity)
@@ -65,7 +65,7 @@ def _single_moves(moves: Sequence[CapacityChange], capacity: Amounts, needed: Am
     """An order of single moves: what is there when some are done does not depend on their order."""
     seen: set[frozenset[int]] = set()
     stack: list[tuple[list[int], dict[str, float]]] = [([], dict(capacity))]
-    while stack and len(seen) < MOST_TRIED:
+    while stack and len(seen) < MAX_TRIED:
         done, have = stack.pop()
         if len(done) == len(moves):
             return done
@@ -87,7 +87,7 @@ def _net(move: CapacityChange, capacity: Amounts) -> float:
 
 def _bears(have: Amounts, lost: Amounts, needed: Amounts) -> bool:
     return all(
-        have.get(name, 0.0) - amount >= needed.get(name, 0.0) * (1 - TOLERANCE) - TOLERANCE
+        have.get(name, 0.0) - amount >= needed.get(name, 0.0) * (1 - RELATIVE_TOLERANCE) - RELATIVE_TOLERANCE
         for name, amount in lost.items()
         if amount > 0
     )

@@ -14,7 +14,7 @@ from tidegate_paris_elsa.problem import MigModel, MigProblem, Size
 from tidegate_paris_elsa.program import SizeDemand, SliceCounts, share_out, solve
 from tidegate_paris_elsa.slices import SliceKind, SliceOffers, SliceSpeed, offers_of
 
-SIZES: tuple[Size, ...] = (1, 2, 3, 7)
+HOMOGENEOUS_GPCS: tuple[Size, ...] = (1, 2, 3, 7)
 """The sizes of equal slices among which `homogeneous-max` looks for the best, as the paper does."""
 
 
@@ -62,7 +62,7 @@ def plan_max(problem: MigProblem, /, *, time_limit_s: float, progress: Progress)
     """The best of the plans with slices of one size, by the load that they bear in time. Raises PlanningError."""
     plans: list[tuple[bool, MigPlan]] = []
     reasons = []
-    for size in SIZES:
+    for size in HOMOGENEOUS_GPCS:
         try:
             plan = _homogeneous(problem, size, time_limit_s, progress)
         except PlanningError as error:

@@ -20,13 +20,13 @@ from tidegate_paris_elsa.budget import Budget, Cut, spent
 from tidegate_paris_elsa.problem import MigProblem
 from tidegate_paris_elsa.slices import SliceOffers
 
-SLACK = 1e-6
+LOAD_TOLERANCE = 1e-6
 """The share of itself by which the load may be missed in the second solve: solvers round."""
 LOAD_SHARE = 0.7
 """The share of the time for the first solve."""
-LEAST_S = 0.2
+MIN_S = 0.2
 """A search gets so much however late it is: with less it would hardly begin."""
-INFEASIBLE = 2
+INFEASIBLE_STATUS = 2
 """One of the solver's statuses."""
 
 
@@ -102,12 +102,12 @@ class Program:
         goal[0] = -1.0
         most = self._run(goal, self._rows, self._gap, (time_limit_s - progress()) * LOAD_SHARE)
         load = 0.0 if most.values is None else float(most.values[0])
-        is_proven = most.bound is not None and -most.bound <= SLACK
-        if most.values is None or (load <= SLACK and not is_proven):
+        is_proven = most.bound is not None and -most.bound <= LOAD_TOLERANCE
+        if most.values is None or (load <= LOAD_TOLERANCE and not is_proven):
             raise self._nothing(most.infeasible, time_limit_s)
         bound = None if most.bound is None else max(-most.bound, load) * self._unit_rps
         progress(objective=load * self._unit_rps, bound=bound)
-        if load <= SLACK:
+        if load <= LOAD_TOLERANCE:
             raise PlanningError(
                 f"gpus: {self._gpcs} GPCs are too few for {len(self._problem.models)} models: no two share a slice, "
                 "and each needs some that are large enough: more GPCs, or fewer models"
@@ -131,7 +131,7 @@ class Program:
     def _nearest(self, wanted: Mapping[tuple[int, int], float], load: float, time_limit_s: float) -> "_Answer":
         """The counts that differ least, of those that bear as much: one more variable for each difference."""
         goal = np.zeros(self._size + len(self._slices))
-        rows: list[Row] = [*self._rows, ({0: 1.0}, load * (1 - SLACK), np.inf)]
+        rows: list[Row] = [*self._rows, ({0: 1.0}, load * (1 - LOAD_TOLERANCE), np.inf)]
         for place, (model, kind) in enumerate(self._slices):
             ideal, count, far = wanted.get((model, kind), 0.0), 1 + place, self._size + place
             goal[far] = self._kinds[kind].gpcs
@@ -183,10 +183,10 @@ class Program:
             integrality=integral,
             bounds=Bounds(np.zeros(len(goal)), most),
             constraints=LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows]),
-            options={"time_limit": max(LEAST_S, time_limit_s), "mip_rel_gap": gap},
+            options={"time_limit": max(MIN_S, time_limit_s), "mip_rel_gap": gap},
         )
         bound = None if result.mip_dual_bound is None else float(result.mip_dual_bound)
-        return _Answer(result.x, bound, result.status == INFEASIBLE)
+        return _Answer(result.x, bound, result.status == INFEASIBLE_STATUS)
 
     def _nothing(self, infeasible: bool, time_limit_s: float) -> PlanningError:
         if infeasible:

@@ -25,12 +25,12 @@ from tidegate_paris_elsa.instances import (
     slice_in,
     slots,
 )
-from tidegate_paris_elsa.matching import NOTHING, GpuChange, devices_of, in_order, match
+from tidegate_paris_elsa.matching import NO_INSTANCES, GpuChange, devices_of, in_order, match
 from tidegate_paris_elsa.ordering import CapacityChange, least_kept, waves_of
 from tidegate_paris_elsa.repartitioning import KeepValue, rearranged
 from tidegate_paris_elsa.steps import ChangeStep, loaded, nearest, steps_between
 
-HALVINGS = 20
+BISECTION_STEPS = 20
 """How closely the share is found that could be kept, where the one that is asked for cannot."""
 
 
@@ -135,7 +135,7 @@ class _Changes:
         products = sorted({device.product for device in (*self._now, *self._then)})
         for product in products:
             devices = devices_of(product, self._now, self._then)
-            present = {device: self._now.get(device, NOTHING) for device in devices}
+            present = {device: self._now.get(device, NO_INSTANCES) for device in devices}
             planned = [gpu for device, gpu in self._then.items() if device.product == product]
             geometry = self._geometry(devices[0], *present.values(), *planned)
             if geometry is None or not planned:
@@ -331,7 +331,7 @@ def _check_names(problem: ReconfigurationProblem) -> None:
 
 def _cannot_keep(problem: ReconfigurationProblem, change: _Changes) -> PlanningError:
     low, high = 0.0, problem.keep
-    for _ in range(HALVINGS):
+    for _ in range(BISECTION_STEPS):
         middle = (low + high) / 2
         needed = change.needed(middle)
         if any(waves_of(way.moves, change.present, needed) is not None for way in change.ways):

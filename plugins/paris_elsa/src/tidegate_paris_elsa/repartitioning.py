@@ -19,7 +19,7 @@ from tidegate_paris_elsa.instances import Gpu, Seats, slots
 
 Want = tuple[str, Seats]
 """An instance that is planned: its profile, and the workers in it."""
-GAP = 1e-3
+RELATIVE_GAP = 1e-3
 """Good enough: so far from the most that can be kept."""
 
 
@@ -125,7 +125,7 @@ def _cut(
             [low for _, low, _ in rows],
             [high for _, _, high in rows],
         ),
-        options={"time_limit": time_limit_s, "mip_rel_gap": GAP},
+        options={"time_limit": time_limit_s, "mip_rel_gap": RELATIVE_GAP},
     )
     if result.x is None:
         return None

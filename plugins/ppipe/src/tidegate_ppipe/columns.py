@@ -17,7 +17,7 @@ from tidegate.schemas import BlockProfile
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 
 US_PER_S = 1e6
-TOLERANCE = 1e-9
+RELATIVE_TOLERANCE = 1e-9
 Floats = NDArray[np.float64]
 
 
@@ -190,7 +190,7 @@ def _on_time(
     transfers = np.zeros(ends.shape)
     if problem.gbps:
         transfers = batch * tables.cut_bits[ends] / (problem.gbps * 1000)
-    fits = latencies.sum(axis=2) + transfers.sum(axis=1) <= budget_us + TOLERANCE
+    fits = latencies.sum(axis=2) + transfers.sum(axis=1) <= budget_us + RELATIVE_TOLERANCE
     memory_mib = np.array([gpu.memory_mib or np.inf for gpu in problem.classes])[places[:, :, 0]]
     held = tables.memory[ends] - tables.memory[firsts]
     fits &= (held * places[:, None, :, 1] <= memory_mib[:, None, :]).all(axis=2)
@@ -201,7 +201,7 @@ def _on_time(
     if problem.gbps:  # the link of a node carries what its GPUs take, and what they give
         most_bits = np.maximum(tables.cut_bits[bounds[:, :-1]], tables.cut_bits[bounds[:, 1:]])
         share_bps = problem.gbps * 1e9 / np.array([gpu.per_node for gpu in problem.classes])[gpus]
-        rates = np.minimum(rates, share_bps / np.maximum(most_bits, TOLERANCE))
+        rates = np.minimum(rates, share_bps / np.maximum(most_bits, RELATIVE_TOLERANCE))
     costs = 1 / rates
     if not exact:
         costs = np.stack([(costs * (gpus == gpu)).sum(axis=1) for gpu in range(len(problem.classes))], axis=1)
@@ -237,5 +237,5 @@ def cheapest(costs: Floats) -> list[int]:
     kept: list[int] = []
     while len(left):  # no row undercuts one that sorts before it
         kept.append(int(left[0]))
-        left = left[~(costs[left[0]] <= costs[left] * (1 + TOLERANCE)).all(axis=1)]
+        left = left[~(costs[left[0]] <= costs[left] * (1 + RELATIVE_TOLERANCE)).all(axis=1)]
     return kept

@@ -10,24 +10,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidegate.api import Progress
-from tidegate_ppipe.columns import TOLERANCE, Column, cheapest
+from tidegate_ppipe.columns import RELATIVE_TOLERANCE, Column, cheapest
 from tidegate_ppipe.division import can_divide, divide, divides_quickly, units_of
 from tidegate_ppipe.prices import Prices
 from tidegate_ppipe.problem import PpipeProblem
-from tidegate_ppipe.program import SLACK, Program
+from tidegate_ppipe.program import OBJECTIVE_TOLERANCE, Program
 from tidegate_ppipe.rounding import Workers, fits, gpus_of, rates_of, rounded
 
-FILLERS = 5
+MAX_FILLER_PRICE_RATIO = 5
 """How many times dearer than other columns a whole model on one GPU may be: it fills what they leave."""
-MOST_COLUMNS = 4000
+MAX_COLUMNS = 4000
 """The most columns of an integer program, the cheapest ones: with more, the solver looks at no clock for long."""
 FIRST_SEARCH = 0.15
 """The share of the time that is left for the first integer program."""
-DIVIDING = 0.8
+DIVISION_TIME_FRACTION = 0.8
 """The share of the time that is left for each division by tables."""
-LEVELLING = 0.25
+LEVELING_TIME_FRACTION = 0.25
 """The share of the time that is left for the second solve."""
-LEAST_S = 0.2
+MIN_S = 0.2
 """A search gets so much however late it is: with less it would hardly begin."""
 
 
@@ -73,7 +73,7 @@ def solve(
         if can_divide(problem) and not is_quick and not search.is_over:
             search.divided(proves=exact)
     if not search.is_over:
-        wide = np.argsort(prices.reduced, kind="stable")[:MOST_COLUMNS].tolist()
+        wide = np.argsort(prices.reduced, kind="stable")[:MAX_COLUMNS].tolist()
         search.over(wide, 1.0, proves=exact and len(wide) == len(columns))
     if search.best is None:
         return Infeasible(exact and search.proven)
@@ -93,7 +93,7 @@ def worth_it(problem: PpipeProblem, columns: Sequence[Column], prices: Prices) -
     chosen = {
         index
         for index, column in enumerate(columns)
-        if len(column.parts) == 1 and prices.reduced[index] <= FILLERS * one_gpu
+        if len(column.parts) == 1 and prices.reduced[index] <= MAX_FILLER_PRICE_RATIO * one_gpu
     }
     for number in range(len(problem.models)):
         mine = [
@@ -143,7 +143,7 @@ class _Search:
         """Whether no more than the problem's gap can be gained, or the time is up."""
         if self.best is None:
             return False
-        is_good_enough = abs(self.bound - self.value) <= max(self._problem.gap, TOLERANCE) * self.value
+        is_good_enough = abs(self.bound - self.value) <= max(self._problem.gap, RELATIVE_TOLERANCE) * self.value
         return is_good_enough or self._left_s() <= 0
 
     def divided(self, *, proves: bool) -> bool:
@@ -162,7 +162,7 @@ class _Search:
                     self._columns,
                     units,
                     loads=(0.0 if self.best is None else self.value, self.bound),
-                    on_time=self._until(DIVIDING),
+                    on_time=self._until(DIVISION_TIME_FRACTION),
                 )
             except TimeoutError:
                 return units is parts
@@ -178,9 +178,9 @@ class _Search:
 
     def over(self, chosen: Sequence[int], share: float, *, proves: bool) -> None:
         """Search these columns by an integer program, for a share of the time that is left to the first solve."""
-        time_limit_s = self._left_s() * (1 - LEVELLING) * share
+        time_limit_s = self._left_s() * (1 - LEVELING_TIME_FRACTION) * share
         beat = None if self.best is None else self.value
-        answer = self._program(chosen).search(time_limit_s=max(LEAST_S, time_limit_s), beat=beat)
+        answer = self._program(chosen).search(time_limit_s=max(MIN_S, time_limit_s), beat=beat)
         if answer.objective > 0:
             self._take(self._spread(chosen, answer.workers))
         self.proven = proves and (answer.proven or answer.bound == 0)
@@ -191,7 +191,7 @@ class _Search:
         """Use what the first solve left, if that is more in the time."""
         assert self.best is not None
         inside = sorted({*chosen, *(index for index, mine in enumerate(self.best) if any(mine))})
-        time_limit_s = max(LEAST_S, self._left_s())
+        time_limit_s = max(MIN_S, self._left_s())
         self._take(self._spread(inside, self._program(inside).level(self.value, time_limit_s=time_limit_s).workers))
 
     def _program(self, chosen: Sequence[int]) -> Program:
@@ -253,7 +253,7 @@ class _Search:
         if self.best is not None:
             value, before = self._value_of(workers), self.value
             is_load = self._problem.objective == "throughput"
-            gain, rounding = value - before if is_load else before - value, 2 * SLACK * before
+            gain, rounding = value - before if is_load else before - value, 2 * OBJECTIVE_TOLERANCE * before
             if gain < -rounding or (gain <= rounding and sum(self._loads(workers)) <= sum(self._loads(self.best))):
                 return
         self.best = workers

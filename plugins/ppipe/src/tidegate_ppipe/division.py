@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from tidegate_ppipe.columns import TOLERANCE, Column
+from tidegate_ppipe.columns import RELATIVE_TOLERANCE, Column
 from tidegate_ppipe.knapsack import Cell, Floats, KnapsackTable, cells, corners
 from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import Workers
 
 QUICK_CELLS = 10_000
 """The cells of a table of whole GPUs up to which all is done in a part of a second."""
-MOST_CELLS = 400_000
+MAX_CELLS = 400_000
 """The most cells of a table of whole GPUs: the time to combine two grows with the square."""
-MOST_PARTS = 3_000_000
+MAX_PARTS = 3_000_000
 """The most cells of a table of parts of GPUs: the time to fill one grows with the number."""
 Combine = Callable[[Any, Any], Any]
 """What two models' rates are worth together: their sum, or the smaller one."""
@@ -43,7 +43,7 @@ class GpuDivision:
 
 def can_divide(problem: PpipeProblem) -> bool:
     """Whether the GPUs are few enough."""
-    return _whole_cells(problem) <= MOST_CELLS
+    return _whole_cells(problem) <= MAX_CELLS
 
 
 def divides_quickly(problem: PpipeProblem) -> bool:
@@ -62,7 +62,7 @@ def units_of(problem: PpipeProblem, columns: Sequence[Column]) -> list[int] | No
         for part in column.parts:
             shares[part.gpu].add(part.share)
     units = [lcm(*mine) for mine in shares]
-    return units if cells([gpu.count for gpu in problem.classes], units) <= MOST_PARTS else None
+    return units if cells([gpu.count for gpu in problem.classes], units) <= MAX_PARTS else None
 
 
 def divide(
@@ -135,7 +135,7 @@ def _cheapest(
 
 def _at_least(load: float, table: Floats) -> Floats:
     """The table where it says so much, else minus infinity."""
-    return np.where(table >= load * (1 - TOLERANCE), table, -np.inf)
+    return np.where(table >= load * (1 - RELATIVE_TOLERANCE), table, -np.inf)
 
 
 def _divided(tables: Sequence[Floats], combine: Combine, cell: Cell, on_time: OnTime) -> list[Cell]:

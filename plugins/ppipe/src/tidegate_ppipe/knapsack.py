@@ -11,7 +11,7 @@ from math import ceil, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate_ppipe.columns import TOLERANCE, Column, ColumnPartition
+from tidegate_ppipe.columns import RELATIVE_TOLERANCE, Column, ColumnPartition
 
 Floats = NDArray[np.float64]
 Cell = tuple[int, ...]
@@ -53,7 +53,7 @@ class KnapsackTable:
         self._rates_rps = np.zeros(one.shape)
         for cell in sorted(corners(one), key=sum):
             on_time()
-            if one[cell] > self._rates_rps[cell] * (1 + TOLERANCE):  # else smaller ones bear as much
+            if one[cell] > self._rates_rps[cell] * (1 + RELATIVE_TOLERANCE):  # else smaller ones bear as much
                 self._add(KnapsackItem(cell, float(one[cell])))
 
     @property
@@ -71,7 +71,7 @@ class KnapsackTable:
                 (item, left)
                 for item in self._items
                 if min(left := _minus(cell, item.cell)) >= 0
-                and self._rates_rps[left] + item.rate_rps >= self._rates_rps[cell] * (1 - TOLERANCE)
+                and self._rates_rps[left] + item.rate_rps >= self._rates_rps[cell] * (1 - RELATIVE_TOLERANCE)
             )
             index = next(each for each, column in self._columns.items() if self._bears(column, item))
             for place, part in enumerate(self._columns[index].parts):
@@ -101,7 +101,7 @@ class KnapsackTable:
         )
         taken = np.zeros((len(self._counts), len(rates)), dtype=int)
         for part, one in zip(column.parts, ones, strict=True):
-            workers = np.ceil(rates / one * (1 - TOLERANCE)).astype(int)
+            workers = np.ceil(rates / one * (1 - RELATIVE_TOLERANCE)).astype(int)
             taken[part.gpu] += -(-workers * self._units[part.gpu] // part.share)
         fits = (taken <= np.array(self._counts)[:, None]).all(axis=0)
         return rates[fits], taken[:, fits]
@@ -133,7 +133,7 @@ def cells(gpus: Sequence[int], units: Sequence[int]) -> int:
 
 def workers_for(rate_rps: float, part: ColumnPartition) -> int:
     """How many workers of a pool bear a rate."""
-    return ceil(rate_rps / (part.rate_rps / part.share) * (1 - TOLERANCE))
+    return ceil(rate_rps / (part.rate_rps / part.share) * (1 - RELATIVE_TOLERANCE))
 
 
 def corners(table: Floats) -> list[Cell]:

@@ -4,7 +4,7 @@ from tidegate.api import PlanningError
 from tidegate.schemas import BlockProfile, Demand
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 
-MOST_CLASSES = 6
+MAX_CLASSES = 6
 """The most that a problem may have."""
 
 
@@ -16,8 +16,8 @@ def problem_of(demand: Demand) -> PpipeProblem:
             f"{uncut[0]!r} has no block profile: cut it with `tidegate split`, measure it with `tidegate "
             f"profile-blocks`, and give --blocks {uncut[0]}=FILE"
         )
-    if len(demand.gpus) > MOST_CLASSES:
-        raise PlanningError(f"there are {len(demand.gpus)} kinds of GPU, and it plans for at most {MOST_CLASSES}")
+    if len(demand.gpus) > MAX_CLASSES:
+        raise PlanningError(f"there are {len(demand.gpus)} kinds of GPU, and it plans for at most {MAX_CLASSES}")
     planned = []
     for model in demand.models:
         blocks = model.blocks

@@ -17,9 +17,9 @@ from tidegate_ppipe.columns import Column
 from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import Workers
 
-SLACK = 1e-7
+OBJECTIVE_TOLERANCE = 1e-7
 """The share of itself by which the first solve's objective may be missed in the second: solvers round."""
-INFEASIBLE = 2
+INFEASIBLE_STATUS = 2
 """One of the solver's statuses."""
 
 Row = tuple[dict[int, float], float, float]
@@ -78,14 +78,14 @@ class Program:
         if self._problem.objective == "throughput":
             goal[self._load] = -1.0
             if beat is not None:
-                limits = [({self._load: 1.0}, beat * (1 - SLACK), np.inf)]
+                limits = [({self._load: 1.0}, beat * (1 - OBJECTIVE_TOLERANCE), np.inf)]
         else:
             goal[self._first_gpus :] = [self._problem.prices[number] for _, number, _ in self._groups]
             if beat is not None:
                 prices = {
                     self._first_gpus + index: goal[self._first_gpus + index] for index in range(len(self._groups))
                 }
-                limits = [(prices, -np.inf, beat * (1 + SLACK))]
+                limits = [(prices, -np.inf, beat * (1 + OBJECTIVE_TOLERANCE))]
         return self._run(goal, limits, time_limit_s)
 
     def level(self, load: float, *, time_limit_s: float) -> ProgramSolution:
@@ -96,7 +96,7 @@ class Program:
         goal = np.zeros(self._size)
         for number, column in enumerate(self._columns):
             goal[number] = -1.0 / self._problem.models[column.model].weight
-        return self._run(goal, [({self._load: 1.0}, load * (1 - SLACK), np.inf)], time_limit_s)
+        return self._run(goal, [({self._load: 1.0}, load * (1 - OBJECTIVE_TOLERANCE), np.inf)], time_limit_s)
 
     def _run(self, goal: NDArray[np.float64], limits: list[Row], time_limit_s: float) -> ProgramSolution:
         rows = [*self._rows, *limits]
@@ -120,7 +120,7 @@ class Program:
         )
         bound = None if result.mip_dual_bound is None else abs(float(result.mip_dual_bound))
         if result.x is None:
-            return ProgramSolution(None, 0.0, bound, proven=result.status == INFEASIBLE)
+            return ProgramSolution(None, 0.0, bound, proven=result.status == INFEASIBLE_STATUS)
         workers: Workers = [[] for _ in self._columns]
         for index, pool in enumerate(self._pools):
             workers[pool.column].append(round(result.x[self._load + 1 + index]))

@@ -9,9 +9,9 @@ from typing import Any, cast
 from tidegate.schemas import BlockLatencies, BlockProfile, DocumentError
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 
-PLANNERS = {"np": "NP", "dart-r": "DART-r", "ppipe": "PPipe"}
+PUBLISHED_PLANNER_NAMES = {"np": "NP", "dart-r": "DART-r", "ppipe": "PPipe"}
 """Our names, and those in the data."""
-MARGIN = 0.4
+PUBLISHED_MARGIN = 0.4
 """The paper's, for pipelines of any length."""
 
 
@@ -50,8 +50,8 @@ def read_published(folder: Path) -> Iterator[PublishedProblem]:
                 given["group"],
                 workload,
                 _problem(given, found, profiles),
-                {ours: found["normalised_min_rps"][theirs] for ours, theirs in PLANNERS.items()},
-                {ours: tuple(found["throughput_rps"][theirs]) for ours, theirs in PLANNERS.items()},
+                {ours: found["normalised_min_rps"][theirs] for ours, theirs in PUBLISHED_PLANNER_NAMES.items()},
+                {ours: tuple(found["throughput_rps"][theirs]) for ours, theirs in PUBLISHED_PLANNER_NAMES.items()},
             )
 
 
@@ -83,7 +83,11 @@ def _problem(given: dict[str, Any], found: dict[str, Any], profiles: dict[str, B
         for name, slo_us, weight in zip(given["models"], given["slo_us"], found["weights"], strict=True)
     ]
     return PpipeProblem(
-        classes=tuple(classes), models=tuple(models), gbps=given["bw_gbps"], margin=MARGIN, whole_margin=MARGIN
+        classes=tuple(classes),
+        models=tuple(models),
+        gbps=given["bw_gbps"],
+        margin=PUBLISHED_MARGIN,
+        whole_margin=PUBLISHED_MARGIN,
     )
 
 

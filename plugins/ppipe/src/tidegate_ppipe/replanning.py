@@ -19,7 +19,7 @@ from tidegate_ppipe.problem import PpipeProblem
 if TYPE_CHECKING:
     from tidegate_ppipe.plan import PpipePlan
 
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 """The share of the load that a plan expects of a model at least, though nobody asks for it at present."""
 
 
@@ -65,7 +65,7 @@ class Replanning(Controller):
             self._planned_for = self._proposed[1]
         if not total_rps or not self._has_drifted(rates_rps, observation.period_ns / 1e9):
             return None
-        least_rps = LEAST_SHARE * total_rps
+        least_rps = MIN_SHARE * total_rps
         rates_rps = {name: max(rate, least_rps) for name, rate in rates_rps.items()}
         changes = {
             name: {"weight": rate} if self._is_of_parts else {"rate_rps": rate * (1 + self._spare)}

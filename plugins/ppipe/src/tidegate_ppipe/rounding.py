@@ -11,12 +11,12 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate_ppipe.columns import TOLERANCE, Column
+from tidegate_ppipe.columns import RELATIVE_TOLERANCE, Column
 from tidegate_ppipe.problem import PpipeProblem
 
 Workers = list[list[int]]
 """The workers of each pool, by column."""
-HALVINGS = 30
+BISECTION_STEPS = 30
 
 
 def rounded(problem: PpipeProblem, columns: Sequence[Column], rates_rps: NDArray[np.float64]) -> Workers | None:
@@ -37,7 +37,7 @@ def _rounded(problem: PpipeProblem, columns: Sequence[Column], rates_rps: NDArra
         return workers if fits(problem, columns, workers) else None
     best: Workers | None = None
     low, high = 0.0, 1.0
-    for _ in range(HALVINGS):
+    for _ in range(BISECTION_STEPS):
         part = (low + high) / 2
         workers = _workers_for(columns, rates_rps * part)
         if fits(problem, columns, workers):
@@ -59,7 +59,7 @@ def rates_of(columns: Sequence[Column], workers: Workers) -> NDArray[np.float64]
 
 def _workers_for(columns: Sequence[Column], rates_rps: NDArray[np.float64]) -> Workers:
     return [
-        [ceil(rate / (part.rate_rps / part.share) * (1 - TOLERANCE)) for part in column.parts]
+        [ceil(rate / (part.rate_rps / part.share) * (1 - RELATIVE_TOLERANCE)) for part in column.parts]
         for column, rate in zip(columns, rates_rps, strict=True)
     ]
 

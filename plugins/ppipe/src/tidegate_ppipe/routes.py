@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from math import hypot
 
 from tidegate.api import Stage
-from tidegate.api.profile import SURPRISE
+from tidegate.api.profile import MAX_SURPRISE_FACTOR
 from tidegate_ppipe.pool_state import PooledWorker
 from tidegate_ppipe.reservations import Reservation, Timetable  # noqa: TC001 - ours everywhere else
 
@@ -89,7 +89,7 @@ class BatchRoute:
         """The margin of the whole path: its standard deviation, as far as it was measured."""
         expected_ns = self.end_ns - sum(margins_ns)
         last = stops[-1]
-        least_ns = max(1, (last.duration_ns - last.margin_ns) // SURPRISE)
+        least_ns = max(1, (last.duration_ns - last.margin_ns) // MAX_SURPRISE_FACTOR)
         self.promised_ns = max(expected_ns + round(IN_TIME_DEVIATIONS * self.margin_ns), last.start_ns + least_ns)
         """When it has to be over for the batch to leave; never before the least that its last stage may take."""
 

@@ -8,18 +8,18 @@ from typing import NamedTuple
 from tidegate.api import LatencyDistribution, Profile, Request
 from tidegate_symphony.latency_bounds import LatencyBounds
 
-MOST_GROUPS = 8
+MAX_GROUPS = 8
 """So many groups of applications are told apart at most; clients name applications."""
-MOST_POINTS = 640
+MAX_POINTS = 640
 """About so many points of all groups' distributions together are looked at."""
-POINTS_PER_EVENT = MOST_POINTS // 2
+POINTS_PER_EVENT = MAX_POINTS // 2
 """About so many of them are looked at for one event: the groups that were made before hold until all are made again."""
-DIFFERENT = 1.1
+MIN_LATENCY_RATIO = 1.1
 """Applications are worth telling apart where the largest batch of all takes so many times what one of the quickest
 does: less may be chance, and who names applications may do so for other reasons."""
 LOOK_EVERY = 256
 """After so many requests it is seen whether applications come as often as was thought."""
-MOVED = 0.05
+MIN_SHARE_CHANGE = 0.05
 """The least by which the share of one has to have moved for that to count."""
 
 
@@ -84,7 +84,7 @@ class Applications:
         if self._arrived % LOOK_EVERY:
             return False
         total = sum(self._counts.values())
-        moved = any(abs(count / total - self._shares[each]) > MOVED for each, count in self._counts.items())
+        moved = any(abs(count / total - self._shares[each]) > MIN_SHARE_CHANGE for each, count in self._counts.items())
         if moved:
             self._take_stock()
         for each in self._counts:
@@ -130,9 +130,9 @@ class Applications:
         ranked = sorted(known, key=lambda times: (times.fixed_ns + times.scale * times.mean_ns, times.app))
         if len(ranked) < 2:
             return
-        step = ceil(len(ranked) / MOST_GROUPS)
+        step = ceil(len(ranked) / MAX_GROUPS)
         lasts = range(len(ranked) - step * ((len(ranked) - 1) // step), len(ranked) + 1, step)
-        points = min(256, MOST_POINTS // len(lasts))
+        points = min(256, MAX_POINTS // len(lasts))
         for last in lasts:
             among = ranked[:last]
             apps = None if last == len(ranked) else frozenset(times.app for times in among)
@@ -151,4 +151,4 @@ def _told_apart(groups: Sequence[Mixed]) -> tuple[Mixed, ...]:
         return ()
     quickest, every = groups[0].profile, groups[-1].profile
     rows = every.max_rows
-    return tuple(groups) if every.expected_ns(rows) >= DIFFERENT * quickest.expected_ns(rows) else ()
+    return tuple(groups) if every.expected_ns(rows) >= MIN_LATENCY_RATIO * quickest.expected_ns(rows) else ()

@@ -9,7 +9,7 @@ from tidegate.toolkit import FormedBatch, Gathering
 from tidegate_symphony.applications import SimilarRequests
 from tidegate_symphony.latency_bounds import LatencyBounds
 
-URGENCY = 0.1
+URGENCY_DISCOUNT = 0.1
 """A request counts less by such a share for each time of a row alone that it could wait: so soon it is expected to have
 another chance (Orloj, whose b is the same)."""
 
@@ -34,7 +34,7 @@ def choose(
     once, of however many rows: else small ones would be left behind for as long as large ones come.
     """
     best, most, looked_at = None, 0.0, 0
-    fades = URGENCY / groups[-1].promises.profile.expected_ns(1)
+    fades = URGENCY_DISCOUNT / groups[-1].promises.profile.expected_ns(1)
     for group in groups:
         members = group.of(queue)
         if len(members) == looked_at:

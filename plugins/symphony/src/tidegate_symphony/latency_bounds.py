@@ -10,7 +10,7 @@ from tidegate.api import Profile
 
 LESS_SURE = (0.5, 0.0)
 """Shares of a profile's margin that batches are gathered with where its whole margin keeps them too small."""
-HARDLY = 0.1
+MIN_MARGIN_FRACTION = 0.1
 """A margin of such a share of what is expected is none to spare: what is expected may itself be wrong by as much."""
 
 
@@ -30,7 +30,7 @@ class LatencyBounds:
     def of(cls, profile: Profile, quantile: float) -> Self:
         """`quantile`: of a batch's time, that the profile plans with."""
         rows = profile.max_rows
-        scatters = profile.upper_ns(rows) > (1 + HARDLY) * profile.expected_ns(rows)
+        scatters = profile.upper_ns(rows) > (1 + MIN_MARGIN_FRACTION) * profile.expected_ns(rows)
         less_sure = [profile.with_margin_fraction(share) for share in LESS_SURE] if scatters else ()
         return cls(profile, less_sure, profile.lower_bound(), NormalDist().inv_cdf(quantile))
 

@@ -10,7 +10,7 @@ from tidegate_symphony.applications import SimilarRequests
 from tidegate_symphony.batch_selection import SelectedBatch, choose
 from tidegate_symphony.latency_bounds import LatencyBounds, QueueOutlook
 
-LONGEST_PAUSE_NS = 1_000_000_000
+MAX_PAUSE_NS = 1_000_000_000
 """So long after the latest arrival a batch waits for no more: nothing is known any more of a rate at which others come.
 
 Rates are averages over the last second or so. Without this a request with an hour's time would be held for an hour.
@@ -239,7 +239,7 @@ class ModelThread(RequestQueue):
             if not candidate.on_time:
                 candidate.latest_ns = due_ns - profile.lower_bound_ns(rows)
             frontrun_ns = due_ns - upper_ns(rows if is_full else joined_rows) - self.slack_ns
-            candidate.frontrun_ns = min(frontrun_ns, self._came_ns + LONGEST_PAUSE_NS)
+            candidate.frontrun_ns = min(frontrun_ns, self._came_ns + MAX_PAUSE_NS)
             waits = self.model.slo_ns is not None and rows < enough_rows and not is_full
             if waits and self.head.deferrable:  # of its queue all are, or none
                 # Without an SLO there is nothing to defer towards; nobody can join what is full.

@@ -8,7 +8,7 @@ from tidegate.toolkit import ArrivalRate, BatchTarget
 from tidegate_symphony.applications import SimilarRequests
 from tidegate_symphony.latency_bounds import LESS_SURE, QueueOutlook
 
-MOST_KEYS = 64
+MAX_KEYS = 64
 """The number of merge keys, the latest, of which the rates are known; with others nothing is expected to come."""
 
 
@@ -38,7 +38,7 @@ class QueueLoad:
         rates = self.rates_of_keys
         rate = rates.get(merge_key)
         if rate is None:
-            if len(rates) == MOST_KEYS:
+            if len(rates) == MAX_KEYS:
                 rates.popitem(last=False)
             rate = rates[merge_key] = ArrivalRate(now_ns)
         else:

@@ -5,7 +5,7 @@ from heapq import heapify, heappop, heappush
 
 from tidegate.api import QueueKey
 
-SUPERSEDED = 64
+MAX_SUPERSEDED_ENTRIES = 64
 """How many superseded entries, besides as many as there are candidates, may pile up in a ranking nobody looks at."""
 Ranking = list[tuple[int, QueueKey]]
 """A heap by (latest, key). Entries that were superseded stay until they surface."""
@@ -30,7 +30,7 @@ class ReadyCandidates:
         for hosts, ranking in self._rankings.items():
             if key[0] in hosts:
                 heappush(ranking, (latest_ns, key))
-                if len(ranking) > 2 * len(self._ready) + SUPERSEDED:
+                if len(ranking) > 2 * len(self._ready) + MAX_SUPERSEDED_ENTRIES:
                     ranking[:] = self._ranked(hosts)
         return True
 

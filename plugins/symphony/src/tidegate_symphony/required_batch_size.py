@@ -7,22 +7,23 @@ from tidegate_symphony.natural_batching import ArrivalEstimate, merges_by_itself
 from tidegate_symphony.queue_load import QueueLoad
 from tidegate_symphony.worker_headroom import WorkerHeadroom, rooms_for
 
-ROOM = 0.3
-"""N workers are loaded up to `N / (1 + ROOM / sqrt(N))`: so many of them have to be spare for chance (square-root
-staffing, Halfin and Whitt 1981)."""
+SPARE_WORKERS_FACTOR = 0.3
+"""N workers are loaded up to `N / (1 + SPARE_WORKERS_FACTOR / sqrt(N))`: so many of them have to be spare for chance
+(square-root staffing, Halfin and Whitt 1981)."""
 REFRESH_NS = 10_000_000
 """How long the sizes hold."""
 LOADS_PER_REFRESH = 32
 """They hold so much longer for each such number of loads, as looking at them takes that much longer."""
 ROWS_PER_REFRESH = 8
-"""They hold until so many rows have arrived, too, but no more than `SELDOM` times as long: few say little of the load,
-and each lone request would wait for the sizes to be looked at anew, which takes as long as all else that is decided."""
-SELDOM = 10
-WIDER = 4.0
+"""They hold until so many rows have arrived, too, but no more than `MIN_ARRIVALS_FOR_BATCHING` times as long: few say
+little of the load, and each lone request would wait for the sizes to be looked at anew, which takes as long as all else
+that is decided."""
+MIN_ARRIVALS_FOR_BATCHING = 10
+SEARCH_WIDENING_FACTOR = 4.0
 """The factor by which the multiplier is looked for outside of what is known."""
-PRECISION = 1.1
+MULTIPLIER_PRECISION = 1.1
 """The multiplier is found to so large a factor: batch sizes, which are whole, follow its square root."""
-LEAST = 1.0
+MIN_MULTIPLIER = 1.0
 """The least multiplier where batches of one do not bear the load. Bursts need the room that it leaves: without it up
 to nine points of attainment were lost to them, and hardly anything was gained elsewhere."""
 
@@ -43,8 +44,8 @@ class RequiredBatchSize:
         self._workers = workers
         self.rooms: tuple[WorkerHeadroom, ...] = ()
         """What batches that last long leave to others."""
-        self._capacity = workers / (1 + ROOM / sqrt(workers))
-        self._multiplier = LEAST
+        self._capacity = workers / (1 + SPARE_WORKERS_FACTOR / sqrt(workers))
+        self._multiplier = MIN_MULTIPLIER
         """Where the next search begins."""
         self._computed_ns: int | None = None
         self._arrived = 0
@@ -55,7 +56,7 @@ class RequiredBatchSize:
         self._arrived += rows
         holds_ns = REFRESH_NS * (1 + len(self.loads) // LOADS_PER_REFRESH)
         if self._arrived < ROWS_PER_REFRESH:
-            holds_ns *= SELDOM
+            holds_ns *= MIN_ARRIVALS_FOR_BATCHING
         if self._computed_ns is not None and now_ns - self._computed_ns < holds_ns:
             return
         self._computed_ns, self._arrived = now_ns, 0
@@ -80,15 +81,15 @@ class RequiredBatchSize:
         """The smallest multiplier that the workers bear, or slightly more; 0 is too small, and some are not."""
         at = self._multiplier
         too_small, enough = 0.0, inf
-        while enough > PRECISION * too_small and enough > LEAST:
+        while enough > MULTIPLIER_PRECISION * too_small and enough > MIN_MULTIPLIER:
             if self._bears(rates, at):
                 enough = at
             else:
                 too_small = at
             if enough == inf:
-                at = WIDER * too_small
+                at = SEARCH_WIDENING_FACTOR * too_small
             elif too_small == 0:
-                at = enough / WIDER
+                at = enough / SEARCH_WIDENING_FACTOR
             else:
                 at = sqrt(too_small * enough)
         return enough

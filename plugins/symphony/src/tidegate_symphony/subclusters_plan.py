@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from tidegate.api import Plan
 from tidegate_symphony.subclusters_problem import SubclusterProblem
 
-TOLERANCE = 1e-6
+RELATIVE_TOLERANCE = 1e-6
 """The share of itself by which a limit may be exceeded: solvers compute with floating-point numbers."""
 
 
@@ -45,7 +45,7 @@ class SubclusterPlan(Plan):
         loads = loads_of(problem, assignment)
         value = objective(problem, loads)
         whole = problem.mean_rate_rps + problem.weight_or_even * problem.mean_static_mib
-        if bound is not None and bound > value - TOLERANCE * whole:
+        if bound is not None and bound > value - RELATIVE_TOLERANCE * whole:
             bound = value  # they differ by the solver's rounding only
         return cls(
             objective=value,
@@ -121,7 +121,7 @@ def limit_broken(problem: SubclusterProblem, assignment: Sequence[int], loads: S
     }
     for field, amount in used.items():
         limit = getattr(problem, field)
-        if limit is not None and amount > limit * (1 + TOLERANCE) + 1e-9:
+        if limit is not None and amount > limit * (1 + RELATIVE_TOLERANCE) + 1e-9:
             return field
     return None
 

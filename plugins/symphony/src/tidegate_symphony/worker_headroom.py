@@ -11,12 +11,12 @@ from math import ceil, sqrt
 
 from tidegate_symphony.natural_batching import ArrivalEstimate
 
-TOLERATED = 0.0002
+MAX_BLOCKING_PROBABILITY = 0.0002
 """The share of a kind's requests that may find all workers blocked before others have to leave room for them."""
-SPARE = 0.3
-"""A load of A is left `A + SPARE * sqrt(A)` workers in whole numbers and one more: without that three tiers of models
-lose three times as many on six workers."""
-GROWN = 0.25
+SPARE_WORKERS_FACTOR = 0.3
+"""A load of A is left `A + SPARE_WORKERS_FACTOR * sqrt(A)` workers in whole numbers and one more: without that three
+tiers of models lose three times as many on six workers."""
+WAIT_SLO_FRACTION = 0.25
 """Batches that wait for room are taken to be of what arrives in such a share of their SLO."""
 
 
@@ -43,7 +43,7 @@ def rooms_for(kinds: Sequence[ArrivalEstimate], workers: int, cycle_ns: float | 
     bounded = [(kind, kind.outlook.slo_ns) for kind in kinds if kind.outlook.slo_ns is not None]
     unbounded = [kind for kind in kinds if kind.outlook.slo_ns is None]
     merged = _Lasting(kind.batches_in_cycles_of(cycle_ns or slo_ns) for kind, slo_ns in bounded)
-    grown = _Lasting((_alone_ns(kind), kind.asked_in_cycles_of(GROWN * slo_ns)) for kind, slo_ns in bounded)
+    grown = _Lasting((_alone_ns(kind), kind.asked_in_cycles_of(WAIT_SLO_FRACTION * slo_ns)) for kind, slo_ns in bounded)
     rooms: list[WorkerHeadroom] = []
     asked = 0.0
     for wait_ns, kind in waits:
@@ -53,14 +53,16 @@ def rooms_for(kinds: Sequence[ArrivalEstimate], workers: int, cycle_ns: float | 
         own_ns = kind.outlook.slo_ns or wait_ns
         blocked = merged.excess(wait_ns) - kind.blocked_in_cycles_of(cycle_ns or own_ns, wait_ns)
         blocked += sum(each.blocked_in_cycles_of(cycle_ns or wait_ns, wait_ns) for each in unbounded)
-        if _lost(workers, blocked) <= TOLERATED:
+        if _lost(workers, blocked) <= MAX_BLOCKING_PROBABILITY:
             continue
         blocking = grown.weight(wait_ns)
         if _alone_ns(kind) > wait_ns:
-            blocking -= kind.asked_in_cycles_of(GROWN * own_ns)
-        blocking += sum(each.asked_in_cycles_of(GROWN * wait_ns) for each in unbounded if _alone_ns(each) > wait_ns)
+            blocking -= kind.asked_in_cycles_of(WAIT_SLO_FRACTION * own_ns)
+        blocking += sum(
+            each.asked_in_cycles_of(WAIT_SLO_FRACTION * wait_ns) for each in unbounded if _alone_ns(each) > wait_ns
+        )
         most = min(workers // 2, max(1, round(workers - blocking)))
-        rooms.append(WorkerHeadroom(wait_ns, min(ceil(asked + SPARE * sqrt(asked)) + 1, most)))
+        rooms.append(WorkerHeadroom(wait_ns, min(ceil(asked + SPARE_WORKERS_FACTOR * sqrt(asked)) + 1, most)))
     return tuple(rooms)
 
 

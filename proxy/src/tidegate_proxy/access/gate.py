@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import grpc
 
 from tidegate_proxy.access.passthrough_apis import GRPC_PREFIX, same
-from tidegate_proxy.base.labels import LONGEST, digest, may_be_secret
+from tidegate_proxy.base.labels import MAX_LABEL_CHARACTERS, digest, may_be_secret
 from tidegate_proxy.configuration.access import ApiRestriction, AuthenticationConfig, HeaderKey
 from tidegate_proxy.configuration.addresses import is_local, names_this_machine
 from tidegate_proxy.configuration.apis import METHOD_API, Api, Protocol
@@ -48,7 +48,7 @@ def http_refusal(status: int, words: str, *headers: tuple[str, str]) -> HttpRefu
 
 Find = Callable[[str], str | bytes | None]
 """Gives the first header of a lower-case name; None where there is none."""
-UNAUTHORIZED: Final = 401
+HTTP_UNAUTHORIZED: Final = 401
 _SCHEME: Final = "bearer "
 _COMMENT: Final = re.compile(r"(?:^|[ \t])#.*")
 _CREDENTIAL: Final = re.compile(r"""[!$-&(-+\--~]+""")
@@ -102,7 +102,7 @@ class Authenticator:
         # RFC 6750, section 3; for API keys there is no scheme that anybody has registered.
         scheme = "Bearer" if self._tokens else "ApiKey"
         error = "" if words is self._missing or not self._tokens else ', error="invalid_token"'
-        return http_refusal(UNAUTHORIZED, words, ("www-authenticate", f'{scheme} realm="tidegate"{error}'))
+        return http_refusal(HTTP_UNAUTHORIZED, words, ("www-authenticate", f'{scheme} realm="tidegate"{error}'))
 
     def credential(self, find: Find) -> bytes | None:
         """The digest of the credential that lets a call in, however it is written; None: it brings none.
@@ -164,7 +164,7 @@ def _credentials_in(path: Path) -> frozenset[bytes]:
     return frozenset(digests)
 
 
-FORBIDDEN: Final = 403
+HTTP_FORBIDDEN: Final = 403
 
 
 class RestrictionError(Exception):
@@ -210,10 +210,10 @@ class Restrictions:
             return None
         key = self._over_http[api]
         if key is None:
-            return http_refusal(FORBIDDEN, "This API is closed")
+            return http_refusal(HTTP_FORBIDDEN, "This API is closed")
         given = headers.get(key.name)
         if given is None or not same(given, key.value):
-            return http_refusal(FORBIDDEN, f"This API is restricted, expecting header '{key.name}'")
+            return http_refusal(HTTP_FORBIDDEN, f"This API is restricted, expecting header '{key.name}'")
         return None
 
 
@@ -276,7 +276,7 @@ class ClientIdentity:
         if self._by == "metadata":
             given = find(self._key)
             value = _text(given)
-            return value if len(value) <= LONGEST and not self._is_secret else digest(value)
+            return value if len(value) <= MAX_LABEL_CHARACTERS and not self._is_secret else digest(value)
         if self._authenticator:
             # Not as it is written, nor one beside it: a client would be as many owners as it likes.
             credential = self._authenticator.credential(find)
@@ -315,7 +315,7 @@ class DashboardAuth:
         if not self._enabled:
             return http_refusal(NOT_FOUND, "the live page is off (page.enabled)")
         if self._tokens is None and not self._local:
-            return http_refusal(FORBIDDEN, _REMEDY)
+            return http_refusal(HTTP_FORBIDDEN, _REMEDY)
         return None
 
     def refusal(self, headers: Mapping[str, str]) -> HttpRefusal | None:
@@ -324,7 +324,7 @@ class DashboardAuth:
             return refused
         if self._tokens:
             return self._tokens.http_refusal(None, headers)
-        return None if names_this_machine(headers.get("host", "")) else http_refusal(FORBIDDEN, _BY_NAME)
+        return None if names_this_machine(headers.get("host", "")) else http_refusal(HTTP_FORBIDDEN, _BY_NAME)
 
 
 class AccessControl:

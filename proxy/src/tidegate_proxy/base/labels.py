@@ -5,12 +5,12 @@ import re
 from collections import OrderedDict
 from typing import Final
 
-LONGEST: Final = 100
+MAX_LABEL_CHARACTERS: Final = 100
 """Characters of a label."""
 _FADES_AFTER: Final = 100
 """Counts halve after so many labels for each that is kept apart."""
 _HOUR_S: Final = 3600.0
-OTHER: Final = "other"
+OTHER_LABEL: Final = "other"
 """What labels become of which there are too many already."""
 _SECRET: Final = re.compile("auth|key|token|secret|passw|credential|cookie|session|signature", re.IGNORECASE)
 _DIGITS: Final = 16
@@ -29,7 +29,7 @@ def may_be_secret(name: str) -> bool:
 
 def label(text: str) -> str:
     """A text as it is; of one that is too long the beginning, and its digest."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - _DIGITS - 1]}#{digest(text)}"
+    return text if len(text) <= MAX_LABEL_CHARACTERS else f"{text[: MAX_LABEL_CHARACTERS - _DIGITS - 1]}#{digest(text)}"
 
 
 class FrequentLabels:
@@ -52,7 +52,7 @@ class FrequentLabels:
         self._at_s = 0.0
 
     def of(self, text: str, now_s: float) -> str:
-        """The label that stands for this one at an instant of a monotonic clock: itself, or `OTHER`."""
+        """The label that stands for this one at an instant of a monotonic clock: itself, or `OTHER_LABEL`."""
         self._seen += 1
         if self._seen % (_FADES_AFTER * self._most) == 0:
             self._known = {label: count // 2 for label, count in self._known.items()}
@@ -65,7 +65,7 @@ class FrequentLabels:
         count = self._newcomers[text] = self._newcomers.pop(text, 0) + 1
         if len(self._newcomers) > self._most:
             self._newcomers.popitem(last=False)
-        return text if count > 1 and self._takes_a_place(text, count, now_s) else OTHER
+        return text if count > 1 and self._takes_a_place(text, count, now_s) else OTHER_LABEL
 
     def _takes_a_place(self, text: str, count: int, now_s: float) -> bool:
         least = min(self._known, key=self._known.__getitem__)

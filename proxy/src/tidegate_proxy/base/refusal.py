@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-HEADER: Final = "tidegate-reason"
+REASON_HEADER: Final = "tidegate-reason"
 """The trailing metadata of gRPC, the header of HTTP and the parameter of a stream's answer that have the word."""
 DEADLINE_UNREACHABLE: Final = "deadline_unreachable"
 """It could not be answered on time any more: what policies say as a rule."""
@@ -11,7 +11,7 @@ DEADLINE_EXPIRED: Final = "deadline_expired"
 """Its time had run out when it came."""
 QUEUE_FULL: Final = "queue_full"
 """As much waits already as may wait: by `limits`, or by what is left of the client's or the model's part."""
-UNAVAILABLE: Final = "unavailable"
+REASON_UNAVAILABLE: Final = "unavailable"
 """No worker is left that it could run on, or each of its tries met a worker that failed."""
 SHUTTING_DOWN: Final = "shutting_down"
 """This Tidegate ends: another one may take it."""
@@ -21,11 +21,11 @@ BACKEND_UNAVAILABLE: Final = "backend_unavailable"
 """The Triton that it was to be passed on to does not answer."""
 INTERNAL_ERROR: Final = "internal_error"
 """A fault of Tidegate's own, of which its log says more."""
-MOST_LETTERS: Final = 64
+MAX_LETTERS: Final = 64
 
 _OTHER: Final = re.compile(r"[^a-z0-9]+")
 
 
 def word_of(reason: str) -> str:
     """What a policy gave as its reason, as one word: `queue full` is `queue_full`."""
-    return _OTHER.sub("_", reason.lower()[:MOST_LETTERS]).strip("_") or "dropped"
+    return _OTHER.sub("_", reason.lower()[:MAX_LETTERS]).strip("_") or "dropped"

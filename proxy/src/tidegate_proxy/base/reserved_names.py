@@ -5,9 +5,9 @@ A client that could name them would read and overwrite the tensors of others (de
 
 from typing import Final
 
-OWN: Final = "tidegate-"
+OWN_PREFIX: Final = "tidegate-"
 """How the names of Tidegate's regions begin, and of the files that hold them."""
-RESERVED: Final = (OWN, "tidegate_", "triton_python_backend_shm_region_")
+RESERVED_PREFIXES: Final = (OWN_PREFIX, "tidegate_", "triton_python_backend_shm_region_")
 """Tidegate's, then the Python backend's: as an embedded Triton has it named, and as it is by default."""
 REGION_PARAMETER: Final = "shared_memory_region"
 """The parameter of a tensor that names the region in which it is."""
@@ -15,7 +15,7 @@ REGION_PARAMETER: Final = "shared_memory_region"
 
 def reserved_prefix(name: str) -> str:
     """The reserved prefix of a region's name, or of its key with any slashes and dots in it; "" where it has none."""
-    return next((prefix for part in name.split("/") for prefix in RESERVED if part.startswith(prefix)), "")
+    return next((prefix for part in name.split("/") for prefix in RESERVED_PREFIXES if part.startswith(prefix)), "")
 
 
 def why_not_registered(name: str, key: str = "") -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tidegate_proxy.app.doctor.facts import DoctorFacts, ServedModel
-from tidegate_proxy.configuration.config import VERSION, ServeConfig
+from tidegate_proxy.configuration.config import CONFIG_VERSION, ServeConfig
 from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
 
 EXAMPLE_SLO_MS: Final = 100
@@ -34,7 +34,7 @@ def initial_configuration(
 #   tidegate serve {file}      SIGHUP has it read again
 #
 # `tidegate check {file} --print-config` prints every field with its default.
-version: {VERSION}
+version: {CONFIG_VERSION}
 
 # A string is a gRPC address. On port 8001 HTTP is on 8000 and metrics on 8002; null stands for a Triton without.
 tritons:

@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from tidegate_proxy.configuration.apis import PROTOCOLS, Api, Protocol
+from tidegate_proxy.configuration.apis import RESTRICTABLE_PROTOCOLS, Api, Protocol
 from tidegate_proxy.configuration.section import ConfigSection, HeaderName, InputFile
 
 
@@ -44,7 +44,7 @@ class ApiRestriction(ConfigSection):
     """APIs that are not for everybody."""
 
     apis: tuple[Api, ...] = Field(min_length=1, description="Which; the names are Triton's, and `metrics`")
-    protocols: tuple[Protocol, ...] = Field(default=PROTOCOLS, min_length=1, description="Over which")
+    protocols: tuple[Protocol, ...] = Field(default=RESTRICTABLE_PROTOCOLS, min_length=1, description="Over which")
     header: HeaderKey | None = Field(default=None, description="Only with this header")
     closed: bool = Field(default=False, description="For nobody")
     open: bool = Field(default=False, description="For everybody who may call, though a Triton restricts them")

@@ -17,10 +17,10 @@ Api = Literal[
     "logging",
     "metrics",
 ]
-APIS: Final[tuple[Api, ...]] = tuple(api for api in get_args(Api) if api != "metrics")
+RESTRICTABLE_APIS: Final[tuple[Api, ...]] = tuple(api for api in get_args(Api) if api != "metrics")
 """The APIs that Triton itself can restrict."""
 Protocol = Literal["grpc", "http"]
-PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
+RESTRICTABLE_PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 
 _OF_METHOD: Final[dict[Api, tuple[str, ...]]] = {
     "health": ("ServerLive", "ServerReady", "ModelReady"),

@@ -23,7 +23,7 @@ from tidegate_proxy.configuration.padding import MergeConfig
 from tidegate_proxy.configuration.section import ConfigSection, InputFile, Name, OutputFile, SchedulingMode, Seconds
 from tidegate_proxy.configuration.tritons import TritonAddress, check_workers
 
-VERSION: Literal[1] = 1
+CONFIG_VERSION: Literal[1] = 1
 AGE_JITTER: Final = 1.2
 """gRPC ends connections up to a tenth later than at their age, and tells their clients first."""
 TOLD_S: Final = 1.0
@@ -202,7 +202,7 @@ class TracingConfig(ConfigSection):
 class ServeConfig(ConfigSection):
     """Everything that `tidegate serve` can be told."""
 
-    version: Literal[1] = Field(default=VERSION, description="Of this format")
+    version: Literal[1] = Field(default=CONFIG_VERSION, description="Of this format")
     tritons: tuple[Annotated[TritonAddress, _short(TritonAddress, "grpc")], ...] = Field(
         min_length=1, description="The Tritons; a string is a gRPC address"
     )

@@ -54,7 +54,7 @@ class KeptConfig:
             log.error("configuration applied, not saved for restarted processes", extra={"error": str(error)})
 
 
-LIVE: Final = frozenset(
+RELOADABLE_FIELDS: Final = frozenset(
     {
         "tritons",
         "shards",
@@ -91,7 +91,7 @@ LIVE: Final = frozenset(
     }
 )
 """Fields that take effect while Tidegate runs."""
-RESTART: Final = {
+RESTART_REASONS: Final = {
     "version": "another format",
     "listen": "clients are connected to the ports that are open",
     "controller": "all but `enabled`: a controller has to know of every change from the first layout on",
@@ -142,17 +142,17 @@ class ConfigChanges:
     @property
     def warnings(self) -> tuple[str, ...]:
         """A line for each field that needs a restart."""
-        return tuple(f"{field}: changed, which needs a restart: {RESTART[field]}" for field in self.restart)
+        return tuple(f"{field}: changed, which needs a restart: {RESTART_REASONS[field]}" for field in self.restart)
 
 
 def diff(old: ServeConfig, new: ServeConfig) -> ConfigChanges:
     """What changes, and what can change while Tidegate runs."""
-    changed = [field for field in (*LIVE, *RESTART) if _get(old, field) != _get(new, field)]
+    changed = [field for field in (*RELOADABLE_FIELDS, *RESTART_REASONS) if _get(old, field) != _get(new, field)]
     if "controller" in changed and (old.controller is None or new.controller is None):
         changed.remove("controller.enabled")
-    restart = tuple(field for field in RESTART if field in changed)
+    restart = tuple(field for field in RESTART_REASONS if field in changed)
     return ConfigChanges(
-        live=tuple(sorted(LIVE.intersection(changed))),
+        live=tuple(sorted(RELOADABLE_FIELDS.intersection(changed))),
         restart=restart,
         tritons_added=tuple(triton for triton in new.tritons if triton not in old.tritons),
         tritons_removed=tuple(triton for triton in old.tritons if triton not in new.tritons),

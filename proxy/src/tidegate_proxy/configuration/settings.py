@@ -9,7 +9,7 @@ from tidegate_proxy.configuration.config import BatchVerification, OutlierDetect
 
 STAGE_FACTOR: Final = 10
 STAGE_FLOOR_S: Final = 30.0
-UNLIMITED: Final = 1 << 63
+NO_LIMIT: Final = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class CurrentSettings:
     """After which a Triton counts as hung that answers neither inferences nor health probes."""
     liveness_timeout_s: float = 4.0
     """How long a part of Tidegate may give no sign of life."""
-    max_shared_bytes: int = UNLIMITED
+    max_shared_bytes: int = NO_LIMIT
     """Shared memory with Tritons on this machine, in all."""
-    max_in_flight_bytes: int = UNLIMITED
+    max_in_flight_bytes: int = NO_LIMIT
     """Requests that are read or not answered yet, in all."""
-    max_response_buffer_bytes: int = UNLIMITED
+    max_response_buffer_bytes: int = NO_LIMIT
     """Answers that their clients have not taken, in all."""
-    max_response_buffer_bytes_per_connection: int = UNLIMITED
+    max_response_buffer_bytes_per_connection: int = NO_LIMIT
     """The same of one connection, where it is more than one answer."""
     refuses_shared_memory: bool = False
     """Whether tensors in shared memory are refused rather than left to a Triton."""

@@ -14,7 +14,7 @@ from tritonclient.grpc import model_config_pb2
 from tidegate.schemas import (
     INTERFERENCE_FILE,
     LAYOUT_FILE,
-    NEIGHBORS,
+    NEIGHBORS_PARAMETER,
     RUN_FOLDER,
     DeployedWorker,
     InterferenceModel,
@@ -89,7 +89,7 @@ class Repositories:
         latency_ms, parameters = part.latency_ms[worker.speed], config.parameters
         if not is_of_its_kind:
             parameters[EMULATED_TIMES].string_value = json.dumps(dict(enumerate(latency_ms, 1)))
-        parameters.pop(NEIGHBORS, None)  # what it says is of the worker that was there before
+        parameters.pop(NEIGHBORS_PARAMETER, None)  # what it says is of the worker that was there before
         if (interference := self._interference) is None:
             return
         file = self._folder / INTERFERENCE_FILE
@@ -98,7 +98,7 @@ class Repositories:
                 f"{file} knows nothing of partition {part.name!r}, which worker {worker.name!r} is to host on an "
                 f"emulated GPU; it has {', '.join(sorted(interference.models))}: put one there that has it, or none"
             )
-        parameters[NEIGHBORS].string_value = neighbors_parameter(
+        parameters[NEIGHBORS_PARAMETER].string_value = neighbors_parameter(
             interference, self._folder, worker.device, worker.slice, part.name, len(latency_ms)
         )
 

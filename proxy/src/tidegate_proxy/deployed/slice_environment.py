@@ -10,7 +10,7 @@ from typing import Final
 from tidegate.schemas import DeployedWorker, LayoutWorker, Mps
 from tidegate_proxy.deployed.folder import DeploymentError
 
-PIPES: Final = "TIDEGATE_MPS"
+MPS_PIPE_VARIABLE: Final = "TIDEGATE_MPS"
 """The variable that says where the control daemons' folders are, as for the launch files of a deployment."""
 _DEFAULT_PIPES: Final = "/tmp/tidegate-mps"  # noqa: S108 - names of sockets are limited, so it is a short one
 _DRIVER: Final = Path("/dev/nvidiactl")
@@ -26,7 +26,7 @@ def environment_of(worker: LayoutWorker | DeployedWorker) -> dict[str, str]:
     part = worker.slice
     if not isinstance(part, Mps):
         return {}
-    pipes = Path(os.environ.get(PIPES, _DEFAULT_PIPES)) / _domain(worker)
+    pipes = Path(os.environ.get(MPS_PIPE_VARIABLE, _DEFAULT_PIPES)) / _domain(worker)
     told = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(part.percent), "CUDA_MPS_PIPE_DIRECTORY": str(pipes)}
     if part.memory_mib:
         told["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={part.memory_mib}M"
@@ -36,7 +36,7 @@ def environment_of(worker: LayoutWorker | DeployedWorker) -> dict[str, str]:
         raise DeploymentError(
             f"worker {worker.name!r} has a share of GPU {worker.device.id}, and no MPS daemon answers at {pipes}: "
             f"start one there (nvidia-cuda-mps-control -d with CUDA_MPS_PIPE_DIRECTORY={pipes}, as this user), or say "
-            f"with {PIPES} where they are"
+            f"with {MPS_PIPE_VARIABLE} where they are"
         )
     return told
 

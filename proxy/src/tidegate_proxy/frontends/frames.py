@@ -12,18 +12,18 @@ from typing import Any, Final
 import msgspec
 
 from tidegate_proxy.transport.interface import Metadata
-from tidegate_proxy.tritons.backend import SERVICE
+from tidegate_proxy.tritons.backend import SERVICE_PREFIX
 
-HEAD: Final = Struct("<BII")
+FRAME_HEADER: Final = Struct("<BII")
 """Kind, number, bytes of what it carries."""
 _CALL: Final = Struct("<BdI")
 """Whether a message follows at once, seconds until the deadline (negative: none), bytes of the opening."""
 _STATUS: Final = Struct("<IB")
-PROTOCOL: Final = 1
+PROTOCOL_VERSION: Final = 1
 """What is said over links; frontends and shards of different ones do not understand each other."""
-STREAM: Final = SERVICE + "ModelStreamInfer"
+STREAM_METHOD: Final = SERVICE_PREFIX + "ModelStreamInfer"
 """The method whose messages are passed on as they are asked for; of all others the first comes with the call."""
-INLINE: Final = 1 << 14
+MAX_INLINE_BYTES: Final = 1 << 14
 """Messages up to so many bytes come with the frame that announces them: copying them once more costs nothing."""
 
 
@@ -105,7 +105,7 @@ class ShardHello(msgspec.Struct):
     serves_http: bool
     """Whether clients come in over HTTP, too."""
     protocol: int = 0
-    """`PROTOCOL`, where it runs."""
+    """`PROTOCOL_VERSION`, where it runs."""
 
 
 class ShardModels(msgspec.Struct):

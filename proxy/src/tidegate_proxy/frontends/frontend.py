@@ -211,10 +211,10 @@ class Frontend:
             self.shards[number].send(FrameType.LEFT, payload=frames.encode(models))
 
     def _welcome(self, shard: ShardConnection, hello: frames.ShardHello) -> None:
-        if hello.protocol != frames.PROTOCOL:
+        if hello.protocol != frames.PROTOCOL_VERSION:
             log.error(
                 "shard runs another release, not used",
-                extra={"shard": shard.number, "protocol": hello.protocol, "expected": frames.PROTOCOL},
+                extra={"shard": shard.number, "protocol": hello.protocol, "expected": frames.PROTOCOL_VERSION},
             )
             return
         shard.said_hello()
@@ -243,7 +243,7 @@ class Frontend:
             request_timeout_s = self._config.limits.request_timeout_s
             if not self.are_several or call.method in OF_ONE_MODEL:
                 RelayedCall(self, call, request_timeout_s)
-            elif call.method == frames.STREAM:
+            elif call.method == frames.STREAM_METHOD:
                 self._streams.add(RelayedStream(self, call))
             else:
                 call.receive(lambda message: self._together.respond(call, message, self._spawn), request_timeout_s)
@@ -271,7 +271,7 @@ class Frontend:
                 return
             body = json.dumps({"error": str(lost)}).encode()
             length = (b"content-length", str(len(body)).encode())
-            why = (refusal.HEADER.encode(), lost.reason.encode())
+            why = (refusal.REASON_HEADER.encode(), lost.reason.encode())
             headers = [(b"content-type", b"application/json"), length, why]
             await send({"type": "http.response.start", "status": 503, "headers": headers})
             await send({"type": "http.response.body", "body": body})

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from tidegate_proxy.base.internal_errors import faults
-from tidegate_proxy.frontends.frames import HEAD, INLINE, FrameType
+from tidegate_proxy.frontends.frames import FRAME_HEADER, MAX_INLINE_BYTES, FrameType
 
 _LARGE: Final = 1 << 16
 """From so many bytes on, parts of a frame are collected before they are joined."""
@@ -57,8 +57,8 @@ class Link(asyncio.Protocol):
         if not self.is_open:
             return
         assert self._transport is not None, "is_open"
-        head = HEAD.pack(kind, number, len(payload))
-        if len(payload) <= INLINE:
+        head = FRAME_HEADER.pack(kind, number, len(payload))
+        if len(payload) <= MAX_INLINE_BYTES:
             self._transport.write(head + payload)
         else:
             self._transport.writelines((head, payload))
@@ -110,12 +110,12 @@ class Link(asyncio.Protocol):
         """Take the frames that are whole, and keep what is left."""
         assert self._end is not None, "it was made with the connection"
         at, size, self._rest = 0, len(data), b""
-        while size - at >= HEAD.size:
-            kind, number, length = HEAD.unpack_from(data, at)
+        while size - at >= FRAME_HEADER.size:
+            kind, number, length = FRAME_HEADER.unpack_from(data, at)
             if self._largest is not None and length > self._largest:
                 self.abort()
                 return
-            begin = at + HEAD.size
+            begin = at + FRAME_HEADER.size
             end = begin + length
             if end > size:
                 if length >= _LARGE:

@@ -10,11 +10,11 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.frontends import frames
-from tidegate_proxy.frontends.frames import INLINE, STREAM, FrameType
+from tidegate_proxy.frontends.frames import MAX_INLINE_BYTES, STREAM_METHOD, FrameType
 from tidegate_proxy.frontends.shard_connection import ShardConnection, failure_in
 from tidegate_proxy.messages.request import PassedThrough
 from tidegate_proxy.messages.wire import first_string
-from tidegate_proxy.servers.http.interface import NAMES, Message, Receive, Scope, Send
+from tidegate_proxy.servers.http.interface import NAMES_EXTENSION, Message, Receive, Scope, Send
 from tidegate_proxy.transport.interface import RpcCall
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class RelayedCall:
         """Its first message, until it begins."""
         self._number = 0
         call.when_gone(self._gone)
-        if call.method == STREAM:
+        if call.method == STREAM_METHOD:
             self.again()
         else:
             call.receive(self._received_first, request_timeout_s)
@@ -74,12 +74,12 @@ class RelayedCall:
         if not self._number:  # it was told, or will be
             return
         self._first = None
-        inline = message if message is not None and len(message) <= INLINE else None
+        inline = message if message is not None and len(message) <= MAX_INLINE_BYTES else None
         opening = frames.call(call.method, call.peer(), call.metadata, call.remaining_s(), inline)
         shard.send(FrameType.CALL, self._number, opening)
         if message is not None and inline is None:
             shard.send(FrameType.MESSAGE, self._number, message)
-        elif message is None and call.method != STREAM:
+        elif message is None and call.method != STREAM_METHOD:
             shard.send(FrameType.CLOSED, self._number)
 
     def _over(self) -> None:
@@ -195,7 +195,7 @@ class RelayedExchange:
         if length is None:
             is_chunked = any(name == b"transfer-encoding" for name, _ in self._scope["headers"])
             return None if is_chunked else b""
-        if not length.isdigit() or int(length) > INLINE:
+        if not length.isdigit() or int(length) > MAX_INLINE_BYTES:
             return None
         parts = []
         while True:
@@ -255,7 +255,11 @@ class RelayedExchange:
 def scope_of(scope: Scope) -> dict[str, Any]:
     """What of ASGI's scope a shard is told."""
     told = {name: scope[name] for name in _PASSED_ON if name in scope}
-    return told | {"client": scope.get("client"), "headers": scope["headers"], NAMES: scope.get(NAMES)}
+    return told | {
+        "client": scope.get("client"),
+        "headers": scope["headers"],
+        NAMES_EXTENSION: scope.get(NAMES_EXTENSION),
+    }
 
 
 _OK = grpc.StatusCode.OK

@@ -11,7 +11,7 @@ from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import own_fault
 from tidegate_proxy.frontends import frames
 from tidegate_proxy.frontends.frames import CallOpening, FrameType, HttpOpening
-from tidegate_proxy.servers.http.interface import NAMES, Application, Message, Scope
+from tidegate_proxy.servers.http.interface import NAMES_EXTENSION, Application, Message, Scope
 from tidegate_proxy.transport.client_bounds import TOO_MUCH
 from tidegate_proxy.transport.interface import Metadata
 
@@ -199,8 +199,8 @@ class RemoteExchange:
         client = self.scope.get("client")
         self.scope["client"] = tuple(client) if client else None
         self.scope["headers"] = [(bytes(name), bytes(value)) for name, value in self.scope["headers"]]
-        if names := self.scope.get(NAMES):
-            self.scope[NAMES] = [bytes(name) for name in names]
+        if names := self.scope.get(NAMES_EXTENSION):
+            self.scope[NAMES_EXTENSION] = [bytes(name) for name in names]
         self._line = line
         self._number = number
         self._body = ask.body

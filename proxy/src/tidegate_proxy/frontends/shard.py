@@ -13,11 +13,11 @@ from tidegate_proxy.base.outcome import SHUTTING_DOWN
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.frontends import frames
 from tidegate_proxy.frontends.address import ShardAddress
-from tidegate_proxy.frontends.frames import STREAM, FrameType
+from tidegate_proxy.frontends.frames import STREAM_METHOD, FrameType
 from tidegate_proxy.frontends.link import Link
 from tidegate_proxy.frontends.remote import RemoteCall, RemoteExchange
 from tidegate_proxy.transport.client_bounds import ClientBounds, Served
-from tidegate_proxy.transport.http2.connection import ALPN
+from tidegate_proxy.transport.http2.connection import ALPN_PROTOCOLS
 from tidegate_proxy.transport.tls import server_context
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _POLL_S: Final = 0.01
-SERVED: Final[tuple[Served, ...]] = ("grpc", "http")
+SERVED_PROTOCOLS: Final[tuple[Served, ...]] = ("grpc", "http")
 """What frontends serve."""
 _LAST_WORDS_S: Final = 1.0
 """How long it may take to tell clients that they will not be answered."""
@@ -112,7 +112,7 @@ class Shard:
         """Say what is here to a frontend that came."""
         if self._serves:
             link.send(FrameType.SERVES, payload=frames.encode(self._serves))
-        hello = frames.ShardHello(serves_http=link.services.application is not None, protocol=frames.PROTOCOL)
+        hello = frames.ShardHello(serves_http=link.services.application is not None, protocol=frames.PROTOCOL_VERSION)
         link.send(FrameType.HELLO, payload=frames.encode(hello))
 
     def was_left(self, model: str) -> bool:
@@ -207,7 +207,7 @@ class Shard:
         for link in self._links:
             totals.update(link.connections)
         if self.services:
-            for protocol in SERVED:
+            for protocol in SERVED_PROTOCOLS:
                 self.services.bounds.connections[protocol] = totals[protocol]
 
     def begin(self, exchange: RemoteExchange, application: "Application | None") -> None:
@@ -296,7 +296,9 @@ class FrontendLink:
         elif kind == FrameType.FIND:
             self._shard.find(self, number, payload.decode("utf-8", "surrogatepass"))
         elif kind == FrameType.LEFT:
-            under_way = {call for call in self.calls.values() if call.method != STREAM} | set(self._exchanges.values())
+            under_way = {call for call in self.calls.values() if call.method != STREAM_METHOD} | set(
+                self._exchanges.values()
+            )
             self.left_of |= {name: set(under_way) for name in frames.names_of(payload)}
         elif call := self.calls.get(number):
             self._of_call(kind, number, call, payload)
@@ -313,7 +315,7 @@ class FrontendLink:
 
     def _call(self, number: int, payload: bytes) -> None:
         opening, remaining_s, message = self._openings.read(payload)
-        call = RemoteCall(self, number, opening, remaining_s, comes=opening.method != STREAM)
+        call = RemoteCall(self, number, opening, remaining_s, comes=opening.method != STREAM_METHOD)
         self.calls[number] = call
         self.services.accept(call)
         if message is not None:
@@ -370,7 +372,7 @@ class GrpcOfFrontends:
     async def listen(self, _address: str, tls: ServerTls | None = None) -> int:
         """The port where the frontends listen. Raises TlsError for files that they could not use."""
         if tls:
-            server_context(tls, ALPN)
+            server_context(tls, ALPN_PROTOCOLS)
         return self._shard.grpc_port
 
     async def retire(self, within_s: float) -> None:

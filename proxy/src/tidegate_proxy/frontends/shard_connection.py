@@ -12,11 +12,11 @@ from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed
 from tidegate_proxy.frontends import frames
 from tidegate_proxy.frontends.address import ShardAddress
-from tidegate_proxy.frontends.frames import INLINE, FrameType
+from tidegate_proxy.frontends.frames import MAX_INLINE_BYTES, FrameType
 from tidegate_proxy.frontends.link import Link
 from tidegate_proxy.servers.http.interface import HttpAnswer
 from tidegate_proxy.service.fan_out import ControlCall
-from tidegate_proxy.transport.http2.headers import CODES
+from tidegate_proxy.transport.http2.headers import STATUS_BY_NUMBER
 
 if TYPE_CHECKING:
     from tidegate_proxy.frontends.frontend import Frontend
@@ -49,7 +49,7 @@ def shutting_down() -> RequestFailed:
 def failure_in(payload: bytes) -> RequestFailed:
     """What END says; its code may be OK."""
     code, details, reason = frames.status_of(payload)
-    return RequestFailed(CODES[code], details, refusal=reason)
+    return RequestFailed(STATUS_BY_NUMBER[code], details, refusal=reason)
 
 
 class ShardRelay(Protocol):
@@ -145,7 +145,7 @@ class ShardConnection:
     async def ask(self, call: ControlCall) -> Outcome:
         """What it says to a call; a failure, too, is an answer."""
         asked = _Asked(self)
-        inline = call.message if len(call.message) <= INLINE else None
+        inline = call.message if len(call.message) <= MAX_INLINE_BYTES else None
         opening = frames.call(call.method, "", call.metadata, call.remaining_s, inline)
         try:
             answer = await asked.of(FrameType.CALL, opening, call.message if inline is None else None)
@@ -156,7 +156,7 @@ class ShardConnection:
     async def ask_over_http(self, scope: dict[str, Any], body: bytes, *, is_page: bool = False) -> HttpAnswer:
         """What it says to an HTTP request. Raises RequestFailed where it is lost. `is_page`: one for its metrics."""
         asked = _Asked(self)
-        inline = body if len(body) <= INLINE else None
+        inline = body if len(body) <= MAX_INLINE_BYTES else None
         return await asked.of(FrameType.ASK, frames.encode((scope, inline, is_page)), body if inline is None else None)
 
     async def has(self, model: str) -> bool:

@@ -20,22 +20,24 @@ from tidegate_proxy.servers.http.forward import HttpAnswers
 from tidegate_proxy.servers.http.infer_response import error, failure
 from tidegate_proxy.servers.http.interface import HttpAnswer, Receive, Scope, Send
 from tidegate_proxy.servers.http.routes import Route
-from tidegate_proxy.service.control import HEALTH, STATISTICS
-from tidegate_proxy.service.fan_out import VERBS, ControlCall, FanOut, GrpcAnswers
+from tidegate_proxy.service.control import HEALTH, STATISTICS_METHOD
+from tidegate_proxy.service.fan_out import CONTROL_VERBS, ControlCall, FanOut, GrpcAnswers
 from tidegate_proxy.transport.client_bounds import TOO_MUCH, ClientBounds, TooMuchInFlight
 from tidegate_proxy.transport.interface import RpcCall
-from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, SERVICE
+from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, SERVICE_PREFIX
 
-OF_ONE_MODEL: Final = frozenset(SERVICE + name for name in ("ModelInfer", "ModelReady", "ModelMetadata", "ModelConfig"))
+OF_ONE_MODEL: Final = frozenset(
+    SERVICE_PREFIX + name for name in ("ModelInfer", "ModelReady", "ModelMetadata", "ModelConfig")
+)
 """Methods whose message names a model, first of all."""
-_LOAD, _UNLOAD = SERVICE + "RepositoryModelLoad", SERVICE + "RepositoryModelUnload"
+_LOAD, _UNLOAD = SERVICE_PREFIX + "RepositoryModelLoad", SERVICE_PREFIX + "RepositoryModelUnload"
 _MODEL_IN: Final[dict[str, Callable[[bytes], str]]] = {
     _LOAD: lambda message: service_pb2.RepositoryModelLoadRequest.FromString(message).model_name,
     _UNLOAD: lambda message: service_pb2.RepositoryModelUnloadRequest.FromString(message).model_name,
-    SERVICE + "TraceSetting": lambda message: service_pb2.TraceSettingRequest.FromString(message).model_name,
+    SERVICE_PREFIX + "TraceSetting": lambda message: service_pb2.TraceSettingRequest.FromString(message).model_name,
 }
 """Methods whose message names a model elsewhere, or none."""
-_VERBS: Final = {SERVICE + verb.method: verb for verb in VERBS}
+_VERBS: Final = {SERVICE_PREFIX + verb.method: verb for verb in CONTROL_VERBS}
 _SERVING: Final = b"\x08\x01"
 
 
@@ -86,7 +88,7 @@ class ShardFanout:
         return answer_in(await self._outcome(call))
 
     async def _outcome(self, call: ControlCall) -> Outcome:
-        if call.method == STATISTICS:
+        if call.method == STATISTICS_METHOD:
             return await self._fan_out.statistics(call)
         if call.method == HEALTH:
             answers = await self._fan_out.all_of(call)
@@ -109,7 +111,7 @@ class ShardFanout:
 _OK: Final = 200
 _LOAD_ROUTE: Final = "/v2/repository/models/{model}/load"
 _STATISTICS_ROUTES: Final = frozenset({"/v2/models/stats", "/v2/models/{model}/stats"})
-_VERB_OF_ROUTE: Final = {route: verb for verb in VERBS for route in verb.routes}
+_VERB_OF_ROUTE: Final = {route: verb for verb in CONTROL_VERBS for route in verb.routes}
 NO_LIVE_PAGE: Final = (
     "the live page is one scheduler's, and here are several shards: "
     "what each says is at /metrics, /shadow and /canary, "

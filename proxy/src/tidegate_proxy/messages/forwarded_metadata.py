@@ -22,7 +22,7 @@ OF_AN_EXCHANGE: Final = frozenset(
     }
 )  # fmt: skip
 """HTTP headers that concern only how one request and its answer are transferred."""
-LONGEST_VALUE: Final = 8000
+MAX_VALUE: Final = 8000
 """Bytes. Over a longer one Triton's HTTP server closes the connection: nobody can count on it."""
 _MOST_BYTES: Final = 7 << 10
 """The most bytes of metadata: with half a KiB of its own, Triton's gRPC server refuses some beyond 8 KiB, all of 16."""
@@ -64,7 +64,7 @@ def metadata_of(headers: Iterable[tuple[bytes, bytes]]) -> Metadata:
         if name not in OF_AN_EXCHANGE
         and not name.startswith(b"grpc-")
         and not name.endswith(b"-bin")
-        and len(value) <= LONGEST_VALUE
+        and len(value) <= MAX_VALUE
         and _IN_KEYS.issuperset(name)
         and _IN_VALUES.issuperset(value)
     )

@@ -16,7 +16,7 @@ from tidegate_proxy.messages.padding import OutputCut, Piece, TensorResize, join
 from tidegate_proxy.messages.request import InferenceRequest, ParsedHeader
 
 Output: TypeAlias = service_pb2.ModelInferResponse.InferOutputTensor
-MOST_MERGED: Final = 64
+MAX_MERGED: Final = 64
 """Headers of batches that are remembered for requests that say the same."""
 _HEADER_BYTES: Final = 1 << 16
 """The most bytes of an answer before its tensors."""
@@ -67,7 +67,7 @@ def merged_message(envelopes: Sequence[InferenceRequest], rows: int) -> bytes:
             message.inputs.add(name=declared.name, datatype=declared.datatype, shape=(rows, *shape[1:]))
         for name in wanted:
             message.outputs.add(name=name)
-        if len(first.merged) >= MOST_MERGED:
+        if len(first.merged) >= MAX_MERGED:
             first.merged.clear()
         header = first.merged[rows, wanted] = message.SerializeToString()
     if len(envelopes) == 1:

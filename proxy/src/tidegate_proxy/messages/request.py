@@ -20,7 +20,7 @@ from tidegate.api import NEVER_NS, Model, ms_to_ns
 from tidegate.schemas import format_shape
 from tidegate_proxy.base.labels import FrequentLabels, digest, label, may_be_secret
 from tidegate_proxy.base.outcome import Outcome, RequestFailed
-from tidegate_proxy.base.reserved_names import REGION_PARAMETER, RESERVED
+from tidegate_proxy.base.reserved_names import REGION_PARAMETER, RESERVED_PREFIXES
 from tidegate_proxy.configuration.clients import AppConfig
 from tidegate_proxy.messages import wire
 from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, ModelSignature, split_elements
@@ -176,7 +176,7 @@ def form_of(message: bytes, raw_field: int) -> WireFingerprint | None:
 _ID = bytes((wire.ID_TAG,))
 
 
-MOST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 """Larger messages stay as they are: to write them again would take the event loop from everybody else."""
 _FIELDS: Final = {
     "BOOL": "bool_contents",
@@ -205,7 +205,7 @@ def with_raw_contents(message: bytes) -> bytes | None:
 
     None where Triton has to see it as it is: tensors in shared memory, or contents that do not fit shape or datatype.
     """
-    if len(message) > MOST_BYTES:
+    if len(message) > MAX_BYTES:
         return None
     try:
         request = service_pb2.ModelInferRequest.FromString(message)
@@ -240,7 +240,7 @@ def _raw(tensor: service_pb2.ModelInferRequest.InferInputTensor) -> bytes | None
     return written.tobytes()
 
 
-MOST: Final = 100
+MAX_APPLICATIONS: Final = 100
 """Applications that are kept apart at a time."""
 
 
@@ -252,12 +252,12 @@ class ApplicationTags:
         """The parameter that tells it; "": none does."""
         self._header = config.header or ""
         self._is_secret = may_be_secret(self._header)
-        self._labels = FrequentLabels(MOST)
+        self._labels = FrequentLabels(MAX_APPLICATIONS)
 
     def of(self, heading: "ParsedHeader", metadata: Metadata) -> str:
         """The application of a request with this heading and metadata, or headers; "": it does not say.
 
-        Beyond `MOST`, those that come least often are one, called `other`.
+        Beyond `MAX_APPLICATIONS`, those that come least often are one, called `other`.
         """
         said = heading.app if self.parameter else self._in(metadata) if self._header else ""
         return self._labels.of(said, time.monotonic()) if said else ""
@@ -272,11 +272,11 @@ class ApplicationTags:
 
 PRIVATE_PARAMETERS = frozenset({"timeout", "priority", "slo_ms", "triton_enable_empty_final_response"})
 """Parameters that concern one request only: they neither hinder a merge nor go to Triton with a merged batch."""
-MOST_HEADER_BYTES = 1 << 20
+MAX_HEADER_BYTES = 1 << 20
 """What a request says of its tensors, at most: what takes a client a moment to send must not take everybody seconds."""
 REMEMBERED_BYTES: Final = 1 << 12
 """The most bytes of a header that is remembered."""
-MOST_REMEMBERED: Final = 512
+MAX_REMEMBERED: Final = 512
 """Headers of one model. What they say is the clients' choice: it must not pile up."""
 _INTEGERS = {"timeout": ("int64_param",), "priority": ("int64_param", "uint64_param")}
 """Parameters that Triton refuses in any other form, and below zero the priority."""
@@ -371,7 +371,7 @@ class HeaderCache:
         heading = self.of(header, len(tensors))
         heading.check_sizes(tensors)
         if is_known and not heading.has_bytes and (form := form_of(message, wire.REQUEST_RAW_FIELD)):
-            if len(self._forms) >= MOST_REMEMBERED:
+            if len(self._forms) >= MAX_REMEMBERED:
                 self._forms.clear()
             self._forms[len(message)] = form, heading
         return heading
@@ -386,7 +386,7 @@ class HeaderCache:
             return heading
         heading = _read(parsed(header), tensors, self.signature, self._app_parameter)
         if len(header) <= REMEMBERED_BYTES:
-            if len(self._known) >= MOST_REMEMBERED:
+            if len(self._known) >= MAX_REMEMBERED:
                 self._known.clear()
             self._known[header] = heading
         return heading
@@ -397,8 +397,8 @@ def parsed(header: bytes) -> service_pb2.ModelInferRequest:
     try:
         if len(header) > _SMALL_HEADER_BYTES:
             header = wire.without_contents(header)
-        if len(header) > MOST_HEADER_BYTES:
-            raise OversizedRequest(f"the request says more than {MOST_HEADER_BYTES} bytes beside its tensors")
+        if len(header) > MAX_HEADER_BYTES:
+            raise OversizedRequest(f"the request says more than {MAX_HEADER_BYTES} bytes beside its tensors")
         return service_pb2.ModelInferRequest.FromString(header)
     except wire.TooManyFields as error:
         raise OversizedRequest(str(error)) from error
@@ -499,7 +499,7 @@ def _merge_key(
     return repr((header.model_version, inputs, parameters))
 
 
-MOST_ROWS = 2**31 - 1
+MAX_ROWS = 2**31 - 1
 """What shapes say of requests without contents is believed so far: they are counted in 64 bits."""
 
 
@@ -622,7 +622,7 @@ class PassedThrough:
         return cls(
             header.model_name,
             header.model_version,
-            min(max(1, header.inputs[0].shape[0]), MOST_ROWS) if header.inputs and header.inputs[0].shape else 1,
+            min(max(1, header.inputs[0].shape[0]), MAX_ROWS) if header.inputs and header.inputs[0].shape else 1,
             str(sequence or ""),
             tuple(
                 tensor.parameters[REGION_PARAMETER].string_param
@@ -638,7 +638,7 @@ def _regions_in(message: bytes) -> tuple[str, ...]:
     """How the names of regions may begin in a message that cannot be read here, and perhaps by a Triton."""
     if REGION_PARAMETER.encode() not in message:
         return ()
-    return tuple(prefix for prefix in RESERVED if prefix.encode() in message) or ("",)
+    return tuple(prefix for prefix in RESERVED_PREFIXES if prefix.encode() in message) or ("",)
 
 
 Sender = tuple[str, str]

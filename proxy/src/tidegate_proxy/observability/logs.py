@@ -22,7 +22,7 @@ from rich.logging import RichHandler
 LogFormat = Literal["text", "json"]
 BURST, WINDOW_S = 10, 10.0
 """So many records of one message are logged in so many seconds; the next one after that says how many were not."""
-LONGEST = 500
+MAX_TEXT_CHARACTERS = 500
 """Characters of a field."""
 _MESSAGES = 1000
 """How many different messages are watched: one that is made anew for every request must not fill the memory."""
@@ -128,6 +128,10 @@ def _readable(value: object) -> object:
     if isinstance(value, float):
         return str(value)  # JSON has no word for it
     if isinstance(value, str):
-        return value if len(value) <= LONGEST else f"{value[:LONGEST]}... ({len(value)} characters)"
+        return (
+            value
+            if len(value) <= MAX_TEXT_CHARACTERS
+            else f"{value[:MAX_TEXT_CHARACTERS]}... ({len(value)} characters)"
+        )
     size = getattr(value, "nbytes", None) or (len(value) if isinstance(value, bytes | bytearray) else None)
     return f"<{type(value).__name__}>" if size is None else f"<{type(value).__name__}, {size} bytes>"

@@ -29,7 +29,7 @@ REQUEST_METRICS = {
     "nv_inference_pending_request_count": "Instantaneous number of pending requests awaiting execution per-model.",
 }
 """Names and help texts of Triton (src/metrics.cc of its core)."""
-FAILURES = "nv_inference_request_failure"
+FAILURE_METRIC = "nv_inference_request_failure"
 _GAUGES = frozenset({"nv_inference_pending_request_count"})
 _NS_PER_US = 1000
 _TYPE_LINE = re.compile(r"^# TYPE (\S+)", re.MULTILINE)
@@ -59,7 +59,7 @@ def request_metrics(
             "nv_inference_pending_request_count": pending.get((model, version), 0),
         }
         for family in families:
-            if family.name != FAILURES:
+            if family.name != FAILURE_METRIC:
                 labels = {"model": model, "version": version}
                 family.samples.append(sample(family.name, labels, values[family.name]))
                 continue

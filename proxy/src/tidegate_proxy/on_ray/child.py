@@ -6,7 +6,9 @@ import signal
 import sys
 from typing import Final
 
-BEGIN: Final = "from tidegate_proxy.on_ray.child import end_with; end_with(); from tidegate.cli import main; main()"
+CHILD_PROGRAM: Final = (
+    "from tidegate_proxy.on_ray.child import end_with; end_with(); from tidegate.cli import main; main()"
+)
 """What Python is to run; the actor's process id and the arguments of `tidegate` follow."""
 _PR_SET_PDEATHSIG: Final = 1
 

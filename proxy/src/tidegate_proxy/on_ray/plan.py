@@ -9,10 +9,10 @@ from tidegate_proxy.configuration.config_file import ConfigError
 from tidegate_proxy.deployed.folder import DeploymentError, DeploymentPlan
 from tidegate_proxy.on_ray.shard_layouts import split_layout
 
-GPU: Final = "GPU"
+GPU_RESOURCE: Final = "GPU"
 """What Ray calls a whole one."""
 Takes = Mapping[str, float]
-"""Amounts of Ray's resources, by name: `CPU`, `GPU`, or whatever nodes were started with."""
+"""Amounts of Ray's resources, by name: `CPU`, `GPU_RESOURCE`, or whatever nodes were started with."""
 ONE_CORE: Final[Takes] = {"CPU": 1.0}
 
 
@@ -72,7 +72,7 @@ def plan_for_ray(deployment: DeploymentPlan, shards: int, frontends: int, takes:
     devices = []
     for name, those in by_device.items():
         wanted = amounts.get(those[0].device.product, amounts[""])
-        if wanted.get(GPU) and (shares := [each.name for each in those if each.slice != WholeDevice()]):
+        if wanted.get(GPU_RESOURCE) and (shares := [each.name for each in those if each.slice != WholeDevice()]):
             raise DeploymentError(
                 f"worker {shares[0]!r} has a part of a GPU, and Ray lends whole ones alone: cut GPUs beforehand, start "
                 "Ray's nodes with a resource for each part (`ray start --resources ...`), and name that with --takes"

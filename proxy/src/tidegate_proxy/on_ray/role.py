@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from tidegate_proxy.configuration.addresses import host_of, port_of
-from tidegate_proxy.on_ray.child import BEGIN
+from tidegate_proxy.on_ray.child import CHILD_PROGRAM
 from tidegate_proxy.on_ray.role_configs import SECRET_FILE, Document
 
 _CONFIG: Final = "tidegate.yaml"
@@ -95,7 +95,7 @@ class RoleProcess:
         arguments += ["--shard", "0"] if self._role == "shard" else []
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", BEGIN, str(os.getpid()), *arguments],
+                [sys.executable, "-c", CHILD_PROGRAM, str(os.getpid()), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 FOLD_EVERY_S: Final = 1.0
 SAY_EVERY: Final = 60
 """Every so many folds a line is logged."""
-MOST_DRAWN: Final = 200_000
+MAX_DRAWN: Final = 200_000
 """Between two folds: what comes beyond that is served as it was drawn, and not compared."""
 
 
@@ -86,7 +86,7 @@ class Canary(OutcomeListener, Collector):
         if (drawn_for, drawn_share) != (block, share):
             scheduled = Random(f"{self._seed}/{block}").random() < share
             self._draw = block, share, scheduled
-        if len(self._drawn) < MOST_DRAWN:
+        if len(self._drawn) < MAX_DRAWN:
             self._drawn.append((now_ns, envelope.model, scheduled))
         return scheduled
 

@@ -12,18 +12,18 @@ BLOCK_NS: Final = 2_000_000_000
 """So long either all that comes is scheduled or all passes. The interval counts blocks, which share their luck."""
 BURN_IN_NS: Final = 500_000_000
 """What comes so soon after the start of a block meets what the block before has left, and is not compared."""
-MOST_BLOCKS: Final = 300
+MAX_BLOCKS: Final = 300
 """What is compared: the latest ten minutes."""
 SETTLING_BLOCKS: Final = 5
 """The latest blocks are left out: their answers may not have been seen yet."""
-ENOUGH_BLOCKS: Final = 6
-ENOUGH_REQUESTS: Final = 200
+MIN_BLOCKS: Final = 6
+MIN_REQUESTS: Final = 200
 """What either side has to have before anything is said."""
-STRAY: Final = 1.01
+MAX_STRAY_RATIO: Final = 1.01
 """More answers than requests by this factor are no requests that could have been scheduled."""
 Z: Final = 1.96
 """95 % of a normal distribution lie so many deviations about its middle."""
-STEP: Final = 1.02
+LATENCY_CLASS_RATIO: Final = 1.02
 """Latencies are counted in classes, each so much longer than the one before."""
 
 
@@ -140,7 +140,7 @@ class Comparison:
         """A request that came at an instant has its answer; what takes longer than a block to settle is not counted."""
         if counts := self._counts(at_ns, model, scheduled):
             counts.on_time += slo_ns is not None and took_ns <= slo_ns
-            counts.took.append(round(math.log(max(1, took_ns), STEP)))
+            counts.took.append(round(math.log(max(1, took_ns), LATENCY_CLASS_RATIO)))
 
     def settle(self, now_ns: int) -> bool:
         """Let blocks settle and be forgotten; whether anything else than before is to be compared."""
@@ -156,7 +156,7 @@ class Comparison:
                 self._blocks[number] = drawn
                 for key, counts in drawn.items():
                     self._sums.setdefault(key, _Sum()).add(counts)
-        for number in [number for number in self._blocks if number < until - MOST_BLOCKS]:
+        for number in [number for number in self._blocks if number < until - MAX_BLOCKS]:
             for key, counts in self._blocks.pop(number).items():
                 if self._sums[key].take(counts):
                     del self._sums[key]
@@ -203,15 +203,15 @@ def _why_not(
 ) -> str:
     if not has_slo:
         return "the model has no SLO"
-    if passed.answered > STRAY * passed.requests:
+    if passed.answered > MAX_STRAY_RATIO * passed.requests:
         return "more was answered than could have been scheduled: sequences, shared memory or the like pass, too"
-    if min(scheduled.requests, passed.requests) < ENOUGH_REQUESTS or min(of_scheduled, of_passed) < ENOUGH_BLOCKS:
-        rare = MOST_BLOCKS * min(share, 1 - share)
+    if min(scheduled.requests, passed.requests) < MIN_REQUESTS or min(of_scheduled, of_passed) < MIN_BLOCKS:
+        rare = MAX_BLOCKS * min(share, 1 - share)
         seldom = "the share" if share < 0.5 else "what passes"
-        hopeless = f", and {seldom} has only some {rare:.2g} in ten minutes" if rare < 2 * ENOUGH_BLOCKS else ""
+        hopeless = f", and {seldom} has only some {rare:.2g} in ten minutes" if rare < 2 * MIN_BLOCKS else ""
         return (
             f"{scheduled.requests} scheduled in {of_scheduled} blocks and {passed.requests} passed in {of_passed} "
-            f"are too few: {ENOUGH_REQUESTS} in {ENOUGH_BLOCKS} blocks are not{hopeless}"
+            f"are too few: {MIN_REQUESTS} in {MIN_BLOCKS} blocks are not{hopeless}"
         )
     return ""
 
@@ -232,7 +232,7 @@ def _quantile_ms(took: Counter[int], share: float) -> float | None:
     for length in sorted(took):
         seen += took[length]
         if seen >= wanted:
-            return round(STEP**length / 1e6, 3)
+            return round(LATENCY_CLASS_RATIO**length / 1e6, 3)
     return None
 
 

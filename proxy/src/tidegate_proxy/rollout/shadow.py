@@ -28,28 +28,28 @@ from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.transport import CallFailed
-from tidegate_proxy.tritons.backend import SERVICE, Backend
+from tidegate_proxy.tritons.backend import SERVICE_PREFIX, Backend
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 from tidegate_proxy.tritons.initial_profiles import hosted, starting_profiles
 
 log = logging.getLogger(__name__)
 
-COMMAND: Final = ("-m", "tidegate.sim.shadow_process")
+SHADOW_COMMAND: Final = ("-m", "tidegate.sim.shadow_process")
 TELL_EVERY_S: Final = 1.0
 REPORT_EVERY: Final = 10
 """Every so many messages a report is asked for."""
-MOST_REQUESTS: Final = 20_000
+MAX_REQUESTS: Final = 20_000
 """Between two messages; more are counted, and left out."""
-MOST_UNREAD_BYTES: Final = 16 << 20
+MAX_UNREAD_BYTES: Final = 16 << 20
 """What the process has not read yet; what comes while it is more is left out."""
-LONGEST_REPORT: Final = 4 << 20
+MAX_REPORT: Final = 4 << 20
 START_AGAIN_S: Final = 60.0
 OVERDUE_S: Final = 60.0
 """A report that was asked for so long ago is one to be told of."""
 GIVE_UP_S: Final = 300.0
 """A report that was asked for so long ago would be about what is long past: who owes it is stopped, or stuck."""
 LAST_WORDS_WITHIN_S: Final = 5.0
-STATISTICS: Final = SERVICE + "ModelStatistics"
+STATISTICS_METHOD: Final = SERVICE_PREFIX + "ModelStatistics"
 LAST_WORDS: Final = 20
 """So many of the latest lines that the process wrote to its standard error are kept."""
 
@@ -124,7 +124,7 @@ class Shadow(Collector):
 
     def seen(self, envelope: InferenceRequest) -> None:
         """A request passes that could have been scheduled."""
-        if len(self._seen) < MOST_REQUESTS:
+        if len(self._seen) < MAX_REQUESTS:
             heading = envelope.heading
             merge_key = label(heading.merge_key)  # clients choose how long it is
             self._seen.append((time.monotonic_ns(), heading.model, heading.rows, merge_key, heading.shape))
@@ -133,7 +133,7 @@ class Shadow(Collector):
 
     def ended(self, model: str, sent_ns: int, took_ns: int, ok: bool) -> None:
         """A request that was not scheduled has its answer; of a model that cannot be, that says nothing."""
-        if self.is_on and len(self._ended) < MOST_REQUESTS and model in self._directory.catalog.models:
+        if self.is_on and len(self._ended) < MAX_REQUESTS and model in self._directory.catalog.models:
             self._ended.append((sent_ns, model, took_ns, ok))
 
     def document(self) -> dict[str, Any]:
@@ -191,11 +191,11 @@ class Shadow(Collector):
         self._starting = asyncio.create_task(
             asyncio.create_subprocess_exec(
                 sys.executable,
-                *COMMAND,
+                *SHADOW_COMMAND,
                 stdin=pipe,
                 stdout=pipe,
                 stderr=pipe,
-                limit=LONGEST_REPORT,
+                limit=MAX_REPORT,
                 start_new_session=True,  # Ctrl-C is for this process, which ends it when it has drained
             )
         )
@@ -235,7 +235,7 @@ class Shadow(Collector):
         seen, self._seen = self._seen, []
         ended, self._ended = self._ended, []
         stdin = process.stdin
-        if stdin is None or stdin.transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
+        if stdin is None or stdin.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
             self._counts["left_out"] += len(seen)
             return
         self._counts["seen"] += len(seen)
@@ -356,7 +356,7 @@ async def statistics_of(backend: Backend) -> service_pb2.ModelStatisticsResponse
     """What a Triton has executed; None where it does not say."""
     try:
         message = service_pb2.ModelStatisticsRequest().SerializeToString()
-        answer = await backend.ask(STATISTICS, message, timeout_s=TELL_EVERY_S)
+        answer = await backend.ask(STATISTICS_METHOD, message, timeout_s=TELL_EVERY_S)
     except CallFailed:
         return None
     return service_pb2.ModelStatisticsResponse.FromString(answer)

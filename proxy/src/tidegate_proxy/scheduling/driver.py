@@ -50,7 +50,7 @@ QUEUE_FULL = "Exceeds maximum queue size"
 def refuse_stray(client: Client) -> None:
     """Tell a client that its request cannot be scheduled any more, where nothing else would answer it."""
     words = "its model has just changed"
-    client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.UNAVAILABLE))
+    client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.REASON_UNAVAILABLE))
 
 
 class Driver:
@@ -212,7 +212,7 @@ class Driver:
                 dropped = _rejected(self._in_force.settings, TIMEOUT_EXPIRED, word, outcome=outcome)
                 self.clients.fail(effect.request_id, dropped)
             case Fail():
-                failed = RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason, refusal=refusal.UNAVAILABLE)
+                failed = RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason, refusal=refusal.REASON_UNAVAILABLE)
                 self.clients.fail(effect.request_id, failed)
             case PolicyReplaced():
                 fields = {"policy": effect.policy, "error": effect.reason, "retry_in_s": effect.backoff_ns / 1e9}

@@ -13,13 +13,13 @@ from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.messages.request import BatchRefusal, Client, Sender
 from tidegate_proxy.scheduling.in_flight import StageRun, WaitingClients
 from tidegate_proxy.scheduling.membership import Membership
-from tidegate_proxy.tritons.backend import GOING, Backend
+from tidegate_proxy.tritons.backend import SHUTDOWN_CODES, Backend
 from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 FIRST_ALONE: Final = 8
-MOST_ALONE: Final = 256
+MAX_ALONE: Final = 256
 """Requests of a sender that run alone after one that spoiled a batch."""
-MOST_SENDERS: Final = 1024
+MAX_SENDERS: Final = 1024
 """How many are remembered of either sort: those longest ago are forgotten first."""
 
 
@@ -54,7 +54,7 @@ class Spoilers:
             for sender in part:
                 self.suspects.pop(sender, None)
                 self.suspects[sender] = half, refusal
-        while len(self.suspects) > MOST_SENDERS:
+        while len(self.suspects) > MAX_SENDERS:
             self.suspects.popitem(last=False)
 
     def answered(self, sender: Sender) -> None:
@@ -77,9 +77,9 @@ class Spoilers:
             return
         self.suspects.pop(sender, None)
         _, before = self.alone.pop(sender, (0, FIRST_ALONE // 2))
-        alone = min(MOST_ALONE, 2 * before)
+        alone = min(MAX_ALONE, 2 * before)
         self.alone[sender] = (alone, alone)
-        if len(self.alone) > MOST_SENDERS:
+        if len(self.alone) > MAX_SENDERS:
             self.alone.popitem(last=False)
 
 
@@ -146,7 +146,7 @@ class Recovery:
 
     async def verdict(self, run: StageRun, code: grpc.StatusCode, details: str) -> FailureVerdict | None:
         """What is done about a stage whose call has failed; None: its Triton is lost, and all that is done."""
-        if code in GOING and await self._membership.lost(run.backend, details):
+        if code in SHUTDOWN_CODES and await self._membership.lost(run.backend, details):
             return None
         if code is grpc.StatusCode.UNAVAILABLE or (code is grpc.StatusCode.NOT_FOUND and await self._is_unloaded(run)):
             return FailureVerdict(retry=True)

@@ -192,7 +192,7 @@ def _end_turns(run: StageRun, error: Exception) -> None:
     run.backend.end_turns()
 
 
-RESERVE = 0.1
+RESERVED_FRACTION = 0.1
 """So much more, as a share, may wait when what comes is of a client or a model that has little waiting."""
 
 
@@ -209,7 +209,7 @@ def queue_refusal(limits: QueueLimits, waiting: QueueLoad, of_client: QueueLoad,
     if waiting.requests < limits.requests and waiting.bytes < limits.bytes:
         return ""
     full = _reached(limits, waiting, 1)
-    if not full or _reached(limits, waiting, 1 + RESERVE):
+    if not full or _reached(limits, waiting, 1 + RESERVED_FRACTION):
         return full
     shares = (
         (of_client, limits.reserved_queue_fraction_per_client),

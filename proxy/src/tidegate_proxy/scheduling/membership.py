@@ -38,7 +38,7 @@ _QUEUE_FULL: Final = "maximum queue size"
 """In what Triton says, with UNAVAILABLE, when its own queue is full: it has too much to do, and fails at nothing."""
 
 
-ENOUGH: Final = 2
+MIN_FAILING_CLIENTS: Final = 2
 """Clients for whom a Triton fails many times in a row, where there are so many."""
 MOST_OF_ONE: Final = 0.75
 """The most of its failures that may be one client's, where there are others."""
@@ -110,7 +110,7 @@ class OutlierDetector:
         if record.in_row:
             record.in_row = 0
             record.in_row_of.clear()
-        if len(self._owners) < ENOUGH:
+        if len(self._owners) < MIN_FAILING_CLIENTS:
             self._owners.add(owner)
 
     def failed(
@@ -128,7 +128,7 @@ class OutlierDetector:
                 each.well = each.failed = 0
                 each.failed_of.clear()
                 each.began_ns = now_ns
-        self._owners.update(islice(owners, ENOUGH))
+        self._owners.update(islice(owners, MIN_FAILING_CLIENTS))
         record.fail(owners)
         reason = self._why(backend, record, backends)
         if reason is None or not backend.alive or not self._can_spare(backend, catalog, backends):
@@ -161,9 +161,13 @@ class OutlierDetector:
     def _why(self, backend: Backend, record: _Record, backends: Sequence[Backend]) -> str | None:
         others = [self._record(other) for other in backends if other is not backend and other.alive]
         limits = self.in_force.settings.outlier_detection
-        is_alone = len(self._owners | self._owners_before) < ENOUGH
+        is_alone = len(self._owners | self._owners_before) < MIN_FAILING_CLIENTS
         in_row = bool(limits.consecutive_errors) and record.in_row >= limits.consecutive_errors
-        if in_row and (is_alone or len(record.in_row_of) >= ENOUGH) and any(other.in_row == 0 for other in others):
+        if (
+            in_row
+            and (is_alone or len(record.in_row_of) >= MIN_FAILING_CLIENTS)
+            and any(other.in_row == 0 for other in others)
+        ):
             return f"it failed {record.in_row} times in a row"
         of_several = max(record.failed_of.values()) <= MOST_OF_ONE * record.failed
         in_share = record.well + record.failed >= limits.min_requests and record.share >= limits.error_rate

@@ -31,8 +31,8 @@ from tidegate_proxy.tritons.shared_memory import SharedRegion, SharedRegions
 
 SHARED_FROM_BYTES: Final = 65536
 """Less is sent: copying it costs less than what sharing saves."""
-ALIGNMENT: Final = 64
-MOST_SIZES: Final = 4096
+ALIGNMENT_BYTES: Final = 64
+MAX_SIZES: Final = 4096
 
 
 class OutputSizes:
@@ -47,7 +47,7 @@ class OutputSizes:
 
     def learn(self, partition: str, merge_key: str, sizes: dict[str, int]) -> None:
         """This is how large they were."""
-        if len(self._seen) >= MOST_SIZES:
+        if len(self._seen) >= MAX_SIZES:
             self._seen.clear()  # merge keys come from clients: they must not pile up
         self._seen[partition, merge_key] = sizes
 
@@ -286,4 +286,4 @@ def _in_region(declared: Any, region: SharedRegion, at: int, size: int) -> None:
 
 
 def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -25,7 +25,7 @@ from tidegate_proxy.scheduling.in_flight import RunningStages, StageRun, Waiting
 from tidegate_proxy.scheduling.membership import OutlierDetector
 from tidegate_proxy.scheduling.payload import BatchPayload, OutputSizes, StageTarget
 from tidegate_proxy.transport import PendingCall
-from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER
+from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER_METHOD
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 from tidegate_proxy.tritons.shared_memory import SharedRegions
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 BEGINS_WITHIN_NS: Final = 1_000_000
 """How long a stage takes to begin on an idle instance: Triton has merged what was sent .2 to 1 ms apart."""
-WORTH: Final = 2
+MIN_MERGE_COST_RATIO: Final = 2
 """A stage is held back where a merged batch would take so many times as much longer."""
-LONGEST_NS: Final = 10_000_000
+MAX_NS: Final = 10_000_000
 """No stage is held back longer for the sake of one before it, whatever becomes of that."""
 
 Send = Callable[[], None]
@@ -125,7 +125,7 @@ class DispatchPacing:
 
     def _let_go(self, queue: _Queue, run: StageRun, send: Send) -> None:
         queue.latest, queue.is_behind = run, self._running.is_behind(run)
-        queue.until_ns = time.monotonic_ns() + (LONGEST_NS if queue.is_behind else BEGINS_WITHIN_NS)
+        queue.until_ns = time.monotonic_ns() + (MAX_NS if queue.is_behind else BEGINS_WITHIN_NS)
         send()
 
     def _look_again(self, queue: _Queue) -> None:
@@ -150,7 +150,7 @@ class DispatchPacing:
         if not profile or rows > profile.max_rows:
             return False
         alone_ns = profile.expected_ns(max(latest.effect.rows, run.effect.rows))
-        return profile.expected_ns(rows) - alone_ns > WORTH * BEGINS_WITHIN_NS
+        return profile.expected_ns(rows) - alone_ns > MIN_MERGE_COST_RATIO * BEGINS_WITHIN_NS
 
     def _look(self) -> None:
         """The Tritons have changed."""
@@ -297,7 +297,7 @@ class RunningBatches:
             names = {name for name, _ in trace}
             metadata = [*trace, *(pair for pair in metadata if pair[0] not in names)]
         run.call = run.backend.channel.unary(
-            INFER,
+            INFER_METHOD,
             message,
             lambda answer, code, details: self._over(run, answer, code, details),
             tuple(run.backend.opened(metadata)),

@@ -23,13 +23,16 @@ from tidegate_proxy.service.fan_out import ControlCall
 from tidegate_proxy.service.inference import Inference
 from tidegate_proxy.service.passthrough import BypassedInference, BypassedInferences, Routing
 from tidegate_proxy.transport import Metadata, RpcCall, RpcServer
-from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER, SERVICE
+from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER_METHOD, SERVICE_PREFIX
 
 NewServer = Callable[[Callable[[RpcCall], None]], RpcServer]
-STREAM_INFER = SERVICE + "ModelStreamInfer"
-METHODS: Final = frozenset(
+STREAM_INFER = SERVICE_PREFIX + "ModelStreamInfer"
+SERVED_METHODS: Final = frozenset(
     {control.HEALTH}
-    | {SERVICE + name for name in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name}
+    | {
+        SERVICE_PREFIX + name
+        for name in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
+    }
 )
 """The methods that Triton serves, by their full names."""
 LAST_WORDS_S: Final = 1.0
@@ -108,13 +111,13 @@ class GrpcService:
         if refused := self._gate.refusal(call.method, call.metadata):
             call.end(refused.code, refused.details)
             return
-        if call.method not in METHODS:  # at once, as Triton does: its client may never send anything
+        if call.method not in SERVED_METHODS:  # at once, as Triton does: its client may never send anything
             call.end(grpc.StatusCode.UNIMPLEMENTED)
             return
         call.owner = self._gate.owner(call.metadata, call.peer)
         if self._draining and call.method not in control.OF_OUR_OWN:
             call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal.SHUTTING_DOWN)
-        elif call.method == INFER:
+        elif call.method == INFER_METHOD:
             arrival_ns = time.monotonic_ns()
             call.receive(lambda message: self._infer(call, message, arrival_ns), self._body_timeout_s)
         elif call.method == STREAM_INFER:
@@ -155,7 +158,7 @@ class GrpcService:
             call.end(grpc.StatusCode.INTERNAL, "no message was received")
             return
         work: BypassedInference | asyncio.Task[None]
-        if call.method == INFER:
+        if call.method == INFER_METHOD:
             work = self._passages.begin(
                 message, call.metadata, call.remaining_s(), call.owner, lambda outcome: _answer(call, outcome)
             )

@@ -31,7 +31,7 @@ from tidegate_proxy.scheduling.in_flight import StageRun
 from tidegate_proxy.scheduling.payload import BatchPayload, OutputSizes, StageTarget
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.transport import CallFailed, Metadata
-from tidegate_proxy.tritons.backend import INFER, Backend
+from tidegate_proxy.tritons.backend import INFER_METHOD, Backend
 from tidegate_proxy.tritons.catalog import CurrentCatalog, UnbatchedModel
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ MAX_UNEQUAL_FRACTION: Final = 0.05
 """Up to this fraction of an output's elements may differ: near ties of labels and ranks fall either way."""
 CONCLUSIVE_ELEMENTS: Final = 20
 """A difference in an output of so many elements ends batching; of fewer, two of the latest verifications have to."""
-RECENT: Final = 20
+WINDOW_VERIFICATIONS: Final = 20
 """Verifications of a model among which those two are looked for."""
 
 
@@ -79,7 +79,7 @@ class _History:
 
     batches: int = 0
     next_batch: int = field(default_factory=lambda: FIRST_BATCH)
-    recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT))
+    recent: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW_VERIFICATIONS))
     """Whether the latest ones found a confirmed difference."""
     is_nondeterministic: bool = False
 
@@ -274,5 +274,5 @@ async def _execute(sample: VerificationSample, envelopes: Sequence[InferenceRequ
     """Execute requests of a sample as one batch; their answers. Raises CallFailed and ScatterError."""
     payload = BatchPayload(envelopes, OutputSizes(), None)
     message = payload.request(sample.target)
-    answer = await sample.target.backend.ask(INFER, message, sample.metadata, timeout_s=CALL_TIMEOUT_S)
+    answer = await sample.target.backend.ask(INFER_METHOD, message, sample.metadata, timeout_s=CALL_TIMEOUT_S)
     return payload.outcomes(answer)

@@ -22,7 +22,7 @@ from tidegate_proxy.observability.merged_statistics import merge_statistics
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.service.fan_out import (
-    VERBS,
+    CONTROL_VERBS,
     ControlCall,
     ControlVerb,
     FanOut,
@@ -34,19 +34,19 @@ from tidegate_proxy.service.fan_out import (
 )
 from tidegate_proxy.service.passthrough import Routing
 from tidegate_proxy.transport.liveness import Liveness
-from tidegate_proxy.tritons.backend import SERVICE, Backend
+from tidegate_proxy.tritons.backend import SERVICE_PREFIX, Backend
 from tidegate_proxy.tritons.catalog import CurrentCatalog
 from tidegate_proxy.tritons.split_models import SplitModel
 
-_STATUS: Final = SERVICE + "SystemSharedMemoryStatus"
-_UNREGISTER: Final = SERVICE + "SystemSharedMemoryUnregister"
+_STATUS: Final = SERVICE_PREFIX + "SystemSharedMemoryStatus"
+_UNREGISTER: Final = SERVICE_PREFIX + "SystemSharedMemoryUnregister"
 _NOT_UNREGISTERED: Final = "Failed to unregister the following system shared memory regions: "
 """Triton's words, before the names of regions that are in use, say."""
 _CHANGES: Final = {
-    SERVICE + "SystemSharedMemoryRegister": service_pb2.SystemSharedMemoryRegisterRequest,
-    SERVICE + "CudaSharedMemoryRegister": service_pb2.CudaSharedMemoryRegisterRequest,
+    SERVICE_PREFIX + "SystemSharedMemoryRegister": service_pb2.SystemSharedMemoryRegisterRequest,
+    SERVICE_PREFIX + "CudaSharedMemoryRegister": service_pb2.CudaSharedMemoryRegisterRequest,
     _UNREGISTER: service_pb2.SystemSharedMemoryUnregisterRequest,
-    SERVICE + "CudaSharedMemoryUnregister": service_pb2.CudaSharedMemoryUnregisterRequest,
+    SERVICE_PREFIX + "CudaSharedMemoryUnregister": service_pb2.CudaSharedMemoryUnregisterRequest,
 }
 """What changes the regions of a server has to change those of every server. Methods with their messages."""
 
@@ -57,7 +57,7 @@ class ClientRegions:
     def __init__(self, routing: Routing, fan_out: FanOut[Backend, ControlCall, Outcome]) -> None:
         self._routing = routing
         self._fan_out = fan_out
-        changes = ((SERVICE + verb.method, partial(self._change, verb)) for verb in VERBS)
+        changes = ((SERVICE_PREFIX + verb.method, partial(self._change, verb)) for verb in CONTROL_VERBS)
         self.answers: dict[str, Responder] = {
             _STATUS: self._status,
             **{method: change for method, change in changes if method in _CHANGES},
@@ -105,7 +105,7 @@ class ClientRegions:
             return failure
         failed = ""
         for name in sorted(service_pb2.SystemSharedMemoryStatusResponse.FromString(answer).regions):
-            if not name.startswith(reserved_names.OWN):
+            if not name.startswith(reserved_names.OWN_PREFIX):
                 one = service_pb2.SystemSharedMemoryUnregisterRequest(name=name).SerializeToString()
                 try:
                     await self._routing.ask(backend, *call._replace(message=one))
@@ -129,14 +129,14 @@ def _read(kind: Any, message: bytes) -> Any:  # noqa: ANN401 - protobuf messages
         raise RequestFailed(grpc.StatusCode.INTERNAL, "the message cannot be read") from None
 
 
-LIVE, READY, HEALTH = SERVICE + "ServerLive", SERVICE + "ServerReady", "/grpc.health.v1.Health/Check"
+LIVE, READY, HEALTH = SERVICE_PREFIX + "ServerLive", SERVICE_PREFIX + "ServerReady", "/grpc.health.v1.Health/Check"
 OF_OUR_OWN: Final = frozenset((LIVE, READY, HEALTH))
 """How Tidegate itself is: answered as long as it runs."""
-INDEX: Final = SERVICE + "RepositoryIndex"
-STATISTICS: Final = SERVICE + "ModelStatistics"
+INDEX_METHOD: Final = SERVICE_PREFIX + "RepositoryIndex"
+STATISTICS_METHOD: Final = SERVICE_PREFIX + "ModelStatistics"
 _REPOSITORY_NAME, _MODEL_NAME = 1 << 3 | 2, 2 << 3 | 2
 """Tags of fields of RepositoryModelLoadRequest and RepositoryModelUnloadRequest."""
-_HEALTH: Final = VERBS[0]
+_HEALTH: Final = CONTROL_VERBS[0]
 """Whether any Triton says yes."""
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 """grpc.health.v1.HealthCheckResponse with its only field, the status."""
@@ -166,17 +166,17 @@ class ControlPlaneCalls:
         self.shared_memory = ClientRegions(routing, self._fan_out)
         """What clients registered."""
         self._answers: dict[str, Responder] = {
-            **{SERVICE + verb.method: partial(self._together, verb) for verb in VERBS},
+            **{SERVICE_PREFIX + verb.method: partial(self._together, verb) for verb in CONTROL_VERBS},
             **self.shared_memory.answers,
             LIVE: self._live,
             READY: self._ready,
             HEALTH: self._health,
-            STATISTICS: self._statistics,
+            STATISTICS_METHOD: self._statistics,
         }
         self._of_split: dict[str, Callable[[SplitModel], bytes]] = {
-            SERVICE + "ModelReady": _ready_answer,
-            SERVICE + "ModelMetadata": _metadata_answer,
-            SERVICE + "ModelConfig": _config_answer,
+            SERVICE_PREFIX + "ModelReady": _ready_answer,
+            SERVICE_PREFIX + "ModelMetadata": _metadata_answer,
+            SERVICE_PREFIX + "ModelConfig": _config_answer,
         }
         """Answers for a model that no Triton has by its name."""
 
@@ -217,7 +217,7 @@ class ControlPlaneCalls:
         """Whether some Triton has a model ready, whether or not Tidegate knows of it yet."""
         request = service_pb2.ModelReadyRequest(name=model)
         try:
-            answer = await self.unary(ControlCall(SERVICE + "ModelReady", request.SerializeToString()))
+            answer = await self.unary(ControlCall(SERVICE_PREFIX + "ModelReady", request.SerializeToString()))
         except RequestFailed:
             return False
         return bool(service_pb2.ModelReadyResponse.FromString(answer).ready)
@@ -225,12 +225,12 @@ class ControlPlaneCalls:
     async def statistics(self, model: str, version: str) -> service_pb2.ModelStatisticsResponse:
         """What clients are told of a model, or of all: "". Raises RequestFailed."""
         request = service_pb2.ModelStatisticsRequest(name=model, version=version)
-        answer = await self._statistics(ControlCall(STATISTICS, request.SerializeToString()))
+        answer = await self._statistics(ControlCall(STATISTICS_METHOD, request.SerializeToString()))
         return service_pb2.ModelStatisticsResponse.FromString(answer)
 
     async def repository_index(self) -> list[IndexRow]:
         """Every model of any Triton. Raises RequestFailed."""
-        return index_of(await self.unary(ControlCall(INDEX)))
+        return index_of(await self.unary(ControlCall(INDEX_METHOD)))
 
     async def is_ready(self) -> bool:
         """Whether requests are welcome: some Triton is ready, and the proxy is not about to stop."""
@@ -260,7 +260,7 @@ class ControlPlaneCalls:
         """Raises RequestFailed where a Triton refuses a client the API of models: nothing is drained for such a one."""
         for backend in self._backends:
             if backend.alive and ("grpc", "model-repository") in backend.apis.left:
-                await self._routing.ask(backend, *call._replace(method=INDEX, message=b""))
+                await self._routing.ask(backend, *call._replace(method=INDEX_METHOD, message=b""))
 
     def _whole_index(self, indexes: Iterable[Iterable[IndexRow]]) -> list[IndexRow]:
         catalog = self._directory.catalog

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 5.0
 """How often the Tritons are asked for what was loaded or unloaded without Tidegate."""
-LOOKS = 5
+LOOKS_PER_REFRESH = 5
 """How often meanwhile other models may come to take turns, and some models' configs are compared."""
 DRAIN_S = 30.0
 """How long an unload waits for the model's requests; less, where its client has less time."""
@@ -214,8 +214,8 @@ class Discovery:
     async def look_around(self) -> None:
         """For ever: notice what was loaded or unloaded without us."""
         while True:
-            for _ in range(LOOKS):
-                await asyncio.sleep(LOOK_EVERY_S / LOOKS)
+            for _ in range(LOOKS_PER_REFRESH):
+                await asyncio.sleep(LOOK_EVERY_S / LOOKS_PER_REFRESH)
                 try:
                     await self._take_turns()
                 except Exception as error:  # there is a next time
@@ -263,7 +263,7 @@ class Discovery:
     async def _compare_configs(self, backend: Backend) -> None:
         """Take up configs that have changed while the versions stayed, of the next `CONFIGS_PER_LOOK` models."""
         loaded = self._directory.catalog.loaded.get(backend, []) if "model-config" not in backend.apis.closed else []
-        number = min(CONFIGS_PER_LOOK, -(-len(loaded) // LOOKS))
+        number = min(CONFIGS_PER_LOOK, -(-len(loaded) // LOOKS_PER_REFRESH))
         first = self._configs_asked.get(backend, 0)
         self._configs_asked[backend] = first + number if first + number < len(loaded) else 0
         known = [model.config for model in loaded[first : first + number]]
@@ -340,7 +340,7 @@ def _known(catalog: Catalog, backend: Backend) -> dict[str, tuple[str, ...]]:
 
 
 EVERY_S = 0.5
-PATIENCE = 3
+MAX_MISSED_PROBES = 3
 """Probes in a row that fail at once after which a Triton counts as gone. One that answers nothing at all counts as hung
 after its `health_timeout_s`; one that refuses connections is found earlier, by the calls that fail."""
 
@@ -382,5 +382,5 @@ async def _look(backend: Backend, driver: Driver, discovery: Discovery, silence:
         silence.since_ns = silence.since_ns if silence.probes else began_ns
         silence.probes += 1
         silent_s = (time.monotonic_ns() - silence.since_ns) / 1e9
-        if silence.probes >= PATIENCE or silent_s >= backend.health_timeout_s:
+        if silence.probes >= MAX_MISSED_PROBES or silent_s >= backend.health_timeout_s:
             driver.membership.give_up(backend, f"it did not answer {silence.probes} probes in {silent_s:.1f} s")

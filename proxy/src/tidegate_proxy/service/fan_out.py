@@ -16,7 +16,7 @@ from tidegate_proxy.observability.observability import RequestCounts
 from tidegate_proxy.service.passthrough import Routing
 from tidegate_proxy.transport import Metadata
 from tidegate_proxy.tritons.backend import Backend
-from tidegate_proxy.tritons.split_models import VERSION
+from tidegate_proxy.tritons.split_models import SPLIT_MODEL_VERSION
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -55,7 +55,7 @@ class ControlVerb:
     """Whether what is served may be another afterwards."""
 
 
-VERBS: Final = (
+CONTROL_VERBS: Final = (
     ControlVerb(AnswerRule.ANY, "ServerLive", (("GET", "/v2/health/live"),)),
     ControlVerb(AnswerRule.ANY, "ServerReady", (("GET", "/v2/health/ready"),)),
     ControlVerb(AnswerRule.ANY, "ModelReady", (("GET", "/v2/models/{model}/ready"),)),
@@ -121,7 +121,7 @@ class ProtocolCodec(ABC, Generic[AnyTriton, Question, Answer]):
         """An index as an answer, beside which all is as in another one."""
 
 
-MODEL_CHANGES: Final = frozenset(route for verb in VERBS if verb.changes_models for route in verb.routes)
+MODEL_CHANGES: Final = frozenset(route for verb in CONTROL_VERBS if verb.changes_models for route in verb.routes)
 """Routes after which what is served may be another."""
 
 Changing = Callable[[ControlVerb, Question, AnyTriton], AbstractAsyncContextManager[None]]
@@ -226,7 +226,7 @@ def whole_index(
     A Triton lists what it could load without a version: that is said of what is loaded nowhere. `hidden` models of
     Tritons are left out; `split` ones are there though no Triton has them by that name.
     """
-    models = {(name, VERSION): IndexRow(name, VERSION, "READY") for name in split}
+    models = {(name, SPLIT_MODEL_VERSION): IndexRow(name, SPLIT_MODEL_VERSION, "READY") for name in split}
     for index in indexes:
         for model in index:
             key = (model.name, model.version)

@@ -27,7 +27,7 @@ from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.transport import CallFailed, Metadata, PendingCall
-from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, GOING, INFER, Backend, is_restricted
+from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER_METHOD, SHUTDOWN_CODES, Backend, is_restricted
 from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 _SEQUENCE_ID = re.compile(rb'"sequence_id"\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(\d+))')
@@ -164,7 +164,7 @@ class Routing:
             return RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.BACKEND_UNAVAILABLE)
         if is_restricted(details):  # which speaks neither against the Triton nor of its end
             return RequestFailed(code, details)
-        gone = code in GOING and await self._driver.membership.lost(backend, details)
+        gone = code in SHUTDOWN_CODES and await self._driver.membership.lost(backend, details)
         if owner is not None and not gone:
             self._driver.membership.failed(backend, (owner,), code, details)
         return RequestFailed(code, details)
@@ -257,8 +257,8 @@ class BypassedInference:
             limit_s = max(0.0, (self._until_ns - time.monotonic_ns()) / 1e9) + CANCEL_AFTER_S
         self._backend = backend
         backend.passes(self._request.model)
-        metadata = backend.opened_for_client(INFER, self._metadata)
-        self._call = backend.channel.unary(INFER, self._message, self._over, metadata, limit_s)
+        metadata = backend.opened_for_client(INFER_METHOD, self._metadata)
+        self._call = backend.channel.unary(INFER_METHOD, self._message, self._over, metadata, limit_s)
         backend.open_calls.add(self._call)
 
     def cancel(self) -> None:

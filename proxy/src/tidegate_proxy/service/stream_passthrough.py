@@ -16,7 +16,7 @@ from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, Backend
 
 DRAIN_S: Final = 2.0
 """How long a Triton may go on answering a stream whose client has left before the stream is cancelled."""
-MOST_UNANSWERED: Final = 1000
+MAX_UNANSWERED: Final = 1000
 """Requests of one stream to a Triton that are remembered for its statistics: a decoupled model may never answer."""
 
 
@@ -50,7 +50,7 @@ class StreamRelay:
         self._messages: deque[tuple[bytes, PassedThrough, BypassedStreamRequest | None] | None] = deque()
         self._more = asyncio.Event()
         self._room = asyncio.Event()
-        self._unanswered: deque[tuple[PassedThrough, int, BypassedStreamRequest | None]] = deque(maxlen=MOST_UNANSWERED)
+        self._unanswered: deque[tuple[PassedThrough, int, BypassedStreamRequest | None]] = deque(maxlen=MAX_UNANSWERED)
         """The latest requests on their way, each with when it left."""
         self._ended = False
         self._said_all = False
@@ -117,7 +117,7 @@ class StreamRelay:
                     self._said_all = True
                     return
                 message, request, passing = following
-                if len(self._unanswered) == MOST_UNANSWERED:
+                if len(self._unanswered) == MAX_UNANSWERED:
                     self._over(1)
                 self._unanswered.append((request, time.monotonic_ns(), passing))
                 yield message

@@ -16,8 +16,8 @@ from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.transport import AsyncStream, CallFailed, Channel, Metadata, ask
 from tidegate_proxy.tritons.serialization import SerializationController
 
-SERVICE: Final = "/inference.GRPCInferenceService/"
-INFER: Final = SERVICE + "ModelInfer"
+SERVICE_PREFIX: Final = "/inference.GRPCInferenceService/"
+INFER_METHOD: Final = SERVICE_PREFIX + "ModelInfer"
 ANSWER_TIMEOUT_S: Final = 10.0
 LOAD_TIMEOUT_S: Final = 600.0
 """Large models take minutes to load."""
@@ -30,7 +30,7 @@ beginning is past.
 """
 
 
-GOING: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND})
+SHUTDOWN_CODES: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND})
 """What may mean that a Triton is gone, or about to go: one that ends unloads its models while it still answers."""
 
 
@@ -257,7 +257,7 @@ class Backend:
         except CallFailed as error:
             tells_health = not is_restricted(error.details)
         try:
-            answer = await self.ask(SERVICE + "RepositoryIndex", b"", timeout_s=ANSWER_TIMEOUT_S)
+            answer = await self.ask(SERVICE_PREFIX + "RepositoryIndex", b"", timeout_s=ANSWER_TIMEOUT_S)
         except CallFailed as error:
             return is_restricted(error.details) and not (settled and tells_health)
         models = service_pb2.RepositoryIndexResponse.FromString(answer).models
@@ -267,7 +267,7 @@ class Backend:
         """A health probe: one at a time, whoever asks, for one that is slow to answer needs no more of them."""
         under_way = self._health.get(method)
         if under_way is None or under_way.done():
-            call = self.ask(SERVICE + method, b"", timeout_s=self.health_timeout_s)
+            call = self.ask(SERVICE_PREFIX + method, b"", timeout_s=self.health_timeout_s)
             under_way = self._health[method] = asyncio.ensure_future(call)
             under_way.add_done_callback(_take_note)
         return await asyncio.shield(under_way)
@@ -320,7 +320,9 @@ class Backend:
         if config is not None:
             request.parameters["config"].string_param = config
         try:
-            await self.ask(SERVICE + "RepositoryModelLoad", request.SerializeToString(), timeout_s=LOAD_TIMEOUT_S)
+            await self.ask(
+                SERVICE_PREFIX + "RepositoryModelLoad", request.SerializeToString(), timeout_s=LOAD_TIMEOUT_S
+            )
         except CallFailed as error:
             raise BackendError(f"Triton at {self.address} does not load {name!r}: {error.details}") from error
 
@@ -328,7 +330,9 @@ class Backend:
         """Have it unload a model once what runs is done. Raises BackendError where it does not."""
         request = service_pb2.RepositoryModelUnloadRequest(model_name=name)
         try:
-            await self.ask(SERVICE + "RepositoryModelUnload", request.SerializeToString(), timeout_s=LOAD_TIMEOUT_S)
+            await self.ask(
+                SERVICE_PREFIX + "RepositoryModelUnload", request.SerializeToString(), timeout_s=LOAD_TIMEOUT_S
+            )
         except CallFailed as error:
             raise BackendError(f"Triton at {self.address} does not unload {name!r}: {error.details}") from error
 
@@ -340,7 +344,9 @@ class Backend:
         """
         request = service_pb2.RepositoryModelUnloadRequest(repository_name=repository)
         try:
-            await self.ask(SERVICE + "RepositoryModelUnload", request.SerializeToString(), timeout_s=ANSWER_TIMEOUT_S)
+            await self.ask(
+                SERVICE_PREFIX + "RepositoryModelUnload", request.SerializeToString(), timeout_s=ANSWER_TIMEOUT_S
+            )
         except CallFailed as error:
             return error.code not in _REFUSING or is_restricted(error.details)
         return True
@@ -359,7 +365,7 @@ class Backend:
     async def _ask(self, method: str, request: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
         """Raises BackendError."""
         try:
-            return await self.ask(SERVICE + method, request.SerializeToString(), timeout_s=ANSWER_TIMEOUT_S)
+            return await self.ask(SERVICE_PREFIX + method, request.SerializeToString(), timeout_s=ANSWER_TIMEOUT_S)
         except CallFailed as error:
             kind = BackendSilent if error.code in _SILENT else BackendError
             raise kind(f"Triton at {self.address}: {error.details}") from error

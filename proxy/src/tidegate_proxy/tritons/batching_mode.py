@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 SCHEDULING_PARAMETER: Final = "tidegate_scheduling"
 """The parameter of a config.pbtxt that holds the operator's word. A model may well have a `batch` of its own."""
-WORDS: Final[dict[str, SchedulingMode]] = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypass"}
+MODE_WORDS: Final[dict[str, SchedulingMode]] = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypass"}
 RUN_BATCHES: Final = frozenset({"fil", "onnxruntime", "openvino", "pytorch", "tensorflow", "tensorrt"})
 """Backends that concatenate what Triton's batcher gives them: to them a batch is its rows, whoever asked for them.
 
@@ -61,10 +61,10 @@ def consent_of(
     word, source = told, "the configuration says so"
     if word is None and SCHEDULING_PARAMETER in config.parameters:
         text = config.parameters[SCHEDULING_PARAMETER].string_value
-        if text not in WORDS:
+        if text not in MODE_WORDS:
             where = f"model {config.name!r}: its config's parameter {SCHEDULING_PARAMETER!r}"
             raise BackendError(f"{where} is {text!r}: say batched, unbatched or bypass")
-        word, source = WORDS[text], f"{SCHEDULING_PARAMETER} of its config says so"
+        word, source = MODE_WORDS[text], f"{SCHEDULING_PARAMETER} of its config says so"
     if obstacle := next(_obstacles(config), None):
         warning = f"cannot be scheduled (scheduling: {word}): {obstacle}" if word not in (None, "bypass") else ""
         return BatchingDecision("bypass", obstacle, warning=warning)

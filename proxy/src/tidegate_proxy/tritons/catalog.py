@@ -21,9 +21,9 @@ from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.batching_mode import BatchingDecision, consent_of
 from tidegate_proxy.tritons.declared_padding import PaddingError, padding_of
 from tidegate_proxy.tritons.gpus import Gpu
-from tidegate_proxy.tritons.split_models import VERSION, SplitModel, WorkerKey, find_layout
+from tidegate_proxy.tritons.split_models import SPLIT_MODEL_VERSION, SplitModel, WorkerKey, find_layout
 from tidegate_proxy.tritons.variants import LoadedConfig, ModelConfigVariant, VariantAgreement, agree
-from tidegate_proxy.tritons.workers import SERIALIZED, WorkerHardware, lanes_of, places_of
+from tidegate_proxy.tritons.workers import SERIALIZED_SUFFIX, WorkerHardware, lanes_of, places_of
 
 SLO_PARAMETER = "slo_ms"
 """The parameter of a config.pbtxt that holds a model's SLO, in milliseconds."""
@@ -438,7 +438,7 @@ def _add_workers(
         name = f"{backend.address}/{lane.name}"
         worker = Worker(new_id, name, lane.models, place.kind, place.device, place.slice)
         if lane.takes_turns:
-            worker = replace(worker, kind=worker.kind + SERIALIZED)
+            worker = replace(worker, kind=worker.kind + SERIALIZED_SUFFIX)
         worker_id = known.get((name, lane.models, worker.kind), new_id)
         catalog.workers.append(replace(worker, id=worker_id))
         catalog.backend_of[worker_id] = backend
@@ -459,7 +459,7 @@ def _follow(catalog: Catalog, layout: Layout, told: Mapping[str, ModelConfig], k
         reads_headers = split.signature.reads_headers and not split.model.pipelines  # no client can ask for those
         signature = dataclasses.replace(split.signature, padding=padding, reads_headers=reads_headers)
         catalog.signatures[name] = signature
-        catalog.versions[name] = (VERSION,)
+        catalog.versions[name] = (SPLIT_MODEL_VERSION,)
         ends = {name for path in split.model.paths for name in (path.partitions[0], path.partitions[-1])}
         catalog.hosts[name] = [backend for worker, backend in found.workers if ends.intersection(worker.hosts)]
         if split.model.pipelines:

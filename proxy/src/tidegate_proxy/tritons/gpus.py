@@ -11,7 +11,7 @@ from tidegate.schemas import Device, Mig, Slice, WholeDevice
 
 log = logging.getLogger(__name__)
 
-MIB = 1 << 20
+BYTES_PER_MIB = 1 << 20
 _MIG_NAME = re.compile(r" MIG (\S+)$")
 """What a MIG instance is called after the name of its GPU, e.g. `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
 
@@ -103,7 +103,7 @@ def _is_divided(nvml: Any, handle: Any) -> bool:  # noqa: ANN401
 
 def _memory_mib(nvml: Any, handle: Any) -> int | None:  # noqa: ANN401
     try:
-        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // MIB
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // BYTES_PER_MIB
     except nvml.NVMLError_NotSupported:
         return None  # of one that shares the memory of its CPU
 

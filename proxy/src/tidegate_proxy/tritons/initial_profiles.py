@@ -8,9 +8,9 @@ from tidegate_proxy.base.labels import label
 from tidegate_proxy.messages.padding import padded
 from tidegate_proxy.messages.request import shape_of
 from tidegate_proxy.tritons.catalog import Catalog
-from tidegate_proxy.tritons.workers import SERIALIZED
+from tidegate_proxy.tritons.workers import SERIALIZED_SUFFIX
 
-GUESS = {"alpha_ms": 0.05, "beta_ms": 0.5}
+DEFAULT_LATENCY = {"alpha_ms": 0.05, "beta_ms": 0.5}
 """What is planned with where nobody measured anything: milliseconds per row, and per batch."""
 
 
@@ -32,9 +32,9 @@ def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile,
         homeless = catalog.models.keys() - {name for name, _ in hosted(catalog)}
         for name, kind in [*hosted(catalog), *((name, DEFAULT_KIND) for name in sorted(homeless))]:
             max_rows = catalog.models[name].max_rows
-            alpha_ms, beta_ms = GUESS["alpha_ms"], GUESS["beta_ms"]
+            alpha_ms, beta_ms = DEFAULT_LATENCY["alpha_ms"], DEFAULT_LATENCY["beta_ms"]
             guess = Profile.linear(name, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, kind=kind)
-            known = measured.profiles_of(name, kind.removesuffix(SERIALIZED), max_rows)
+            known = measured.profiles_of(name, kind.removesuffix(SERIALIZED_SUFFIX), max_rows)
             profiles += [replace(profile, kind=kind) for profile in known] or [guess]
     return tuple(profile.of_shape(label(profile.shape)) for profile in profiles)
 

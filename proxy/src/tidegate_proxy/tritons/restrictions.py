@@ -22,7 +22,7 @@ from tidegate_proxy.access.passthrough_apis import GRPC_PREFIX, PassthroughApis
 from tidegate_proxy.configuration.apis import Api, Protocol
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.transport import CallFailed
-from tidegate_proxy.tritons.backend import SERVICE, Backend, is_restricted
+from tidegate_proxy.tritons.backend import SERVICE_PREFIX, Backend, is_restricted
 
 log = logging.getLogger(__name__)
 
@@ -248,12 +248,12 @@ async def _refusal(backend: Backend, api: Api, *, opened: bool) -> str | None:
     """Triton's words for it; "" where it is not restricted, None where it does not answer."""
     try:
         if api == "inference":
-            stream = backend.stream(SERVICE + "ModelStreamInfer", timeout_s=_TIMEOUT_S, opened=opened)
+            stream = backend.stream(SERVICE_PREFIX + "ModelStreamInfer", timeout_s=_TIMEOUT_S, opened=opened)
             stream.half_close()
             while await stream.read() is not None:
                 pass
         else:
-            await backend.ask(SERVICE + _METHODS[api], b"", timeout_s=_TIMEOUT_S, opened=opened)
+            await backend.ask(SERVICE_PREFIX + _METHODS[api], b"", timeout_s=_TIMEOUT_S, opened=opened)
     except CallFailed as error:
         if is_restricted(error.details):
             return error.details

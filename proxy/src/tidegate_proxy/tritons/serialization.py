@@ -17,19 +17,19 @@ from statistics import median, quantiles
 from typing import Final, NamedTuple
 
 from tidegate.api import Model
-from tidegate.engine.estimates.timer_latency import LARGEST_SHARE
+from tidegate.engine.estimates.timer_latency import MAX_SHARE
 
-ALONE: Final = 0.1
+STANDALONE_FRACTION: Final = 0.1
 """A stage that was beside others for a smaller share of its time ran alone."""
-LATEST: Final = 32
+WINDOW_STAGES: Final = 32
 """So many stages that ran alone are remembered of each model, rows and shape; and of each model."""
-FEWEST: Final = 4
+MIN_STAGES: Final = 4
 """After so many it is known what they take."""
-MEMORY: Final = 100
+AVERAGE_STAGES: Final = 100
 """Over how many stages beside others the slowdown is an average."""
-KNOWN: Final = 30
+MIN_STAGES_FOR_VERDICT: Final = 30
 """After so many it is known."""
-WORST: Final = 2.0
+MAX_COUNTED_SLOWDOWN: Final = 2.0
 """No stage counts for a larger slowdown: what takes longer was held up by something else."""
 
 StageKey = tuple[str, int, str]
@@ -99,22 +99,22 @@ class InterferenceEstimator:
 
     @property
     def value(self) -> float | None:
-        """The slowdown, 0 to `WORST`; None before it is known."""
-        if self._count < KNOWN or not self._shared_ns:
+        """The slowdown, 0 to `MAX_COUNTED_SLOWDOWN`; None before it is known."""
+        if self._count < MIN_STAGES_FOR_VERDICT or not self._shared_ns:
             return None
         others = self._beside_ns / self._shared_ns
         left_ns = self._beside_ns - others * self._extra_ns
-        return min(WORST, max(0.0, self._extra_ns / left_ns)) if left_ns > 0 else WORST
+        return min(MAX_COUNTED_SLOWDOWN, max(0.0, self._extra_ns / left_ns)) if left_ns > 0 else MAX_COUNTED_SLOWDOWN
 
     @property
     def active(self) -> frozenset[str]:
         """The models that have run more than a few stages."""
-        return frozenset(model for model, count in self._stages.items() if count >= FEWEST)
+        return frozenset(model for model, count in self._stages.items() if count >= MIN_STAGES)
 
     def took_ns(self, model: str) -> tuple[int, int] | None:
         """What stages of a model take alone: half of them, and nine of ten, at most; None before that is known."""
         latest = self._latest.get(model, ())
-        if len(latest) < FEWEST:
+        if len(latest) < MIN_STAGES:
             return None
         return round(median(latest)), round(quantiles(latest, n=10)[-1])
 
@@ -137,16 +137,16 @@ class InterferenceEstimator:
         """A stage took so long; others ran so long meanwhile, each counted, and some of them for `shared_ns`."""
         self._stages[key[0]] += 1
         alone = self._alone.get(key)
-        if shared_ns <= ALONE * took_ns:
+        if shared_ns <= STANDALONE_FRACTION * took_ns:
             if alone is None:
-                alone = self._alone[key] = deque(maxlen=LATEST)
+                alone = self._alone[key] = deque(maxlen=WINDOW_STAGES)
             alone.append(took_ns)
             self._remember(key[0], took_ns)
             return
-        if alone is not None and len(alone) >= FEWEST:
+        if alone is not None and len(alone) >= MIN_STAGES:
             alone_ns = median(alone)
-            extra_ns = min(took_ns - alone_ns, WORST * alone_ns * beside_ns / took_ns)
-            keep = 1 - 1 / MEMORY
+            extra_ns = min(took_ns - alone_ns, MAX_COUNTED_SLOWDOWN * alone_ns * beside_ns / took_ns)
+            keep = 1 - 1 / AVERAGE_STAGES
             self._extra_ns = keep * self._extra_ns + extra_ns
             self._beside_ns = keep * self._beside_ns + beside_ns
             self._shared_ns = keep * self._shared_ns + shared_ns
@@ -155,23 +155,23 @@ class InterferenceEstimator:
             self._remember(key[0], round(took_ns - beside_ns * value / (1 + value * beside_ns / shared_ns)))
 
     def _remember(self, model: str, alone_ns: int) -> None:
-        self._latest.setdefault(model, deque(maxlen=LATEST)).append(alone_ns)
+        self._latest.setdefault(model, deque(maxlen=WINDOW_STAGES)).append(alone_ns)
 
 
-WORTH: Final = 0.7
+MIN_SLOWDOWN: Final = 0.7
 """The slowdown from which on models take turns: below, what they can do side by side is worth more."""
-TOLERATED: Final = 1.25
+MAX_LATENCY_RATIO: Final = 1.25
 """Turns go on while batches that somebody waits for take up to so many times as long as they might to begin with."""
 HOLD_NS: Final = 600_000_000_000
 """How long models take turns before it is looked again whether they have to: nobody slows anybody down meanwhile."""
 REST_NS: Final = 60_000_000_000
 """How long they run side by side after turns that did not do them good; twice as long after each more of them."""
-LONGEST_REST_NS: Final = 64 * REST_NS
-COUNTED: Final = 100
+MAX_REST_NS: Final = 64 * REST_NS
+WINDOW_REQUESTS: Final = 100
 """How many requests of a model tell how many are on time."""
-LOSS: Final = 0.02
+MAX_MISS_RATE_INCREASE: Final = 0.02
 """What taking turns may cost a model, as a share of its requests; beside it chance, which is much where few came."""
-DEVIATIONS: Final = 2.0
+CHANCE_DEVIATIONS: Final = 2.0
 """So many standard deviations of the share are chance."""
 
 
@@ -210,7 +210,7 @@ class SerializationController:
         if not self._group:
             value = self.slowdown.value
             rested = now_ns >= self._changed_ns + self._rest_ns
-            if not rested or value is None or value < WORTH or not self._bear(active, models, 1.0):
+            if not rested or value is None or value < MIN_SLOWDOWN or not self._bear(active, models, 1.0):
                 return False
             self._side_by_side = self._shares(ended)
             self._become(
@@ -219,7 +219,7 @@ class SerializationController:
             return True
         if self._group < active and self._bear(active, models, 1.0):
             self._become(now_ns, active, ended, "there are more of them")
-        elif self._group != active or not self._bear(active, models, TOLERATED):
+        elif self._group != active or not self._bear(active, models, MAX_LATENCY_RATIO):
             self.rest(now_ns, ended, "one of them cannot wait for another one's batches")
         elif lost := self._lost(ended):
             self.rest(now_ns, ended, f"fewer requests of {lost} were on time")
@@ -232,7 +232,7 @@ class SerializationController:
 
     def rest(self, now_ns: int, ended: Mapping[str, ModelOutcomes], why: str) -> None:
         """Nobody takes turns for a while."""
-        self._rest_ns = min(LONGEST_REST_NS, max(REST_NS, 2 * self._rest_ns))
+        self._rest_ns = min(MAX_REST_NS, max(REST_NS, 2 * self._rest_ns))
         self._become(now_ns, frozenset(), ended, why)
 
     def _become(self, now_ns: int, group: frozenset[str], ended: Mapping[str, ModelOutcomes], why: str) -> None:
@@ -245,7 +245,7 @@ class SerializationController:
         shares = {}
         for name, (on_time, count) in ended.items():
             before = self._ended.get(name, ModelOutcomes(0, 0))
-            if count - before.all >= COUNTED:
+            if count - before.all >= WINDOW_REQUESTS:
                 shares[name] = (on_time - before.on_time) / (count - before.all)
         return shares
 
@@ -253,8 +253,8 @@ class SerializationController:
         """A model of the group that is worse off than side by side; empty where none is known to be."""
         for name, share in self._shares(ended).items():
             count = ended[name].all - self._ended.get(name, ModelOutcomes(0, 0)).all
-            chance = DEVIATIONS * math.sqrt(share * (1 - share) / count)
-            if name in self._group and share < self._side_by_side.get(name, 1.0) - LOSS - chance:
+            chance = CHANCE_DEVIATIONS * math.sqrt(share * (1 - share) / count)
+            if name in self._group and share < self._side_by_side.get(name, 1.0) - MAX_MISS_RATE_INCREASE - chance:
                 return name
         return ""
 
@@ -267,7 +267,7 @@ class SerializationController:
             longest_ns = max(nine_of_ten_ns for other, (_, nine_of_ten_ns) in took.items() if other != name)
             slo_ns = models[name].slo_ns
             # Without an SLO nobody is late, but nobody is to wait for longer than two at a time would take.
-            left_ns = 2 * mine_ns if slo_ns is None else slo_ns * (1 - LARGEST_SHARE) - mine_ns
+            left_ns = 2 * mine_ns if slo_ns is None else slo_ns * (1 - MAX_SHARE) - mine_ns
             if longest_ns > tolerated * left_ns:
                 return False
         return True

@@ -17,11 +17,11 @@ from typing import Any, Final
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.base import reserved_names
-from tidegate_proxy.base.reserved_names import OWN
+from tidegate_proxy.base.reserved_names import OWN_PREFIX
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.messages.padding import Piece, write
 from tidegate_proxy.transport import CallFailed
-from tidegate_proxy.tritons.backend import SERVICE, Backend
+from tidegate_proxy.tritons.backend import SERVICE_PREFIX, Backend
 
 _SUFFIX: Final = ".lock"
 
@@ -31,8 +31,8 @@ class ProcessLock:
 
     def __init__(self, folder: Path) -> None:
         """`folder`: where the regions are. What is left there of others that have ended is removed. Raises OSError."""
-        for path in folder.glob(f"{OWN}*{_SUFFIX}"):
-            has_ended(folder, path.name.removeprefix(OWN).removesuffix(_SUFFIX))
+        for path in folder.glob(f"{OWN_PREFIX}*{_SUFFIX}"):
+            has_ended(folder, path.name.removeprefix(OWN_PREFIX).removesuffix(_SUFFIX))
         self.name = secrets.token_hex(8)
         """Goes into the names of the regions."""
         self._path = _path(folder, self.name)
@@ -59,7 +59,9 @@ def has_ended(folder: Path, name: str) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with suppress(PermissionError):
-            for region in folder.glob(f"{OWN}{name}-*"):  # that it was about to show to a Triton as it was killed
+            for region in folder.glob(
+                f"{OWN_PREFIX}{name}-*"
+            ):  # that it was about to show to a Triton as it was killed
                 region.unlink(missing_ok=True)
             path.unlink(missing_ok=True)
     except BlockingIOError:
@@ -70,15 +72,15 @@ def has_ended(folder: Path, name: str) -> bool:
 
 
 def _path(folder: Path, name: str) -> Path:
-    return folder / f"{OWN}{name}{_SUFFIX}"
+    return folder / f"{OWN_PREFIX}{name}{_SUFFIX}"
 
 
 log = logging.getLogger(__name__)
 
-FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is on Linux
-PREFIX: Final = reserved_names.OWN
+SHM_FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is on Linux
+REGION_PREFIX: Final = reserved_names.OWN_PREFIX
 """How the names of regions begin; that of the process's lifeline follows, then what nobody can guess."""
-SMALLEST: Final = 1 << 20
+MIN_REGION_BYTES: Final = 1 << 20
 
 
 class SharedRegion:
@@ -86,11 +88,11 @@ class SharedRegion:
 
     def __init__(self, size: int, lifeline: str) -> None:
         """`lifeline`: the name of this process's. Raises OSError where there is not enough memory."""
-        self.name = f"{PREFIX}{lifeline}-{secrets.token_hex(16)}"
+        self.name = f"{REGION_PREFIX}{lifeline}-{secrets.token_hex(16)}"
         self.size = size
         self.backends: set[Backend] = set()
         """The Tritons that have mapped it."""
-        self.path = FOLDER / self.name
+        self.path = SHM_FOLDER / self.name
         descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         try:
             # Memory that is promised and not there would end this process with SIGBUS.
@@ -127,11 +129,11 @@ class SharedRegions:
             return
         if self._lifeline is None:
             try:
-                self._lifeline = ProcessLock(FOLDER)
+                self._lifeline = ProcessLock(SHM_FOLDER)
             except OSError as error:
                 log.warning(
                     "shared memory unusable, large tensors are sent",
-                    extra={"folder": str(FOLDER), "error": error.strerror},
+                    extra={"folder": str(SHM_FOLDER), "error": error.strerror},
                 )
                 return
         await _sweep(backend)
@@ -139,7 +141,7 @@ class SharedRegions:
 
     def take(self, size: int, backends: Iterable[Backend]) -> SharedRegion | None:
         """A region of at least this size that these Tritons have mapped; None where none is free: one more is made."""
-        rounded = max(SMALLEST, 1 << (size - 1).bit_length())
+        rounded = max(MIN_REGION_BYTES, 1 << (size - 1).bit_length())
         wanted = set(backends)
         if not wanted.issubset(self._backends):
             return None
@@ -221,7 +223,7 @@ class SharedRegions:
         try:
             for backend in backends:
                 try:
-                    await backend.ask(SERVICE + "SystemSharedMemoryRegister", message, timeout_s=10.0)
+                    await backend.ask(SERVICE_PREFIX + "SystemSharedMemoryRegister", message, timeout_s=10.0)
                 except CallFailed as error:
                     log.warning(
                         "triton refused shared memory, large tensors are sent",
@@ -238,12 +240,12 @@ class SharedRegions:
 async def _sweep(backend: Backend) -> None:
     """Have a Triton forget the regions of processes that ended without a word."""
     try:
-        answer = await backend.ask(SERVICE + "SystemSharedMemoryStatus", b"", timeout_s=10.0)
+        answer = await backend.ask(SERVICE_PREFIX + "SystemSharedMemoryStatus", b"", timeout_s=10.0)
         for name in service_pb2.SystemSharedMemoryStatusResponse.FromString(answer).regions:
-            lifeline = name.removeprefix(PREFIX).partition("-")[0]
-            if name.startswith(PREFIX) and has_ended(FOLDER, lifeline):
+            lifeline = name.removeprefix(REGION_PREFIX).partition("-")[0]
+            if name.startswith(REGION_PREFIX) and has_ended(SHM_FOLDER, lifeline):
                 message = service_pb2.SystemSharedMemoryUnregisterRequest(name=name).SerializeToString()
-                await backend.ask(SERVICE + "SystemSharedMemoryUnregister", message, timeout_s=10.0)
+                await backend.ask(SERVICE_PREFIX + "SystemSharedMemoryUnregister", message, timeout_s=10.0)
     except CallFailed as error:
         log.debug("shared memory call failed", extra={"triton": backend.address, "error": error.details})
 
@@ -253,6 +255,6 @@ async def _unregister(region: SharedRegion) -> None:
     for backend in region.backends:
         if backend.alive:
             try:
-                await backend.ask(SERVICE + "SystemSharedMemoryUnregister", message, timeout_s=10.0)
+                await backend.ask(SERVICE_PREFIX + "SystemSharedMemoryUnregister", message, timeout_s=10.0)
             except CallFailed as error:
                 log.debug("shared memory call failed", extra={"triton": backend.address, "error": error.details})

@@ -13,7 +13,7 @@ from tidegate_proxy.messages.model_signature import ModelSignature, signature_of
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.batching_mode import BatchingDecision, consent_of, most_careful
 
-VERSION = "1"
+SPLIT_MODEL_VERSION = "1"
 """The version of every split model: partitions are written as version 1."""
 
 
@@ -40,7 +40,7 @@ class SplitModel:
     def metadata(self) -> service_pb2.ModelMetadataResponse:
         """As Triton answers it."""
         answer = service_pb2.ModelMetadataResponse(
-            name=self.config.name, versions=[VERSION], platform=self.config.platform or self.config.backend
+            name=self.config.name, versions=[SPLIT_MODEL_VERSION], platform=self.config.platform or self.config.backend
         )
         for tensors, declared in ((answer.inputs, self.config.input), (answer.outputs, self.config.output)):
             for tensor in declared:

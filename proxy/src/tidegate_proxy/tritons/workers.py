@@ -22,7 +22,7 @@ from tidegate_proxy.tritons.backend import Backend, LoadedModel
 from tidegate_proxy.tritons.gpus import Gpu
 from tidegate_proxy.tritons.metrics_scrape import scrape
 
-SERIALIZED: Final = " serialized"
+SERIALIZED_SUFFIX: Final = " serialized"
 """How the kinds of workers end whose models take turns: what batches take there is another thing than side by side."""
 _EVERYWHERE: Final = -1
 """The GPU of a resource that is one for all of them, or of an instance that is on none."""

@@ -5,15 +5,15 @@ from typing import Any, Final
 
 from tidegate.schemas import LayoutWorker, device_variable, mig_instance
 from tidegate_repo_generator.deploying.launch import ALLOW_CLIENT_SHM
-from tidegate_repo_generator.deploying.mps import PIPES, domain_of
+from tidegate_repo_generator.deploying.mps import MPS_PIPE_FOLDER, domain_of
 from tidegate_repo_generator.deploying.places import WorkerPlacement, folder_name
-from tidegate_repo_generator.deploying.slices import VISIBLE
+from tidegate_repo_generator.deploying.slices import VISIBLE_DEVICE
 from tidegate_repo_generator.model import DeployTarget
 
 TRITON_IMAGE: Final = "nvcr.io/nvidia/tritonserver:25.06-py3"
 TENSORRT_IMAGE: Final = "nvcr.io/nvidia/tensorrt:25.06-py3"
 """The container of the same release: engines are built with the TensorRT that will load them."""
-MOUNT: Final = "/deployment"
+DEPLOYMENT_MOUNT: Final = "/deployment"
 _MPS: Final = "/mps"
 
 
@@ -32,7 +32,7 @@ def compose(
         common = _common(worker, place)
         services[name] = {
             "image": f"${{TRITON_IMAGE:-{TRITON_IMAGE}}}",
-            "command": [f"{MOUNT}/workers/{place.folder}.sh"],
+            "command": [f"{DEPLOYMENT_MOUNT}/workers/{place.folder}.sh"],
             "restart": "unless-stopped",
             "network_mode": "host",
             **common,
@@ -40,7 +40,7 @@ def compose(
         if deploy_target is DeployTarget.TENSORRT:
             services[folder_name(f"{name}-build", names)] = {
                 "image": f"${{TENSORRT_IMAGE:-{TENSORRT_IMAGE}}}",
-                "command": [f"{MOUNT}/workers/{place.folder}.build.sh"],
+                "command": [f"{DEPLOYMENT_MOUNT}/workers/{place.folder}.build.sh"],
                 "profiles": ["build"],
                 **common,
             }
@@ -52,7 +52,7 @@ def _common(worker: LayoutWorker, place: WorkerPlacement) -> dict[str, Any]:
     device = str(worker.device.id)
     if mig_instance(worker.slice) and not device.startswith("MIG-"):
         device = f"${{{device_variable(place.folder)}:?run tidegate mig env}}"
-    volumes = [f"../..:{MOUNT}"] + ([f"{PIPES}:{_MPS}"] if domain else [])
+    volumes = [f"../..:{DEPLOYMENT_MOUNT}"] + ([f"{MPS_PIPE_FOLDER}:{_MPS}"] if domain else [])
     reserved = {"driver": "nvidia", "device_ids": [device], "capabilities": ["gpu"]}
     return {
         # MPS, and tensors in shared memory, join processes of one IPC namespace.
@@ -60,7 +60,7 @@ def _common(worker: LayoutWorker, place: WorkerPlacement) -> dict[str, Any]:
         # Those who share through MPS are one user, who its daemon is, too.
         **({"user": "${TIDEGATE_USER:-0:0}"} if domain else {}),
         "environment": {
-            "TIDEGATE_DEVICE": VISIBLE,
+            "TIDEGATE_DEVICE": VISIBLE_DEVICE,
             ALLOW_CLIENT_SHM: f"${{{ALLOW_CLIENT_SHM}:-false}}",
             **({"TIDEGATE_MPS": _MPS} if domain else {}),
         },

@@ -26,7 +26,7 @@ from tidegate_repo_generator.deploying.node_files import write_node_files
 from tidegate_repo_generator.deploying.nodes import with_nodes
 from tidegate_repo_generator.deploying.places import DEFAULT_PORT, WorkerPlacement, places_of
 from tidegate_repo_generator.deploying.proxy_config import proxy_config
-from tidegate_repo_generator.deploying.repositories import WEIGHTS, Repositories
+from tidegate_repo_generator.deploying.repositories import WEIGHTS_FOLDER, Repositories
 from tidegate_repo_generator.deploying.sources import ModelSource, Save, paths_of, source_of
 from tidegate_repo_generator.model import DeployTarget, GenerateError, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile, read_onnx
@@ -97,7 +97,7 @@ def deploy(
     notices = differing_bytes(layout, models)
 
     def fill(new: Path) -> None:
-        files = _extract(layout, opened, new / WEIGHTS, step)
+        files = _extract(layout, opened, new / WEIGHTS_FOLDER, step)
         complete = _with_outputs(layout, models, files)
         shapes: dict[str, Shapes] = {}
         if deploy_target.takes_precision:

@@ -11,7 +11,7 @@ from typing import Final
 from tidegate_repo_generator.deploying.places import folder_name
 from tidegate_repo_generator.model import Precision
 from tidegate_repo_generator.onnx_file import OnnxFile
-from tidegate_repo_generator.tensorrt.engine import SCRIPT, engine_of
+from tidegate_repo_generator.tensorrt.engine import BUILD_SCRIPT, engine_of
 from tidegate_repo_generator.tensorrt.given_shapes import Shapes
 
 _FOLDER: Final = "engines"
@@ -45,7 +45,7 @@ class Engines:
             )
             onnx = os.path.relpath(file.path, path.parent)
             path.write_text(engine.text(onnx, f"{partition}.plan"), encoding="utf-8")
-            copyfile(SCRIPT, self.deployment / _FOLDER / SCRIPT.name)
+            copyfile(BUILD_SCRIPT, self.deployment / _FOLDER / BUILD_SCRIPT.name)
             self._keep(spec, file)
         return str(spec)
 

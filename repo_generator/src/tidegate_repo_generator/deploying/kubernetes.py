@@ -11,15 +11,15 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from tidegate.schemas import LAYOUT_FILE, PROXY_FILE, LayoutWorker, Mig, mig_instance
-from tidegate_repo_generator.deploying.compose import MOUNT, TENSORRT_IMAGE, TRITON_IMAGE
+from tidegate_repo_generator.deploying.compose import DEPLOYMENT_MOUNT, TENSORRT_IMAGE, TRITON_IMAGE
 from tidegate_repo_generator.deploying.mps import MpsDomain, domain_of
 from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node
 from tidegate_repo_generator.deploying.places import WorkerPlacement, folder_name
 from tidegate_repo_generator.deploying.proxy_config import proxy_config
-from tidegate_repo_generator.deploying.slices import VISIBLE
+from tidegate_repo_generator.deploying.slices import VISIBLE_DEVICE
 from tidegate_repo_generator.model import DeployTarget
 
-CLAIM: Final = "tidegate-deployment"
+VOLUME_CLAIM: Final = "tidegate-deployment"
 """The PersistentVolumeClaim that holds the folder of the deployment."""
 _IMAGE: Final = f"tidegate:{version('tidegate')}"
 _CONFIG: Final = "/etc/tidegate/config"
@@ -93,12 +93,19 @@ def proxy_objects(
 
 def _deployment(pod: Pod, places: Mapping[str, WorkerPlacement], deploy_target: DeployTarget) -> dict[str, Any]:
     workers = [places[worker.name] for worker in pod.workers]
-    command = [f"{MOUNT}/{pod.domain.script}", "run"] if pod.domain else [f"{MOUNT}/workers/{workers[0].folder}.sh"]
+    command = (
+        [f"{DEPLOYMENT_MOUNT}/{pod.domain.script}", "run"]
+        if pod.domain
+        else [f"{DEPLOYMENT_MOUNT}/workers/{workers[0].folder}.sh"]
+    )
     resource = f"nvidia.com/mig-{pod.instance.profile.replace('+', '.')}" if pod.instance else "nvidia.com/gpu"
     common = {
-        "env": [{"name": "TIDEGATE_DEVICE", "value": VISIBLE}],
+        "env": [{"name": "TIDEGATE_DEVICE", "value": VISIBLE_DEVICE}],
         "resources": {"limits": {resource: 1}},
-        "volumeMounts": [{"name": "deployment", "mountPath": MOUNT}, {"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
+        "volumeMounts": [
+            {"name": "deployment", "mountPath": DEPLOYMENT_MOUNT},
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
+        ],
     }
     ready = _all_ready(workers) if pod.domain else {"httpGet": {"path": "/v2/health/ready", "port": "http"}}
     container = {
@@ -112,10 +119,10 @@ def _deployment(pod: Pod, places: Mapping[str, WorkerPlacement], deploy_target: 
     }
     building = []
     if deploy_target is DeployTarget.TENSORRT:
-        scripts = " && ".join(f"{MOUNT}/workers/{place.folder}.build.sh" for place in workers)
+        scripts = " && ".join(f"{DEPLOYMENT_MOUNT}/workers/{place.folder}.build.sh" for place in workers)
         building = [{"name": "build", "image": TENSORRT_IMAGE, "command": ["/bin/sh", "-c", scripts], **common}]
     volumes = [
-        {"name": "deployment", "persistentVolumeClaim": {"claimName": CLAIM}},
+        {"name": "deployment", "persistentVolumeClaim": {"claimName": VOLUME_CLAIM}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
     ]
     node = pod.workers[0].device.node

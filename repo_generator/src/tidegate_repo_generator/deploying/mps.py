@@ -6,10 +6,10 @@ from typing import Final
 
 from tidegate.schemas import Device, LayoutWorker, Mig, Mps
 
-FOLDER: Final = "mps"
-PIPES: Final = "${TIDEGATE_MPS:-/tmp/tidegate-mps}"
+MPS_FOLDER: Final = "mps"
+MPS_PIPE_FOLDER: Final = "${TIDEGATE_MPS:-/tmp/tidegate-mps}"
 """The folder of the daemons' sockets in a node, as a shell has it: short, for names of sockets are limited."""
-ANSWERS: Final = "echo get_default_active_thread_percentage | nvidia-cuda-mps-control > /dev/null 2>&1"
+MPS_PROBE_COMMAND: Final = "echo get_default_active_thread_percentage | nvidia-cuda-mps-control > /dev/null 2>&1"
 """Succeeds where a daemon answers at CUDA_MPS_PIPE_DIRECTORY: a socket stays there when its daemon is killed."""
 
 
@@ -30,12 +30,12 @@ class MpsDomain:
     @property
     def script(self) -> str:
         """The script that starts and stops its daemon, in the folder of the deployment."""
-        return f"{FOLDER}/{self.name}.sh"
+        return f"{MPS_FOLDER}/{self.name}.sh"
 
     @property
     def pipe_directory(self) -> str:
         """CUDA_MPS_PIPE_DIRECTORY of the daemon and of all who share, as a shell has it."""
-        return f"{PIPES}/{self.name}"
+        return f"{MPS_PIPE_FOLDER}/{self.name}"
 
 
 def domain_of(worker: LayoutWorker) -> MpsDomain | None:
@@ -67,7 +67,7 @@ def daemon_file(
             f'export CUDA_MPS_PIPE_DIRECTORY="{domain.pipe_directory}"',
             'export CUDA_MPS_LOG_DIRECTORY="$CUDA_MPS_PIPE_DIRECTORY/log"',
             "answers() {",
-            f"  {ANSWERS}",
+            f"  {MPS_PROBE_COMMAND}",
             "}",
             "start() (",
             "  if answers; then",

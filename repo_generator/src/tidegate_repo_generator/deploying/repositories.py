@@ -19,9 +19,9 @@ from tidegate_repo_generator.tensorrt.given_shapes import Shapes
 from tidegate_repo_generator.writing import CONFIG_FILE
 from tidegate_triton_models import model_source
 
-WEIGHTS: Final = "weights"
+WEIGHTS_FOLDER: Final = "weights"
 """The folder of the partitions' ONNX files."""
-WORKERS: Final = "workers"
+WORKERS_FOLDER: Final = "workers"
 _EXECUTABLE: Final = 0o755
 
 
@@ -51,7 +51,7 @@ class Repositories:
             )
             for name, part in parts.items()
         }
-        folder = self.new / WORKERS
+        folder = self.new / WORKERS_FOLDER
         folder.mkdir()
         engines = Engines(self.new, self.files, batches, self.precision, self.shapes, self.previous)
         for worker in self.layout.workers:
@@ -74,7 +74,7 @@ class Repositories:
                     name=name,
                     model=parts[name].model,
                     blocks=parts[name].blocks,
-                    file=str(PurePosixPath(WEIGHTS, file.path.name)),
+                    file=str(PurePosixPath(WEIGHTS_FOLDER, file.path.name)),
                     inputs=tuple(tensor.name for tensor in file.inputs),
                     outputs=tuple(tensor.name for tensor in file.outputs),
                 )
@@ -111,8 +111,8 @@ class Repositories:
 def _deployed(worker: LayoutWorker, place: WorkerPlacement) -> DeployedWorker:
     return DeployedWorker(
         name=worker.name,
-        repository=f"{WORKERS}/{place.folder}",
-        launch=f"{WORKERS}/{place.folder}.sh",
+        repository=f"{WORKERS_FOLDER}/{place.folder}",
+        launch=f"{WORKERS_FOLDER}/{place.folder}.sh",
         device=worker.device,
         slice=worker.slice,
         hosts=worker.hosts,

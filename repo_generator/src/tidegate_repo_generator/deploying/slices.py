@@ -4,9 +4,9 @@ from shlex import quote
 from typing import assert_never
 
 from tidegate.schemas import Device, LayoutWorker, Mig, Mps, Slice, WholeDevice
-from tidegate_repo_generator.deploying.mps import ANSWERS, domain_of
+from tidegate_repo_generator.deploying.mps import MPS_PROBE_COMMAND, domain_of
 
-VISIBLE = "visible"
+VISIBLE_DEVICE = "visible"
 """What TIDEGATE_DEVICE says in a container that shows one device only: it is that one."""
 
 
@@ -41,7 +41,7 @@ def exports(worker: LayoutWorker) -> list[str]:
             return [
                 *share_of(worker),
                 f'export CUDA_MPS_PIPE_DIRECTORY="{domain.pipe_directory}"',
-                f"if ! {ANSWERS}; then",
+                f"if ! {MPS_PROBE_COMMAND}; then",
                 f'  echo "error: MPS does not run there, without which there are no shares: {domain.script} start" >&2',
                 "  exit 1",
                 "fi",
@@ -85,5 +85,5 @@ def _bound(device: str) -> list[str]:
     return [
         "# TIDEGATE_DEVICE: the number or UUID, where it is another one; `visible` in a container that shows no other.",
         f"device=${{TIDEGATE_DEVICE:-{device}}}{or_else if '$(' in device else ''}",
-        f'[ "$device" = {VISIBLE} ] || export CUDA_VISIBLE_DEVICES="$device"',
+        f'[ "$device" = {VISIBLE_DEVICE} ] || export CUDA_VISIBLE_DEVICES="$device"',
     ]

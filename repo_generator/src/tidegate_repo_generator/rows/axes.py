@@ -18,7 +18,7 @@ from onnx import helper
 from tidegate_repo_generator.dataflow import Dataflow, Nature
 from tidegate_repo_generator.rows.observation import RowsObservation
 
-STANDARD: Final = frozenset({"", "ai.onnx"})
+STANDARD_DOMAINS: Final = frozenset({"", "ai.onnx"})
 ANALYSED_ROWS: Final = (1, 2, 3, 8)
 VALUE_SLOTS: Final[dict[str, tuple[int, ...]]] = {
     "CumSum": (1,), "CumProd": (1,), "DFT": (2,), "OneHot": (1,), "Pad": (1, 3), "ReduceL1": (1,), "ReduceL2": (1,),
@@ -64,7 +64,7 @@ class NodeView:
     @property
     def opset(self) -> int:
         """Version of the node's domain."""
-        return self.analysis.opsets.get("" if self.node.domain in STANDARD else self.node.domain, 1)
+        return self.analysis.opsets.get("" if self.node.domain in STANDARD_DOMAINS else self.node.domain, 1)
 
     def has(self, slot: int) -> bool:
         """Whether an optional input is there."""
@@ -193,7 +193,8 @@ class RowAnalysis:
     def __post_init__(self) -> None:
         """Begin with the inputs, whose rows come first."""
         self.opsets = {
-            "" if entry.domain in STANDARD else entry.domain: entry.version for entry in self.flow.proto.opset_import
+            "" if entry.domain in STANDARD_DOMAINS else entry.domain: entry.version
+            for entry in self.flow.proto.opset_import
         }
         self._states |= dict.fromkeys(self.flow.inputs, RowAxis(0))
         self._weights = {name: tuple(getattr(tensor, "dims", ())) for name, tensor in self.flow.weights.items()}

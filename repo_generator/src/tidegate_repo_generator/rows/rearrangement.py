@@ -277,7 +277,7 @@ def _resize(view: NodeView) -> States:
     return [rows]
 
 
-REARRANGING: Final[dict[str, Rule]] = {
+REARRANGEMENT_RULES: Final[dict[str, Rule]] = {
     "Transpose": _transpose,
     **dict.fromkeys(["Reshape", "Flatten", "Squeeze", "Unsqueeze"], _reshape),
     "Concat": _concat,

@@ -7,21 +7,29 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
-from tidegate_repo_generator.rows.axes import STANDARD, MixesError, NodeView, RowAxis, Rule, States, UnknownError
-from tidegate_repo_generator.rows.rearrangement import REARRANGING
+from tidegate_repo_generator.rows.axes import (
+    STANDARD_DOMAINS,
+    MixesError,
+    NodeView,
+    RowAxis,
+    Rule,
+    States,
+    UnknownError,
+)
+from tidegate_repo_generator.rows.rearrangement import REARRANGEMENT_RULES
 
 _MICROSOFT: Final = "com.microsoft"
 
 
 def rule_of(node: Any) -> Rule:  # noqa: ANN401
     """The rule of a node's operator; for one without, a rule that says so."""
-    domain = "" if node.domain in STANDARD else node.domain
+    domain = "" if node.domain in STANDARD_DOMAINS else node.domain
     table = {"": _STANDARD_RULES, _MICROSOFT: _MICROSOFT_RULES, "ai.onnx.ml": _ML_RULES}.get(domain, {})
     return table.get(node.op_type, _no_rule)
 
 
 def _no_rule(view: NodeView) -> States:
-    where = f" of {view.node.domain}" if view.node.domain not in STANDARD else ""
+    where = f" of {view.node.domain}" if view.node.domain not in STANDARD_DOMAINS else ""
     raise UnknownError(f"there is no rule for this operator{where}")
 
 
@@ -335,7 +343,7 @@ def _loss(view: NodeView) -> States:
 
 
 def _rotary(view: NodeView) -> States:
-    return _samples(view, data=(0, 3) if view.node.domain in STANDARD else (0, 1))
+    return _samples(view, data=(0, 3) if view.node.domain in STANDARD_DOMAINS else (0, 1))
 
 
 def _feature_columns(view: NodeView) -> States:
@@ -421,7 +429,7 @@ _REDUCTIONS: Final = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "
 _RANDOM: Final = ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
 
 _STANDARD_RULES: Final[dict[str, Rule]] = {
-    **REARRANGING,
+    **REARRANGEMENT_RULES,
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys([f"Reduce{name}" for name in _REDUCTIONS], _reduce),
     **dict.fromkeys(["ArgMax", "ArgMin"], _arg_reduce),

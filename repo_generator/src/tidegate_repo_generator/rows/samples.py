@@ -19,7 +19,7 @@ from tidegate_repo_generator.onnx_sessions import Arrays, RunError, run
 # Sizes for the dynamic dimensions beyond the first: the first that the model accepts. Vision models mostly want
 # multiples of 32, and the windows of convolutions a minimum; the small ones are for everything else.
 DYNAMIC_SIZES: Final = (64, 32, 224, 16, 4, 1)
-FILLS: Final = ("drawn", "unit", "ones", "zeros")
+SAMPLE_FILLS: Final = ("drawn", "unit", "ones", "zeros")
 """What arrays hold: normal floats and integers in range; floats from 0 to 1; all ones; all zeros."""
 _MOST_ELEMENTS: Final = 2**24
 """Elements of a row of all inputs; a trial has up to eight rows."""
@@ -116,7 +116,7 @@ def find_samplers(
     found: list[Sampler] = []
     refusal = "a row of its inputs is too large to be tried"
     first = True
-    for fill in FILLS:
+    for fill in SAMPLE_FILLS:
         for size in DYNAMIC_SIZES if dynamic else (0,):
             sampler = Sampler(inputs, size, fill, limits)
             feed = sampler.rows(1)

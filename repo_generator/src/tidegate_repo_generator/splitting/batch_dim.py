@@ -15,7 +15,7 @@ from tidegate_repo_generator.rows.observation import RowsObservation, observe
 from tidegate_repo_generator.rows.samples import Sampler, find_samplers, index_limits, read_rows
 from tidegate_repo_generator.rows.trial import try_rows
 from tidegate_repo_generator.source import Source, open_source
-from tidegate_repo_generator.splitting.symbols import BATCH
+from tidegate_repo_generator.splitting.symbols import BATCH_SYMBOL
 
 _REMEDY: Final = "export it with a dynamic batch"
 _STANDARD: Final = {"", "ai.onnx"}
@@ -86,7 +86,7 @@ def _free(model: Any, flow: Dataflow, seen: RowsObservation) -> None:  # noqa: A
             value.CopyFrom(inferred[value.name])
     for value in (*graph.input, *graph.output):
         if value.name not in flow.weights and value.type.tensor_type.shape.dim:
-            value.type.tensor_type.shape.dim[0].dim_param = BATCH
+            value.type.tensor_type.shape.dim[0].dim_param = BATCH_SYMBOL
     del graph.value_info[:]  # of a batch of 1
 
 

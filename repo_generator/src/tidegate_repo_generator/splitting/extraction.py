@@ -11,7 +11,7 @@ from tidegate_repo_generator.dataflow import functions_used
 from tidegate_repo_generator.onnx_file import NO_NAMES
 from tidegate_repo_generator.splitting.cutting import Cutter, NodeSpan, RebuiltShape
 from tidegate_repo_generator.splitting.probing import Boundary
-from tidegate_repo_generator.splitting.symbols import BATCH
+from tidegate_repo_generator.splitting.symbols import BATCH_SYMBOL
 
 FP16_SUFFIX: Final = "_fp16"
 """What the name of a tensor ends in where it crosses a cut as float16."""
@@ -36,7 +36,7 @@ class Extraction:
         self._names.update(name for node in self.cutter.flow.nodes for name in node.output)
         inputs = [value for value in self.cutter.flow.proto.graph.input if value.name in self.cutter.flow.inputs]
         names = {str(value.type.tensor_type.shape.dim[0].dim_param) for value in inputs}
-        self._batch = names.pop() if len(names) == 1 and names.isdisjoint(NO_NAMES) else BATCH
+        self._batch = names.pop() if len(names) == 1 and names.isdisjoint(NO_NAMES) else BATCH_SYMBOL
 
     def shape(self, value: str) -> list[int | str]:
         """Shape of a value where it crosses a cut; "" for a dynamic dimension without a name."""

@@ -16,7 +16,7 @@ from tidegate_repo_generator.model import Tensor
 from tidegate_repo_generator.onnx_file import TRITON_TYPES
 from tidegate_repo_generator.onnx_sessions import Arrays, RunError, open_session, run
 from tidegate_repo_generator.rows.samples import Sampler, find_samplers, index_limits
-from tidegate_repo_generator.splitting.symbols import BATCH, Dim, Symbols, read_symbols
+from tidegate_repo_generator.splitting.symbols import BATCH_SYMBOL, Dim, Symbols, read_symbols
 
 _ROWS: Final = (2, 3)
 _BITS: Final = {
@@ -35,7 +35,7 @@ class Boundary:
     data_type: int
     """TensorProto.DataType."""
     shape: tuple[Dim, ...]
-    """As sent: `BATCH` first; the rest as inferred."""
+    """As sent: `BATCH_SYMBOL` first; the rest as inferred."""
     elements_per_row: int
     """In the probe: with the sizes that were asked for, or the first that the model accepted."""
     axis: int = 0
@@ -52,7 +52,7 @@ class Probe:
     """What a model's values are like."""
 
     symbols: Symbols
-    """The shapes of batched values begin with `BATCH`."""
+    """The shapes of batched values begin with `BATCH_SYMBOL`."""
     batched: dict[str, Boundary]
     """Values of nature DATA that have the batch first."""
     movable: dict[str, Boundary]
@@ -109,8 +109,8 @@ def probe(flow: Dataflow, inputs: tuple[Tensor, ...], folder: Path, given: Array
         inferred = symbols.shapes.get(name, ())
         inferred = inferred if len(inferred) == len(first) else (None,) * len(first)
         others = (*inferred[:axis], *inferred[axis + 1 :])
-        symbols.shapes[name] = (*inferred[:axis], BATCH, *inferred[axis + 1 :])
-        boundary = Boundary(data_type, (BATCH, *others), math.prod(first) // first[axis], axis)
+        symbols.shapes[name] = (*inferred[:axis], BATCH_SYMBOL, *inferred[axis + 1 :])
+        boundary = Boundary(data_type, (BATCH_SYMBOL, *others), math.prod(first) // first[axis], axis)
         (movable if axis else batched)[name] = boundary
     _check_outputs(flow, observed[0][1], unbatched)
     return Probe(symbols, batched, movable, unbatched, samplers[0])

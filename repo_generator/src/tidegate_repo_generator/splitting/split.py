@@ -18,7 +18,13 @@ from tidegate_repo_generator.splitting.cutting import Cutter
 from tidegate_repo_generator.splitting.inputs import Shapes
 from tidegate_repo_generator.splitting.manifest import FILE_NAME, WHOLE_NAME, Block, Manifest, Verification
 from tidegate_repo_generator.splitting.run_times import data_times, equal_cuts, measure_nodes, times_from_profile
-from tidegate_repo_generator.splitting.verification import ROWS, TOLERANCE, Reference, compose, reference
+from tidegate_repo_generator.splitting.verification import (
+    RELATIVE_TOLERANCE,
+    VERIFIED_ROWS,
+    Reference,
+    compose,
+    reference,
+)
 
 Step = Callable[[str], None]
 """Called as work goes on, with what is being done."""
@@ -88,7 +94,7 @@ def split_model(
             cuts=positions,
             crossings=[cut.crossing_tensors(number) for number in range(len(positions))],
             blocks=described,
-            verification=Verification(rows=ROWS, max_difference=plain, fp16_max_difference=halved),
+            verification=Verification(rows=VERIFIED_ROWS, max_difference=plain, fp16_max_difference=halved),
         )
         _write(target, cut, manifest, step)
         return manifest
@@ -138,9 +144,10 @@ def _composed(cut: Blocks, expected: Reference, step: Step) -> float:
 
 def _verified(cut: Blocks, expected: Reference, step: Step) -> float:
     worst = _composed(cut, expected, step)
-    if worst > TOLERANCE:
+    if worst > RELATIVE_TOLERANCE:
         raise SplitError(
-            f"the blocks in a row differ from the model by {worst:.2g} of the largest output, more than {TOLERANCE:g}: "
+            f"the blocks in a row differ from the model by {worst:.2g} of the largest output, "
+            f"more than {RELATIVE_TOLERANCE:g}: "
             "nothing was written; cut elsewhere"
         )
     return worst

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tidegate_repo_generator.dataflow import Dataflow
 from tidegate_repo_generator.onnx_file import with_inferred_shapes
 
-BATCH: Final = "batch"
+BATCH_SYMBOL: Final = "batch"
 """The symbol of the batch dimension."""
 Dim = int | str | None
 """A size, the name of a dynamic one, or None where nothing is known. Equal names are equal sizes."""
@@ -40,7 +40,7 @@ class Symbols:
 
 
 def read_symbols(flow: Dataflow) -> Symbols:
-    """Infer shapes with a name of its own for every dynamic dimension of the inputs, `BATCH` for the first."""
+    """Infer shapes with a name of its own for every dynamic dimension of the inputs, `BATCH_SYMBOL` for the first."""
     light = onnx.ModelProto()
     light.CopyFrom(flow.proto)
     own = set(flow.inputs)
@@ -48,7 +48,7 @@ def read_symbols(flow: Dataflow) -> Symbols:
         if value.name in own:
             for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
                 if axis == 0:
-                    dimension.dim_param = BATCH
+                    dimension.dim_param = BATCH_SYMBOL
                 elif not dimension.HasField("dim_value") or dimension.dim_value < 0:
                     # Exporters give one name, like "?", to dimensions that differ.
                     dimension.dim_param = f"{value.name}_{axis}"

@@ -14,8 +14,8 @@ from tidegate_repo_generator.onnx_sessions import Arrays, RunError, open_session
 from tidegate_repo_generator.rows.comparison import is_far, is_float
 from tidegate_repo_generator.rows.samples import Sampler, part
 
-ROWS: Final = 3
-TOLERANCE: Final = 1e-5
+VERIFIED_ROWS: Final = 3
+RELATIVE_TOLERANCE: Final = 1e-5
 """Largest difference of an output relative to its largest value."""
 
 
@@ -39,7 +39,7 @@ def reference(flow: Dataflow, folder: Path, sampler: Sampler, values: Iterable[s
     model.CopyFrom(flow.proto)
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner)
     session = open_session(model, folder)
-    feed = sampler.rows(ROWS)
+    feed = sampler.rows(VERIFIED_ROWS)
     together, again = run(session, feed), run(session, feed, flow.outputs)
     for name in flow.outputs:
         array = together[name]
@@ -63,10 +63,10 @@ def compose(models: Iterable[Any], folder: Path, expected: Reference, step: Call
             raise SplitError(f"block {number} cannot be run: {error}") from error
         for name, array in produced.items():
             _check_rows(number, name, array, first[name])
-            if name in expected.inner and (worst := difference(expected.inner[name], array)) > TOLERANCE:
+            if name in expected.inner and (worst := difference(expected.inner[name], array)) > RELATIVE_TOLERANCE:
                 raise SplitError(
                     f"tensor '{name}', which block {number} sends on, differs from the model's by {worst:.2g} of its "
-                    f"largest value, more than {TOLERANCE:g}: cut elsewhere"
+                    f"largest value, more than {RELATIVE_TOLERANCE:g}: cut elsewhere"
                 )
         live |= produced
         alone |= first
@@ -92,8 +92,10 @@ def difference(expected: NDArray[Any], actual: NDArray[Any]) -> float:
 def _check_rows(number: int, name: str, array: NDArray[Any], first: NDArray[Any]) -> None:
     if array.dtype == np.float16 and not np.isfinite(array).all():
         raise SplitError(f"tensor '{name}' has values that float16 cannot hold (beyond 65504): split without --fp16")
-    if array.shape[:1] != (ROWS,) or first.shape[:1] != (1,):
-        raise SplitError(f"tensor '{name}' of block {number} has the shape {list(array.shape)} for {ROWS} rows")
+    if array.shape[:1] != (VERIFIED_ROWS,) or first.shape[:1] != (1,):
+        raise SplitError(
+            f"tensor '{name}' of block {number} has the shape {list(array.shape)} for {VERIFIED_ROWS} rows"
+        )
     if _depends_on_company(array[:1], first):
         raise SplitError(
             f"tensor '{name}', which block {number} sends on, depends on what else is in the batch: its rows could not "

@@ -13,7 +13,7 @@ from tidegate_repo_generator.tensorrt.sizes import ProfileSizes, sizes_of
 
 ENGINE_FILE: Final = "engine.json"
 PLAN_FILE: Final = "model.plan"
-SCRIPT: Final = Path(__file__).parent / "build_engine.py"
+BUILD_SCRIPT: Final = Path(__file__).parent / "build_engine.py"
 """The script that builds engines, to be copied beside models; it imports nothing of ours."""
 
 _TYPES: Final = {"BOOL", "UINT8", "INT8", "INT32", "INT64", "FP16", "FP32", "BF16"}

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plugins.inss.learned.made_up import MODELS, workload
-from tidegate_inss.learned.catalog import BEARS_NOTHING, DESCRIPTION
-from tidegate_inss.learned.loads import BUSY, Loads
+from tidegate_inss.learned.catalog import BEARS_NOTHING, DESCRIPTION_LENGTH
+from tidegate_inss.learned.loads import MAX_SINGLE_COPY_SHARE, Loads
 
 SEEDS = st.integers(0, 10**6)
 
@@ -34,7 +34,7 @@ def test_a_model_that_a_gpu_does_not_bear_needs_several() -> None:
 
 def test_models_are_described_by_numbers_that_networks_can_take() -> None:
     catalog = workload(3).catalog
-    assert catalog.described.shape == (MODELS, DESCRIPTION)
+    assert catalog.described.shape == (MODELS, DESCRIPTION_LENGTH)
     assert catalog.described.dtype == np.float32
     assert np.abs(catalog.described).max() <= 2
     assert catalog.described.std(axis=0).min() > 0.01, "a number that tells no model from another one"
@@ -56,6 +56,6 @@ def test_a_busy_model_is_replicated_and_its_rate_divided(seed: int, gpus: int, t
     rate = times * catalog.borne_alone_rps[model, -1]
     loads = Loads.of(catalog, [(np.array([model, model]), np.array([rate, rate / 100]))], gpus=gpus)
     copies = loads.origin == 0
-    assert copies.sum() == min(gpus, int(np.ceil(np.nextafter(times / BUSY, 0))))
+    assert copies.sum() == min(gpus, int(np.ceil(np.nextafter(times / MAX_SINGLE_COPY_SHARE, 0))))
     assert np.isclose(loads.rate_rps[copies].sum(), rate)
     assert (np.diff(loads.need) <= 0).all(), "those that need most come first"

@@ -8,18 +8,18 @@ import pytest
 
 from tests.plugins.inss.learned.made_up import workload
 from tidegate.api import PlanningError
-from tidegate_inss.learned.networks import PLACING, SHARING, SHIPPED, Networks
-from tidegate_inss.learned.placement import CHILDREN, PLACING_STATE
+from tidegate_inss.learned.networks import PLACING, SHARING, SHIPPED_FOLDER, Networks
+from tidegate_inss.learned.placement import GROUP_SIZE, PLACING_STATE
 from tidegate_inss.learned.scheduling import schedule
 from tidegate_inss.learned.sharing import SHARING_ACTION, SHARING_STATE
 
 
 @pytest.mark.parametrize("name", ["inss", "inss-ni"])
 def test_shipped_networks_decide_within_their_bounds(name: str) -> None:
-    networks = Networks(SHIPPED / name)
+    networks = Networks(SHIPPED_FOLDER / name)
     rng = np.random.default_rng(0)
     states = rng.normal(size=(7, PLACING_STATE)).astype(np.float32)
-    masks = rng.random((7, CHILDREN)) < 0.5
+    masks = rng.random((7, GROUP_SIZE)) < 0.5
     masks[:, 1] = True
     assert masks[np.arange(7), networks.place(states, masks)].all()
     actions = networks.share(rng.normal(size=(7, SHARING_STATE)).astype(np.float32))
@@ -37,7 +37,7 @@ def test_shipped_networks_decide_within_their_bounds(name: str) -> None:
 )
 def test_networks_for_other_sizes_are_refused(tmp_path: Path, name: str, change: dict[str, str], words: str) -> None:
     for file in (PLACING, SHARING):
-        model = onnx.load(SHIPPED / "inss" / file)
+        model = onnx.load(SHIPPED_FOLDER / "inss" / file)
         if file == name:
             said = {each.key: each.value for each in model.metadata_props} | change
             onnx.helper.set_model_props(model, said if change else {})
@@ -48,7 +48,7 @@ def test_networks_for_other_sizes_are_refused(tmp_path: Path, name: str, change:
 
 def test_one_network_in_place_of_the_other_is_refused(tmp_path: Path) -> None:
     for file in (PLACING, SHARING):
-        (tmp_path / file).write_bytes((SHIPPED / "inss" / PLACING).read_bytes())
+        (tmp_path / file).write_bytes((SHIPPED_FOLDER / "inss" / PLACING).read_bytes())
     with pytest.raises(PlanningError, match=rf"sharing\.onnx: its states have {PLACING_STATE} numbers, not"):
         Networks(tmp_path)
 
@@ -62,7 +62,7 @@ def test_a_folder_without_networks_and_a_file_that_is_none_are_named(tmp_path: P
 
 
 def test_many_groups_are_decided_by_a_network_as_each_by_itself() -> None:
-    networks = Networks(SHIPPED / "inss")
+    networks = Networks(SHIPPED_FOLDER / "inss")
     work = workload(2, problems=3)
     together = schedule(work.loads, work.memory_mib, networks.place, networks.share)
     for number in range(3):

@@ -9,7 +9,7 @@ from tests.plugins.inss.learned.made_up import Randomly
 from tidegate.api import PlanningError
 from tidegate.schemas import read_document
 from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
-from tidegate_inss.learned.networks import RECORD, SHIPPED, Networks
+from tidegate_inss.learned.networks import RECORD_FILE, SHIPPED_FOLDER, Networks
 from tidegate_inss.learned.planner import plan_by, plan_inss, plan_inss_ni
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.problem import GpuPool, ShareProblem
@@ -56,7 +56,7 @@ def test_gpus_are_divided_without_fragments_and_everybody_is_served(run: object,
 
 
 def test_more_decisions_make_no_worse_plan() -> None:
-    networks = Networks(SHIPPED / "inss")
+    networks = Networks(SHIPPED_FOLDER / "inss")
     worse = 0
     for seed in range(12):
         problem = problem_of(11, 4, seed=seed, load=0.9)
@@ -95,7 +95,7 @@ def test_networks_have_learned(name: str) -> None:
     """
     workloads = Workloads(424_242, pool=48, interference=name == "inss")
     apart = [workloads.draw(32, 4) for _ in range(6)]
-    networks, chance = Networks(SHIPPED / name), Randomly(0)
+    networks, chance = Networks(SHIPPED_FOLDER / name), Randomly(0)
     learned = judge(apart, networks.place, networks.share)
     assert learned["reward"] > judge(apart, chance, chance.share)["reward"] + 8
     assert learned["reward"] > judge(apart, to_the_least_busy, by_need)["reward"] - 0.1
@@ -103,9 +103,9 @@ def test_networks_have_learned(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_training_record_is_that_of_the_networks_beside_it(name: str) -> None:
-    record = read_document(SHIPPED / name / RECORD, TrainingRecord)
+    record = read_document(SHIPPED_FOLDER / name / RECORD_FILE, TrainingRecord)
     for file, digest in record.networks_sha256.items():
-        assert sha256((SHIPPED / name / file).read_bytes()).hexdigest() == digest, file
+        assert sha256((SHIPPED_FOLDER / name / file).read_bytes()).hexdigest() == digest, file
     assert record.settings["interference"] is (name == "inss")
     assert record.curve[-1]["round"] == record.settings["rounds"]
     assert record.curve[-1]["reward"] > record.curve[0]["reward"]

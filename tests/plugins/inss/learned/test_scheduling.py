@@ -10,7 +10,7 @@ from tests.plugins.inss.learned.made_up import Randomly, workload
 from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.loads import Loads
 from tidegate_inss.learned.outcome import outcome_of
-from tidegate_inss.learned.placement import NOWHERE, SLOTS
+from tidegate_inss.learned.placement import MAX_MODELS_PER_GPU, NO_CHILD
 from tidegate_inss.learned.scheduling import layers, schedule
 
 
@@ -26,10 +26,10 @@ def test_everybody_is_on_a_gpu_of_its_problem_that_has_memory(seed: int, gpus: i
     loads, drawn = work.loads, Randomly(seed)
     decision = schedule(loads, work.memory_mib, drawn, drawn.share)
     gpu = decision.gpu
-    placed = gpu != NOWHERE
+    placed = gpu != NO_CHILD
     assert np.array_equal(gpu[placed] // gpus, loads.problem[placed])
     assert (np.bincount(gpu[placed], loads.memory_mib[placed], problems * gpus) <= work.memory_mib.reshape(-1)).all()
-    assert np.bincount(gpu[placed]).max(initial=0) <= SLOTS
+    assert np.bincount(gpu[placed]).max(initial=0) <= MAX_MODELS_PER_GPU
     in_slots = np.sort(decision.slots.load[decision.slots.taken])
     assert in_slots.tolist() == np.flatnonzero(placed).tolist()
     units = decision.shares.units.sum(axis=1)
@@ -56,7 +56,7 @@ def test_who_fits_nowhere_is_left_out_and_the_others_are_served() -> None:
     decision = schedule(loads, memory, to_the_least_busy, by_need)
     too_large = loads.memory_mib > memory[0, 0]
     assert too_large.any()
-    assert (decision.gpu[too_large] == NOWHERE).all()
+    assert (decision.gpu[too_large] == NO_CHILD).all()
     late = outcome_of(loads, decision.slots, decision.shares).late
     assert (late[too_large] == 1).all()
     assert (late[~too_large] < 1).any()

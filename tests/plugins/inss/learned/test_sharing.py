@@ -8,12 +8,12 @@ from hypothesis.extra.numpy import arrays
 from tests.plugins.inss.learned.made_up import Randomly, workload
 from tidegate.schemas import InterferenceModel, Tenant
 from tidegate_inss.assignment import AssignedShare
-from tidegate_inss.capacity import ROUNDS
+from tidegate_inss.capacity import MIN_BATCHES_PER_SLO
 from tidegate_inss.learned.catalog import catalog_of
 from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.loads import Loads
 from tidegate_inss.learned.outcome import outcome_of
-from tidegate_inss.learned.placement import SLOTS, Bools
+from tidegate_inss.learned.placement import MAX_MODELS_PER_GPU, Bools
 from tidegate_inss.learned.scheduling import schedule
 from tidegate_inss.learned.sharing import (
     SHARING_STATE,
@@ -30,11 +30,11 @@ from tidegate_inss.tables import Floats
 from tidegate_inss.training.synthetic_models import drawn_problem
 
 SEEDS = st.integers(0, 10**6)
-LOGITS = arrays(np.float64, (5, SLOTS), elements=st.floats(-30, 30))
-TAKEN = arrays(np.bool_, (5, SLOTS))
+LOGITS = arrays(np.float64, (5, MAX_MODELS_PER_GPU), elements=st.floats(-30, 30))
+TAKEN = arrays(np.bool_, (5, MAX_MODELS_PER_GPU))
 
 
-@given(logits=LOGITS, taken=TAKEN, units=st.integers(SLOTS, 100))
+@given(logits=LOGITS, taken=TAKEN, units=st.integers(MAX_MODELS_PER_GPU, 100))
 def test_there_are_no_fragments_and_nobody_is_left_with_nothing(logits: Floats, taken: Bools, units: int) -> None:
     shares = softmax(logits, taken)
     given_away = rounded(shares, taken, units)
@@ -57,7 +57,7 @@ def test_batches_are_on_time_if_any_is_and_fit_into_memory(seed: int) -> None:
     own = catalog.tables.transfer_ms[model, shares.batch]
     slowed = slowdowns(loads, slots, shares)
     batch_ms = own + catalog.tables.gpu_ms[model, shares.units, shares.batch] * slowed
-    late = taken & (ROUNDS * batch_ms > catalog.slo_ms[model] * (1 + 1e-9))
+    late = taken & (MIN_BATCHES_PER_SLO * batch_ms > catalog.slo_ms[model] * (1 + 1e-9))
     assert (shares.batch[late] == 1).all()
     assert (shares.batch[taken] >= 1).all()
     assert (shares.batch <= catalog.max_batch[model]).all()
@@ -74,7 +74,7 @@ def test_an_action_enlarges_a_share_and_another_one_makes_batches_smaller(seed: 
     more = by_need(np.zeros((4, 1), np.float32))
     more[:, slot] = 1.0
     fewer = by_need(np.zeros((4, 1), np.float32))
-    fewer[:, SLOTS:] = -1.0
+    fewer[:, MAX_MODELS_PER_GPU:] = -1.0
     with_more, with_fewer = (decide(loads, slots, actions, memory) for actions in (more, fewer))
     assert (with_more.units[:, slot] >= decision.shares.units[:, slot]).all()
     assert (with_fewer.batch <= decision.shares.batch).all()
@@ -90,8 +90,8 @@ def test_what_batches_take_is_what_the_interference_file_says(seed: int) -> None
     loads = Loads.of(catalog, [(np.arange(3), np.ones(3))], gpus=1)
     slots = GpuSlots.of(loads, np.zeros(3, np.int64), 1)
     rng = np.random.default_rng(seed)
-    units = rounded(softmax(rng.normal(size=(1, SLOTS)), slots.taken), slots.taken, 40)
-    batch = np.where(slots.taken, rng.integers(1, 33, (1, SLOTS)), 0)
+    units = rounded(softmax(rng.normal(size=(1, MAX_MODELS_PER_GPU)), slots.taken), slots.taken, 40)
+    batch = np.where(slots.taken, rng.integers(1, 33, (1, MAX_MODELS_PER_GPU)), 0)
     outcome = outcome_of(loads, slots, SlotShares(units, batch))
     shares = [
         AssignedShare(int(loads.model[load]), 0, int(units[0, at]), int(batch[0, at]))
@@ -112,7 +112,7 @@ def test_states_of_gpus_are_finite_and_empty_ones_are_told_as_such() -> None:
     work = workload(11)
     loads = work.loads
     gpu = np.zeros(len(loads.need), np.int64)
-    gpu[SLOTS:] = 1
+    gpu[MAX_MODELS_PER_GPU:] = 1
     states = observe(loads, GpuSlots.of(loads, gpu, 4), np.full(4, np.inf))
     assert states.shape == (4, SHARING_STATE)
     assert np.isfinite(states).all()

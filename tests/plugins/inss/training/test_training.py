@@ -16,9 +16,9 @@ pytest.importorskip("stable_baselines3", reason="training needs stable-baselines
 import torch
 
 from tidegate_inss.commands.train_inss import train_inss
-from tidegate_inss.learned.loads import FEATURES
-from tidegate_inss.learned.networks import PLACING, RECORD, SHARING, Networks
-from tidegate_inss.learned.placement import CHILDREN, PLACE, PLACING_STATE
+from tidegate_inss.learned.loads import FEATURE_COUNT
+from tidegate_inss.learned.networks import PLACING, RECORD_FILE, SHARING, Networks
+from tidegate_inss.learned.placement import CHILD_FEATURES, GROUP_SIZE, PLACING_STATE
 from tidegate_inss.learned.sharing import SHARING_STATE
 from tidegate_inss.training.evaluation import judge
 from tidegate_inss.training.export import export
@@ -90,7 +90,7 @@ def test_learning_makes_better_decisions_than_chance() -> None:
     """By at least 5, in units of the reward, after 100 rounds: a twelfth of what late requests can cost."""
     training = Training(TrainingSettings(seed=1, rounds=100, **SMALL))
     apart = Workloads(77, pool=12)
-    judged = [apart.draw(32, CHILDREN) for _ in range(4)]
+    judged = [apart.draw(32, GROUP_SIZE) for _ in range(4)]
     by_chance = judge(judged, training.agents.place_anywhere, training.agents.share_anyhow)
     run_to_the_end(training)
     learned = judge(judged, training.agents.sac.best, training.agents.share_best)
@@ -102,9 +102,9 @@ def test_actions_that_are_masked_are_never_drawn_and_have_no_part_in_values() ->
     torch.manual_seed(0)
     sac = SacDiscrete(torch.Generator().manual_seed(0))
     states = np.random.default_rng(0).normal(size=(500, PLACING_STATE)).astype(np.float32)
-    masks = np.zeros((500, CHILDREN), np.bool_)
+    masks = np.zeros((500, GROUP_SIZE), np.bool_)
     masks[:, [1, 3]] = True
-    states[:, FEATURES + 3 :: PLACE] = masks
+    states[:, FEATURE_COUNT + 3 :: CHILD_FEATURES] = masks
     for act in (sac.act, sac.best):
         assert set(act(states, masks).tolist()) == {1, 3}
     tensors = torch.from_numpy(states)
@@ -114,7 +114,7 @@ def test_actions_that_are_masked_are_never_drawn_and_have_no_part_in_values() ->
         sac.learn(tensors, actions, torch.ones(500, 1), tensors, ended)
     assert all(torch.isfinite(each).all() for each in sac.actor.parameters())
     # A state without any possible action is that after the last placement.
-    states[:, FEATURES + 3 :: PLACE] = 0
+    states[:, FEATURE_COUNT + 3 :: CHILD_FEATURES] = 0
     sac.learn(tensors, actions, torch.ones(500, 1), torch.from_numpy(states), torch.ones(500, 1))
     assert all(torch.isfinite(each).all() for each in sac.critics.parameters())
 
@@ -124,8 +124,8 @@ def test_sac_learns_which_action_is_worth_most() -> None:
     torch.manual_seed(0)
     sac = SacDiscrete(torch.Generator().manual_seed(0))
     states = torch.zeros(256, PLACING_STATE)
-    states[:, FEATURES + 3 :: PLACE] = 1
-    masks = np.ones((256, CHILDREN), np.bool_)
+    states[:, FEATURE_COUNT + 3 :: CHILD_FEATURES] = 1
+    masks = np.ones((256, GROUP_SIZE), np.bool_)
     for _ in range(150):
         actions = torch.from_numpy(sac.act(states.numpy(), masks))[:, None]
         sac.learn(states, actions, (actions == 2).float(), states, torch.ones(256, 1))
@@ -160,7 +160,7 @@ def test_the_command_writes_networks_a_record_and_a_page_and_goes_on(
     done = command(folder, "--seed", 5, "--rounds", 8)
     assert done.exit_code == 0, done.output
     Networks(folder)
-    first = json.loads((folder / RECORD).read_text())
+    first = json.loads((folder / RECORD_FILE).read_text())
     assert first["command"] == "tidegate train-inss FOLDER --seed 5 --rounds 8"
     assert first["curve"][-1]["round"] == 8
     assert "Do the networks decide better than rules of thumb?" in (folder / "curve.html").read_text()
@@ -175,6 +175,6 @@ def test_the_command_writes_networks_a_record_and_a_page_and_goes_on(
     assert "seed is 5 there and 6 here" in refused.stderr
     at_once = command(tmp_path / "at-once", "--seed", 5, "--rounds", 12, "--no-interference")
     assert at_once.exit_code == 0
-    assert "--no-interference" in json.loads((tmp_path / "at-once" / RECORD).read_text())["command"]
+    assert "--no-interference" in json.loads((tmp_path / "at-once" / RECORD_FILE).read_text())["command"]
     for name in (PLACING, SHARING):
         assert (tmp_path / "at-once" / name).exists()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.plugins.inss.learned.made_up import Randomly, workload
 from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.outcome import outcome_of
-from tidegate_inss.learned.placement import CHILDREN, NOWHERE, PLACING_STATE
+from tidegate_inss.learned.placement import GROUP_SIZE, NO_CHILD, PLACING_STATE
 from tidegate_inss.learned.scheduling import schedule
 from tidegate_inss.training.synthetic_models import drawn_model
 from tidegate_inss.training.transitions import placing_transitions, sharing_transitions
@@ -53,7 +53,7 @@ def test_workloads_of_another_seed_have_other_models() -> None:
 @given(seed=SEEDS)
 def test_workloads_are_neither_idle_nor_hopeless(seed: int) -> None:
     work = workload(seed, problems=8)
-    needed = np.bincount(work.loads.problem, work.loads.need) / CHILDREN
+    needed = np.bincount(work.loads.problem, work.loads.need) / GROUP_SIZE
     assert (needed > 0.15).all()
     assert np.median(needed) < 1.2
 
@@ -69,8 +69,8 @@ def test_steps_of_a_group_follow_each_other_and_share_its_reward(seed: int, gpus
     assert len(ended) == sum(len(step.loads) for step in decision.placements)
     assert ended[-1] == 1
     assert np.array_equal(following[:-1][ended[:-1] == 0], states[1:][ended[:-1] == 0])
-    assert ((ranks >= 0) & (ranks < CHILDREN)).all()
-    if gpus <= CHILDREN and (decision.gpu != NOWHERE).all():
+    assert ((ranks >= 0) & (ranks < GROUP_SIZE)).all()
+    if gpus <= GROUP_SIZE and (decision.gpu != NO_CHILD).all():
         ruled = schedule(loads, work.memory_mib, to_the_least_busy, by_need)
         better = outcome.reward - outcome_of(loads, ruled.slots, ruled.shares).reward
         of_problems = [better[loads.problem == problem].mean() for problem in range(2)]
@@ -86,7 +86,7 @@ def test_who_does_what_the_rules_say_earns_nothing_more(seed: int) -> None:
     outcome = outcome_of(loads, decision.slots, decision.shares)
     _, _, rewards, _, _ = placing_transitions(work, loads, decision, outcome)
     states, actions, better = sharing_transitions(work, loads, decision, outcome)
-    if (decision.gpu != NOWHERE).all():  # who fits nowhere is in the problem's mean, and in no step
+    if (decision.gpu != NO_CHILD).all():  # who fits nowhere is in the problem's mean, and in no step
         assert np.allclose(rewards, 0)
     assert np.allclose(better, 0)
     assert len(states) == len(actions) == decision.slots.taken.any(axis=1).sum()

@@ -11,7 +11,7 @@ from tidegate_proxy.app.dashboard.event_buffer import EventBuffer
 def test_of_what_a_policy_is_told_in_one_moment_the_latest_is_kept(
     answers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_TOLD", 100)
+    monkeypatch.setattr(module, "MAX_TOLD", 100)
     moments = EventBuffer(most=1000, longest_ns=10**12)
     for number in range(250):
         event = RequestArrived(1, Request(number, "m", 1, 1))

@@ -9,7 +9,7 @@ from tests.proxy.app.dashboard.event_buffers import MS
 from tidegate.api import NEVER_NS, Batch, Request, Stage, Worker
 from tidegate.engine import StartStage
 from tidegate.observation.reducer import SentStage
-from tidegate_proxy.app.dashboard.figures import MOST_SHAPES, SHOWN_WORST, WINDOW_NS, RollingFigures
+from tidegate_proxy.app.dashboard.figures import MAX_SHAPES, SHOWN_WORST, WINDOW_NS, RollingFigures
 from tidegate_proxy.app.dashboard.tick_buffer import TickBuffer
 
 S = 1_000_000_000
@@ -86,7 +86,7 @@ def test_a_worker_keeps_its_lane_and_its_figures_though_a_plan_gives_it_another_
 
 def test_planned_against_actual_and_shapes_are_bounded() -> None:
     figures, recent = RollingFigures(0), TickBuffer()
-    for number in range(MOST_SHAPES + 50):  # clients choose them
+    for number in range(MAX_SHAPES + 50):  # clients choose them
         ran(recent, number, number, at_ns=1 * S, shape=f"x:{number}")
     for number in range(3):
         ran(recent, 1000 + number, 1000 + number, at_ns=1 * S, took_ms=15, shape="x:0")
@@ -94,7 +94,7 @@ def test_planned_against_actual_and_shapes_are_bounded() -> None:
     shapes = figures.shapes()
     most = max(shapes, key=lambda shape: shape.stages)
     assert (most.shape, most.stages, most.upper_ms, most.took_ms, most.over) == ("x:0", 4, 10.0, 13.75, 0.75)
-    assert len(figures._shapes[0][1]) == MOST_SHAPES
+    assert len(figures._shapes[0][1]) == MAX_SHAPES
 
 
 def test_the_worst_come_first_and_are_few() -> None:

@@ -165,7 +165,7 @@ def test_who_may_look_no_more_is_shown_no_more(serve_here: Make, start_fake: Mak
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux cuts such clients off so soon")
 def test_one_who_never_reads_holds_no_seat(serve: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_page, "STUCK_S", 0.5)
-    monkeypatch.setattr(viewers, "MOST", 1)
+    monkeypatch.setattr(viewers, "MAX_VIEWERS", 1)
     address = serve()
     host, _, port = address.partition(":")
     with socket.socket() as stuck:

@@ -9,7 +9,7 @@ import pytest
 
 from tidegate_proxy.app.dashboard import viewers
 from tidegate_proxy.app.dashboard.snapshot import DashboardSnapshot
-from tidegate_proxy.app.dashboard.viewers import MOST, TooMany, Viewers
+from tidegate_proxy.app.dashboard.viewers import MAX_VIEWERS, TooMany, Viewers
 
 if TYPE_CHECKING:
     from tidegate_proxy.app.dashboard.live import LiveView
@@ -87,7 +87,7 @@ def test_one_who_reads_slowly_misses_some() -> None:
 
 def test_so_many_may_look() -> None:
     async def test(_watched: Watched, those: Viewers) -> None:
-        many = [those.watch() for _ in range(MOST)]
+        many = [those.watch() for _ in range(MAX_VIEWERS)]
         for each in many:
             await anext(each)
         with pytest.raises(TooMany, match="close one"):

@@ -9,7 +9,7 @@ from tests.proxy.app.doctor.made_up import config_of, facts_of, profiles_of, sai
 from tidegate.schemas import ProfileFile
 from tidegate_proxy.app.doctor.diagnosis import diagnose
 from tidegate_proxy.app.doctor.facts import (
-    ENOUGH_EXECUTIONS,
+    MIN_EXECUTIONS,
     Executions,
     Finding,
     ModelConfigForm,
@@ -95,7 +95,7 @@ def test_an_slo_that_some_shapes_cannot_keep_names_them() -> None:
 
 
 def test_without_a_profile_what_was_timed_counts_and_then_what_triton_counted() -> None:
-    many, few = Executions(ENOUGH_EXECUTIONS, 8.0), Executions(ENOUGH_EXECUTIONS - 1, 8.0)
+    many, few = Executions(MIN_EXECUTIONS, 8.0), Executions(MIN_EXECUTIONS - 1, 8.0)
     facts = facts_of(config_of("m"), slo_ms=5, executions={"m": many})
     (finding,) = slos_too_short(facts)
     assert (finding.severity, finding.rule) == ("error", "slo-too-short")

@@ -14,7 +14,7 @@ from tests.proxy.servers.http.by_hand import NOT_FOUND, exchange
 from tidegate_proxy.configuration.settings import CurrentSettings, InForce
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
 from tidegate_proxy.servers.http import HttpLimits
-from tidegate_proxy.servers.http.connection import RESERVE
+from tidegate_proxy.servers.http.connection import RESERVED_CONNECTIONS
 from tidegate_proxy.transport.client_bounds import ClientBounds
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -266,9 +266,11 @@ def test_where_nobody_can_make_room_there_is_a_reserve_for_health(
     assert peer.status(LIVE) == b"200"
     assert peer.status(ask) == b"503"
     eventually(lambda: peer.bounds.connections["http"] <= 21, "the refused one to be closed")
-    for _ in range(2 * RESERVE):
+    for _ in range(2 * RESERVED_CONNECTIONS):
         peer.connect(b"")
-    eventually(lambda: peer.bounds.connections["http"] <= 20 + RESERVE, "what is beyond the reserve to be closed")
+    eventually(
+        lambda: peer.bounds.connections["http"] <= 20 + RESERVED_CONNECTIONS, "what is beyond the reserve to be closed"
+    )
     assert peer.status(LIVE) == b"200"
 
 

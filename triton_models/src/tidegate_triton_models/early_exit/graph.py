@@ -12,11 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 from tidegate_triton_models.early_exit.digits import CLASSES, SIZE
 
 Widths = tuple[tuple[int, ...], ...]
-WIDTHS: Widths = ((64, 128), (128,), (256,), (256,))
+STAGE_CHANNELS: Widths = ((64, 128), (128,), (256,), (256,))
 """The channels of each stage's convolutions. A stage computes about four times as much as the one before it."""
-FIELDS = 2
+POOLED_FIELDS = 2
 """A head sees a stage's channels averaged over so many times so many fields of the picture."""
-STRIDE = 2
+FIRST_STRIDE = 2
 """The stride of the first convolution; the others have 1."""
 OPSET, IR_VERSION = 17, 8
 """Old enough for every onnxruntime that the runner takes."""
@@ -136,7 +136,7 @@ def _stage(stage: int, layers: int) -> list[onnx.NodeProto]:
     current = f"hidden_{stage - 1}" if stage else "image"
     nodes = []
     for layer in range(layers):
-        step = STRIDE if stage == layer == 0 else 1
+        step = FIRST_STRIDE if stage == layer == 0 else 1
         summed, result = f"sum_{stage}_{layer}", f"layer_{stage}_{layer}"
         filters = [f"weights_{stage}_{layer}", f"bias_{stage}_{layer}"]
         how = {"kernel_shape": [3, 3], "pads": [1] * 4, "strides": [step] * 2}
@@ -145,7 +145,7 @@ def _stage(stage: int, layers: int) -> list[onnx.NodeProto]:
             helper.make_node("Relu", [summed], [result]),
         ]
         current = result
-    field = SIZE // STRIDE // FIELDS
+    field = SIZE // FIRST_STRIDE // POOLED_FIELDS
     averaging = {"kernel_shape": [field] * 2, "strides": [field] * 2}
     return [
         *nodes,

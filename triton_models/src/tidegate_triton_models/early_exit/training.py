@@ -11,10 +11,10 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from tidegate_triton_models.early_exit.digits import CLASSES, Part, Pictures, pictures
-from tidegate_triton_models.early_exit.graph import WIDTHS, Head, Widths, drawn_filters, network, trunk
+from tidegate_triton_models.early_exit.graph import STAGE_CHANNELS, Head, Widths, drawn_filters, network, trunk
 
-RIDGE = 300.0
-TRUSTED = 0.99
+RIDGE_PENALTY = 300.0
+MIN_HEAD_ACCURACY = 0.99
 """A head is sure from that margin on from which it gets so many right, of digits that it was not fitted to."""
 AT_A_TIME = 32
 """Pictures that the stages compute together."""
@@ -34,7 +34,7 @@ class Accuracy:
     """How many are right as the network answers them, each at its exit."""
 
 
-def write_early_exit(path: Path, *, seed: int = 0, stages: Widths = WIDTHS) -> dict[str, Accuracy]:
+def write_early_exit(path: Path, *, seed: int = 0, stages: Widths = STAGE_CHANNELS) -> dict[str, Accuracy]:
     """Train the network (some ten seconds of CPU) and write it; how well it reads the test digits.
 
     These are `clean` or `distorted`, the digits the same. The same seed gives the same file, on one machine. `stages`:
@@ -60,7 +60,7 @@ def _head(features: Floats, labels: NDArray[Any], held: Floats, held_labels: NDA
     standard = (features - mean) / deviation
     wanted = 2.0 * np.eye(CLASSES)[labels] - 1
     offset = wanted.mean(axis=0)
-    dual = np.linalg.solve(standard @ standard.T + RIDGE * np.eye(len(standard)), wanted - offset)
+    dual = np.linalg.solve(standard @ standard.T + RIDGE_PENALTY * np.eye(len(standard)), wanted - offset)
     weights = (standard.T @ dual) / deviation[:, None]
     bias = offset - mean @ weights
     sure = _sure_from(held @ weights + bias, held_labels)
@@ -71,7 +71,7 @@ def _sure_from(scores: Floats, labels: NDArray[Any]) -> float:
     """The least margin of best over second best from which on TRUSTED of the answers are right."""
     order = np.argsort(margins := _margins(scores))[::-1]
     right = np.cumsum((scores.argmax(axis=1) == labels)[order]) / np.arange(1, len(labels) + 1)
-    trusted = np.flatnonzero(right >= TRUSTED)
+    trusted = np.flatnonzero(right >= MIN_HEAD_ACCURACY)
     return float(margins[order[trusted[-1]]]) if len(trusted) else float("inf")
 
 

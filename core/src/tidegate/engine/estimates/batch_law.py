@@ -16,20 +16,20 @@ PRIOR, PRIOR_CV = 2.0, 0.2
 tell: a policy that believes the contrary forms no batches, so that none could tell. Less scatter does no harm."""
 MIN_BATCHES = 16
 """So many batches tell what their requests share; before, the profile does."""
-FADE = 0.995
+BATCH_WEIGHT_DECAY = 0.995
 """The weight of an application's batches before a batch beside it, for means and the fixed cost."""
 MAX_STRAY, FADE_THEN = 1.0, 0.85
 """An application takes otherwise than it did where its batches stray to one side, by so many standard deviations on
 average: the last few decide then."""
-LATELY = 1 / 16
+AVERAGE_GAIN = 1 / 16
 """The gain of that average."""
 FADE_OF_LIKELIHOOD = 0.98
 """The weight of the batches before a batch beside it, for the noise."""
 MAX_ALONE = 16
 """So many stages of one request count beside batches: they are seldom, and soon say what was."""
-SURE = 2.0
+LOWER_BOUND_DEVIATIONS = 2.0
 """So many standard deviations below its mean is what a normal variable takes at least."""
-LEAST = 0.5
+MIN_CUBE_ROOT = 0.5
 """The least that is taken for the cube root of a chi-squared variable over its mean."""
 MAX_SURPRISE = 3.0
 """A batch strays by so many standard deviations at most: a stall proves nothing."""
@@ -50,7 +50,7 @@ class StandaloneTimes:
     def max_noise_cv2(self) -> float:
         """The most that the noise may be: an upper bound of the true scatter, by what chi-squared may be at least."""
         ninths = 2 / (9 * max(1, self.count - 1))
-        return self.cv2 / max(LEAST, 1 - ninths - SURE * sqrt(ninths)) ** 3
+        return self.cv2 / max(MIN_CUBE_ROOT, 1 - ninths - LOWER_BOUND_DEVIATIONS * sqrt(ninths)) ** 3
 
     def own_fraction(self, noise_cv: float) -> float:
         """The standard deviation of the requests' own times as a fraction of all, where the rest is such a noise."""
@@ -80,8 +80,8 @@ class _Sums:
 
         `durations_ns`: what it would have taken if its longest request took the mean, by hypothesis.
         """
-        self.stray += LATELY * (strays - self.stray)
-        fade, others = FADE, rows - 1
+        self.stray += AVERAGE_GAIN * (strays - self.stray)
+        fade, others = BATCH_WEIGHT_DECAY, rows - 1
         if abs(self.stray) > MAX_STRAY:
             fade = FADE_THEN
             self.alone_weight *= fade

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import msgspec
 
 from tidegate.api import Batch, Model, Policy, Profile, ProfileKey, Request, Worker
-from tidegate.api.profile import SURPRISE
+from tidegate.api.profile import MAX_SURPRISE_FACTOR
 from tidegate.engine.estimates.learner import KNOWN_STAGES, ProfileLearner
 from tidegate.engine.estimates.shapes import ShapeClasses, least_of_new, profile_of_new
 
 PATIENCE_NS = 500_000_000
 """How long no stage of a key starts or ends, while workers are idle, before its expectation is doubted."""
-PROBES = 4
+MAX_PROBES = 4
 PATIENCE_STAGES = 10
 """How probes are spread: after so many in a row that took as expected, they wait for so many stages of one row.
 
@@ -201,7 +201,7 @@ class Expectations:
         told_ns = tracked.base.expected_ns(rows)
         if tracked.tries_less and duration_ns < told_ns:
             return self._rescale(key, tracked, rows, duration_ns)
-        tracked.confirmed += told_ns <= SURPRISE * duration_ns <= SURPRISE**2 * told_ns
+        tracked.confirmed += told_ns <= MAX_SURPRISE_FACTOR * duration_ns <= MAX_SURPRISE_FACTOR**2 * told_ns
         if tracked.probing:
             tracked.probing = False
             if 2 * duration_ns < tracked.learner.published.upper_ns(rows):
@@ -235,8 +235,8 @@ class Expectations:
             if tracked.awaits_probe or (now_ns - tracked.active_ns < PATIENCE_NS and not hearsay):
                 continue
             probe = tracked.base
-            if budget_ns < SURPRISE * self._upper_ns(probe, dropped) and tracked.confirmed < PROBES:
-                probe = probe.scaled(budget_ns / (SURPRISE * len(keys) * self._upper_ns(probe, dropped)))
+            if budget_ns < MAX_SURPRISE_FACTOR * self._upper_ns(probe, dropped) and tracked.confirmed < MAX_PROBES:
+                probe = probe.scaled(budget_ns / (MAX_SURPRISE_FACTOR * len(keys) * self._upper_ns(probe, dropped)))
             if budget_ns < self._upper_ns(probe, dropped):
                 continue  # as short a time as that tells nothing
             workers = idle(key[0], key[1])
@@ -266,7 +266,7 @@ class Expectations:
 
     def _patience_ns(self, key: ProfileKey, idle: Sequence[Worker]) -> int:
         """A worker that hosts nothing else has nothing better to do than to probe."""
-        if self._tracked[key].probes < PROBES or any(len(worker.hosts) == 1 for worker in idle):
+        if self._tracked[key].probes < MAX_PROBES or any(len(worker.hosts) == 1 for worker in idle):
             return PATIENCE_NS
         return max(PATIENCE_NS, PATIENCE_STAGES * self.profiles[key].upper_ns(1))
 

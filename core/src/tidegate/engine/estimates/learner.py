@@ -19,14 +19,14 @@ from statistics import median_low
 from types import MappingProxyType
 
 from tidegate.api import Policy, Profile
-from tidegate.api.profile import SURPRISE
+from tidegate.api.profile import MAX_SURPRISE_FACTOR
 from tidegate.engine.estimates.shapes import elements_of
 
-FADING = 0.98
+STAGE_WEIGHT_DECAY = 0.98
 """Weight of a stage after each later one."""
-PRIOR = 2.0
+SPREAD_PRIOR_STAGES = 2.0
 """Stages that the prior is worth: half is the same at any size, half is a share. It decides where all take as long."""
-LEAST = 1e-6
+MIN_SPREAD_SHARE = 1e-6
 """The least share: stages that never stray have some spread, too."""
 
 
@@ -41,52 +41,55 @@ class LatencySpread:
     def __init__(self) -> None:
         self._w = self._t = self._tt = self._d = self._td = 0.0  # weighted sums over stages
         self.same_ns = 0.0
-        self.share = LEAST
+        self.share = MIN_SPREAD_SHARE
 
     def add(self, expected_ns: float, deviation_ns: float) -> None:
         """A stage of which so much was expected took so much more, or less (absolute): what that tells, `learn`
         says."""
-        self._w = FADING * self._w + 1
-        self._t = FADING * self._t + expected_ns
-        self._tt = FADING * self._tt + expected_ns * expected_ns
-        self._d = FADING * self._d + deviation_ns
-        self._td = FADING * self._td + expected_ns * deviation_ns
+        self._w = STAGE_WEIGHT_DECAY * self._w + 1
+        self._t = STAGE_WEIGHT_DECAY * self._t + expected_ns
+        self._tt = STAGE_WEIGHT_DECAY * self._tt + expected_ns * expected_ns
+        self._d = STAGE_WEIGHT_DECAY * self._d + deviation_ns
+        self._td = STAGE_WEIGHT_DECAY * self._td + expected_ns * deviation_ns
 
     def learn(self) -> None:
         """Take what stages have told: least squares with the prior, of which neither part is negative."""
         mean_ns, deviation_ns = self._t / self._w, self._d / self._w
-        w, d = self._w + PRIOR, self._d + PRIOR * deviation_ns / 2
-        tt, td = self._tt + PRIOR * mean_ns * mean_ns, self._td + PRIOR * mean_ns * deviation_ns / 2
+        w, d = self._w + SPREAD_PRIOR_STAGES, self._d + SPREAD_PRIOR_STAGES * deviation_ns / 2
+        tt, td = (
+            self._tt + SPREAD_PRIOR_STAGES * mean_ns * mean_ns,
+            self._td + SPREAD_PRIOR_STAGES * mean_ns * deviation_ns / 2,
+        )
         determinant = w * tt - self._t * self._t
         same_ns, share = (tt * d - self._t * td) / determinant, (w * td - self._t * d) / determinant
         if same_ns < 0:
             same_ns, share = 0.0, td / tt
         elif share < 0:
             same_ns, share = d / w, 0.0
-        self.same_ns, self.share = same_ns, max(LEAST, share)
+        self.same_ns, self.share = same_ns, max(MIN_SPREAD_SHARE, share)
 
     @property
     def is_known(self) -> bool:
         """Whether anything was learned of it."""
-        return self.same_ns > 0 or self.share > LEAST
+        return self.same_ns > 0 or self.share > MIN_SPREAD_SHARE
 
     def at(self, expected_ns: float) -> float:
         """The mean absolute deviation of a stage of which so much is expected, in ns; positive."""
         return self.same_ns + self.share * max(1.0, expected_ns)
 
 
-FORGETTING = 0.995
+OBSERVATION_WEIGHT_DECAY = 0.995
 """Weight of an observation after each later one: the last two hundred or so decide."""
 SHIFTED, FORGETTING_THEN = 1.0, 0.85
 """What stages take has changed where the last of them stray to one side, by so many times the usual on average: the
 last few decide then."""
-LATELY = 1 / 16
+AVERAGE_GAIN = 1 / 16
 """The gain of that average."""
-FARTHEST = 5.0
+MAX_ERROR_RATIO = 5.0
 """A stage counts in it as straying by so many times the usual at most: four in a row make a change, and no fewer."""
-RIDGE = 0.02
+MIN_PRIOR_OBSERVATIONS = 0.02
 """Observations that the prior is worth where stages do not stray at all."""
-UNSURE = 0.3
+PRIOR_SLOPE_ERROR = 0.3
 """How wrong a prior's slope may be, as a share of what stages take per row: who strays by more says less than it
 does."""
 
@@ -133,7 +136,7 @@ class ProfileCorrection:
         `usual_ns`: how far stages stray on average. `weight`: what it says, beside an average stage.
         """
         x = rows / self._most_rows
-        keep = FORGETTING if abs(self._lately) < SHIFTED else FORGETTING_THEN
+        keep = OBSERVATION_WEIGHT_DECAY if abs(self._lately) < SHIFTED else FORGETTING_THEN
         self.w = keep * self.w + weight
         self.x = keep * self.x + weight * x
         self.xx = keep * self.xx + weight * x * x
@@ -146,16 +149,18 @@ class ProfileCorrection:
 
     def strays(self, by: float) -> None:
         """The next stage strays by so many times the usual from what this has it."""
-        self._lately += LATELY * (max(-FARTHEST, min(FARTHEST, by)) - self._lately)
+        self._lately += AVERAGE_GAIN * (max(-MAX_ERROR_RATIO, min(MAX_ERROR_RATIO, by)) - self._lately)
 
     def _solve(self) -> None:
         """Solve the two normal equations within the bounds."""
         slope, offset = self._law
-        ridge = (RIDGE + (self._usual_ns * self.w / (UNSURE * self.t)) ** 2) * (self.x / self.w) ** 2
+        ridge = (MIN_PRIOR_OBSERVATIONS + (self._usual_ns * self.w / (PRIOR_SLOPE_ERROR * self.t)) ** 2) * (
+            self.x / self.w
+        ) ** 2
         if self._is_law:
-            ridge = max(RIDGE, ridge)
-        xx, w = self.xx + ridge, self.w + RIDGE
-        xr, r = self._xr + ridge * slope, self._r + RIDGE * offset
+            ridge = max(MIN_PRIOR_OBSERVATIONS, ridge)
+        xx, w = self.xx + ridge, self.w + MIN_PRIOR_OBSERVATIONS
+        xr, r = self._xr + ridge * slope, self._r + MIN_PRIOR_OBSERVATIONS * offset
         determinant = xx * w - self.x * self.x
         slope, offset = (xr * w - self.x * r) / determinant, (xx * r - self.x * xr) / determinant
         if slope < self._least_slope:
@@ -167,9 +172,9 @@ class ProfileCorrection:
         self.slope, self.offset = slope, offset
 
 
-LATEST = 256
+MARGIN_WINDOW_STAGES = 256
 """How many stages decide on the margin."""
-ENOUGH = 64
+MIN_SHAPE_STAGES = 64
 """A shape with fewer stages than that borrows from others how far stages stray: from all together as many as decide."""
 KNOWN_STAGES = 2
 """A shape of which so many stages were seen tells something about others."""
@@ -232,9 +237,9 @@ class ProfileLearner:
     def _begin(self) -> None:
         self._correction.forget()
         self._spread = LatencySpread()
-        self._rows: deque[int] = deque(maxlen=LATEST)
+        self._rows: deque[int] = deque(maxlen=MARGIN_WINDOW_STAGES)
         """The rows of the latest stages."""
-        self._residuals: deque[float] = deque(maxlen=LATEST)
+        self._residuals: deque[float] = deque(maxlen=MARGIN_WINDOW_STAGES)
         """How much longer than the base has it these took."""
         self._most_rows = 0
         """The rows of the largest stage so far."""
@@ -284,7 +289,7 @@ class ProfileLearner:
             return None
         self._warming.append(duration_ns / self._base.expected_ns(rows))
         least = min(self._warming)
-        if len(self._warming) < KNOWN_STAGES or least < SURPRISE:
+        if len(self._warming) < KNOWN_STAGES or least < MAX_SURPRISE_FACTOR:
             return None
         learned = self._base.scaled(least)
         if self.is_hearsay and learned == self._published:
@@ -353,8 +358,8 @@ class ProfileLearner:
     def _is_far_off(self) -> bool:
         """Whether all of the first stages say that what is expected is not even nearly right."""
         told = self._published
-        return all(took_ns > SURPRISE * told.upper_ns(rows) for rows, took_ns in self._first) or all(
-            SURPRISE * took_ns < told.expected_ns(rows) for rows, took_ns in self._first
+        return all(took_ns > MAX_SURPRISE_FACTOR * told.upper_ns(rows) for rows, took_ns in self._first) or all(
+            MAX_SURPRISE_FACTOR * took_ns < told.expected_ns(rows) for rows, took_ns in self._first
         )
 
     def _expected_ns(self, rows: int) -> float:
@@ -405,7 +410,7 @@ class ProfileLearner:
             steep = (most - least) / (1 - 1 / largest)
             self._correction.believe(steep, most - steep)
 
-    def _strays(self, most: int = LATEST) -> list[tuple[int, float]]:
+    def _strays(self, most: int = MARGIN_WINDOW_STAGES) -> list[tuple[int, float]]:
         """Rows of each of the latest stages, and how much longer it took than the correction has it, in ns."""
         correction = self._correction.at
         latest = list(zip(self._rows, self._residuals, strict=True))[-most:]
@@ -418,18 +423,18 @@ class ProfileLearner:
         added_ns = {rows: self._correction.at(rows) for rows in sizes}
         usual_ns = {rows: spread(self._base.expected_ns(rows) + added_ns[rows]) for rows in sizes}
         if (
-            len(sizes) == 1 and len(self._rows) >= ENOUGH
+            len(sizes) == 1 and len(self._rows) >= MIN_SHAPE_STAGES
         ):  # they are in the order of their residuals: nothing is quicker
             (only,) = sizes
             return max(0.0, (self._ranked(sorted(self._residuals)) - added_ns[only]) / usual_ns[only])
         latest = zip(self._rows, self._residuals, strict=True)
         above = [(residual - added_ns[rows]) / usual_ns[rows] for rows, residual in latest]
-        if len(above) < ENOUGH:
+        if len(above) < MIN_SHAPE_STAGES:
             others = [other for other in self._others.values() if other is not self and other._rows]
             for other in others:
                 most_rows = min(self._base.max_rows, other._base.max_rows)  # a row alone may take next to nothing
                 scale = self._published.expected_ns(most_rows) / other.published.expected_ns(most_rows)
-                strays = other._strays(max(1, LATEST // len(others)))
+                strays = other._strays(max(1, MARGIN_WINDOW_STAGES // len(others)))
                 above += [scale * stray / spread(scale * other._expected_ns(rows)) for rows, stray in strays]
         above.sort()
         return max(0.0, self._ranked(above))

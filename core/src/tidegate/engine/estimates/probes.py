@@ -7,11 +7,11 @@ its distribution it is taken for the mixture of all. A few requests, which run o
 from dataclasses import dataclass
 
 from tidegate.api import Request
-from tidegate.engine.estimates.standalone_latency import FIRST, MOST_APPS, WINDOW
+from tidegate.engine.estimates.standalone_latency import FIRST_REPORT_STAGES, MAX_APPS, WINDOW_STAGES
 
 UNKNOWN_EVERY = 4
 """The requests of an application of which one runs alone, until it is known."""
-KNOWN_EVERY = WINDOW
+KNOWN_EVERY = WINDOW_STAGES
 """Later one after so many of which none did: what was learned once is left again where it is wrong."""
 MODEL_EVERY = 16
 """The requests of a model, of all applications, of which one at most runs alone for this."""
@@ -41,7 +41,7 @@ class ProbeCounts:
         if known is None:
             return False
         known.arrived += 1
-        every = UNKNOWN_EVERY if known.seen < FIRST else KNOWN_EVERY
+        every = UNKNOWN_EVERY if known.seen < FIRST_REPORT_STAGES else KNOWN_EVERY
         if known.arrived < every or self._arrived[model] < MODEL_EVERY:
             return False
         known.arrived = self._arrived[model] = 0
@@ -51,12 +51,12 @@ class ProbeCounts:
         """Count a request that ran alone."""
         if known := self._application(request):
             known.arrived = 0
-            known.seen = min(FIRST, known.seen + 1)
+            known.seen = min(FIRST_REPORT_STAGES, known.seen + 1)
 
     def _application(self, request: Request) -> _Application | None:
         """Return what is known of a request's application; None where there are too many: clients name them."""
         of_model = self._applications.setdefault(request.model, {})
         known = of_model.get(request.app)
-        if known is None and len(of_model) < MOST_APPS:
+        if known is None and len(of_model) < MAX_APPS:
             known = of_model[request.app] = _Application()
         return known

@@ -9,16 +9,16 @@ import msgspec
 from tidegate.api import Profile
 from tidegate.api.shape import read_sizes
 
-MOST_SHAPES = 32
+MAX_SHAPES = 32
 """How many shapes of a model are told apart; further ones share a class with those of about as many elements."""
 CLASSES_PER_DOUBLING = 4
 """How many classes the further shapes fall into: within one, the elements of two shapes differ by less than a fifth."""
 
-FURTHER = "~"
+FURTHER_SHAPES_PREFIX = "~"
 """What the names of classes of further shapes begin with; the elements follow."""
-MOST_ELEMENTS = 10**15
+MAX_ELEMENTS = 10**15
 """More than any machine holds: a shape that says more tells nothing."""
-ALIKE = 1.05
+SIMILAR_ELEMENTS_RATIO = 1.05
 """How many times as many elements one of two shapes has that tell nothing of how latency grows with them."""
 
 
@@ -28,12 +28,12 @@ def elements_of(shape: str) -> int:
     Of a class of further shapes, `~46080`: as many as the largest of them may have.
     """
     total = 0
-    for part in shape.removeprefix(FURTHER).split(";"):
+    for part in shape.removeprefix(FURTHER_SHAPES_PREFIX).split(";"):
         sizes = read_sizes(part.rpartition(":")[2])
         if sizes is None:
             return 0
         total += prod(sizes)
-    return total if total <= MOST_ELEMENTS else 0
+    return total if total <= MAX_ELEMENTS else 0
 
 
 class ShapeClasses:
@@ -47,7 +47,7 @@ class ShapeClasses:
 
     def tell_apart(self, model: str, shape: str) -> None:
         """Something is known of a shape before its first request: it shares no class, unless it may do so by now."""
-        if len(self._of_model.get(model, ())) < MOST_SHAPES:
+        if len(self._of_model.get(model, ())) < MAX_SHAPES:
             self._told.add((model, shape))
 
     def class_of(self, model: str, shape: str) -> tuple[str, bool]:
@@ -57,10 +57,10 @@ class ShapeClasses:
         known = self._of_model.setdefault(model, {})
         if shape in known:
             return shape, False
-        if len(known) >= MOST_SHAPES and (model, shape) not in self._told:
+        if len(known) >= MAX_SHAPES and (model, shape) not in self._told:
             elements = elements_of(shape)
             steps = ceil(CLASSES_PER_DOUBLING * log(elements, 2)) if elements else 0
-            shape = f"{FURTHER}{round(2 ** (steps / CLASSES_PER_DOUBLING))}" if elements else "other"
+            shape = f"{FURTHER_SHAPES_PREFIX}{round(2 ** (steps / CLASSES_PER_DOUBLING))}" if elements else "other"
             if shape in known:
                 return shape, False
         known[shape] = None
@@ -86,7 +86,7 @@ def profile_of_new(shape: str, base: Profile, known: Sequence[Profile]) -> Profi
         ranked = sorted(known, key=lambda profile: profile.expected_ns(1))
         return ranked[len(ranked) // 2].of_shape(shape)
     nearest_size, nearest = min(sized, key=lambda entry: abs(log(entry[0] / elements)))
-    if sized[-1][0] < ALIKE * sized[0][0]:
+    if sized[-1][0] < SIMILAR_ELEMENTS_RATIO * sized[0][0]:
         return nearest.of_shape(shape)
     weights = [1 / size**2 for size, _ in sized]  # relative deviations count
     least = min(1.0, elements / nearest_size)

@@ -13,24 +13,24 @@ from math import ceil, sqrt
 from tidegate.api import LatencyDistribution, Profile, Request
 from tidegate.engine.estimates.batch_law import MIN_BATCHES, BatchLaw, StandaloneTimes
 
-WINDOW = 512
+WINDOW_STAGES = 512
 """How many of the latest stages make a distribution."""
-POINTS = 64
+DISTRIBUTION_POINTS = 64
 """How many points of a distribution are told."""
-MOST_POINTS = 2 * POINTS
+MAX_POINTS = 2 * DISTRIBUTION_POINTS
 """How many points of several distributions together are looked at."""
-FIRST = 8
+FIRST_REPORT_STAGES = 8
 """It is told for the first time when so many stages were seen, then at every doubling, then every FURTHER."""
-FURTHER = 64
-GIVEN = 64
+REPORT_INTERVAL_STAGES = 64
+PRIOR_VALID_STAGES = 64
 """What was told by others counts until so many stages were seen."""
-MOVED = 0.02
+MIN_CHANGE_FRACTION = 0.02
 """It is told again where its mean, a tenth of it at either end, its noise, or what a batch takes, moved by so much."""
-EVERY = 8
+BATCH_SAMPLING_INTERVAL = 8
 """After these, one batch in so many is looked at."""
-LARGEST_SHARE = 0.95
+MAX_SHARE = 0.95
 """The most of the shortest time that may be c0."""
-MOST_APPS = 128
+MAX_APPS = 128
 """The most applications of a model on one kind of worker; of further ones nothing is learned, as clients name them."""
 
 Key = tuple[str, str, str]
@@ -42,20 +42,22 @@ class _Seen:
 
     def __init__(self) -> None:
         self.count = 0
-        self.latest_ns: deque[int] = deque(maxlen=WINDOW)
+        self.latest_ns: deque[int] = deque(maxlen=WINDOW_STAGES)
         self.told: LatencyDistribution | None = None
         self.points_ns: tuple[int, ...] = ()
         """The sorted times alone of requests, noise included, as told or learned; empty before that."""
         self.alone = StandaloneTimes(0, 0.0, 0.0)
         """The mean and the scatter of that."""
-        self.first = FIRST
+        self.first = FIRST_REPORT_STAGES
 
     @property
     def is_look(self) -> bool:
         """Whether to see if the distribution has moved."""
         if self.count < self.first:
             return False
-        return self.count % FURTHER == 0 or (self.count < FURTHER and self.count & (self.count - 1) == 0)
+        return self.count % REPORT_INTERVAL_STAGES == 0 or (
+            self.count < REPORT_INTERVAL_STAGES and self.count & (self.count - 1) == 0
+        )
 
     @property
     def is_learned(self) -> bool:
@@ -81,9 +83,12 @@ class StandaloneLatency:
             seen = self._see((times.model, times.app, times.kind))
             if seen:
                 seen.told = times
-                seen.first = GIVEN
+                seen.first = PRIOR_VALID_STAGES
                 # Batches of them tell at once what requests share: by the time the first one is learned, it is known.
-                seen.know(tuple(round(times.fixed_ns + times.scale * time_ns) for time_ns in times.times_ns), GIVEN)
+                seen.know(
+                    tuple(round(times.fixed_ns + times.scale * time_ns) for time_ns in times.times_ns),
+                    PRIOR_VALID_STAGES,
+                )
                 self._law_of(times.model, times.kind).know(times.app, seen.alone)
 
     @property
@@ -102,14 +107,14 @@ class StandaloneLatency:
             return None
         law = self._law_of(request.model, kind)
         if request.rows > 1:
-            shared_ns = min(law.fixed_ns(profile.fixed_cost_ns), LARGEST_SHARE * duration_ns)
+            shared_ns = min(law.fixed_ns(profile.fixed_cost_ns), MAX_SHARE * duration_ns)
             duration_ns = round(shared_ns + (duration_ns - shared_ns) / request.rows)
         seen.count += 1
         seen.latest_ns.append(duration_ns)
         if not seen.is_look:
             return None
         latest_ns = sorted(seen.latest_ns)
-        points = min(POINTS, len(latest_ns))
+        points = min(DISTRIBUTION_POINTS, len(latest_ns))
         points_ns = tuple(latest_ns[(2 * rank + 1) * len(latest_ns) // (2 * points)] for rank in range(points))
         seen.know(points_ns, len(latest_ns))
         law.know(request.app, seen.alone)
@@ -135,7 +140,7 @@ class StandaloneLatency:
         """
         model = requests[0].model
         law = self._law_of(model, kind)
-        if law.seen >= MIN_BATCHES and law.seen % EVERY:
+        if law.seen >= MIN_BATCHES and law.seen % BATCH_SAMPLING_INTERVAL:
             law.seen += 1
             return ()
         counts: Counter[tuple[int, ...]] = Counter()
@@ -172,7 +177,7 @@ class StandaloneLatency:
         seen = self._seen.get(key)
         if seen is None:
             place = key[0], key[2]
-            if self._apps.get(place, 0) >= MOST_APPS:
+            if self._apps.get(place, 0) >= MAX_APPS:
                 return None
             self._apps[place] = self._apps.get(place, 0) + 1
             seen = self._seen[key] = _Seen()
@@ -189,7 +194,7 @@ def _times(
     """
     own = seen.alone.own_fraction(noise_cv)
     alone_ns = [mean_ns + own * (time_ns - seen.alone.mean_ns) for time_ns in seen.points_ns]
-    fixed_ns = max(0.0, min(fixed_ns, LARGEST_SHARE * alone_ns[0]))
+    fixed_ns = max(0.0, min(fixed_ns, MAX_SHARE * alone_ns[0]))
     scale = 1 - fixed_ns / mean_ns
     times_ns = tuple(max(1, round((time_ns - fixed_ns) / scale)) for time_ns in alone_ns)
     return LatencyDistribution(model, app, kind, times_ns, fixed_ns, scale, noise_cv)
@@ -202,7 +207,7 @@ def _longest_ns(counts: Mapping[tuple[int, ...], int]) -> tuple[float, float]:
     """
     mean_ns = square_ns2 = before = 0.0
     all_ns = sorted({time_ns for points_ns in counts for time_ns in points_ns})
-    every = ceil(len(all_ns) / MOST_POINTS)
+    every = ceil(len(all_ns) / MAX_POINTS)
     for time_ns in all_ns[(len(all_ns) - 1) % every :: every]:  # the longest among them
         share = 1.0
         for points_ns, count in counts.items():
@@ -219,6 +224,6 @@ def _moved(told: LatencyDistribution, now: LatencyDistribution) -> bool:
     def figures(times: LatencyDistribution) -> tuple[float, ...]:
         tenth = len(times.times_ns) // 10
         ends_ns = [times.fixed_ns + times.scale * times.times_ns[at] for at in (tenth, -1 - tenth)]
-        return times.mean_ns, *ends_ns, times.expected_batch_ns(FIRST), 1 + times.noise_cv
+        return times.mean_ns, *ends_ns, times.expected_batch_ns(FIRST_REPORT_STAGES), 1 + times.noise_cv
 
-    return any(abs(new / old - 1) > MOVED for old, new in zip(figures(told), figures(now), strict=True))
+    return any(abs(new / old - 1) > MIN_CHANGE_FRACTION for old, new in zip(figures(told), figures(now), strict=True))

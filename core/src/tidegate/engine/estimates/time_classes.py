@@ -13,14 +13,14 @@ import msgspec
 
 from tidegate.api import LatencyDistribution, Model, Policy, Profile, ProfileKey, Request
 
-FACTOR = 1.5
+CLASS_LATENCY_RATIO = 1.5
 """Classes are told apart where requests take so many times as long."""
-MOST_STEPS = 8
+MAX_STEPS = 8
 """The farthest that a class is from that of the application that was known first, in such factors."""
-STAYS = 0.75
+HYSTERESIS_CLASSES = 0.75
 """An application changes its class where it is so many factors from the centre of the one that it had: one between two
 does not come and go."""
-MOVED = 0.1
+MIN_CHANGE_FRACTION = 0.1
 """A class is expected to take otherwise where its distributions say so by such a share; less the learner finds."""
 
 
@@ -56,10 +56,10 @@ class TimeClasses:
         reference = known.get((times.kind, first.app))
         if reference is None:
             return  # the two never ran on one kind of worker
-        exact = log(times.mean_ns / reference.mean_ns) / log(FACTOR)
-        exact = max(-MOST_STEPS, min(MOST_STEPS, exact))
+        exact = log(times.mean_ns / reference.mean_ns) / log(CLASS_LATENCY_RATIO)
+        exact = max(-MAX_STEPS, min(MAX_STEPS, exact))
         key = times.model, times.app
-        if abs(exact - self._steps.get(key, 99)) > STAYS:
+        if abs(exact - self._steps.get(key, 99)) > HYSTERESIS_CLASSES:
             self._steps[key] = round(exact)
         self._stale.add(times.model)
 
@@ -114,14 +114,14 @@ class TimeClasses:
 
 def _name(shape: str, step: int) -> str:
     """What a class of requests of this shape is called, as a shape: in figures and reports, too."""
-    return f"{shape}{', ' if shape else ''}{FACTOR**step:.3g}x as long" if step else shape
+    return f"{shape}{', ' if shape else ''}{CLASS_LATENCY_RATIO**step:.3g}x as long" if step else shape
 
 
 def _differ(one: Profile, other: Profile) -> bool:
     if one.max_rows != other.max_rows:
         return True
     return any(
-        abs(one.upper_ns(rows) / other.upper_ns(rows) - 1) > MOVED
-        or abs(one.expected_ns(rows) / other.expected_ns(rows) - 1) > MOVED
+        abs(one.upper_ns(rows) / other.upper_ns(rows) - 1) > MIN_CHANGE_FRACTION
+        or abs(one.expected_ns(rows) / other.expected_ns(rows) - 1) > MIN_CHANGE_FRACTION
         for rows in (1, other.max_rows)
     )

@@ -4,9 +4,9 @@ from collections import deque
 
 from tidegate.api import NEVER_NS
 
-LATEST = 128
+WINDOW_WAKE_UPS = 128
 """Wake-ups that decide; what is planned for does not fall before so many were seen, nor more often."""
-SHARE = 0.99
+COVERED_FRACTION = 0.99
 """The share of the wake-ups that are no later than what is planned for."""
 UNSEEN_STAGES = 64
 """After so many stages without a wake-up, half of what is planned for is: so much of it may be why nobody waits."""
@@ -25,8 +25,8 @@ class TimerLatency:
     def __init__(self, slack_ns: int) -> None:
         """`slack_ns`: what is planned for until wake-ups have been seen."""
         self.slack_ns = slack_ns
-        self._latest: deque[int] = deque(maxlen=LATEST)
-        self._until_fall = LATEST
+        self._latest: deque[int] = deque(maxlen=WINDOW_WAKE_UPS)
+        self._until_fall = WINDOW_WAKE_UPS
         self._unseen_stages = 0
 
     def stage_started(self) -> int | None:
@@ -45,11 +45,11 @@ class TimerLatency:
         self._until_fall -= 1
         if (late_ns <= self.slack_ns and self._until_fall > 0) or len(self._latest) == 1:
             return None
-        later = max(1, round((1 - SHARE) * len(self._latest)))
+        later = max(1, round((1 - COVERED_FRACTION) * len(self._latest)))
         slack_ns = sorted(self._latest)[-1 - later]
         may_fall = self._until_fall <= 0
         if may_fall:
-            self._until_fall = LATEST
+            self._until_fall = WINDOW_WAKE_UPS
         falls = may_fall and slack_ns < (1 - TOO_LONG) * self.slack_ns
         if not falls and slack_ns <= self.slack_ns + TOO_SHORT_NS:
             return None
@@ -57,14 +57,14 @@ class TimerLatency:
         return slack_ns
 
 
-GAIN = 1 / 64
+MEAN_GAIN = 1 / 64
 """The gain of the running mean and mean deviation, as TCP estimates its round trips: the last hundred batches count."""
-DEVIATIONS = 2.0
-UNSEEN = 2.0
+MARGIN_DEVIATIONS = 2.0
+ROUND_TRIP_RATIO = 2.0
 """Whole way / visible part."""
 AT_FIRST_NS = 1_000_000
 """The mean before anything is observed: without one, the first requests would be held until it is too late to wake."""
-LARGEST_SHARE = 0.1
+MAX_SHARE = 0.1
 """The largest share of what a request has left: under overload no policy must be starved by the lag that it brings."""
 
 
@@ -78,13 +78,13 @@ class ResponseMargin:
     def observe(self, lag_ns: int) -> None:
         """The answers of a batch were handed over this long after its last stage had ended."""
         surprise = lag_ns - self._mean_ns
-        self._mean_ns += GAIN * surprise
-        self._deviation_ns += GAIN * (abs(surprise) - self._deviation_ns)
+        self._mean_ns += MEAN_GAIN * surprise
+        self._deviation_ns += MEAN_GAIN * (abs(surprise) - self._deviation_ns)
 
     @property
     def way_ns(self) -> int:
         """How long the way from the end of a stage to the client is on average; what is kept free is longer."""
-        return round(UNSEEN * self._mean_ns)
+        return round(ROUND_TRIP_RATIO * self._mean_ns)
 
     def before(self, deadline_ns: int, now_ns: int) -> int:
         """The instant by which the answer must be there for the client to have it by the deadline; or as it is.
@@ -93,5 +93,5 @@ class ResponseMargin:
         """
         if deadline_ns == NEVER_NS or deadline_ns <= now_ns:
             return deadline_ns
-        estimate_ns = UNSEEN * (self._mean_ns + DEVIATIONS * self._deviation_ns)
-        return deadline_ns - round(min(estimate_ns, LARGEST_SHARE * (deadline_ns - now_ns)))
+        estimate_ns = ROUND_TRIP_RATIO * (self._mean_ns + MARGIN_DEVIATIONS * self._deviation_ns)
+        return deadline_ns - round(min(estimate_ns, MAX_SHARE * (deadline_ns - now_ns)))

@@ -14,9 +14,9 @@ nobody says; it is learned from how long stages take, by worker:
 
 A stage is expected to end when the earliest quarter of the latest would have: that it may end later is for the planned
 start of the next one to say (`free_ns`), which counts from when it is planned to end, but for as much of the margin as
-the next one brings itself. Where that quarter ends much earlier than the middle one (`UNSURE`), nothing is sent early:
-what is sent is decided, and waits, for longer than the worker would idle; those who come meanwhile cannot join it, and
-another worker may be idle sooner.
+the next one brings itself. Where that quarter ends much earlier than the middle one (`MAX_SPREAD_LEADS`), nothing is
+sent early: what is sent is decided, and waits, for longer than the worker would idle; those who come meanwhile cannot
+join it, and another worker may be idle sooner.
 """
 
 from collections import deque
@@ -29,17 +29,17 @@ from tidegate.engine.timers import Timers
 
 FIRST_LEAD_NS = 250_000
 """What live engines begin with: less than any way there and back."""
-LONGEST_NS = 5_000_000
+MAX_NS = 5_000_000
 """No batch is sent longer than that before the stage that it waits for would usually end: so long it may be in the way.
 
-Nor as a larger share of that stage than `LARGEST`.
+Nor as a larger share of that stage than `MAX_LEAD_FRACTION`.
 """
-LARGEST = 0.75
+MAX_LEAD_FRACTION = 0.75
 SHORTEST_NS = 1_500_000
 """Nothing is sent behind a shorter stage: early batches are smaller, and each costs Tidegate as much as a large one."""
-KNOWN = 3
+MIN_IDLE_STAGES = 3
 """After so many stages that were sent to an idle worker it is known what they take."""
-LATEST = 8
+WINDOW_STAGES = 8
 """How many stages decide on what they take, of those sent to an idle worker and of those sent behind another stage."""
 STAGES_A_LOOK = 16
 """After so many stages behind others the lead is looked at."""
@@ -52,12 +52,12 @@ ALL_GAINED = 0.9
 """The share of `early` from which on the lead grows."""
 GROWTH, SETTLED = 1.5, 1.8
 """The factor by which the lead grows; and how long it becomes, in ways, where not all of it is gained."""
-UNSURE = 1.5
+MAX_SPREAD_LEADS = 1.5
 """Nothing is sent behind a stage whose earliest quarter ends so many leads before the middle one: too early for
 most."""
 UNSURE_AT_FIRST = 0.05
 """While a lead still grows, such a share of the stage counts, if that is more: long ways would else not be learned."""
-ADDED = sqrt(2) - 1
+MARGIN_FRACTION_OF_STAGE_AHEAD = sqrt(2) - 1
 """How much of a stage's margin counts for the stage behind it, which has one of its own.
 
 Of independent times that are equally unsure, what is to be kept free for both is sqrt(2) times that for one.
@@ -79,7 +79,7 @@ class _Pace:
     __slots__ = ("_excess", "_profile", "_stages")
 
     def __init__(self) -> None:
-        self._stages: deque[tuple[int, int]] = deque(maxlen=LATEST)
+        self._stages: deque[tuple[int, int]] = deque(maxlen=WINDOW_STAGES)
         """Rows and duration."""
         self._profile: Profile | None = None
         self._excess: _Excess | None = None
@@ -94,7 +94,7 @@ class _Pace:
         if self._profile is not profile:
             self._profile = profile
             count = len(self._stages)
-            if count >= KNOWN:
+            if count >= MIN_IDLE_STAGES:
                 ranked = sorted(duration_ns - profile.expected_ns(rows) for rows, duration_ns in self._stages)
                 self._excess = _Excess(ranked[count // 4], ranked[count // 2])
         return self._excess
@@ -132,9 +132,9 @@ class _Ways:
             return
         self.ways_ns, self.known = (self.ways_ns + gained_ns) // 2 if self.known else gained_ns, True
         if gained_ns + unsure_ns >= ALL_GAINED * early_ns:
-            self.lead_ns = min(LONGEST_NS, max(gained_ns, round(GROWTH * self.lead_ns)))
+            self.lead_ns = min(MAX_NS, max(gained_ns, round(GROWTH * self.lead_ns)))
         else:
-            self.lead_ns = (self.lead_ns + min(LONGEST_NS, round(SETTLED * gained_ns))) // 2
+            self.lead_ns = (self.lead_ns + min(MAX_NS, round(SETTLED * gained_ns))) // 2
 
 
 class EarlyDispatch:
@@ -177,7 +177,9 @@ class EarlyDispatch:
     def free_ns(self, now_ns: int, worker_id: int) -> int:
         """The instant from which on a stage counts that is sent now behind the one that runs: later than now."""
         ways = self._ways[worker_id]
-        sooner_ns = min(ways.lead_ns, ways.ways_ns) + round((1 - ADDED) * self._margins_ns[worker_id])
+        sooner_ns = min(ways.lead_ns, ways.ways_ns) + round(
+            (1 - MARGIN_FRACTION_OF_STAGE_AHEAD) * self._margins_ns[worker_id]
+        )
         return max(now_ns + 1, self._planned_ends_ns[worker_id] - sooner_ns)
 
     def is_late(self, now_ns: int, worker_id: int) -> bool:
@@ -209,9 +211,9 @@ class EarlyDispatch:
             excess = self._excess(worker, stage.partition, profile, behind=False)
         if excess is not None:
             ends_ns = began_ns + profile.expected_ns(flight.rows) + excess.middle_ns
-            longest_ns = min(LONGEST_NS, round(LARGEST * (ends_ns - began_ns)))
+            longest_ns = min(MAX_NS, round(MAX_LEAD_FRACTION * (ends_ns - began_ns)))
             unsure_ns = excess.middle_ns - excess.early_ns
-            most_ns = UNSURE * ways.lead_ns
+            most_ns = MAX_SPREAD_LEADS * ways.lead_ns
             if unsure_ns <= (max(most_ns, UNSURE_AT_FIRST * (ends_ns - began_ns)) if ways.grows else most_ns):
                 self._ready.set(worker.id, ends_ns - min(unsure_ns + ways.lead_ns, longest_ns))
 

@@ -31,7 +31,7 @@ from tidegate.engine.kernel.invariants import InvariantViolation
 from tidegate.engine.kernel.observers import Observers
 from tidegate.engine.kernel.policy_handover import Policies, PolicyRetry
 from tidegate.engine.kernel.policy_runner import PolicyRunner, due_news
-from tidegate.engine.kernel.refusals import REFUSABLE, check_event
+from tidegate.engine.kernel.refusals import REFUSABLE_EVENTS, check_event
 from tidegate.engine.kernel.state import EngineState
 from tidegate.engine.kernel.validation import validate
 from tidegate.engine.state_tables import InFlightBatch
@@ -198,7 +198,7 @@ class Engine:
         before_ns = state.now_ns
         if event.now_ns < before_ns:
             raise InvariantViolation(4, f"an event of {event.now_ns} came after {before_ns}")
-        if type(event) in REFUSABLE:
+        if type(event) in REFUSABLE_EVENTS:
             check_event(event, state, self._policies)
         state.now_ns = event.now_ns
         state.effects, state.commands = [], []

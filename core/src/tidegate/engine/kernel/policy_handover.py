@@ -100,7 +100,7 @@ class PolicyHandover:
 
 
 FIRST_BACKOFF_NS = 1_000_000_000
-LONGEST_BACKOFF_NS = 300_000_000_000
+MAX_BACKOFF_NS = 300_000_000_000
 """A policy that decided for so long without a fault starts with the first back-off again."""
 
 
@@ -128,8 +128,8 @@ class PolicyRetry:
     def broke(self, now_ns: int) -> int:
         """Record that the chosen policy, or a part of it, broke. Returns how long it is to wait from now."""
         if self.at_ns == NEVER_NS:
-            doubled_ns = 0 if now_ns - self._since_ns >= LONGEST_BACKOFF_NS else 2 * self._backoff_ns
-            self._backoff_ns = min(max(FIRST_BACKOFF_NS, doubled_ns), LONGEST_BACKOFF_NS)
+            doubled_ns = 0 if now_ns - self._since_ns >= MAX_BACKOFF_NS else 2 * self._backoff_ns
+            self._backoff_ns = min(max(FIRST_BACKOFF_NS, doubled_ns), MAX_BACKOFF_NS)
             self.at_ns = now_ns + self._backoff_ns
         return self.at_ns - now_ns
 

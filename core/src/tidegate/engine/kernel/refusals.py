@@ -10,7 +10,7 @@ from tidegate.engine.kernel.state import EngineState
 from tidegate.engine.state_tables import Reservations
 from tidegate.observation import AnyStimulus, PolicyChanged, TopologyChanged
 
-REFUSABLE = frozenset({WorkerJoined, TopologyChanged, PolicyChanged, TimerFired, WorkerReady, WorkerDelayed})
+REFUSABLE_EVENTS = frozenset({WorkerJoined, TopologyChanged, PolicyChanged, TimerFired, WorkerReady, WorkerDelayed})
 """The kinds of events that are worth a look: all others are taken in whatever they say."""
 
 

@@ -23,7 +23,7 @@ from tidegate.engine.timers import Timers
 from tidegate.engine.waiting.batch_costs import BatchCosts, WidestRoute
 from tidegate.engine.waiting.flows import ClientFlow, FlowKey, ThrottledRequests, WaitingFlows, flow_key
 
-NOTHING: Mapping[QueueKey, int] = {}
+NO_REQUESTS: Mapping[QueueKey, int] = {}
 
 
 class VisibleRequests:
@@ -47,7 +47,7 @@ class VisibleRequests:
 
     def rows_of(self, model: str) -> Mapping[QueueKey, int]:
         """The rows by key of what can still be in a batch of full size."""
-        return self._rows.get(model, NOTHING)
+        return self._rows.get(model, NO_REQUESTS)
 
     def shows(self, flow: ClientFlow, model: str) -> bool:
         """Whether the policy sees any request of a flow for a model."""

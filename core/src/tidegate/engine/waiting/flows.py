@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 
 from tidegate.api import NEVER_NS, QueueKey, Request
-from tidegate.engine.timers import UNSWEPT
+from tidegate.engine.timers import MAX_DEAD_TIMERS
 
 FlowKey = tuple[str, bool]
 """(client, whether its requests have deadlines)."""
@@ -45,7 +45,7 @@ class FlowRanking:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, ClientFlow]] = []
         self._ranked: set[int] = set()
-        self._most = UNSWEPT
+        self._most = MAX_DEAD_TIMERS
         """The entries from which on it is worth looking for those that wait for nothing."""
 
     def add(self, flow: ClientFlow) -> None:
@@ -76,7 +76,7 @@ class FlowRanking:
         self._heap = [(flow.served_ns, number, flow) for _, number, flow in self._heap if flow.waiting]
         heapify(self._heap)
         self._ranked = {number for _, number, _ in self._heap}
-        self._most = 2 * len(self._heap) + UNSWEPT
+        self._most = 2 * len(self._heap) + MAX_DEAD_TIMERS
 
 
 class WaitingFlows:
@@ -124,7 +124,7 @@ class WaitingFlows:
         flow.waiting += 1
         self._flow_of[request.id] = flow
         if not flow.hurried:
-            if len(self._unhurried) > 2 * len(self._flow_of) + UNSWEPT:
+            if len(self._unhurried) > 2 * len(self._flow_of) + MAX_DEAD_TIMERS:
                 self._unhurried = deque(each for each in self._unhurried if each.id in self._flow_of)
             self._unhurried.append(request)
 

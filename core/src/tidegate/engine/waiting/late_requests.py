@@ -18,10 +18,10 @@ import msgspec
 from tidegate.api import NEVER_NS, QueueKey, Request
 from tidegate.engine.estimates.expectations import Expectations
 from tidegate.engine.state_tables import WorkerTable
-from tidegate.engine.timers import UNSWEPT
+from tidegate.engine.timers import MAX_DEAD_TIMERS
 from tidegate.engine.waiting.flows import ClientFlow, ThrottledRequests
 
-APART = "/late"
+LATE_KEY_SUFFIX = "/late"
 """What is added to the merge key of late requests, so that they share batches with none but each other."""
 
 
@@ -129,9 +129,11 @@ class LateRequests:
         if not seen:
             self._unseen.add(request.id)
         if not request.is_late:
-            request = msgspec.structs.replace(request, deadline_ns=NEVER_NS, merge_key=request.merge_key + APART)
+            request = msgspec.structs.replace(
+                request, deadline_ns=NEVER_NS, merge_key=request.merge_key + LATE_KEY_SUFFIX
+            )
         if request.late_until_ns < NEVER_NS:
-            if len(self._expiries) > 2 * (len(self._held) + len(self._shown)) + UNSWEPT:
+            if len(self._expiries) > 2 * (len(self._held) + len(self._shown)) + MAX_DEAD_TIMERS:
                 self._sweep()
             heappush(self._expiries, (request.late_until_ns, request.id))
             self.earliest_ns = self._expiries[0][0]
@@ -223,7 +225,10 @@ class LateRequests:
         """
         first, rows = late[0], sum(request.rows for request in late)
         most, kind = self._most_rows(first), self._fleet.bookings[worker_id].worker.kind
-        profile, key = self._expectations.profiles[first.model, kind, first.shape], first.merge_key.removesuffix(APART)
+        profile, key = (
+            self._expectations.profiles[first.model, kind, first.shape],
+            first.merge_key.removesuffix(LATE_KEY_SUFFIX),
+        )
         beside: list[Request] = []
         for request in self._queued.values():
             if rows >= most:

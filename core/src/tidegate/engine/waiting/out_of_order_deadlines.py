@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 
 from tidegate.api import NEVER_NS, Request
-from tidegate.engine.timers import UNSWEPT
+from tidegate.engine.timers import MAX_DEAD_TIMERS
 
 
 class OutOfOrderDeadlines:
@@ -62,7 +62,7 @@ class OutOfOrderDeadlines:
         """Look after a request, whoever came before."""
         hopeless_ns = self._hopeless_ns(request)
         if hopeless_ns is not None:
-            if len(self._heap) > 2 * len(self._queued) + UNSWEPT:
+            if len(self._heap) > 2 * len(self._queued) + MAX_DEAD_TIMERS:
                 self._sweep()
             heappush(self._heap, (hopeless_ns, request.id))
             self.earliest_ns = self._heap[0][0]

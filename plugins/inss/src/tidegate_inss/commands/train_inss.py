@@ -33,7 +33,7 @@ def train_inss(
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:
-        from tidegate_inss.learned.networks import RECORD
+        from tidegate_inss.learned.networks import RECORD_FILE
         from tidegate_inss.training.export import export
         from tidegate_inss.training.page import page
         from tidegate_inss.training.trainer import Training, TrainingSettings
@@ -61,7 +61,7 @@ def train_inss(
         training.save(checkpoint)
         export(training.agents, folder)
         record = record_of(training, folder)
-        write_document(folder / RECORD, record)
+        write_document(folder / RECORD_FILE, record)
         now = datetime.now(UTC)  # noqa: TID251 - a page is dated by the day on which it was made; nothing goes by it
         (folder / "curve.html").write_text(page(record, f"{now:%Y-%m-%d %H:%M} UTC"), encoding="utf-8")
     except (ValueError, OSError) as error:

@@ -11,9 +11,9 @@ from tidegate_inss.tables import Floats, LatencyTables
 
 Ints = NDArray[np.int64]
 
-SHARES = (0.125, 0.25, 0.5, 1.0)
-BATCHES = (1, 4, 16, 32)
-DESCRIPTION = len(SHARES) * len(BATCHES) + 3
+DESCRIBED_SHARES = (0.125, 0.25, 0.5, 1.0)
+DESCRIBED_BATCH_SIZES = (1, 4, 16, 32)
+DESCRIPTION_LENGTH = len(DESCRIBED_SHARES) * len(DESCRIBED_BATCH_SIZES) + 3
 """How many numbers describe a model: latencies on four shares with four batch sizes, and what it minds of others."""
 BEARS_NOTHING = 4.0
 """What a model needs of a GPU that bears nothing even by itself there."""
@@ -84,8 +84,8 @@ def catalog_of(problem: ShareProblem, tables: LatencyTables, *, interference: bo
 def _described(tables: LatencyTables, slo_ms: Floats) -> NDArray[np.float32]:
     """Latencies as logarithms of their part of the SLO, and what is minded of neighbors, all of them about 1."""
     units, most = tables.gpu_ms.shape[1] - 1, tables.gpu_ms.shape[2] - 1
-    rows = np.minimum(np.array(BATCHES), most)
-    shares = np.maximum(1, np.rint(np.array(SHARES) * units).astype(np.int64))
+    rows = np.minimum(np.array(DESCRIBED_BATCH_SIZES), most)
+    shares = np.maximum(1, np.rint(np.array(DESCRIBED_SHARES) * units).astype(np.int64))
     alone_ms = tables.alone_ms[:, shares[:, None], rows[None, :]].reshape(len(slo_ms), -1)
     of_slo = np.clip(np.log(alone_ms / slo_ms[:, None]), -4, 3) / 2
     described: NDArray[np.float32] = np.concatenate([of_slo, tables.minds * (200, 200, 10)], axis=1).astype(np.float32)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tidegate_inss.learned.catalog import Ints
-from tidegate_inss.learned.placement import SLOTS, Bools, Floats32
+from tidegate_inss.learned.placement import MAX_MODELS_PER_GPU, Bools, Floats32
 from tidegate_inss.learned.sharing import SHARING_ACTION
 
 
@@ -16,5 +16,5 @@ def to_the_least_busy(states: Floats32, masks: Bools) -> Ints:
 def by_need(states: Floats32) -> Floats32:
     """Stage 2: shares in proportion to what models need alone, and the largest batches that are on time."""
     actions = np.zeros((len(states), SHARING_ACTION), np.float32)
-    actions[:, SLOTS:] = 1.0
+    actions[:, MAX_MODELS_PER_GPU:] = 1.0
     return actions

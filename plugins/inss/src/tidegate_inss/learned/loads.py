@@ -7,12 +7,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate_inss.learned.catalog import DESCRIPTION, Catalog, Ints
+from tidegate_inss.learned.catalog import DESCRIPTION_LENGTH, Catalog, Ints
 from tidegate_inss.tables import Floats
 
-BUSY = 0.8
+MAX_SINGLE_COPY_SHARE = 0.8
 """A model that needs more of a GPU than this, alone there, is replicated."""
-FEATURES = DESCRIPTION + 4
+FEATURE_COUNT = DESCRIPTION_LENGTH + 4
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Loads:
 def _copies(catalog: Catalog, models: Ints, rates: Floats, gpus: int) -> tuple[Ints, Ints, Floats, Floats]:
     """Models, origins, rates and needs of the copies, those that need most first."""
     whole = catalog.borne_alone_rps[models, -1]
-    busy = np.divide(rates, BUSY * whole, out=np.ones_like(rates), where=whole > 0)
+    busy = np.divide(rates, MAX_SINGLE_COPY_SHARE * whole, out=np.ones_like(rates), where=whole > 0)
     times = np.clip(np.ceil(busy), 1, gpus).astype(np.int64)
     origin = np.repeat(np.arange(len(models)), times)
     rate = (rates / times)[origin]

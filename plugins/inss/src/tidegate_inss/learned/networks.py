@@ -9,20 +9,20 @@ import onnxruntime
 
 from tidegate.api import PlanningError
 from tidegate_inss.learned.catalog import Ints
-from tidegate_inss.learned.placement import CHILDREN, PLACING_STATE, SLOTS, Bools, Floats32
+from tidegate_inss.learned.placement import GROUP_SIZE, MAX_MODELS_PER_GPU, PLACING_STATE, Bools, Floats32
 from tidegate_inss.learned.sharing import SHARING_ACTION, SHARING_STATE
 
 PLACING, SHARING = "placing.onnx", "sharing.onnx"
-RECORD = "record.json"
-SIZES = {
-    "gpus_per_group": CHILDREN,
-    "models_per_gpu": SLOTS,
+RECORD_FILE = "record.json"
+NETWORK_SIZES = {
+    "gpus_per_group": GROUP_SIZE,
+    "models_per_gpu": MAX_MODELS_PER_GPU,
     "placing_state": PLACING_STATE,
     "sharing_state": SHARING_STATE,
     "sharing_action": SHARING_ACTION,
 }
 """What networks are made for, as their files say it."""
-SHIPPED = Path(__file__).parent / "shipped"
+SHIPPED_FOLDER = Path(__file__).parent / "shipped"
 
 
 class Actors(Protocol):
@@ -73,7 +73,7 @@ def _session(path: Path, state: int) -> onnxruntime.InferenceSession:
         why = "there is no such file" if not path.exists() else str(error)
         raise PlanningError(f"{path}: {why}; tidegate train-inss writes {PLACING} and {SHARING}") from error
     said = session.get_modelmeta().custom_metadata_map
-    if other := [name for name, size in SIZES.items() if said.get(name) != str(size)]:
+    if other := [name for name, size in NETWORK_SIZES.items() if said.get(name) != str(size)]:
         raise PlanningError(f"{path}: {_other_sizes(said, other)}: train networks for these (tidegate train-inss)")
     if (has := session.get_inputs()[0].shape[-1]) != state:
         raise PlanningError(
@@ -84,6 +84,6 @@ def _session(path: Path, state: int) -> onnxruntime.InferenceSession:
 
 
 def _other_sizes(said: dict[str, str], other: Sequence[str]) -> str:
-    if not set(SIZES) & set(said):
+    if not set(NETWORK_SIZES) & set(said):
         return "it does not say for which sizes it was trained"
-    return "trained for " + ", ".join(f"{name} {said.get(name)}, not {SIZES[name]}" for name in other)
+    return "trained for " + ", ".join(f"{name} {said.get(name)}, not {NETWORK_SIZES[name]}" for name in other)

@@ -9,7 +9,7 @@ from tidegate_inss.learned.loads import Loads
 from tidegate_inss.learned.sharing import GpuSlots, SlotShares, slowdowns
 from tidegate_inss.tables import Floats
 
-PENALTY = 40.0
+VIOLATION_PENALTY = 40.0
 """InSS's omega: what a violation rate of 1 costs, in normalised throughputs."""
 
 
@@ -26,7 +26,7 @@ class DecisionOutcome:
     @property
     def reward(self) -> Floats:
         """Normalised throughput less what violations cost."""
-        return self.throughput - PENALTY * self.late
+        return self.throughput - VIOLATION_PENALTY * self.late
 
 
 def outcome_of(loads: Loads, slots: GpuSlots, shares: SlotShares) -> DecisionOutcome:

@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate_inss.learned.catalog import Ints
-from tidegate_inss.learned.loads import FEATURES, Loads
+from tidegate_inss.learned.loads import FEATURE_COUNT, Loads
 from tidegate_inss.tables import Floats
 
-CHILDREN = 4
+GROUP_SIZE = 4
 """GPUs of a group, groups of a larger one: what the networks are made for."""
-SLOTS = 8
+MAX_MODELS_PER_GPU = 8
 """The most models on a GPU: what the networks are made for."""
-PLACE = 8
+CHILD_FEATURES = 8
 """What a network is told of each child."""
-PLACING_STATE = FEATURES + 3 + CHILDREN * PLACE
-NOWHERE = -1
+PLACING_STATE = FEATURE_COUNT + 3 + GROUP_SIZE * CHILD_FEATURES
+NO_CHILD = -1
 
 Floats32 = NDArray[np.float32]
 Bools = NDArray[np.bool_]
@@ -58,21 +58,21 @@ class Placement:
 
 def masks_in(states: NDArray[np.float32]) -> Bools:
     """Which children have memory for the model, as states say it: shape (groups, CHILDREN)."""
-    masks: Bools = states[:, FEATURES + 3 :: PLACE] > 0.5
+    masks: Bools = states[:, FEATURE_COUNT + 3 :: CHILD_FEATURES] > 0.5
     return masks
 
 
 def place(loads: Loads, group: Ints, rooms: GroupChildren, placer: Placer) -> tuple[Ints, list[Placement]]:
     """The child of its group that each copy goes to, NOWHERE without memory for it, and the steps that led there."""
     order = np.argsort(group, kind="stable")
-    order = order[group[order] != NOWHERE]
+    order = order[group[order] != NO_CHILD]
     groups = len(rooms.gpus)
     counts = np.bincount(group[order], minlength=groups)
     firsts = np.cumsum(counts) - counts
     filled = _Filled(loads, rooms)
     left = np.zeros((groups, 2))
     np.add.at(left, group[order], np.stack([loads.need[order], np.ones(len(order))], axis=1))
-    child = np.full(len(group), NOWHERE)
+    child = np.full(len(group), NO_CHILD)
     steps = []
     for turn in range(counts.max(initial=0)):
         active = np.flatnonzero(counts > turn)
@@ -104,7 +104,13 @@ class _Filled:
         self._sums = np.zeros((*rooms.gpus.shape, 4))
         # need, cache, DRAM and one for each copy, of which a network is told.
         self._adds = np.stack(
-            [loads.need, loads.cache_percent / 50, loads.dram_percent / 50, np.full(len(loads.need), 1 / SLOTS)], axis=1
+            [
+                loads.need,
+                loads.cache_percent / 50,
+                loads.dram_percent / 50,
+                np.full(len(loads.need), 1 / MAX_MODELS_PER_GPU),
+            ],
+            axis=1,
         )
         self._copies = np.zeros((*rooms.gpus.shape, int(loads.origin.max(initial=0)) + 1), np.int16)
         self._replicated = len(set(zip(loads.problem.tolist(), loads.origin.tolist(), strict=True))) < len(loads.need)
@@ -112,7 +118,7 @@ class _Filled:
     def fits(self, active: Ints, now: Ints) -> Bools:
         """Where there is memory and a slot; not beside a copy of itself if that can be helped."""
         gpus = self._rooms.gpus[active]
-        slots = self._sums[active, :, 3] * SLOTS < SLOTS * gpus - 0.5
+        slots = self._sums[active, :, 3] * MAX_MODELS_PER_GPU < MAX_MODELS_PER_GPU * gpus - 0.5
         room = self._memory[active] + self._loads.memory_mib[now, None] <= self._rooms.memory_mib[active]
         fits: Bools = slots & room
         if self._replicated:

@@ -10,19 +10,19 @@ from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.build_plan import build_plan
 from tidegate_inss.learned.catalog import Ints, catalog_of
 from tidegate_inss.learned.loads import Loads
-from tidegate_inss.learned.networks import SHIPPED, Actors, Networks
-from tidegate_inss.learned.outcome import PENALTY, DecisionOutcome, outcome_of
-from tidegate_inss.learned.placement import SLOTS, Bools, Floats32
+from tidegate_inss.learned.networks import SHIPPED_FOLDER, Actors, Networks
+from tidegate_inss.learned.outcome import VIOLATION_PENALTY, DecisionOutcome, outcome_of
+from tidegate_inss.learned.placement import MAX_MODELS_PER_GPU, Bools, Floats32
 from tidegate_inss.learned.scheduling import Decision, schedule
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.prediction import Predictor
 from tidegate_inss.problem import ShareProblem
 from tidegate_inss.tables import Floats
 
-TRIED = 16
+MAX_DECISIONS = 16
 """How many decisions are taken; of many GPUs fewer, so that they have no more than MOST_GPUS together."""
-MOST_GPUS = 128
-LOADS = (0.85, 0.7, 1.0, 0.6, 0.95, 0.75, 0.9, 0.5)
+MAX_GPUS = 128
+TARGET_LOADS = (0.85, 0.7, 1.0, 0.6, 0.95, 0.75, 0.9, 0.5)
 """What GPUs have to do, on average, at the rates that the networks are told of besides the true ones."""
 
 
@@ -37,22 +37,22 @@ def plan_inss_ni(problem: ShareProblem, /, *, time_limit_s: float, progress: Pro
 
 
 def plan_by(
-    networks: Actors, problem: ShareProblem, *, interference: bool, progress: Progress, tried: int = TRIED
+    networks: Actors, problem: ShareProblem, *, interference: bool, progress: Progress, tried: int = MAX_DECISIONS
 ) -> SharePlan:
     """The plan of these networks: what they like best, or what is better among `tried` decisions."""
     predictor = Predictor(problem)
     gpus = len(problem.devices)
-    if problem.units_per_gpu < SLOTS:
+    if problem.units_per_gpu < MAX_MODELS_PER_GPU:
         raise PlanningError(
-            f"units: the networks divide a GPU among up to {SLOTS} models, and MPS divides this one into "
+            f"units: the networks divide a GPU among up to {MAX_MODELS_PER_GPU} models, and MPS divides this one into "
             f"{problem.units_per_gpu} parts: take another planner"
         )
-    if len(problem.models) > SLOTS * gpus:
+    if len(problem.models) > MAX_MODELS_PER_GPU * gpus:
         raise PlanningError(
-            f"models: the networks were trained for up to {SLOTS} models on a GPU, and these are {len(problem.models)} "
-            f"on {gpus}: give more GPUs, or take another planner"
+            f"models: the networks were trained for up to {MAX_MODELS_PER_GPU} models on a GPU, "
+            f"and these are {len(problem.models)} on {gpus}: give more GPUs, or take another planner"
         )
-    tried = max(1, min(tried, MOST_GPUS // gpus))
+    tried = max(1, min(tried, MAX_GPUS // gpus))
     shares, unplaced = best_of(networks, problem, predictor, interference=interference, tried=tried)
     missing = dict.fromkeys(unplaced, "no GPU has memory for it, and for those before it")
     plan = build_plan(predictor, shares, missing, None)
@@ -73,7 +73,7 @@ def best_of(
     models, rates = np.arange(len(problem.models)), np.array([model.rate_rps for model in problem.models])
     memory = np.array([device.memory_mib or np.inf for device in problem.devices])
     load = catalog.needed(models, rates).sum() / len(memory)
-    told = [1.0, *(LOADS[number // 2 % len(LOADS)] / load for number in range(1, tried))]
+    told = [1.0, *(TARGET_LOADS[number // 2 % len(TARGET_LOADS)] / load for number in range(1, tried))]
     candidates: list[tuple[float, int, Loads, Decision, int]] = []
     for placer, factors in ((networks.place, told[::2]), (_Drawing(networks), told[1::2])):
         if factors:
@@ -97,7 +97,7 @@ def _worth(problem: ShareProblem, loads: Loads, outcome: DecisionOutcome, rates:
     late = np.clip(1 - borne / rates, 0.0, 1.0)
     worth: Floats = (borne / rates).min(axis=1)
     if problem.objective == "throughput":
-        worth = (throughput - PENALTY * late).mean(axis=1)
+        worth = (throughput - VIOLATION_PENALTY * late).mean(axis=1)
     return worth
 
 
@@ -132,4 +132,4 @@ def _shares_of(
 
 @cache
 def _shipped(name: str) -> Networks:
-    return Networks(SHIPPED / name)
+    return Networks(SHIPPED_FOLDER / name)

@@ -6,7 +6,16 @@ import numpy as np
 
 from tidegate_inss.learned.catalog import Ints
 from tidegate_inss.learned.loads import Loads
-from tidegate_inss.learned.placement import CHILDREN, NOWHERE, SLOTS, Floats32, GroupChildren, Placement, Placer, place
+from tidegate_inss.learned.placement import (
+    GROUP_SIZE,
+    MAX_MODELS_PER_GPU,
+    NO_CHILD,
+    Floats32,
+    GroupChildren,
+    Placement,
+    Placer,
+    place,
+)
 from tidegate_inss.learned.sharing import GpuSlots, Sharer, SlotShares, decide, observe
 from tidegate_inss.tables import Floats
 
@@ -39,9 +48,9 @@ def schedule(loads: Loads, memory_mib: Floats, placer: Placer, sharer: Sharer) -
 
 def layers(gpus: int) -> int:
     """How many stages of placing so many GPUs need: 1 for four, 2 for sixteen, 3 for sixty-four."""
-    number, reached = 1, CHILDREN
+    number, reached = 1, GROUP_SIZE
     while reached < gpus:
-        number, reached = number + 1, reached * CHILDREN
+        number, reached = number + 1, reached * GROUP_SIZE
     return number
 
 
@@ -52,7 +61,7 @@ def _placed(loads: Loads, memory_mib: Floats, placer: Placer) -> tuple[Ints, lis
     """
     problems, gpus = memory_mib.shape
     depth = layers(gpus)
-    width = CHILDREN**depth
+    width = GROUP_SIZE**depth
     there = np.zeros((problems, width))
     there[:, :gpus] = 1
     memory = np.zeros((problems, width))
@@ -61,10 +70,10 @@ def _placed(loads: Loads, memory_mib: Floats, placer: Placer) -> tuple[Ints, lis
     for layer in reversed(range(depth)):
         rooms = GroupChildren(_summed(there, layer).astype(np.int64), _summed(memory, layer), layer)
         child, taken = place(loads, at, rooms, placer)
-        at = np.where(child == NOWHERE, NOWHERE, at * CHILDREN + child)
+        at = np.where(child == NO_CHILD, NO_CHILD, at * GROUP_SIZE + child)
         steps += taken
-    gpu = np.where(at == NOWHERE, NOWHERE, at // width * gpus + at % width)
-    for copy in np.flatnonzero(gpu == NOWHERE):
+    gpu = np.where(at == NO_CHILD, NO_CHILD, at // width * gpus + at % width)
+    for copy in np.flatnonzero(gpu == NO_CHILD):
         gpu[copy] = _anywhere(loads, gpu, int(copy), memory_mib)
     return gpu, steps
 
@@ -76,12 +85,12 @@ def _anywhere(loads: Loads, gpu: Ints, copy: int, memory_mib: Floats) -> int:
     mine = (gpu >= first) & (gpu < first + gpus)
     on = gpu[mine] - first
     memory = np.bincount(on, loads.memory_mib[mine], gpus) + loads.memory_mib[copy]
-    fits = (memory <= memory_mib[loads.problem[copy]]) & (np.bincount(on, minlength=gpus) < SLOTS)
+    fits = (memory <= memory_mib[loads.problem[copy]]) & (np.bincount(on, minlength=gpus) < MAX_MODELS_PER_GPU)
     need = np.where(fits, np.bincount(on, loads.need[mine], gpus), np.inf)
-    return first + int(need.argmin()) if fits.any() else NOWHERE
+    return first + int(need.argmin()) if fits.any() else NO_CHILD
 
 
 def _summed(of_gpus: Floats, layer: int) -> Floats:
     """Sums over the GPUs of each child, shape (groups, CHILDREN)."""
-    sums: Floats = of_gpus.reshape(-1, CHILDREN, CHILDREN**layer).sum(axis=2)
+    sums: Floats = of_gpus.reshape(-1, GROUP_SIZE, GROUP_SIZE**layer).sum(axis=2)
     return sums

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidegate_inss.capacity import ROUNDS
+from tidegate_inss.capacity import MIN_BATCHES_PER_SLO
 from tidegate_inss.learned.catalog import Ints
-from tidegate_inss.learned.loads import FEATURES, Loads
-from tidegate_inss.learned.placement import NOWHERE, SLOTS, Bools, Floats32
+from tidegate_inss.learned.loads import FEATURE_COUNT, Loads
+from tidegate_inss.learned.placement import MAX_MODELS_PER_GPU, NO_CHILD, Bools, Floats32
 from tidegate_inss.tables import Floats
 
-SLOT = FEATURES + 2
-SHARING_STATE = SLOTS * SLOT + 2
-SHARING_ACTION = 2 * SLOTS
-REACH = 0.7
+SLOT_FEATURES = FEATURE_COUNT + 2
+SHARING_STATE = MAX_MODELS_PER_GPU * SLOT_FEATURES + 2
+SHARING_ACTION = 2 * MAX_MODELS_PER_GPU
+MAX_LOG_SHARE_STEP = 0.7
 """How far an action of 1 moves a share from what the model needs: by this, as a logarithm."""
 
 Sharer = Callable[[Floats32], Floats32]
@@ -32,12 +32,12 @@ class GpuSlots:
     @classmethod
     def of(cls, loads: Loads, gpu: Ints, gpus: int) -> "GpuSlots":
         """The slots of copies whose GPUs are known; copies that are NOWHERE have none."""
-        placed = np.flatnonzero(gpu != NOWHERE)
+        placed = np.flatnonzero(gpu != NO_CHILD)
         order = placed[np.lexsort((-loads.need[placed], gpu[placed]))]
         counts = np.bincount(gpu[order], minlength=gpus)
         slot = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-        load = np.zeros((gpus, SLOTS), np.int64)
-        taken = np.zeros((gpus, SLOTS), np.bool_)
+        load = np.zeros((gpus, MAX_MODELS_PER_GPU), np.int64)
+        taken = np.zeros((gpus, MAX_MODELS_PER_GPU), np.bool_)
         load[gpu[order], slot] = order
         taken[gpu[order], slot] = True
         return cls(load, taken)
@@ -71,16 +71,16 @@ def decide(loads: Loads, slots: GpuSlots, actions: Floats32, memory_mib: Floats)
     """
     catalog = loads.catalog
     actions = actions.astype(np.float64)
-    logits = np.log(np.maximum(loads.need[slots.load], 1e-3)) + REACH * actions[:, :SLOTS]
+    logits = np.log(np.maximum(loads.need[slots.load], 1e-3)) + MAX_LOG_SHARE_STEP * actions[:, :MAX_MODELS_PER_GPU]
     units = rounded(softmax(logits, slots.taken), slots.taken, catalog.units)
     model = loads.model[slots.load]
-    half_ms = catalog.slo_ms[model][..., None] / ROUNDS
+    half_ms = catalog.slo_ms[model][..., None] / MIN_BATCHES_PER_SLO
     transfer_ms = catalog.tables.transfer_ms[model][..., 1:]
     gpu_ms = catalog.tables.gpu_ms[model, units][..., 1:]
     allowed = catalog.batches <= catalog.max_batch[model][..., None]
     alone = _largest(allowed & (transfer_ms + gpu_ms <= half_ms))
     # An action of 1 leaves it, -1 makes it an eighth.
-    wanted = np.maximum(1, np.rint(alone * np.exp2(1.5 * (actions[:, SLOTS:] - 1)))).astype(np.int64)
+    wanted = np.maximum(1, np.rint(alone * np.exp2(1.5 * (actions[:, MAX_MODELS_PER_GPU:] - 1)))).astype(np.int64)
     wanted = _within_memory(loads, slots, wanted, memory_mib)
     slowed = slowdowns(loads, slots, SlotShares(units, wanted))
     on_time = _largest(allowed & (transfer_ms + gpu_ms * slowed[..., None] <= half_ms))

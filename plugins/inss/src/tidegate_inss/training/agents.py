@@ -10,31 +10,31 @@ from stable_baselines3 import TD3
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.logger import Logger
 
-from tidegate_inss.learned.placement import CHILDREN, PLACING_STATE
+from tidegate_inss.learned.placement import GROUP_SIZE, PLACING_STATE
 from tidegate_inss.learned.sharing import SHARING_ACTION, SHARING_STATE
-from tidegate_inss.training.sac_discrete import HIDDEN, SacDiscrete
+from tidegate_inss.training.sac_discrete import HIDDEN_UNITS, SacDiscrete
 from tidegate_inss.training.transitions import Arrays
 
 PLACING_BATCH, SHARING_BATCH = 64, 256
 """How many transitions a step learns from. Placing learns faster, on one core, from more steps on fewer than InSS's."""
 SHARING_EVERY = 3
 """Stage 2 takes a step after so many of stage 1."""
-REPLAYED = 100_000
+REPLAY_BUFFER_STEPS = 100_000
 EXPLORE_NOISE = 0.1
-SCALE = 0.5
+REWARD_SCALE = 0.5
 """Rewards are learned at this scale: critics begin with values near 0."""
 
 
 class Agents:
     """Both stages. What is drawn is drawn by generators that a checkpoint keeps."""
 
-    def __init__(self, seed: int, *, replayed: int = REPLAYED) -> None:
+    def __init__(self, seed: int, *, replayed: int = REPLAY_BUFFER_STEPS) -> None:
         torch.manual_seed(seed)
         self.rng = np.random.default_rng((seed, 2))
         self._torch_rng = torch.Generator().manual_seed(seed)
         states = Box(-np.inf, np.inf, (PLACING_STATE,), np.float32)
         self.sac = SacDiscrete(self._torch_rng)
-        self.placings = ReplayBuffer(replayed, states, Discrete(CHILDREN), device="cpu")
+        self.placings = ReplayBuffer(replayed, states, Discrete(GROUP_SIZE), device="cpu")
         self.td3 = _td3(seed, replayed)
         assert self.td3.replay_buffer is not None
         self.sharings: ReplayBuffer = self.td3.replay_buffer
@@ -69,12 +69,12 @@ class Agents:
     def remember_placing(self, transitions: Arrays) -> None:
         """Keep what `placing_transitions` gave."""
         for state, action, reward, following, ended in zip(*transitions, strict=True):
-            self.placings.add(state, following, action, reward * SCALE, ended, [{}])
+            self.placings.add(state, following, action, reward * REWARD_SCALE, ended, [{}])
 
     def remember_sharing(self, transitions: Arrays) -> None:
         """Keep what `sharing_transitions` gave. Each ends its episode: what a GPU does next, placements say."""
         for state, action, reward in zip(*transitions, strict=True):
-            self.sharings.add(state, state, action, reward * SCALE, np.ones(1), [{}])
+            self.sharings.add(state, state, action, reward * REWARD_SCALE, np.ones(1), [{}])
 
     def learn(self, steps: int) -> None:
         """So many steps of stage 1, and its part of stage 2, as soon as there is enough to learn from."""
@@ -128,7 +128,7 @@ def _td3(seed: int, replayed: int) -> TD3:
         policy_delay=2,
         target_policy_noise=0.2,
         target_noise_clip=0.5,
-        policy_kwargs={"net_arch": [HIDDEN, HIDDEN]},
+        policy_kwargs={"net_arch": [HIDDEN_UNITS, HIDDEN_UNITS]},
         # Following states do not count and are not kept.
         optimize_memory_usage=True,
         replay_buffer_kwargs={"handle_timeout_termination": False},
@@ -144,13 +144,13 @@ def _td3(seed: int, replayed: int) -> TD3:
     return td3
 
 
-ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones")
+REPLAY_ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones")
 
 
 def _kept(buffer: ReplayBuffer) -> dict[str, Any]:
     """The part of a memory that is in use."""
     size = buffer.size()
-    arrays = {name: getattr(buffer, name)[:size].copy() for name in ARRAYS if hasattr(buffer, name)}
+    arrays = {name: getattr(buffer, name)[:size].copy() for name in REPLAY_ARRAYS if hasattr(buffer, name)}
     return {"pos": buffer.pos, "full": buffer.full, "arrays": arrays}
 
 

@@ -6,19 +6,19 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from tidegate_inss.learned.networks import PLACING, SHARING, SIZES
-from tidegate_inss.learned.placement import CHILDREN, PLACING_STATE
+from tidegate_inss.learned.networks import NETWORK_SIZES, PLACING, SHARING
+from tidegate_inss.learned.placement import GROUP_SIZE, PLACING_STATE
 from tidegate_inss.learned.sharing import SHARING_ACTION, SHARING_STATE
 from tidegate_inss.training.agents import Agents
 
 OPSET, IR_VERSION = 17, 8
 """Old enough for every onnxruntime that the plugin takes."""
-OPERATORS = {nn.ReLU: "Relu", nn.Tanh: "Tanh"}
+ONNX_OPERATORS = {nn.ReLU: "Relu", nn.Tanh: "Tanh"}
 
 
 def export(agents: Agents, folder: Path) -> None:
     """Write the networks of both stages. Raises OSError."""
-    placing = network(agents.sac.served, PLACING_STATE, CHILDREN)
+    placing = network(agents.sac.served, PLACING_STATE, GROUP_SIZE)
     sharing = network(agents.td3.actor_target.mu, SHARING_STATE, SHARING_ACTION)
     for name, model in ((PLACING, placing), (SHARING, sharing)):
         onnx.checker.check_model(model, full_check=True)
@@ -37,7 +37,7 @@ def network(layers: nn.Sequential, inputs: int, outputs: int) -> onnx.ModelProto
                 helper.make_node("Gemm", [current, f"weight_{number}", f"bias_{number}"], [following], transB=1)
             )
         else:
-            nodes.append(helper.make_node(OPERATORS[type(layer)], [current], [following]))
+            nodes.append(helper.make_node(ONNX_OPERATORS[type(layer)], [current], [following]))
         current = following
     graph = helper.make_graph(
         nodes,
@@ -48,5 +48,5 @@ def network(layers: nn.Sequential, inputs: int, outputs: int) -> onnx.ModelProto
     )
     opsets = [helper.make_opsetid("", OPSET)]
     model = helper.make_model(graph, producer_name="tidegate-inss", opset_imports=opsets, ir_version=IR_VERSION)
-    helper.set_model_props(model, {name: str(size) for name, size in SIZES.items()})
+    helper.set_model_props(model, {name: str(size) for name, size in NETWORK_SIZES.items()})
     return model

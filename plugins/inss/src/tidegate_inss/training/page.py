@@ -7,8 +7,8 @@ from tidegate.report.words import share
 from tidegate_inss.training.training_record import TrainingRecord
 
 NETWORKS, RULES = "the networks", "rules of thumb"
-LEARNING = "the networks, while they learn"
-APART = "On the workloads that are kept apart, of which nothing is learned."
+LEARNING_LABEL = "the networks, while they learn"
+HELD_OUT_TITLE = "On the workloads that are kept apart, of which nothing is learned."
 
 
 def page(record: TrainingRecord, date: str) -> str:
@@ -18,7 +18,7 @@ def page(record: TrainingRecord, date: str) -> str:
     """
     colors = Colors((), (NETWORKS, RULES))
     legend = [LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in (NETWORKS, RULES)]
-    learning = LineMark(_over(record, "training_reward"), "other", LEARNING)
+    learning = LineMark(_over(record, "training_reward"), "other", LEARNING_LABEL)
     kept = _lines(record, "reward", colors)
     parts: list[Chart] = [
         chart_of(
@@ -26,8 +26,8 @@ def page(record: TrainingRecord, date: str) -> str:
             Plot(
                 [learning, *kept], _decisions(record), PlotAxis.over(_values(learning, *kept), "mean reward of a model")
             ),
-            legend=[*legend, LegendEntry(LEARNING, "other", shape="line")],
-            note=f"{APART} While they learn: on those that they learn from, where they try things out.",
+            legend=[*legend, LegendEntry(LEARNING_LABEL, "other", shape="line")],
+            note=f"{HELD_OUT_TITLE} While they learn: on those that they learn from, where they try things out.",
         )
     ]
     for title, key, label in (
@@ -38,7 +38,7 @@ def page(record: TrainingRecord, date: str) -> str:
         lines = _lines(record, key, colors, missing=key == "on_time")
         axis = PlotAxis.over(_percents(lines), label, least=0.0, unit=" %")
         drawn = [LineMark(_in_percent(line), line.color, line.name, line.dash) for line in lines]
-        parts.append(chart_of(title, Plot(drawn, _decisions(record), axis), legend=legend, note=APART))
+        parts.append(chart_of(title, Plot(drawn, _decisions(record), axis), legend=legend, note=HELD_OUT_TITLE))
     data = Download("record.json", "application/json", record.model_dump_json(indent=1))
     return Page(
         record.command,

@@ -11,24 +11,28 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from tidegate_inss.learned.loads import FEATURES
-from tidegate_inss.learned.placement import CHILDREN, PLACE, PLACING_STATE
+from tidegate_inss.learned.loads import FEATURE_COUNT
+from tidegate_inss.learned.placement import CHILD_FEATURES, GROUP_SIZE, PLACING_STATE
 
-HIDDEN = 256
+HIDDEN_UNITS = 256
 LEARNING_RATE = 3e-4
-DISCOUNT = 0.99
+DISCOUNT_FACTOR = 0.99
 SOFT_FACTOR = 0.01
 SERVED_FACTOR = 0.002
 FIRST_TEMPERATURE, TEMPERATURE_RATE = 0.03, 1e-3
-MOST_ENTROPY = 0.15
+MAX_ENTROPY = 0.15
 """The entropy is kept at this part of the largest that the mask allows. (InSS does not say what its iota is.)"""
-IMPOSSIBLE = -1e8
+MASKED_LOGIT = -1e8
 
 
 def mlp(inputs: int, outputs: int) -> nn.Sequential:
     """Two hidden layers of 256, as in InSS."""
     return nn.Sequential(
-        nn.Linear(inputs, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs)
+        nn.Linear(inputs, HIDDEN_UNITS),
+        nn.ReLU(),
+        nn.Linear(HIDDEN_UNITS, HIDDEN_UNITS),
+        nn.ReLU(),
+        nn.Linear(HIDDEN_UNITS, outputs),
     )
 
 
@@ -38,12 +42,12 @@ class SacDiscrete:
     def __init__(self, generator: torch.Generator) -> None:
         """`generator`: what actions are drawn by."""
         self._generator = generator
-        self.actor = mlp(PLACING_STATE, CHILDREN)
-        self.served = mlp(PLACING_STATE, CHILDREN)
+        self.actor = mlp(PLACING_STATE, GROUP_SIZE)
+        self.served = mlp(PLACING_STATE, GROUP_SIZE)
         """The actor averaged over the last steps, which swings less: what is judged and exported."""
         self.served.load_state_dict(self.actor.state_dict())
-        self.critics = nn.ModuleList([mlp(PLACING_STATE, CHILDREN) for _ in range(2)])
-        self.targets = nn.ModuleList([mlp(PLACING_STATE, CHILDREN) for _ in range(2)])
+        self.critics = nn.ModuleList([mlp(PLACING_STATE, GROUP_SIZE) for _ in range(2)])
+        self.targets = nn.ModuleList([mlp(PLACING_STATE, GROUP_SIZE) for _ in range(2)])
         self.targets.load_state_dict(self.critics.state_dict())
         self.log_temperature = nn.Parameter(torch.tensor(FIRST_TEMPERATURE).log())
         self._optimizers = {
@@ -63,7 +67,7 @@ class SacDiscrete:
     def best(self, states: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The likeliest action for each state."""
         with torch.no_grad():
-            logits = torch.where(torch.from_numpy(masks), self.served(torch.from_numpy(states)), IMPOSSIBLE)
+            logits = torch.where(torch.from_numpy(masks), self.served(torch.from_numpy(states)), MASKED_LOGIT)
         actions: NDArray[np.int64] = logits.argmax(dim=1).numpy()
         return actions
 
@@ -81,7 +85,7 @@ class SacDiscrete:
             chances, logs = self._policy(following)
             values = torch.minimum(self.targets[0](following), self.targets[1](following))
             value = (chances * (values - temperature * logs)).sum(dim=1, keepdim=True)
-            wanted = rewards + DISCOUNT * (1 - ended) * value
+            wanted = rewards + DISCOUNT_FACTOR * (1 - ended) * value
         loss = torch.zeros(())
         for critic in self.critics:
             loss = loss + nn.functional.mse_loss(critic(states).gather(1, actions.long()), wanted)
@@ -91,7 +95,7 @@ class SacDiscrete:
             values = torch.minimum(self.critics[0](states), self.critics[1](states))
         self._step("actor", (chances * (temperature * logs - values)).sum(dim=1).mean())
         entropy = -(chances * logs).sum(dim=1).detach()
-        target = MOST_ENTROPY * self._possible(states).sum(dim=1).clamp(min=1).float().log()
+        target = MAX_ENTROPY * self._possible(states).sum(dim=1).clamp(min=1).float().log()
         self._step("temperature", self.log_temperature.exp() * (entropy - target).mean())
         with torch.no_grad():
             for mine, theirs in zip(self.targets.parameters(), self.critics.parameters(), strict=True):
@@ -124,13 +128,13 @@ class SacDiscrete:
     @staticmethod
     def _possible(states: torch.Tensor) -> torch.Tensor:
         """As `placing.masks_in`."""
-        return states[:, FEATURES + 3 :: PLACE] > 0.5
+        return states[:, FEATURE_COUNT + 3 :: CHILD_FEATURES] > 0.5
 
     def _policy(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Probabilities of all actions, and their logarithms, which are 0 where the probability is."""
         possible = self._possible(states)
         # A state with no possible action follows the last placement of a group; its value is not used.
-        logits = torch.where(possible, self.actor(states), torch.full((), IMPOSSIBLE))
+        logits = torch.where(possible, self.actor(states), torch.full((), MASKED_LOGIT))
         logs = torch.log_softmax(logits, dim=1)
         return logs.exp(), torch.where(possible, logs, torch.zeros(()))
 

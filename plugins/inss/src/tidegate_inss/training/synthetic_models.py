@@ -11,9 +11,9 @@ from tidegate.schemas import InterferenceModel
 from tidegate.schemas.interference import NonDecreasingLine, Sensitivity, ShareTable, SharingModel
 from tidegate_inss.problem import GpuPool, ShareProblem, SharingTenant
 
-ROWS = (1, 2, 4, 8, 16, 32)
-PERCENTS = (10, 15, 20, 30, 40, 50, 60, 80, 100)
-UNITS = (28, 40, 54, 66)
+PROFILED_ROWS = (1, 2, 4, 8, 16, 32)
+PROFILED_PERCENTS = (10, 15, 20, 30, 40, 50, 60, 80, 100)
+GPU_UNITS = (28, 40, 54, 66)
 """A30, V100, A100, H100."""
 
 
@@ -36,13 +36,15 @@ def drawn_model(rng: np.random.Generator) -> SharingModel:
     steepness = rng.uniform(0.7, 1.05)
     # Few rows do not fill a GPU: a share beyond this does nothing for them.
     filled_by_one, growth = rng.uniform(0.2, 1.0), rng.uniform(0.1, 0.5)
-    rows, shares = np.array(ROWS)[:, None], np.array(PERCENTS)[None, :] / 100
+    rows, shares = np.array(PROFILED_ROWS)[:, None], np.array(PROFILED_PERCENTS)[None, :] / 100
     used = np.minimum(shares, np.minimum(1.0, filled_by_one * rows**growth))
     taken_ms = launch_ms + (row_ms * rows + batch_ms) / used**steepness
     taken_ms *= rng.lognormal(0.0, 0.03, taken_ms.shape)
     taken_ms = np.maximum.accumulate(np.minimum.accumulate(taken_ms, axis=1), axis=0)
-    most_per_s = 1000 * ROWS[-1] / float(taken_ms[-1, -1])
-    table = ShareTable(rows=ROWS, percents=PERCENTS, taken_ms=tuple(tuple(row) for row in taken_ms.tolist()))
+    most_per_s = 1000 * PROFILED_ROWS[-1] / float(taken_ms[-1, -1])
+    table = ShareTable(
+        rows=PROFILED_ROWS, percents=PROFILED_PERCENTS, taken_ms=tuple(tuple(row) for row in taken_ms.tolist())
+    )
     transfer = NonDecreasingLine(
         base=rng.uniform(0, 0.06), slope=rng.uniform(0, 0.06) if rng.random() < 0.8 else rng.uniform(0, 0.3)
     )

@@ -9,12 +9,12 @@ import torch
 
 from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.outcome import outcome_of
-from tidegate_inss.learned.placement import CHILDREN
+from tidegate_inss.learned.placement import GROUP_SIZE
 from tidegate_inss.learned.scheduling import schedule
 from tidegate_inss.training.agents import Agents
 from tidegate_inss.training.evaluation import Point, judge
 from tidegate_inss.training.transitions import placing_transitions, sharing_transitions
-from tidegate_inss.training.workloads import POOL, PROBLEMS, Workload, Workloads
+from tidegate_inss.training.workloads import MODELS_PER_GPU_SIZE, PROBLEMS_PER_ROUND, Workload, Workloads
 
 WARM_UP = 20
 """Rounds in which everything is drawn, so that there is something to learn from."""
@@ -34,7 +34,7 @@ class TrainingSettings:
     """Steps of stage 1's optimizers in a round; stage 2 takes a third of them, on larger minibatches."""
     replayed: int = 100_000
     judged_every: int = 100
-    pool: int = POOL
+    pool: int = MODELS_PER_GPU_SIZE
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Training:
         self.agents = Agents(settings.seed, replayed=settings.replayed)
         self._workloads = Workloads(settings.seed, interference=settings.interference, pool=settings.pool)
         apart = Workloads(JUDGED_BY, interference=settings.interference, pool=settings.pool)
-        self._judged = [apart.draw(PROBLEMS, CHILDREN) for _ in range(8)]
+        self._judged = [apart.draw(PROBLEMS_PER_ROUND, GROUP_SIZE) for _ in range(8)]
         self._sum, self._rounds = 0.0, 0
 
     @property
@@ -110,10 +110,10 @@ class Training:
         """Mostly four GPUs, sometimes fewer, sometimes groups of groups."""
         drawn = self._workloads.rng.random()
         if drawn < 0.75:
-            return self._workloads.draw(PROBLEMS, CHILDREN)
+            return self._workloads.draw(PROBLEMS_PER_ROUND, GROUP_SIZE)
         if drawn < 0.85:
-            return self._workloads.draw(PROBLEMS, int(self._workloads.rng.integers(1, CHILDREN)))
-        return self._workloads.draw(PROBLEMS // 4, int(self._workloads.rng.integers(5, CHILDREN**2 + 1)))
+            return self._workloads.draw(PROBLEMS_PER_ROUND, int(self._workloads.rng.integers(1, GROUP_SIZE)))
+        return self._workloads.draw(PROBLEMS_PER_ROUND // 4, int(self._workloads.rng.integers(5, GROUP_SIZE**2 + 1)))
 
     def _learn_from(self, workload: Workload) -> None:
         agents, loads = self.agents, workload.loads

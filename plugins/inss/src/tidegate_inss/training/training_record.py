@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from tidegate.api import VersionedDocument
 from tidegate_inss.learned.networks import PLACING, SHARING
 from tidegate_inss.training.evaluation import Point
-from tidegate_inss.training.workloads import PROBLEMS
+from tidegate_inss.training.workloads import PROBLEMS_PER_ROUND
 
 if TYPE_CHECKING:
     from tidegate_inss.training.trainer import Training
 
-LIBRARIES = ("numpy", "torch", "stable-baselines3")
+RECORDED_LIBRARIES = ("numpy", "torch", "stable-baselines3")
 
 
 class TrainingRecord(VersionedDocument):
@@ -47,9 +47,9 @@ def record_of(training: "Training", folder: Path) -> TrainingRecord:
     return TrainingRecord(
         command=f"tidegate train-inss FOLDER --seed {settings['seed']} --rounds {settings['rounds']}{ni}",
         settings=settings,
-        problems_per_round=PROBLEMS,
+        problems_per_round=PROBLEMS_PER_ROUND,
         seconds=round(training.seconds, 1),
-        libraries={name: version(name) for name in LIBRARIES},
+        libraries={name: version(name) for name in RECORDED_LIBRARIES},
         networks_sha256={name: sha256((folder / name).read_bytes()).hexdigest() for name in (PLACING, SHARING)},
         rules=_rounded(training.ruled),
         curve=[_rounded(point) for point in training.curve],

@@ -7,14 +7,14 @@ import numpy as np
 from tidegate_inss.learned.catalog import Catalog, Ints, catalog_of
 from tidegate_inss.learned.loads import Loads
 from tidegate_inss.tables import Floats, tables_of
-from tidegate_inss.training.synthetic_models import UNITS, drawn_problem
+from tidegate_inss.training.synthetic_models import GPU_UNITS, drawn_problem
 
 MEMORY_MIB = (8_000, 16_000, 40_000, 80_000)
 LEAST_LOAD, MOST_LOAD = 0.3, 0.9
 """What all models need of all GPUs, each on the least share that it could do with alone; neighbors come on top."""
-PROBLEMS = 32
+PROBLEMS_PER_ROUND = 32
 """Problems of four GPUs that are decided in a round of training; of more GPUs, fewer."""
-POOL = 192
+MODELS_PER_GPU_SIZE = 192
 """How many models there are for each size of GPU."""
 
 
@@ -37,9 +37,9 @@ class Workload:
 class Workloads:
     """Draws workloads. Another seed has other models, not only other rates."""
 
-    def __init__(self, seed: int, *, interference: bool = True, pool: int = POOL) -> None:
+    def __init__(self, seed: int, *, interference: bool = True, pool: int = MODELS_PER_GPU_SIZE) -> None:
         models = np.random.default_rng((seed, 0))
-        made_up = (drawn_problem(models, pool, units) for units in UNITS)
+        made_up = (drawn_problem(models, pool, units) for units in GPU_UNITS)
         self._catalogs = [catalog_of(each, tables_of(each), interference=interference) for each in made_up]
         self.rng = np.random.default_rng((seed, 1))
 

@@ -64,7 +64,7 @@ LOOK_EVERY_S: Final = 0.05
 """How often it looks whether workers have drained, or died, while a change is under way."""
 AFTERWARDS_S: Final = 10.0
 """A process that does not come up ends so long after its time, should nobody have stopped it."""
-TOLD: Final = 100
+MAX_REPORTED_STEPS: Final = 100
 """So many steps of changes are reported, the latest ones."""
 AT_A_TIME: Final = 4
 """So many workers start at once: each is busy with all its cores while it loads its models."""
@@ -88,7 +88,7 @@ class Actuator:
         """The starts under way, by worker."""
         self._room = asyncio.Semaphore(AT_A_TIME)
         self._poked = asyncio.Event()
-        self._told: deque[ChangeProgressed] = deque(maxlen=TOLD)
+        self._told: deque[ChangeProgressed] = deque(maxlen=MAX_REPORTED_STEPS)
         """What was told of changes, the latest last."""
 
     @property

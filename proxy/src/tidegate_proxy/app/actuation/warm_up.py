@@ -7,7 +7,7 @@ from typing import Final
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate_proxy.transport import CallFailed
-from tidegate_proxy.tritons.backend import INFER, Backend, LoadedModel
+from tidegate_proxy.tritons.backend import INFER_METHOD, Backend, LoadedModel
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ async def warm(backend: Backend, model: LoadedModel, within_s: float) -> None:
     if config.model_warmup:
         return
     try:
-        await backend.ask(INFER, request_of_zeros(config).SerializeToString(), timeout_s=within_s)
+        await backend.ask(INFER_METHOD, request_of_zeros(config).SerializeToString(), timeout_s=within_s)
     except CallFailed as error:
         words = f"model {config.name!r} at {backend.address} does not run one row of zeros: {error.details}"
         varies = any(-1 in tensor.dims for tensor in config.input)

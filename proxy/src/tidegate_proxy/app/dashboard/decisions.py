@@ -29,7 +29,7 @@ from tidegate.observation import (
 from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
 from tidegate_proxy.app.dashboard.snapshot import DecisionRow, cut
 
-SHOWN: Final = 15
+MAX_DECISIONS_PER_TICK: Final = 15
 """So many decisions are told at a tick, the latest."""
 _WHY: Final = {
     "RequestArrived": "a request arrived",
@@ -59,10 +59,10 @@ def latest_decisions(
     """
     found: list[DecisionRow] = []
     for moment in latest_first:
-        found += islice(_latest_decisions(moment, ms, names), SHOWN)
-        if len(found) >= SHOWN:
+        found += islice(_latest_decisions(moment, ms, names), MAX_DECISIONS_PER_TICK)
+        if len(found) >= MAX_DECISIONS_PER_TICK:
             break
-    shown = found[:SHOWN][::-1]
+    shown = found[:MAX_DECISIONS_PER_TICK][::-1]
     return shown, max(0, answers - len(shown))
 
 

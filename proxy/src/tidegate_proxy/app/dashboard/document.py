@@ -22,15 +22,15 @@ def _digest(text: str) -> str:
     return b64encode(sha256(text.encode()).digest()).decode()
 
 
-POLICY: Final = (
+CONTENT_SECURITY_POLICY: Final = (
     f"default-src 'none'; script-src 'sha256-{_digest(_SCRIPT)}'; style-src 'sha256-{_digest(_STYLE)}'; "
     "connect-src 'self'; img-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """What a browser lets run and be asked: this script, and this server. Names that clients choose are text, never markup;
 were one of them markup all the same, nothing in it would run."""
-HEADERS: Final[Headers] = [
+PAGE_HEADERS: Final[Headers] = [
     (b"content-type", b"text/html; charset=utf-8"),
-    (b"content-security-policy", POLICY.encode()),
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-cache"),

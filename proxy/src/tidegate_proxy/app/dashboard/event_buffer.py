@@ -11,7 +11,7 @@ from tidegate.observation import AnyEffect, AnyStimulus, ClockAdvanced, LogEntry
 
 _TELLING: Final = frozenset({RequestArrived, RequestCancelled, TimerFired})
 """What a timeline needs to know that a policy was told of, though it answered nothing."""
-MOST_TOLD: Final = 10_000
+MAX_TOLD: Final = 10_000
 """So many things that a policy was told because of one stimulus are kept, the latest: a policy that takes over from
 another is told of all that waits, however much that is."""
 
@@ -55,7 +55,7 @@ class EventBuffer(PolicyTraceObserver):
         self.answers = 0
         """How often the policy has wanted something."""
         self._longest_ns = longest_ns
-        self._told: deque[tuple[AnyEvent, tuple[AnyCommand, ...]]] = deque(maxlen=MOST_TOLD)
+        self._told: deque[tuple[AnyEvent, tuple[AnyCommand, ...]]] = deque(maxlen=MAX_TOLD)
 
     def told(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         """The policy was told of something."""

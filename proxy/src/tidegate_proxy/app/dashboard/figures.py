@@ -22,7 +22,7 @@ SHAPES_NS: Final = 60 * NS_PER_S
 BUCKET_NS: Final = 10 * NS_PER_S
 """Shapes are counted in so long pieces."""
 WORST_NS: Final = 60 * NS_PER_S
-MOST_SHAPES: Final = 200
+MAX_SHAPES: Final = 200
 """Shapes of a piece beyond that are not counted apart: clients choose them."""
 SHOWN_SHAPES, SHOWN_WORST, SHOWN_STAGES, SHOWN_MODELS, SHOWN_WORKERS = 40, 20, 1000, 100, 100
 _ShapeKey = tuple[str, str, str, str, int]
@@ -135,7 +135,7 @@ class RollingFigures:
             if not sort.stage:
                 tick.of(sort.model).sizes[sort.rows] += count
             key = (sort.model, sort.partition, sort.shape, self._kinds.get(sort.worker_id, ""), sort.rows)
-            if key in shapes or len(shapes) < MOST_SHAPES:
+            if key in shapes or len(shapes) < MAX_SHAPES:
                 shapes.setdefault(key, _OfShape()).add(count, upper_ns, took, over)
 
     def _count_ends(self, tick: _Tick, notes: TickNotes) -> None:

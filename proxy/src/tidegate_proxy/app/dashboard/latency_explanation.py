@@ -9,9 +9,9 @@ from tidegate.api import NEVER_NS, NS_PER_MS, Request
 from tidegate_proxy.app.dashboard.request_facts import RanStage, RequestFacts
 from tidegate_proxy.app.dashboard.snapshot import cut
 
-COMPANIONS: Final = 50
+MAX_BATCH_COMPANIONS: Final = 50
 """So many of the requests of its batch are named."""
-WRONG: Final = 0.1
+MIN_PREDICTION_ERROR: Final = 0.1
 """What is planned was wrong if a stage took so much more of it: less is worth no sentence."""
 
 
@@ -125,8 +125,8 @@ def explain(facts: RequestFacts, names: Mapping[int, str], ms: Callable[[int], f
         parts=_parts(facts, request),
         batch=facts.batch.id if facts.batch else None,
         batch_rows=facts.rows,
-        companions=companions[:COMPANIONS],
-        more_companions=max(0, len(companions) - COMPANIONS),
+        companions=companions[:MAX_BATCH_COMPANIONS],
+        more_companions=max(0, len(companions) - MAX_BATCH_COMPANIONS),
         stages=[
             StageFigures(
                 cut(stage.partition),
@@ -252,7 +252,7 @@ def _wrong(facts: RequestFacts, names: Mapping[int, str]) -> str:
     if facts.before is not None and facts.stages and facts.stages[0].started_ns > facts.stages[0].planned_start_ns:
         stages.append((facts.before, f"batch {facts.before_batch} before it"))
     worst: tuple[RanStage, str] | None = max(stages, key=lambda each: each[0].overran_ns, default=None)
-    if worst is None or worst[0].overran_ns < WRONG * worst[0].upper_ns:
+    if worst is None or worst[0].overran_ns < MIN_PREDICTION_ERROR * worst[0].upper_ns:
         return ""
     stage, whose = worst
     rows = f"{stage.rows} row{'s' * (stage.rows > 1)}"

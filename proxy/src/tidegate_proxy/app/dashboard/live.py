@@ -26,10 +26,10 @@ from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.tritons.catalog import CurrentCatalog
 from tidegate_proxy.tritons.restrictions import consequences
 
-MOST_MOMENTS: Final = 100_000
+MAX_MOMENTS: Final = 100_000
 """Some 40 MB: at 1,000 requests a second about the last 40 s."""
-LONGEST_NS: Final = 60_000_000_000
-MOST_AT_A_TICK: Final = 2_000
+MAX_NS: Final = 60_000_000_000
+MAX_AT_A_TICK: Final = 2_000
 """So many moments are looked through for decisions at a tick, the latest."""
 
 
@@ -42,7 +42,7 @@ class LiveView:
         self._discovery = discovery
         self._trial = trial
         self._recent = TickBuffer()
-        self._moments = EventBuffer(most=MOST_MOMENTS, longest_ns=LONGEST_NS)
+        self._moments = EventBuffer(most=MAX_MOMENTS, longest_ns=MAX_NS)
         self._figures = RollingFigures(0)
         self._seen = self._answers = 0
         """How many moments, and answers of the policy, there were at the tick before."""
@@ -56,7 +56,7 @@ class LiveView:
 
     def open(self) -> None:
         """Begin to look. Raises ValueError where the engine has a witness already."""
-        self._moments = EventBuffer(most=MOST_MOMENTS, longest_ns=LONGEST_NS)
+        self._moments = EventBuffer(most=MAX_MOMENTS, longest_ns=MAX_NS)
         self._driver.engine.attach(self._moments)
         self._recent = TickBuffer()
         self._driver.engine.reducer.add_listener(self._recent)
@@ -71,7 +71,7 @@ class LiveView:
             self._is_open = False
             self._driver.engine.detach(self._moments)
             self._driver.engine.reducer.remove_listener(self._recent)
-            self._moments = EventBuffer(most=1, longest_ns=LONGEST_NS)
+            self._moments = EventBuffer(most=1, longest_ns=MAX_NS)
             self._recent = TickBuffer()
 
     def tick(self, viewers: int) -> DashboardSnapshot:
@@ -88,7 +88,7 @@ class LiveView:
         slos_ms = {model.name: _in_ms(model.slo_ns) for model in catalog.models.values()}
         models, more_models = figures.models(slos_ms, reducer.waiting())
         worker_rows, more_workers = figures.workers(workers, reducer.sent)
-        new = islice(reversed(moments.latest), min(moments.count - self._seen, MOST_AT_A_TICK))
+        new = islice(reversed(moments.latest), min(moments.count - self._seen, MAX_AT_A_TICK))
         names = {worker.id: worker.name for worker, _ in workers}
         decisions, more_decisions = latest_decisions(new, moments.answers - self._answers, figures.ms, names)
         self._seen, self._answers = moments.count, moments.answers

@@ -8,9 +8,9 @@ import msgspec
 from tidegate.api import NS_PER_MS, Batch, Request
 from tidegate.observation import LogEntry, OutcomeListener, Reducer
 
-PIECES: Final = 240
+MAX_INTERVALS: Final = 240
 """So many at most; none is shorter than a second."""
-LEAST_NS: Final = 1_000_000_000
+MIN_NS: Final = 1_000_000_000
 
 
 class OverviewInterval(msgspec.Struct):
@@ -40,7 +40,7 @@ class OverviewReader(OutcomeListener):
     def __init__(self, first_ns: int, last_ns: int) -> None:
         """`first_ns`, `last_ns`: the instants of the log's first entry and of its last one."""
         self._first_ns = first_ns
-        self._length_ns = max(LEAST_NS, (last_ns - first_ns) // PIECES + 1)
+        self._length_ns = max(MIN_NS, (last_ns - first_ns) // MAX_INTERVALS + 1)
         count = (last_ns - first_ns) // self._length_ns + 1
         length_ms = self._length_ns / NS_PER_MS
         self._pieces = [OverviewInterval(number * length_ms, length_ms) for number in range(count)]

@@ -27,7 +27,7 @@ from tidegate_proxy.app.dashboard.timeline_builder import LEAD_NS
 from tidegate_proxy.app.dashboard.what_if import what_if
 
 LOOK_BACK_NS: Final = 60_000_000_000
-MOST_BYTES: Final = 32 << 20
+MAX_BYTES: Final = 32 << 20
 """So much is read for one instant: of busier recordings less than a minute."""
 TICK_NS: Final = 1_000_000_000
 MOST_OF_TIMELINE: Final = 300_000
@@ -147,7 +147,7 @@ class RecordedRun:
     def _from(self, until_ns: int) -> int:
         """Where to begin to read for an instant."""
         first = self._log.offset_at(until_ns - LOOK_BACK_NS)
-        least = self._log.offset_at(until_ns) - MOST_BYTES
+        least = self._log.offset_at(until_ns) - MAX_BYTES
         return first if first >= least else self._log.later(least)
 
     def _ms(self, at_ns: int) -> float:

@@ -16,7 +16,7 @@ from tidegate.observation import (
 )
 from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
 
-SETTINGS: Final = EngineSettings(learn=True, max_tries=1)
+REPLAY_SETTINGS: Final = EngineSettings(learn=True, max_tries=1)
 """TimelineRecorder do not ask for them."""
 
 
@@ -77,7 +77,7 @@ class RequestFacts(OutcomeListener):
         self._reducer = Reducer(self)
         self._timelines = TimelineRecorder(only=[self.request_id])
         setup = Setup(models=tuple(self.models), workers=tuple(self.workers), profiles=())
-        self._timelines.started("", {}, setup, SETTINGS)
+        self._timelines.started("", {}, setup, REPLAY_SETTINGS)
         self._last: dict[int, tuple[int, RanStage]] = {}
         """The stage that ended last, with its batch, by worker."""
         self._hosts = frozenset[int]()

@@ -8,7 +8,7 @@ from tidegate_proxy.rollout.comparison import ModelComparison, TrafficGroup
 from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.rollout.shadow import Shadow
 
-SHOWN: Final = 30
+MAX_SHOWN_MODELS: Final = 30
 """So many models are shown."""
 
 
@@ -30,7 +30,9 @@ def _of_shadow(shadow: Shadow) -> TrialSection:
         f"{report['unsimulated']} answers beyond what could have been scheduled." if report["unsimulated"] else "",
     ]
     note = " ".join(filter(None, notes))
-    return TrialSection("shadow", shadow.policy, 0.0, report["window_s"], rows[:SHOWN], len(rows[SHOWN:]), note)
+    return TrialSection(
+        "shadow", shadow.policy, 0.0, report["window_s"], rows[:MAX_SHOWN_MODELS], len(rows[MAX_SHOWN_MODELS:]), note
+    )
 
 
 def _estimate(estimate: dict[str, Any], policy: str) -> TrialRow:
@@ -45,8 +47,10 @@ def _estimate(estimate: dict[str, Any], policy: str) -> TrialRow:
 
 
 def _of_canary(canary: Canary) -> TrialSection:
-    rows = [_compared(each, canary.policy) for each in canary.compared[:SHOWN]]
-    return TrialSection("canary", canary.policy, canary.share or 0.0, None, rows, len(canary.compared[SHOWN:]), "")
+    rows = [_compared(each, canary.policy) for each in canary.compared[:MAX_SHOWN_MODELS]]
+    return TrialSection(
+        "canary", canary.policy, canary.share or 0.0, None, rows, len(canary.compared[MAX_SHOWN_MODELS:]), ""
+    )
 
 
 def _compared(compared: ModelComparison, policy: str) -> TrialRow:

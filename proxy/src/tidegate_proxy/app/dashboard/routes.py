@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from tidegate_proxy.app.dashboard.document import HEADERS, document
+from tidegate_proxy.app.dashboard.document import PAGE_HEADERS, document
 from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation
 from tidegate_proxy.app.dashboard.source import PageHello
 from tidegate_proxy.app.dashboard.viewers import TooMany, Viewers
@@ -15,7 +15,7 @@ from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.infer_response import error
 from tidegate_proxy.servers.http.interface import Headers, HttpAnswer
 
-PATH: Final = b"/dashboard"
+DASHBOARD_PATH: Final = b"/dashboard"
 _DATA: Final = (
     b"/dashboard/hello",
     b"/dashboard/events",
@@ -35,7 +35,7 @@ _EVENTS: Final[Headers] = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-accel-buffering", b"no"),
 ]
-ASKS: Final = "x-tidegate-page"
+PAGE_REQUEST_HEADER: Final = "x-tidegate-page"
 """Pages of other sites cannot send it without our consent, which nobody gives (a header that CORS asks about)."""
 _LONGEST_NUMBER: Final = 18
 
@@ -86,14 +86,14 @@ class LivePage:
     @staticmethod
     def has(path: bytes) -> bool:
         """Whether a path is the page's."""
-        return path == PATH or path.startswith(b"/dashboard/")
+        return path == DASHBOARD_PATH or path.startswith(b"/dashboard/")
 
     async def answer(self, exchange: HttpExchange, query: bytes) -> None:
         """Answer a request whose path is the page's."""
         wanted = "POST" if exchange.path == b"/dashboard/what-if" else "GET"
-        if exchange.path == PATH:
+        if exchange.path == DASHBOARD_PATH:
             if exchange.method in ("GET", "HEAD"):
-                await exchange.reply(HttpAnswer(200, list(HEADERS), document()))
+                await exchange.reply(HttpAnswer(200, list(PAGE_HEADERS), document()))
             else:
                 await exchange.reply(error(405, "this is read with GET", (b"allow", b"GET, HEAD")))
         elif exchange.path not in _DATA:
@@ -108,8 +108,8 @@ class LivePage:
             await exchange.reply(await self._data(exchange.path, query))
 
     def _refused(self, exchange: HttpExchange) -> HttpAnswer | None:
-        if exchange.header(ASKS) is None:
-            return error(403, f"the data are for the page itself: send the header {ASKS}: 1")
+        if exchange.header(PAGE_REQUEST_HEADER) is None:
+            return error(403, f"the data are for the page itself: send the header {PAGE_REQUEST_HEADER}: 1")
         return self._refusal(exchange.first_headers())
 
     async def _data(self, path: bytes, query: bytes) -> HttpAnswer:

@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-LONGEST_NAME: Final = 160
+MAX_NAME: Final = 160
 """Names of models and reasons are cut there: clients and policies choose them."""
 
 
@@ -180,4 +180,4 @@ class DashboardSnapshot(msgspec.Struct, frozen=True):
 
 def cut(name: str) -> str:
     """A name that is not too long to be shown."""
-    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+    return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"

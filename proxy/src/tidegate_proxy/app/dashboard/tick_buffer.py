@@ -17,9 +17,9 @@ from tidegate.observation import OutcomeListener, StartStage
 Outcome = Literal["answered", "dropped", "failed", "cancelled"]
 _STAGE: Final = ("sort", "started_ns", "ended_ns", "upper_ns", "requests", "batch", "request")
 _END: Final = ("sort", "request", "arrival_ns", "deadline_ns", "ended_ns")
-STAGE: Final = np.dtype([(name, np.int64) for name in _STAGE])
+STAGE_DTYPE: Final = np.dtype([(name, np.int64) for name in _STAGE])
 """A stage that is over: the place of its sort among those of its notes, ..., the id of one of its requests."""
-END: Final = np.dtype([(name, np.int64) for name in _END])
+END_DTYPE: Final = np.dtype([(name, np.int64) for name in _END])
 """A request that ended; its deadline may be `NEVER_NS`."""
 _stage: Final = Struct(f"{len(_STAGE)}q").pack
 _end: Final = Struct(f"{len(_END)}q").pack
@@ -50,10 +50,10 @@ class TickNotes(NamedTuple):
     """What was noted between two looks, in the order in which it happened."""
 
     stages: npt.NDArray[np.void]
-    """Each is a `STAGE`."""
+    """Each is a `STAGE_DTYPE`."""
     stage_sorts: list[StageSort]
     ends: npt.NDArray[np.void]
-    """Each is an `END`."""
+    """Each is an `END_DTYPE`."""
     end_sorts: list[EndSort]
 
 
@@ -108,9 +108,9 @@ class TickBuffer(OutcomeListener):
     def take(self) -> TickNotes:
         """What was noted since it was last taken."""
         notes = TickNotes(
-            np.frombuffer(self._stages, STAGE),
+            np.frombuffer(self._stages, STAGE_DTYPE),
             list(map(StageSort._make, self._stage_sorts)),
-            np.frombuffer(self._ends, END),
+            np.frombuffer(self._ends, END_DTYPE),
             list(map(EndSort._make, self._end_sorts)),
         )
         self._stages, self._ends = bytearray(), bytearray()

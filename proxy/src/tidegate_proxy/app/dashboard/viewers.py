@@ -12,7 +12,7 @@ from tidegate_proxy.base.internal_errors import faults
 if TYPE_CHECKING:
     from tidegate_proxy.app.dashboard.live import LiveView
 
-MOST: Final = 8
+MAX_VIEWERS: Final = 8
 """So many may look at a time."""
 TICK_S: Final = 1.0
 LINGER_S: Final = 5.0
@@ -52,8 +52,8 @@ class Viewers:
 
         Close it (`aclosing`) when the viewer leaves.
         """
-        if len(self._news) >= MOST:
-            raise TooMany(f"{MOST} have this page open already, and more may not: close one")
+        if len(self._news) >= MAX_VIEWERS:
+            raise TooMany(f"{MAX_VIEWERS} have this page open already, and more may not: close one")
         viewer, news = object(), asyncio.Event()
         if self._ticking is None:
             self._watched.open()

@@ -17,7 +17,7 @@ AT_ONCE: Final = 50
 """Moments that are folded before others have their turn: a tenth of a millisecond."""
 REQUESTS_AT_ONCE: Final = 200
 GIVE_UP_S: Final = 60.0
-LEAST: Final = 10
+MIN_REQUESTS: Final = 10
 """Nothing is said of fewer requests."""
 
 
@@ -44,8 +44,8 @@ async def what_if(question: WhatIfQuestion, moments: Sequence[BufferedEvent], *,
         gathering.feed(moments[first : first + AT_ONCE])
         await asyncio.sleep(0)
     requests = gathering.requests
-    if len(requests) < LEAST:
-        raise ValueError(f"only {len(requests)} requests have ended in what was seen: it takes {LEAST}")
+    if len(requests) < MIN_REQUESTS:
+        raise ValueError(f"only {len(requests)} requests have ended in what was seen: it takes {MIN_REQUESTS}")
     if not question.setup.workers:
         raise ValueError("no worker is there")
     if learned:

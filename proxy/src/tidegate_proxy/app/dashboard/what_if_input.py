@@ -10,10 +10,10 @@ from tidegate.api import Batch, Profile, ProfileKey, Request, Worker
 from tidegate.observation import OutcomeListener, Reducer, StartStage
 from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
 
-MOST_REQUESTS: Final = 5_000
+MAX_REQUESTS: Final = 5_000
 """The latest of them: more would keep a simulation busy for longer than people wait."""
-MOST_FACTORS: Final = 2_000
-FARTHEST: Final = 20.0
+MAX_FACTORS: Final = 2_000
+MAX_LATENCY_RATIO: Final = 20.0
 """What took more than so many times as long as expected was a machine that stood still: it counts as so much."""
 
 
@@ -48,17 +48,17 @@ class WhatIfInput(OutcomeListener):
     @property
     def factors(self) -> Sequence[float]:
         """How many times as long as expected stages took."""
-        return [factor for of_key in self._factors.values() for factor in of_key][-MOST_FACTORS:]
+        return [factor for of_key in self._factors.values() for factor in of_key][-MAX_FACTORS:]
 
     def corrected(self) -> tuple[list[Profile], Sequence[float]]:
         """The profiles as these stages had them, and how many times as long as that they took."""
         means = {key: fmean(factors) for key, factors in self._factors.items()}
         profiles = [_times(profile, means.get(key, 1.0)) for key, profile in self._profiles.items()]
         factors = [factor / means[key] for key, of_key in self._factors.items() for factor in of_key]
-        return profiles, factors[-MOST_FACTORS:]
+        return profiles, factors[-MAX_FACTORS:]
 
     def _latest(self) -> list[tuple[Request, bool]]:
-        return [self._ended[request_id] for request_id in sorted(self._ended)[-MOST_REQUESTS:]]
+        return [self._ended[request_id] for request_id in sorted(self._ended)[-MAX_REQUESTS:]]
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """A batch is answered."""
@@ -79,7 +79,7 @@ class WhatIfInput(OutcomeListener):
         kind = self._kinds.get(stage.worker_id, "")
         profile = self._profiles.get((stage.partition, kind, effect.shape))
         if profile is not None and effect.rows <= profile.max_rows:
-            factor = min(FARTHEST, (ended_ns - started_ns) / profile.expected_ns(effect.rows))
+            factor = min(MAX_LATENCY_RATIO, (ended_ns - started_ns) / profile.expected_ns(effect.rows))
             self._factors.setdefault(profile.key, []).append(factor)
 
 

@@ -41,7 +41,7 @@ AT_START: Final[tuple[Rule, ...]] = (
     measured_elsewhere,
 )
 """What `serve` says of itself: the rest is said in other lines of its log, or keeps it from serving."""
-ALL: Final[tuple[Rule, ...]] = (
+DIAGNOSIS_RULES: Final[tuple[Rule, ...]] = (
     policies_that_refuse,
     models_that_nobody_has,
     parts_of_nobody,
@@ -64,6 +64,6 @@ ALL: Final[tuple[Rule, ...]] = (
 )
 
 
-def diagnose(facts: DoctorFacts, rules: tuple[Rule, ...] = ALL) -> list[Finding]:
+def diagnose(facts: DoctorFacts, rules: tuple[Rule, ...] = DIAGNOSIS_RULES) -> list[Finding]:
     """All that deserves attention, gravest first; what several models have in common is said once."""
     return grouped(finding for rule in rules for finding in rule(facts))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidegate.host import Plugins
 from tidegate.schemas import Layout, ProfileFile, hardware_here, read_document, read_profiles
-from tidegate_proxy.app.doctor.diagnosis import ALL, diagnose
+from tidegate_proxy.app.doctor.diagnosis import DIAGNOSIS_RULES, diagnose
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, facts_of, grouped
 from tidegate_proxy.app.doctor.latency import measured_in_vain
 from tidegate_proxy.app.doctor.models import (
@@ -109,7 +109,7 @@ async def examine(
         except BackendError as error:
             found.append(Finding("error", "catalog", "models", str(error), ""))
         all_known = len(answering) == len(backends) and all(backend.apis.lists_models for backend in backends)
-        rules = ALL if all_known else tuple(rule for rule in ALL if rule not in OF_ALL)
+        rules = DIAGNOSIS_RULES if all_known else tuple(rule for rule in DIAGNOSIS_RULES if rule not in OF_ALL)
         return Examination(tuple(reports), facts, grouped([*found, *diagnose(facts, rules)]))
     finally:
         for backend in backends:

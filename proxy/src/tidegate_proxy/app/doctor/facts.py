@@ -15,7 +15,7 @@ from tidegate_proxy.tritons.initial_profiles import misfits
 
 Severity = Literal["error", "warning", "advice"]
 """What keeps Tidegate from serving, or requests from being answered; what costs something; what could be gained."""
-SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "advice")
+SEVERITY_ORDER: Final[tuple[Severity, ...]] = ("error", "warning", "advice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def grouped(findings: Iterable[Finding]) -> list[Finding]:
         Finding(severity, rule, _places(where), what, remedy)
         for (severity, rule, what, remedy), where in places.items()
     ]
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    return sorted(found, key=lambda finding: SEVERITY_ORDER.index(finding.severity))
 
 
 def _places(places: Sequence[str]) -> str:
@@ -219,7 +219,7 @@ def _on_all(workers: Sequence[Worker]) -> set[str]:
     return set.intersection(*(set(worker.hosts) for worker in workers)) if workers else set()
 
 
-ENOUGH_EXECUTIONS: Final = 100
+MIN_EXECUTIONS: Final = 100
 """From so many executions on their mean is believed: the first ones of a model may take a hundred times as long."""
 
 
@@ -251,7 +251,7 @@ def one_row(facts: DoctorFacts, service: ServedModel) -> list[OneRow]:
         smallest = ", with every open dimension 1" if timed.open_dimensions else ""
         return [OneRow(timed.took_ms, timed.took_ms, f"timed now{smallest}")]
     executions = facts.executions.get(service.name)
-    if executions is not None and executions.count >= ENOUGH_EXECUTIONS:
+    if executions is not None and executions.count >= MIN_EXECUTIONS:
         source = f"the mean of {executions.count:,} executions, by its Triton's statistics"
         return [OneRow(executions.mean_ms, executions.mean_ms, source)]
     return []

@@ -12,7 +12,7 @@ from rich.table import Table
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, ServedModel, Severity, one_row
 from tidegate_proxy.tritons.batching_mode import lines_of
 
-WORDS = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypassed"}
+MODE_WORDS = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypassed"}
 _COLORS: dict[Severity, str] = {"error": "red", "warning": "yellow", "advice": "cyan"}
 AS_WIDE_AS_NEEDED = 100_000
 """Columns of a table that goes to no terminal: a line for each model, however long."""
@@ -48,7 +48,7 @@ def _table(facts: DoctorFacts, *more: str) -> Table:
 
 
 def _cells(facts: DoctorFacts, service: ServedModel) -> tuple[str, ...]:
-    what, model = WORDS[service.consent.scheduling], service.model
+    what, model = MODE_WORDS[service.consent.scheduling], service.model
     if model is None:
         return service.name, what, "-", "-", "-", "Triton's", "-", "-"
     late = "answered" if model.on_deadline_miss == "serve" else "dropped"

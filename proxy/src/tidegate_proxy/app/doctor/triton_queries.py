@@ -18,7 +18,7 @@ from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
 from tidegate_proxy.transport import CallFailed
-from tidegate_proxy.tritons.backend import INFER, SERVICE, Backend, LoadedModel
+from tidegate_proxy.tritons.backend import INFER_METHOD, SERVICE_PREFIX, Backend, LoadedModel
 from tidegate_proxy.tritons.catalog import Catalog
 
 ANSWER_WITHIN_S = 10.0
@@ -34,7 +34,7 @@ async def not_ready(backend: Backend) -> list[NotReady]:
     """The versions of models that a Triton could not make ready; none where it does not tell."""
     try:
         message = service_pb2.RepositoryIndexRequest().SerializeToString()
-        answer = await backend.ask(SERVICE + "RepositoryIndex", message, timeout_s=ANSWER_WITHIN_S)
+        answer = await backend.ask(SERVICE_PREFIX + "RepositoryIndex", message, timeout_s=ANSWER_WITHIN_S)
     except CallFailed:
         return []
     return [
@@ -48,7 +48,7 @@ async def shared_memory_refusal(backend: Backend) -> str:
     """A Triton's words where it lets no client share memory, as 26.04 (2.68) and later by default; else empty."""
     message = service_pb2.SystemSharedMemoryUnregisterRequest(name=_NO_REGION).SerializeToString()
     try:
-        await backend.ask(SERVICE + "SystemSharedMemoryUnregister", message, timeout_s=ANSWER_WITHIN_S)
+        await backend.ask(SERVICE_PREFIX + "SystemSharedMemoryUnregister", message, timeout_s=ANSWER_WITHIN_S)
     except CallFailed as error:
         return error.details if error.details.startswith(_SHARES_NO_MEMORY) else ""
     return ""
@@ -60,7 +60,7 @@ async def executions(backends: Sequence[Backend]) -> Mapping[str, Executions]:
     for backend in backends:
         try:
             message = service_pb2.ModelStatisticsRequest().SerializeToString()
-            answer = await backend.ask(SERVICE + "ModelStatistics", message, timeout_s=ANSWER_WITHIN_S)
+            answer = await backend.ask(SERVICE_PREFIX + "ModelStatistics", message, timeout_s=ANSWER_WITHIN_S)
         except CallFailed:
             continue
         for name, each in _executions(service_pb2.ModelStatisticsResponse.FromString(answer)).items():
@@ -116,7 +116,7 @@ class AsLoaded(Backend):
 
 
 WARM_UPS: Final = 2
-REQUESTS: Final = 5
+TIMED_REQUESTS: Final = 5
 WITHIN_S: Final = 60.0
 LONG_S: Final = 2.0
 """A model that takes so long is asked once."""
@@ -140,9 +140,9 @@ async def _timed(name: str, backend: Backend, catalog: Catalog) -> OneRowTiming:
     message = request_of_zeros(config).SerializeToString()
     took_s: list[float] = []
     try:
-        for number in range(WARM_UPS + REQUESTS):
+        for number in range(WARM_UPS + TIMED_REQUESTS):
             start_s = time.perf_counter()
-            await backend.ask(INFER, message, timeout_s=WITHIN_S)
+            await backend.ask(INFER_METHOD, message, timeout_s=WITHIN_S)
             lasted_s = time.perf_counter() - start_s
             if number >= WARM_UPS or lasted_s > LONG_S:
                 took_s.append(lasted_s)

@@ -31,7 +31,7 @@ from tidegate_proxy.servers.http.interface import (
 )
 from tidegate_proxy.servers.http.json_data import RefusedRequest
 from tidegate_proxy.servers.http.json_worker_pool import JsonWorkerPool
-from tidegate_proxy.servers.http.screening import CHANGES, RequestScreen, why_not_changed
+from tidegate_proxy.servers.http.screening import SHARED_MEMORY_CHANGES, RequestScreen, why_not_changed
 from tidegate_proxy.service.fan_out import MODEL_CHANGES, Changing, unnoticed
 from tidegate_proxy.service.inference import Inference
 from tidegate_proxy.service.passthrough import Routing
@@ -121,7 +121,7 @@ class HttpApplication:
             await _refuse(exchange, body, 413, words)
         except RefusedRequest as refused:
             json_error = infer_response.error(refused.status, str(refused))
-            await exchange.reply(replace(json_error, headers=infer_response.JSON))
+            await exchange.reply(replace(json_error, headers=infer_response.JSON_HEADERS))
         except TooMuchInFlight:
             await _refuse(exchange, body, 429, "too many bytes of requests are in flight (limits.max_bytes_in_flight)")
         except ClientLeft:
@@ -140,14 +140,14 @@ class HttpApplication:
 
     async def _answer(self, exchange: HttpExchange, body: RequestBody, route: routes.Route | None) -> None:
         if route is None:
-            await self._forward(exchange, body, routes.NONE)
+            await self._forward(exchange, body, routes.NO_ROUTE)
         elif (
-            route.pattern == routes.INFER
+            route.pattern == routes.INFER_PATH
             and exchange.method == "POST"
             and (known := self._scheduled(route.model, exchange))
         ):
             await self._infer(exchange, body, known, route)
-        elif route.pattern in CHANGES and exchange.method == "POST":
+        elif route.pattern in SHARED_MEMORY_CHANGES and exchange.method == "POST":
             await self._change_regions(exchange, await body.whole(), route)
         elif handler := self._handler(exchange.method, route):
             call = exchange.call(await body.whole(), route)
@@ -155,14 +155,14 @@ class HttpApplication:
             await self._screened(exchange, call.body)
             await exchange.reply(await handler(call))
         else:
-            counted = exchange.method == "POST" and route.pattern in routes.INFERENCES
+            counted = exchange.method == "POST" and route.pattern in routes.INFERENCE_PATHS
             await self._forward(exchange, body, route, is_inference=counted)
 
     async def _change_regions(self, exchange: HttpExchange, content: bytes, route: routes.Route) -> None:
         exchange.watch()
         await self._screened(exchange, content)
         if words := why_not_changed(route, content):
-            await exchange.reply(replace(infer_response.error(400, words), headers=infer_response.JSON))
+            await exchange.reply(replace(infer_response.error(400, words), headers=infer_response.JSON_HEADERS))
         elif handler := self._handler(exchange.method, route):
             await exchange.reply(await handler(exchange.call(content, route)))
         else:

@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.infer_response import error
-from tidegate_proxy.servers.http.interface import NAMES, Application, HttpLimits, Receive, Scope, Send
+from tidegate_proxy.servers.http.interface import NAMES_EXTENSION, Application, HttpLimits, Receive, Scope, Send
 from tidegate_proxy.servers.http.routes import NoNormalForm, normal_form
 from tidegate_proxy.transport.client_bounds import TOO_MUCH, ClientBounds, Served, makes_room
 from tidegate_proxy.transport.tls import close_once
@@ -77,7 +77,7 @@ def transport_of(cycle: RequestResponseCycle) -> AnswerTransport:
 
 
 SWEEP_S: Final = 0.25
-RESERVE: Final = 16
+RESERVED_CONNECTIONS: Final = 16
 """Connections beyond the limit that are let in, to ask for health and nothing else, where none can make room."""
 PROGRESS_BYTES: Final = 1 << 16
 """A reader that takes so much of its answer is not stuck."""
@@ -135,7 +135,7 @@ class HttpConnections:
         self._hosts[connection.host] += 1
         self._new[connection] = self._loop.time()
         self._bounds.connections[self._served] = len(self._open)
-        if len(self._open) > self._limits.connections + RESERVE:
+        if len(self._open) > self._limits.connections + RESERVED_CONNECTIONS:
             self._end(connection)
         return not full
 
@@ -478,7 +478,7 @@ class HttpConnection(HttpToolsProtocol):
         self._connections.awaits_head(self)
         super().on_message_begin()
         self._names: list[bytes] = []
-        self.scope[NAMES] = self._names  # type: ignore[typeddict-unknown-key]
+        self.scope[NAMES_EXTENSION] = self._names  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         """Its head is there: it is on its way to the application."""

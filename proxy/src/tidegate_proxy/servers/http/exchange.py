@@ -8,7 +8,16 @@ from typing import Final
 
 from tidegate_proxy.messages.forwarded_metadata import HeaderForwarding, metadata_of
 from tidegate_proxy.servers.http.compression import TooLarge
-from tidegate_proxy.servers.http.interface import NAMES, Headers, HttpAnswer, HttpCall, Message, Receive, Scope, Send
+from tidegate_proxy.servers.http.interface import (
+    NAMES_EXTENSION,
+    Headers,
+    HttpAnswer,
+    HttpCall,
+    Message,
+    Receive,
+    Scope,
+    Send,
+)
 from tidegate_proxy.servers.http.routes import Route
 from tidegate_proxy.transport import Metadata
 from tidegate_proxy.transport.client_bounds import ClientBounds, TooMuchInFlight
@@ -146,7 +155,7 @@ class HttpExchange:
         self._peer: tuple[str, int] | None = scope.get("client")
         self._query: bytes = scope["query_string"]
         self._headers: Headers = scope["headers"]
-        names: list[bytes] = scope.get(NAMES) or [name for name, _ in self._headers]
+        names: list[bytes] = scope.get(NAMES_EXTENSION) or [name for name, _ in self._headers]
         self._written: Headers = [(name, value) for name, (_, value) in zip(names, self._headers, strict=True)]
         """The same with their names as the client wrote them."""
         """As they came. Blanks behind a value are not a part of it (RFC 9110, section 5.5), but Triton keeps them."""

@@ -17,12 +17,12 @@ from multidict import CIMultiDict
 from tritonclient.grpc import service_pb2
 from yarl import URL
 
-from tidegate_proxy.messages.forwarded_metadata import LONGEST_VALUE
+from tidegate_proxy.messages.forwarded_metadata import MAX_VALUE
 from tidegate_proxy.observability.merged_statistics import statistics_json
 from tidegate_proxy.servers.http.infer_response import error
 from tidegate_proxy.servers.http.interface import Handler, Headers, HttpAnswer, HttpCall, Send
 from tidegate_proxy.service.fan_out import (
-    VERBS,
+    CONTROL_VERBS,
     AnyTriton,
     Changing,
     ControlVerb,
@@ -183,7 +183,7 @@ def _passed_on(call: HttpCall, triton: Backend) -> CIMultiDict[str]:
         [
             (_text(name), _text(value.strip() if name.lower() == b"content-length" else value))
             for name, value in call.headers
-            if name.lower() not in dropped and len(value) <= LONGEST_VALUE
+            if name.lower() not in dropped and len(value) <= MAX_VALUE
         ]
     )
     passed_on.update(triton.http_headers(call.route.api))
@@ -260,4 +260,4 @@ def merged_handlers(
     def handler(verb: ControlVerb) -> Handler:
         return partial(fan_out.answer, verb)
 
-    return {route: handler(verb) for verb in VERBS for route in verb.routes}
+    return {route: handler(verb) for verb in CONTROL_VERBS for route in verb.routes}

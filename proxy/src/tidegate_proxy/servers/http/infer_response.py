@@ -17,7 +17,7 @@ from tidegate_proxy.servers.http.infer_request import ResponseForm
 from tidegate_proxy.servers.http.interface import Headers, HttpAnswer
 from tidegate_proxy.servers.http.json_data import print_doubles
 
-JSON: Final[Headers] = [(b"content-type", b"application/json")]
+JSON_HEADERS: Final[Headers] = [(b"content-type", b"application/json")]
 _SPLIT_FROM: Final = 1 << 14
 """Size in bytes from which finding the tensors takes less time than copying them."""
 _STATUS = {
@@ -41,7 +41,7 @@ class ResponseBody:
     def headers(self) -> Headers:
         """Triton's headers for it, without its length."""
         if self.json_bytes is None:
-            return [*JSON]
+            return [*JSON_HEADERS]
         return [
             (b"content-type", b"application/octet-stream"),
             (b"inference-header-content-length", str(self.json_bytes).encode()),
@@ -110,7 +110,7 @@ def _value(parameter: service_pb2.InferParameter) -> bytes:
 
 def failure(failed: RequestFailed) -> HttpAnswer:
     """The response to a request that failed, with Triton's status for the code, and the reason where it was refused."""
-    why = [(refusal.HEADER.encode(), failed.refusal.encode())] if failed.refusal else []
+    why = [(refusal.REASON_HEADER.encode(), failed.refusal.encode())] if failed.refusal else []
     return error(_STATUS.get(failed.code, 400), failed.details, *why)
 
 

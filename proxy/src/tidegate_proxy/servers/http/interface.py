@@ -15,7 +15,7 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 """Names in lower case, as the server library gives them; in the order in which they came, repetitions included."""
-NAMES: Final = "tidegate.names"
+NAMES_EXTENSION: Final = "tidegate.names"
 """Key of the scope of a request: the names of its headers as the client wrote them, which are Triton's to match."""
 
 

@@ -73,8 +73,8 @@ def _refused(target: bytes, why: str) -> NoNormalForm:
     return NoNormalForm(f"request target {shown!r} {why}")
 
 
-INFER: Final = "/v2/models/{model}/infer"
-INFERENCES: Final = frozenset({INFER, "/v2/models/{model}/generate", "/v2/models/{model}/generate_stream"})
+INFER_PATH: Final = "/v2/models/{model}/infer"
+INFERENCE_PATHS: Final = frozenset({INFER_PATH, "/v2/models/{model}/generate", "/v2/models/{model}/generate_stream"})
 
 _OF_MODEL: Final[Mapping[bytes, Api]] = {
     b"": "metadata",
@@ -119,14 +119,14 @@ class Route:
     repository: str = ""
 
 
-NONE: Final = Route("", "metadata")
+NO_ROUTE: Final = Route("", "metadata")
 """Where the route does not matter."""
 
 
 def match(path: bytes) -> Route | None:
     """The route of a path in its normal form; None where Triton knows none."""
     if found := _INFER.fullmatch(path):
-        return Route(INFER, _OF_MODEL[b"infer"], _text(found[1]), _text(found[2]))
+        return Route(INFER_PATH, _OF_MODEL[b"infer"], _text(found[1]), _text(found[2]))
     if api := _PLAIN.get(plain := _text(path)):
         return Route(plain, api)
     return _match_parts(path)

@@ -17,7 +17,7 @@ from tidegate_proxy.servers.http.compression import BodyDecompression
 from tidegate_proxy.servers.http.json_data import TOO_DEEP, RefusedRequest
 from tidegate_proxy.servers.http.routes import Route
 
-CHANGES: Final = frozenset(
+SHARED_MEMORY_CHANGES: Final = frozenset(
     f"/v2/{kind}sharedmemory/{what}" for kind in ("system", "cuda") for what in ("register", "unregister")
 )
 """Routes that change the regions of a Triton."""
@@ -29,7 +29,7 @@ def _escaped(word: str) -> str:
 
 
 _USED: Final = re.compile(f'"{_escaped(reserved_names.REGION_PARAMETER)}"'.encode())
-_RESERVED: Final = re.compile(f'"({"|".join(map(_escaped, reserved_names.RESERVED))})'.encode())
+_RESERVED: Final = re.compile(f'"({"|".join(map(_escaped, reserved_names.RESERVED_PREFIXES))})'.encode())
 _HINTS: Final = (rb"\u00", reserved_names.REGION_PARAMETER.encode())
 """Without one of these, which are quickly searched for, no region is named."""
 _SHAPE: Final = re.compile(rf'"{_escaped("shape")}"\s*:\s*\[([-+.\w,\s]*)\]'.encode())
@@ -154,6 +154,6 @@ def _why_no_key(name: str, body: bytes) -> str:
         json.loads(body.decode("latin1"), object_pairs_hook=collect, strict=False)
     except (ValueError, RecursionError):
         # A Triton may read what is no JSON here.
-        found = re.search("|".join(map(_escaped, reserved_names.RESERVED)).encode(), body)
+        found = re.search("|".join(map(_escaped, reserved_names.RESERVED_PREFIXES)).encode(), body)
         return reserved_names.why_not_registered(name, json.loads(b'"%b"' % found[0])) if found else ""
     return next((words for key in keys if (words := reserved_names.why_not_registered(name, key))), "")

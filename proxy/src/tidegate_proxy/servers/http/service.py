@@ -19,7 +19,7 @@ from tidegate_proxy.observability.merged_statistics import statistics_json
 from tidegate_proxy.servers.http.application import HttpApplication
 from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.forward import index_json
-from tidegate_proxy.servers.http.infer_response import JSON, error, failure
+from tidegate_proxy.servers.http.infer_response import JSON_HEADERS, error, failure
 from tidegate_proxy.servers.http.interface import Application, Handler, HttpAnswer, HttpCall, HttpLimits
 from tidegate_proxy.servers.http.routes import Route
 from tidegate_proxy.servers.http.server import HttpListener
@@ -31,7 +31,7 @@ from tidegate_proxy.service.passthrough import Routing
 from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.tritons.backend import Backend
 from tidegate_proxy.tritons.catalog import CurrentCatalog
-from tidegate_proxy.tritons.split_models import VERSION, SplitModel
+from tidegate_proxy.tritons.split_models import SPLIT_MODEL_VERSION, SplitModel
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,9 @@ def split_handlers(directory: CurrentCatalog, control: ControlPlaneCalls) -> Map
     def about_a_model(answer_of: Callable[[SplitModel], bytes]) -> Handler:
         async def handler(call: HttpCall) -> HttpAnswer:
             split = directory.catalog.split.get(call.route.model)
-            if split is None or call.route.version not in ("", VERSION):
+            if split is None or call.route.version not in ("", SPLIT_MODEL_VERSION):
                 return error(400, f"Request for unknown model: '{call.route.model}' is not found")
-            return HttpAnswer(200, [*JSON], answer_of(split))
+            return HttpAnswer(200, [*JSON_HEADERS], answer_of(split))
 
         return handler
 
@@ -53,7 +53,7 @@ def split_handlers(directory: CurrentCatalog, control: ControlPlaneCalls) -> Map
             models = await control.repository_index()
         except RequestFailed as failed:
             return failure(failed)
-        return HttpAnswer(200, [*JSON], index_json(models))
+        return HttpAnswer(200, [*JSON_HEADERS], index_json(models))
 
     return {
         ("GET", "/v2/models/{model}"): about_a_model(lambda split: _dumped(_metadata(split))),
@@ -216,7 +216,7 @@ class HttpService:
             await self._control.shared_memory.unregister(call.route.region)
         except RequestFailed as failed:
             return failure(failed)
-        return HttpAnswer(200, [*JSON], b"")
+        return HttpAnswer(200, [*JSON_HEADERS], b"")
 
     async def _shared_memory_status(self, call: HttpCall) -> HttpAnswer:
         """The status of one region, or of all but those that Tidegate and that Triton share."""
@@ -228,14 +228,14 @@ class HttpService:
             {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
             for region in regions
         ]
-        return HttpAnswer(200, [*JSON], json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode())
+        return HttpAnswer(200, [*JSON_HEADERS], json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode())
 
     async def _statistics(self, call: HttpCall) -> HttpAnswer:
         try:
             response = await self._control.statistics(call.route.model, call.route.version)
         except RequestFailed as failed:
             return failure(failed)
-        return HttpAnswer(200, [*JSON], statistics_json(response))
+        return HttpAnswer(200, [*JSON_HEADERS], statistics_json(response))
 
 
 def http_limits(config: ServeConfig) -> HttpLimits:

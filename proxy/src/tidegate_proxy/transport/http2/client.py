@@ -16,9 +16,9 @@ from ngh2.events import DataReceived, GoAwayReceived, ResponseReceived, StreamCl
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.tritons import TritonTls
-from tidegate_proxy.transport.http2.connection import ALPN, Http2Connection, configuration
+from tidegate_proxy.transport.http2.connection import ALPN_PROTOCOLS, Http2Connection, configuration
 from tidegate_proxy.transport.http2.headers import (
-    CODES,
+    STATUS_BY_NUMBER,
     Header,
     HeaderBlocks,
     code_of_http,
@@ -35,7 +35,7 @@ from tidegate_proxy.transport.tls import channel_context
 log = logging.getLogger(__name__)
 
 
-LONGEST_ANSWER: Final = (1 << 31) - 1
+MAX_ANSWER: Final = (1 << 31) - 1
 
 
 class PendingCall:
@@ -139,10 +139,10 @@ class PendingUnary(PendingCall):
         if self.connection:
             self.connection.acknowledge(self.stream_id, len(data))
         if self._assembler is None:
-            if self._answer is None and (message := whole(data, LONGEST_ANSWER)) is not None:
+            if self._answer is None and (message := whole(data, MAX_ANSWER)) is not None:
                 self._answer = message
                 return
-            self._assembler = MessageAssembler(self.encoding, LONGEST_ANSWER)
+            self._assembler = MessageAssembler(self.encoding, MAX_ANSWER)
         self._assembler.add(data)
         if (message := self._assembler.take_inflated()) is not None:
             self._answer = message
@@ -219,7 +219,7 @@ class PendingStream(PendingCall):
     def add(self, data: bytes) -> None:
         """Take in what its server sent. Raises MessageError."""
         if self._assembler is None:
-            self._assembler = MessageAssembler(self.encoding, LONGEST_ANSWER)
+            self._assembler = MessageAssembler(self.encoding, MAX_ANSWER)
         self._assembler.add(data)
         self._unacknowledged += len(data)
         if self._receiver:
@@ -375,7 +375,7 @@ class ClientConnection(Http2Connection):
             if name == b":status":
                 status = value
             elif name == b"grpc-status":
-                call.code = CODES.get(int(value) if value.isdigit() else -1, StatusCode.UNKNOWN)
+                call.code = STATUS_BY_NUMBER.get(int(value) if value.isdigit() else -1, StatusCode.UNKNOWN)
             elif name == b"grpc-message":
                 call.details = unquoted(value)
             elif name == b"grpc-encoding":
@@ -461,7 +461,7 @@ class Channel:
     ) -> None:
         """`keepalive_s`: as the configuration's. Raises TlsError."""
         self._host, self._port = host_of(address).strip("[]"), port_of(address)
-        self._context = channel_context(tls, ALPN) if tls else None
+        self._context = channel_context(tls, ALPN_PROTOCOLS) if tls else None
         self._server_name = tls.server_name or self._host if tls else None
         self.keepalive_s = keepalive_s
         self._loop = asyncio.get_running_loop()

@@ -22,7 +22,7 @@ from tidegate_proxy.transport.tls import close_once
 
 log = logging.getLogger(__name__)
 
-ALPN: Final = ("h2",)
+ALPN_PROTOCOLS: Final = ("h2",)
 """What both sides agree on in the TLS handshake."""
 READ_BYTES: Final = 1 << 18
 """Read at once."""

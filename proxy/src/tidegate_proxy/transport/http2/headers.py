@@ -99,7 +99,7 @@ def _from_base64(value: bytes) -> bytes:
         return value
 
 
-CODES: Final = {code.value[0]: code for code in StatusCode}
+STATUS_BY_NUMBER: Final = {code.value[0]: code for code in StatusCode}
 """gRPC's status codes by their number."""
 _OF_HTTP: Final = {
     400: StatusCode.INTERNAL,
@@ -197,7 +197,7 @@ _HEADERS: Final = 0x1
 _END_HEADERS: Final = 0x4
 _PADDED: Final = 0x8
 _PRIORITY: Final = 0x20
-LONGEST_FRAME: Final = 1 << 15
+MAX_FRAME: Final = 1 << 15
 """The most bytes of a header block in one frame: what is longer is looked at."""
 KEPT_BYTES: Final = 1 << 13
 """The most bytes of a name or a value: more than HPACK's table (4 KiB), so that whoever is to keep it keeps neither."""
@@ -224,7 +224,7 @@ class HeaderBlocks:
             at, size = self._left, len(data)
             while at + _FRAME_HEAD <= size:
                 length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
-                if data[at + 3] == _HEADERS and (length > LONGEST_FRAME or not data[at + 4] & _END_HEADERS):
+                if data[at + 3] == _HEADERS and (length > MAX_FRAME or not data[at + 4] & _END_HEADERS):
                     break
                 at += _FRAME_HEAD + length
             else:
@@ -259,7 +259,7 @@ class HeaderBlocks:
         self._left, kind, flags = int.from_bytes(head[:3]), head[3], head[4]
         self._is_last = bool(flags & _END_HEADERS)
         if self._block is None:
-            if kind != _HEADERS or (self._is_last and self._left <= LONGEST_FRAME):
+            if kind != _HEADERS or (self._is_last and self._left <= MAX_FRAME):
                 return head
             self._block, self._opening = bytearray(), head
         return b"" if self._left or not self._is_last else self._ended()

@@ -21,7 +21,7 @@ from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.transport.client_bounds import TOO_MUCH, ClientBounds, makes_room
-from tidegate_proxy.transport.http2.connection import ALPN, Http2Connection, configuration
+from tidegate_proxy.transport.http2.connection import ALPN_PROTOCOLS, Http2Connection, configuration
 from tidegate_proxy.transport.http2.headers import CallHeaders, Header, opening_of, quoted
 from tidegate_proxy.transport.http2.message import (
     ACCEPTED_ENCODINGS,
@@ -36,12 +36,12 @@ from tidegate_proxy.transport.tls import server_context
 log = logging.getLogger(__name__)
 
 
-HEADERS: Final[tuple[Header, ...]] = (
+RESPONSE_HEADERS: Final[tuple[Header, ...]] = (
     (b":status", b"200"),
     (b"content-type", b"application/grpc"),
     (b"grpc-accept-encoding", ACCEPTED_ENCODINGS),
 )
-OK: Final[tuple[Header, ...]] = ((b"grpc-status", b"0"), (b"grpc-message", b""))
+OK_TRAILERS: Final[tuple[Header, ...]] = ((b"grpc-status", b"0"), (b"grpc-message", b""))
 OPEN_BYTES: Final = 2048
 """What a call takes while it is open beside its metadata and messages: its objects, its stream, its place in books."""
 INFLATED_HERE: Final = 1 << 18
@@ -49,7 +49,7 @@ INFLATED_HERE: Final = 1 << 18
 INFLATED_ASIDE: Final = 1 << 22
 """The bytes from which on a message is inflated in a thread, before what it comes to is looked at."""
 _DEADLINE: Final = "Deadline Exceeded"
-_REASON: Final = refusal.HEADER.encode()
+_REASON: Final = refusal.REASON_HEADER.encode()
 Received = Callable[[bytes | None], None]
 
 
@@ -182,7 +182,9 @@ class Http2Call:
         if reason:
             status += ((_REASON, reason.encode()),)
         try:
-            self._connection.end(self, status if self._began else (*HEADERS, *status), is_first=not self._began)
+            self._connection.end(
+                self, status if self._began else (*RESPONSE_HEADERS, *status), is_first=not self._began
+            )
         except Exception as error:
             self._connection.break_off(self, error)
 
@@ -322,12 +324,12 @@ class Http2Call:
 
 HEADER_BYTES: Final = 1 << 16
 """The most bytes of one request's headers, decoded."""
-LONGEST_DETAILS: Final = 1 << 14
+MAX_DETAILS: Final = 1 << 14
 SHORTEST_DETAILS: Final = 1 << 8
 BESIDE_DETAILS: Final = 1 << 9
 """The bytes of a client's limit that are for the other headers that come with a status."""
 KEEPALIVE_TIMEOUT_S: Final = 20.0
-RESETS: Final = (2000, 200)
+RESET_LIMITS: Final = (2000, 200)
 """Calls that a connection may begin and reset before their deadlines: at once, and per second."""
 RESETS_IN_ALL: Final = (50_000, 5_000)
 """Calls that it may reset at all, at once and per second: what one process answers, so that those who leave at their
@@ -335,7 +337,7 @@ deadlines when all is late are no flood. libnghttp2's own default, 1000 and 33, 
 AT_ITS_DEADLINE_S: Final = 0.1
 HEARD_S: Final = 1.0
 """After so long a client has heard that it is to go elsewhere, however far away it is."""
-PINGS: Final = 2
+MAX_PING_STRIKES: Final = 2
 """That may come too early in a row, as with gRPC's own core."""
 
 
@@ -356,7 +358,7 @@ class ServerConnection(Http2Connection):
         self.peer = ""
         self._server = server
         self._calls: dict[int, Http2Call] = {}
-        self._reset_credit = float(RESETS[0])
+        self._reset_credit = float(RESET_LIMITS[0])
         self._began_s = self._reset_s = self.idle_since_s = self._taken_s = self.now_s()
         self.has_asked = False
         """Whether a call of it has ended."""
@@ -370,7 +372,7 @@ class ServerConnection(Http2Connection):
         """Whether its client was told to go elsewhere."""
         self._shut = False
         """Whether it takes no more calls."""
-        self._takes_headers = LONGEST_DETAILS
+        self._takes_headers = MAX_DETAILS
         """Bytes of headers that it takes at a time."""
         self._pings = 0
         """In a row that came too early."""
@@ -400,7 +402,7 @@ class ServerConnection(Http2Connection):
 
         They begin to refuse, some of them, at half of what they say.
         """
-        return max(SHORTEST_DETAILS, min(self._takes_headers, LONGEST_DETAILS) // 2 - BESIDE_DETAILS)
+        return max(SHORTEST_DETAILS, min(self._takes_headers, MAX_DETAILS) // 2 - BESIDE_DETAILS)
 
     @property
     def open_calls(self) -> int:
@@ -502,9 +504,9 @@ class ServerConnection(Http2Connection):
     def answer(self, call: Http2Call, message: bytes) -> None:
         """End a call with a message."""
         try:
-            self.http2.send_response(call.stream_id, HEADERS)
+            self.http2.send_response(call.stream_id, RESPONSE_HEADERS)
             self.write(call.stream_id, message)
-            self.http2.send_trailers(call.stream_id, OK)
+            self.http2.send_trailers(call.stream_id, OK_TRAILERS)
         except ngh2.NGH2Error as error:  # the client has left, and is about to be noticed
             log.debug("response not sent", extra={"stream": call.stream_id, "error": str(error)})
         self.wake()
@@ -512,7 +514,7 @@ class ServerConnection(Http2Connection):
     def begin(self, call: Http2Call) -> None:
         """Send the headers that come before the first message of a stream."""
         try:
-            self.http2.send_response(call.stream_id, HEADERS)
+            self.http2.send_response(call.stream_id, RESPONSE_HEADERS)
         except ngh2.NGH2Error as error:
             log.debug("headers not sent", extra={"stream": call.stream_id, "error": str(error)})
 
@@ -624,7 +626,7 @@ class ServerConnection(Http2Connection):
         now_s = self.now_s()
         if call and call.deadline_s is not None and call.deadline_s - now_s < AT_ITS_DEADLINE_S:
             return  # who leaves at its deadline floods nobody
-        burst, per_s = RESETS
+        burst, per_s = RESET_LIMITS
         self._reset_credit = min(burst, self._reset_credit + (now_s - self._reset_s) * per_s) - 1
         self._reset_s = now_s
         if self._reset_credit < 0 and not self.closed_because:
@@ -639,7 +641,7 @@ class ServerConnection(Http2Connection):
         early = not self._calls and now_s - self._pinged_s < self.limits.min_ping_interval_s
         self._pings = self._pings + 1 if early else 0
         self._pinged_s = now_s
-        if self._pings > PINGS and not self.closed_because:
+        if self._pings > MAX_PING_STRIKES and not self.closed_because:
             self.count("min_ping_interval_s")
             self.terminate(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
 
@@ -664,7 +666,7 @@ def _peer_of(name: object) -> str:
 SWEEP_S: Final = 0.25
 """How often connections are looked at that take too long."""
 POLL_S: Final = 0.01
-BACKLOG: Final = 1024
+LISTEN_BACKLOG: Final = 1024
 
 
 class Http2Server:
@@ -708,12 +710,12 @@ class Http2Server:
         await self._serve(tls, sock=port)
 
     async def _serve(self, tls: ServerTls | None, **where: Any) -> None:  # noqa: ANN401 - as create_server has it
-        context = server_context(tls, ALPN) if tls else None
+        context = server_context(tls, ALPN_PROTOCOLS) if tls else None
         self._listener = await self._loop.create_server(
             lambda: ServerConnection(self),
             ssl=context,
             ssl_handshake_timeout=self.limits.request_headers_timeout_s if context else None,
-            backlog=BACKLOG,
+            backlog=LISTEN_BACKLOG,
             **where,
         )
         self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tidegate_proxy.tritons.embedded.log import TritonStartError
 
-SUPPORTED = ((3, 11), (3, 12))
+SUPPORTED_PYTHONS = ((3, 11), (3, 12))
 """Versions of CPython for which the wheel has a stub and numpy 1 has wheels."""
 _RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -35,7 +35,7 @@ class TritonInstall:
 
         Raises TritonStartError, with the remedy, when the wheel, the right Python, numpy 1 or libpython is missing.
         """
-        if sys.version_info[:2] not in SUPPORTED:
+        if sys.version_info[:2] not in SUPPORTED_PYTHONS:
             raise TritonStartError(
                 f"the embedded Triton runs models in CPython 3.11 or 3.12, not in {_RUNNING}: "
                 "make the environment with one of these, or point Tidegate at a Triton of your own"

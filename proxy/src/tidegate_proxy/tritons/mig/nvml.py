@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from tidegate.schemas import Device, Mig, MigGeometry, MigProfile
-from tidegate_proxy.tritons.gpus import MIB, as_text, product_of
+from tidegate_proxy.tritons.gpus import BYTES_PER_MIB, as_text, product_of
 from tidegate_proxy.tritons.mig.interface import MigError, MigGpu, MigInstance, MigMode
 
 _MIG_NAME = re.compile(r"MIG (\S+)$")
@@ -92,7 +92,7 @@ class NvmlMig:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
         product = product_of(as_text(nvml.nvmlDeviceGetName(handle)))
-        memory = self._unless_refused(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // MIB)
+        memory = self._unless_refused(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // BYTES_PER_MIB)
         device = Device(platform.node(), as_text(nvml.nvmlDeviceGetUUID(handle)), product, memory)
         mode = self._mode(handle)
         if mode is MigMode.NONE:
