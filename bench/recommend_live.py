@@ -188,7 +188,7 @@ def _triton_on(scenario: Scenario, pool: WorkerSpec, folder: Path) -> Iterator[s
     for model in scenario.models:
         write_emulated_model(folder / "models", scenario, model, [pool], seed=SEED, batching=None)
     ports = [word for each in ("grpc", "http", "metrics") for word in (f"--{each}-port", "0")]
-    command = ("triton", *ports, "--log", str(folder / "triton.log"), str(folder / "models"))
+    command = ("triton", *ports, "--log-file", str(folder / "triton.log"), str(folder / "models"))
     with serving_command(*command, log=folder / "triton.errors") as address:
         yield address
 

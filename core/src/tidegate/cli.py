@@ -3,10 +3,12 @@
 import os
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from tidegate.commands.plugins import plugins_command
 from tidegate.host import Plugins
@@ -17,6 +19,8 @@ def build_app(plugins: Plugins) -> typer.Typer:
     """The command line over everything that is installed."""
     app = typer.Typer(
         name="tidegate",
+        cls=_GroupedCommands,
+        context_settings={"help_option_names": ["-h", "--help"]},
         help="A scheduling proxy for NVIDIA Triton that decides which requests run together, when and where.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -33,10 +37,33 @@ def build_app(plugins: Plugins) -> typer.Typer:
         # There is a callback, so subcommands stay subcommands even when only one is installed.
         del version
 
-    app.command("plugins")(plugins_command(plugins))
-    for name in sorted(plugins.commands):
-        app.command(name)(plugins.commands[name].run)
+    commands = {"plugins": plugins_command(plugins), **{name: spec.run for name, spec in plugins.commands.items()}}
+    for group, names in _groups(commands):
+        for name in names:
+            app.command(name, rich_help_panel=group)(commands[name])
     return app
+
+
+class _GroupedCommands(TyperGroup):
+    """The root command, whose plain help lists the subcommands by group, their first lines uncut."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer's copy of click
+        """Write a section for each group."""
+        del ctx
+        for group, names in _groups(self.commands):
+            with formatter.section(group):
+                formatter.write_dl([(name, (self.commands[name].help or "").split("\n")[0]) for name in names])
+
+
+def _groups(commands: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each group that has commands, with their names in order; commands of other plugins are in the last."""
+    rest = set(commands)
+    for group, names in GROUPS.items():
+        if found := [name for name in names if name in rest]:
+            rest.difference_update(found)
+            yield group, found
+    if rest:
+        yield OTHER_GROUP, sorted(rest)
 
 
 def _print_version(wanted: bool) -> None:
@@ -46,6 +73,18 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+GROUPS: Final = {
+    "Serve": ("serve", "up", "down", "triton", "mig"),
+    "Prepare": (
+        *("init", "check", "generate", "split", "profile", "profile-blocks", "profile-shares"),
+        *("fit-interference", "train-inss", "plugins"),
+    ),
+    "Plan": ("recommend", "plan", "batch-histogram"),
+    "Observe": ("doctor", "view", "explain", "replay"),
+    "Simulate and test": ("simulate", "sweep", "goodput", "loadtest", "compare", "check-policy", "new-policy"),
+}
+"""Commands by what they are for, in the order of `tidegate --help`."""
+OTHER_GROUP: Final = "Other plugins"
 COMMANDS_OF: Final = {
     "proxy": ("check", "doctor", "down", "init", "mig", "serve", "triton", "up", "view"),
     "loadtest": ("compare", "fit-interference", "loadtest", "profile", "profile-shares"),

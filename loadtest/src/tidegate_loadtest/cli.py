@@ -73,8 +73,10 @@ def main(
     shape: Annotated[
         list[str] | None, typer.Option(help="NAME:3,48,320: an input's dimensions without rows. Repeatable.")
     ] = None,
-    timeout_s: Annotated[float, typer.Option(min=0.001, help="Give a request up after this.")] = 30.0,
-    lateness_limit_ms: Annotated[float, typer.Option(min=0, help="p99 lateness of a generator that keeps up.")] = 5.0,
+    timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds until a request is given up.")] = 30.0,
+    lateness_limit_ms: Annotated[
+        float, typer.Option(min=0, help="Highest p99 lateness of the load generator, in ms, at which a run counts.")
+    ] = 5.0,
     channels: Annotated[int, typer.Option(min=1, help="TCP connections to spread the requests over.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and no table.")] = False,
 ) -> None:

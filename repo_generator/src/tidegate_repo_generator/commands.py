@@ -24,7 +24,7 @@ def generate(
         Path,
         typer.Argument(
             metavar="MODEL.onnx|LAYOUT.json",
-            help="The model, an ONNX file; or a planner's layout (JSON or YAML) of models that are split.",
+            help="ONNX model; or a planner's layout (JSON or YAML) of split models.",
             show_default=False,
         ),
     ],
@@ -41,20 +41,20 @@ def generate(
     name: Annotated[
         str | None,
         typer.Option(
-            help="What clients call the model; by default MODEL's name.",
+            help="Name of the model in Triton. [default: MODEL's name]",
             show_default=False,
             rich_help_panel=_FOR_MODELS,
         ),
     ] = None,
     instances: Annotated[
-        int, typer.Option(min=1, help="Batches that Triton runs at once.", rich_help_panel=_FOR_MODELS)
+        int, typer.Option(min=1, help="Instances of the model in Triton.", rich_help_panel=_FOR_MODELS)
     ] = 1,
     max_batch: Annotated[
         int | None,
         typer.Option(
             min=0,
             metavar="B",
-            help="Largest batch, in rows; 0 for no batching. By default 32 for a model that can batch.",
+            help="Largest batch, in rows (0 turns batching off). [default: 32 for a model that can batch]",
             show_default=False,
             rich_help_panel=_FOR_MODELS,
         ),
@@ -71,7 +71,7 @@ def generate(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Real inputs (.npz, .npy) with which to try whether requests may share a batch. Repeatable.",
+            help="Real inputs (.npz, .npy) that test whether requests may share a batch. Repeatable.",
             show_default=False,
             rich_help_panel=_FOR_MODELS,
         ),
@@ -80,7 +80,7 @@ def generate(
         float | None,
         typer.Option(
             metavar="MS",
-            help="How long after its arrival, in milliseconds, a request may be answered.",
+            help="SLO of the model, in milliseconds from a request's arrival to its answer. [default: none]",
             show_default=False,
             rich_help_panel=_FOR_MODELS,
         ),
@@ -89,7 +89,7 @@ def generate(
         list[str] | None,
         typer.Option(
             metavar="[MODEL=]DIR|FILE.onnx",
-            help="Where `tidegate split` wrote the blocks of a model; or the model, if it is not cut. Repeatable.",
+            help="Blocks of a model (`tidegate split`), or an ONNX model that is not split. Repeatable.",
             show_default=False,
             rich_help_panel=_FOR_LAYOUTS,
         ),
@@ -104,8 +104,7 @@ def generate(
         list[str] | None,
         typer.Option(
             metavar="[NODE=]NAME",
-            help="What a node of the layout is called: its host name, or its name in Kubernetes. Planners invent them. "
-            "Repeatable.",
+            help="Host name, or name in Kubernetes, of a node of the layout. Repeatable.",
             show_default=False,
             rich_help_panel=_FOR_LAYOUTS,
         ),
@@ -114,7 +113,8 @@ def generate(
         list[str] | None,
         typer.Option(
             metavar="[NODE=]ADDRESS",
-            help="Where the proxy reaches the workers of a node (or all); by default on this machine. Repeatable.",
+            help="Address at which the proxy reaches the workers of a node (or of all). Repeatable. [default: "
+            "this machine]",
             show_default=False,
             rich_help_panel=_FOR_LAYOUTS,
         ),
@@ -133,21 +133,21 @@ def generate(
     deploy_target: Annotated[
         DeployTarget,
         typer.Option(
-            help="embedded: Python backend on the CPU, for the embedded Triton. triton: ONNX Runtime backend of a full "
-            "Triton. triton-tensorrt: the same with TensorRT in it. tensorrt: engines, to be built on their GPU."
+            help="Triton that serves the model. embedded: Python backend on the CPU. triton: ONNX Runtime "
+            "backend. triton-tensorrt: ONNX Runtime with TensorRT. tensorrt: engines, built on their GPU."
         ),
     ] = DeployTarget.EMBEDDED,
     precision: Annotated[
         Precision | None,
         typer.Option(
-            help="How TensorRT may calculate. [default: fp32]", show_default=False, rich_help_panel=_FOR_TENSORRT
+            help="Precision that TensorRT may use. [default: fp32]", show_default=False, rich_help_panel=_FOR_TENSORRT
         ),
     ] = None,
     shape: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME:SIZE,SIZE...",
-            help="Sizes of an input, without the rows, the usual ones first. Repeatable: all between them work.",
+            help="Dimensions of an input without rows, the usual ones first. Repeatable: all between them work.",
             show_default=False,
             rich_help_panel=_FOR_TENSORRT,
         ),
@@ -156,17 +156,19 @@ def generate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="What `tidegate profile` wrote: its shapes count as --shape.",
+            help="Profile file (`tidegate profile`) whose shapes count as --shape.",
             show_default=False,
             rich_help_panel=_FOR_TENSORRT,
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace a model of that name, with all its versions; or that folder.")
+        bool, typer.Option("--force", help="Replace an existing model with all its versions, or an existing folder.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Say what was written as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
-    """Write a model into a Triton model repository, from an ONNX file; or all that a layout needs.
+    """Write a Triton model repository from ONNX or a layout.
+
+    Write a model into a Triton model repository, from an ONNX file; or all that a layout needs.
 
     Names, types and shapes come from the file, and so does the answer to
     whether requests may share a batch: where the first dimension of every

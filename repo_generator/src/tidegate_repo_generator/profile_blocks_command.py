@@ -26,9 +26,12 @@ def profile_blocks(
         ),
     ],
     batches: Annotated[str, typer.Option(metavar="B[,B...]", help="Batch sizes, in rows.")] = "1,2,4,8",
-    kind: Annotated[str, typer.Option(help="What this kind of GPU or worker is called.")] = "default",
+    kind: Annotated[str, typer.Option(help="Device class of the GPU or worker.")] = "default",
     share: Annotated[
-        int, typer.Option(min=1, metavar="V", help="Measure on 1/V of the device, with all V shares busy.")
+        int,
+        typer.Option(
+            min=1, metavar="V", help="Shares that the device is divided into; one is measured while all are busy."
+        ),
     ] = 1,
     provider: Annotated[
         str, typer.Option(help="Execution provider of onnxruntime that runs the blocks.")
@@ -39,7 +42,7 @@ def profile_blocks(
         typer.Option(
             "--import",
             metavar="TOOL",
-            help="Measure nothing, but read profiles of trtexec or onnxruntime.",
+            help="Read profiles of trtexec or onnxruntime, and measure nothing.",
             show_default=False,
         ),
     ] = None,
@@ -47,13 +50,13 @@ def profile_blocks(
         list[str] | None,
         typer.Option(
             metavar="[BLOCK=]FILE",
-            help="With --import: a profile of the whole model, or one for each block. Repeatable.",
+            help="Profile of the whole model, or one for each block, with --import. Repeatable.",
             show_default=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
-    """Measure how long each block of a model runs, for planners that partition.
+    """Measure the latency of each block of a split model.
 
     Measurements are added to PROFILE.json, so that one file comes to hold every
     kind of GPU, share and batch size; run this on each kind of GPU. Shares of a

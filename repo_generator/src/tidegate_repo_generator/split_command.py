@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def split(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model, an ONNX file.", show_default=False)],
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="ONNX model.", show_default=False)],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write the blocks to.", show_default=False)
     ],
-    blocks: Annotated[int, typer.Option(min=1, metavar="N", help="How many blocks of about equal run time.")] = 10,
+    blocks: Annotated[int, typer.Option(min=1, metavar="N", help="Blocks of about equal run time.")] = 10,
     slack: Annotated[
         float,
         typer.Option(
             min=0,
             max=1,
             metavar="S",
-            help="Share of a block's run time by which a cut may move to where fewer bytes cross.",
+            help="Fraction of a block's run time by which a cut may move to where fewer bytes cross.",
         ),
     ] = 0.05,
     at: Annotated[
@@ -40,7 +40,7 @@ def split(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Run times: a JSON profile of onnxruntime, with graph optimisations disabled. By default one is made.",
+            help="JSON profile of onnxruntime, with graph optimizations disabled. [default: one is made]",
             show_default=False,
         ),
     ] = None,
@@ -48,7 +48,7 @@ def split(
         list[str] | None,
         typer.Option(
             metavar="NAME:SIZE,SIZE...",
-            help="Sizes of an input with dynamic dimensions, without the batch; for run times and bytes. Repeatable.",
+            help="Dimensions of an input without rows, for run times and bytes. Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -64,14 +64,12 @@ def split(
     ] = None,
     independent_rows: Annotated[
         bool,
-        typer.Option(
-            "--independent-rows", help="Your word that no row influences another, where that is not found out."
-        ),
+        typer.Option("--independent-rows", help="Declare that no row influences another, where that cannot be proved."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace blocks that are in DIR.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing blocks in DIR.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
-    """Cut an ONNX model into blocks, from which a planner makes partitions.
+    """Cut an ONNX model into blocks for pipeline planners.
 
     Blocks are runs of nodes of about equal run time, in the order of the file.
     DIR receives 00.onnx, 01.onnx, ..., the whole model, and blocks.json, which

@@ -16,13 +16,12 @@ def batch_histogram(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A scenario; an event log that `tidegate serve --event-log` wrote; or what /models of a running "
-            "Tidegate's metrics port answers."
+            help="Scenario, event log (`tidegate serve --event-log`), or the answer of /models at a metrics port."
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Write the sizes to this file.")],
 ) -> None:
-    """Find out how many rows the requests of each model have: the `sizes` of a problem of the planner `paris`.
+    """Count the rows per request of each model.
 
     Examples:
 

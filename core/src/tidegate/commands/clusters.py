@@ -7,12 +7,14 @@ import typer
 from tidegate.parallel_backend import Backend
 
 BackendOption = Annotated[
-    Backend, typer.Option(help="Where runs go: processes of this machine, or a cluster of Ray or Dask.")
+    Backend,
+    typer.Option(help="Backend that executes the runs: processes of this machine, or a cluster of Ray or Dask."),
 ]
 AddressOption = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
-        help="Of Dask's scheduler or Ray's head (from elsewhere: ray://HOST:PORT); default: a cluster on this machine.",
+        help="Address of Dask's scheduler or Ray's head (from other machines: ray://HOST:PORT). [default: a "
+        "cluster on this machine]",
     ),
 ]

@@ -21,10 +21,14 @@ class ExplainError(Exception):
 
 def explain(
     log: Annotated[Path, typer.Argument(help="Event log that `tidegate serve --event-log` wrote.")],
-    request: Annotated[int, typer.Argument(help="The number of a request in it, from 0 in the order of arrival.")],
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    request: Annotated[
+        int, typer.Argument(help="Number of a request in the event log, from 0 in the order of arrival.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell what happened to a request and why: what it waited for, which batch it joined, why then, its answer.
+    """Explain what happened to one request, and why.
+
+    Tell what happened to a request and why: what it waited for, which batch it joined, why then, its answer.
 
     The recording is replayed, with the policy that it was made with. Times count from the arrival of the request.
     Example:

@@ -10,26 +10,34 @@ from tidegate.parallel_backend import Backend
 
 
 def goodput(
-    scenario: Annotated[Path, typer.Argument(help="Scenario file; its rate is where the search begins.")],
+    scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML); the search begins at its rate.")],
     policy: Annotated[
-        list[str] | None, typer.Option(help="Only this policy, by name or label; may be given several times.")
+        list[str] | None,
+        typer.Option(help="Run only this policy, by name or label. Repeatable. [default: all of the scenario]"),
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(min=0, help="May be given several times; default: five, from the scenario's on.")
+        list[int] | None, typer.Option(min=0, help="Seed of a run. Repeatable. [default: five, from the scenario's on]")
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change a field of the scenario, as in sweep."),
+        typer.Option("--set", metavar="PATH=VALUE", help="Value of a field of the scenario, as in sweep. Repeatable."),
     ] = None,
-    limit: Annotated[float, typer.Option(min=0, max=1, help="Bad requests per request that a model may have.")] = 0.01,
-    precision: Annotated[float, typer.Option(min=1e-5, max=1, help="Of the rate found, relative.")] = 0.005,
+    limit: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Highest fraction of bad requests (late, dropped, failed) of every model."),
+    ] = 0.01,
+    precision: Annotated[
+        float, typer.Option(min=1e-5, max=1, help="Relative precision of the rate that is found.")
+    ] = 0.005,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
-    jobs: Annotated[int, typer.Option(help="Searches at once; -1: as many as there are cores.")] = -1,
+    jobs: Annotated[int, typer.Option(help="Searches at a time (-1 is one per core).")] = -1,
     backend: BackendOption = Backend.processes,
     address: AddressOption = None,
 ) -> None:
-    """Search the highest rate at which every model keeps its bad rate (late, dropped or failed) within a limit.
+    """Search the highest rate within a limit of bad requests.
+
+    Search the highest rate at which every model keeps its bad rate (late, dropped or failed) within a limit.
 
     Each seed is searched for itself: some policies fall off a cliff, and where depends on luck. Example:
 

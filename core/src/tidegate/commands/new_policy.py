@@ -8,12 +8,15 @@ import typer
 
 
 def new_policy(
-    name: Annotated[str, typer.Argument(help="What `--policy` shall select it by, e.g. high-water.")],
+    name: Annotated[str, typer.Argument(help="Name of the policy, e.g. high-water.")],
     into: Annotated[
-        Path | None, typer.Option("--into", help="The folder to write, which must not exist; default: tidegate-NAME.")
+        Path | None, typer.Option("--into", help="Folder to write, which must not exist. [default: tidegate-NAME]")
     ] = None,
 ) -> None:
-    """Write a distribution to begin with: a small policy of this name with its entry point, README and tests."""
+    """Write a new policy package from the template.
+
+    Write a distribution to begin with: a small policy of this name with its entry point, README and tests.
+    """
     from tidegate.commands.common import said_of
     from tidegate.commands.scaffold import write_distribution
     from tidegate.host import Plugins

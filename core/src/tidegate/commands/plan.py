@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 def plan(
-    name: Annotated[str, typer.Argument(help="Planner (`tidegate plugins` lists them).")],
-    problem: Annotated[Path, typer.Argument(help="The problem: JSON, or YAML in a file named so.")],
+    name: Annotated[str, typer.Argument(help="Planner by name (`tidegate plugins` lists them).")],
+    problem: Annotated[Path, typer.Argument(help="Problem file (JSON or YAML).")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")] = None,
     layout: Annotated[
         Path | None,
-        typer.Option(
-            "--layout", help="Write the plan's layout to this file: what is loaded where, to simulate or serve."
-        ),
+        typer.Option("--layout", help="Write the layout to this file, to simulate or serve it."),
     ] = None,
     taken: Annotated[
         Path | None,
-        typer.Option("--from", help="Take this plan of the problem, saved or edited, and do not search for one."),
+        typer.Option("--from", help="Read this plan of the problem, and do not search for one."),
     ] = None,
     time_limit_s: Annotated[float, typer.Option(min=0.1, help="Seconds to search for a better plan.")] = 10.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan itself, for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Plan a layout: the best that the planner finds in the time, and how far from the best possible it may be.
+    """Plan a layout of models on GPUs with a planner.
+
+    Plan a layout: the best that the planner finds in the time, and how far from the best possible it may be.
 
     Exits with 1 where there is none, and says why. Examples:
 

@@ -33,11 +33,13 @@ def plugins_command(plugins: Plugins) -> Callable[..., None]:
     """The command over what is installed."""
 
     def list_plugins(
-        name: Annotated[str | None, typer.Argument(help="Show the options of this one.")] = None,
+        name: Annotated[
+            str | None, typer.Argument(help="Plugin whose options are shown. [default: list all plugins]")
+        ] = None,
         *,
-        as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """List what is installed and what does not load; or show the options of one: types, defaults, texts."""
+        """List the installed plugins, or the options of one."""
         offers = offers_of(plugins)
         if name is not None:
             offers = [offer for offer in offers if offer.name == name]

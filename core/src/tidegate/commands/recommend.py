@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 def recommend(
     traffic: Annotated[
-        Path, typer.Argument(help="A scenario, or an event log that `tidegate serve --event-log` wrote under load.")
+        Path, typer.Argument(help="Scenario, or an event log (`tidegate serve --event-log`) recorded under load.")
     ],
     gpus: Annotated[
         str | None,
         typer.Option(
             metavar="8xT4,2xA100",
-            help="The GPUs that there are; where fewer will do the last are spared. Default: the scenario's workers.",
+            help="GPUs to use, e.g. 8xT4,2xA100; spares the last where fewer suffice. [default: the scenario's "
+            "workers]",
         ),
     ] = None,
     any_of: Annotated[
@@ -34,43 +35,47 @@ def recommend(
         typer.Option(
             "--any-of",
             metavar="A100=2.5",
-            help="GPUs that could be bought, with their price in any unit; several bought together: A100+3xT4=3.1. "
-            "May be given several times: the cheapest wins.",
+            help="GPUs that could be bought, with their price in any unit; several together: A100+3xT4=3.1. "
+            "Repeatable: the cheapest wins.",
         ),
     ] = None,
     goal: Annotated[
-        float, typer.Option(min=0.5, max=0.9999, help="The share of every model's requests that is to be on time.")
+        float, typer.Option(min=0.5, max=0.9999, help="Fraction of every model's requests that must be on time.")
     ] = 0.99,
-    policy: Annotated[
-        list[str] | None, typer.Option(help="Try only this policy; may be given several times. Default: all.")
-    ] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Try only this policy. Repeatable. [default: all]")] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Arrivals, one per line (seconds, model), in place of the scenario's.")
+        Path | None, typer.Option(help="Arrivals to use, one per line (seconds, model). [default: the scenario's]")
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change a field of the scenario, as in sweep."),
+        typer.Option("--set", metavar="PATH=VALUE", help="Value of a field of the scenario, as in sweep. Repeatable."),
     ] = None,
     blocks: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL=FILE", help="What `tidegate profile-blocks` measured: so models may be split."),
+        typer.Option(
+            metavar="MODEL=FILE",
+            help="Block profile of a model (`tidegate profile-blocks`), with which it may be split. Repeatable.",
+        ),
     ] = None,
     interference: Annotated[
-        Path | None, typer.Option(help="What `tidegate fit-interference` wrote: so GPUs may be shared.")
+        Path | None,
+        typer.Option(help="Interference model (`tidegate fit-interference`), with which GPUs may be shared."),
     ] = None,
     requests: Annotated[
-        int, typer.Option(min=100, help="Requests in each simulated run, about: more tell smaller differences apart.")
+        int, typer.Option(min=100, help="Requests in each simulated run; more tell smaller differences apart.")
     ] = 3000,
     planning_s: Annotated[float, typer.Option(min=0.1, help="Seconds for each plan.")] = 2.0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the answer to this file.")] = None,
-    html_file: Annotated[Path | None, typer.Option("--html", help="Write it as a page.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
     apply: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write the files that it takes to do so into this new folder."),
+        typer.Option(metavar="FOLDER", help="Write the recommended configuration and layout into this new folder."),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Simulations at once; -1: as many as there are cores.")] = -1,
+    jobs: Annotated[int, typer.Option(help="Simulations at a time (-1 is one per core).")] = -1,
 ) -> None:
-    """Say what to run for given traffic: which policy, on which GPUs laid out how, and what that saves.
+    """Recommend a policy and a GPU layout for given traffic.
+
+    Say what to run for given traffic: which policy, on which GPUs laid out how, and what that saves.
 
     Every policy and planner that applies is simulated, and Triton's own batcher with many settings: nothing is
     recommended that is not better than that. What is reported comes from other seeds than what was chosen by. Examples:

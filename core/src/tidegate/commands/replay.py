@@ -8,9 +8,11 @@ import typer
 
 def replay(
     log: Annotated[Path, typer.Argument(help="Event log that `tidegate serve --event-log` wrote.")],
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Feed a recorded live run through the engine and compare the commands: they must be the same.
+    """Replay an event log and compare the commands.
+
+    Feed a recorded live run through the engine and compare the commands: they must be the same.
 
     Exits with 1 and shows the first event at which they differ. Example:
 

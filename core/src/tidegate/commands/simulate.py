@@ -15,18 +15,21 @@ if TYPE_CHECKING:
 def simulate(
     scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML).")],
     policy: Annotated[
-        list[str] | None, typer.Option(help="Only this policy, by name or label; may be given several times.")
+        list[str] | None,
+        typer.Option(help="Run only this policy, by name or label. Repeatable. [default: all of the scenario]"),
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(min=0, help="Instead of the scenario's; may be given several times.")
+        list[int] | None, typer.Option(min=0, help="Seed of a run. Repeatable. [default: the scenario's]")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at once; -1: as many as there are cores.")] = -1,
+    jobs: Annotated[int, typer.Option(help="Runs at a time (-1 is one per core).")] = -1,
     backend: BackendOption = Backend.processes,
     address: AddressOption = None,
 ) -> None:
-    """Run a scenario under virtual time, with the very engine and policies that run live.
+    """Simulate a scenario under its policies.
+
+    Run a scenario under virtual time, with the very engine and policies that run live.
 
     Only the workers are simulated: they take as long as the scenario says. Example:
 

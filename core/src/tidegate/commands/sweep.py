@@ -10,24 +10,29 @@ from tidegate.parallel_backend import Backend
 
 
 def sweep(
-    scenario: Annotated[Path, typer.Argument(help="Scenario file.")],
+    scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML).")],
     changes: Annotated[
         list[str],
-        typer.Option("--set", metavar="PATH=V1,V2,...", help="Values of a field; several times: every combination."),
+        typer.Option(
+            "--set",
+            metavar="PATH=V1,V2,...",
+            help="Values of a field of the scenario. Repeatable: every combination is simulated.",
+        ),
     ],
     policy: Annotated[
-        list[str] | None, typer.Option(help="Only this policy, by name or label; may be given several times.")
+        list[str] | None,
+        typer.Option(help="Run only this policy, by name or label. Repeatable. [default: all of the scenario]"),
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(min=0, help="Instead of the scenario's; may be given several times.")
+        list[int] | None, typer.Option(min=0, help="Seed of a run. Repeatable. [default: the scenario's]")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at once; -1: as many as there are cores.")] = -1,
+    jobs: Annotated[int, typer.Option(help="Runs at a time (-1 is one per core).")] = -1,
     backend: BackendOption = Backend.processes,
     address: AddressOption = None,
 ) -> None:
-    """Run a scenario for every combination of some changes, in parallel.
+    """Simulate a scenario for every combination of settings.
 
     A path names a field as in the file, entries of lists by their number or all of them by `*`. Example:
 

@@ -5,20 +5,21 @@ from typing import Annotated
 
 import typer
 
-TlsFlag = Annotated[
-    bool, typer.Option("--tls", help="Its gRPC port speaks TLS, with a certificate that this system trusts.")
-]
+TlsFlag = Annotated[bool, typer.Option("--tls", help="Connect to gRPC with TLS, and trust the CAs of this system.")]
 TlsCaFlag = Annotated[
-    Path | None, typer.Option("--tls-ca", metavar="FILE", help="TLS, with the certificates to trust (PEM).")
+    Path | None,
+    typer.Option("--tls-ca", metavar="FILE", help="Connect to gRPC with TLS, and trust the CAs in this file (PEM)."),
 ]
 TlsCertFlag = Annotated[
     Path | None,
-    typer.Option("--tls-cert", metavar="FILE", help="TLS, with our own certificate (PEM), for a server that asks."),
+    typer.Option("--tls-cert", metavar="FILE", help="Certificate to present to the server (PEM), for mutual TLS."),
 ]
-TlsKeyFlag = Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key (PEM).")]
+TlsKeyFlag = Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Private key of --tls-cert (PEM).")]
 TlsServerNameFlag = Annotated[
     str | None,
-    typer.Option("--tls-server-name", metavar="NAME", help="The name in its certificate, if not its address's."),
+    typer.Option(
+        "--tls-server-name", metavar="NAME", help="Name in the server's certificate. [default: the host of its address]"
+    ),
 ]
 
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def compare(
     scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML).")],
     more_targets: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME=HOST:PORT", help="Further targets.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="NAME=HOST:PORT", help="Further servers to compare.", show_default=False),
     ] = None,
     targets: Annotated[
         list[str] | None,
@@ -30,40 +31,49 @@ def compare(
             "--targets",
             "--target",
             metavar="NAME=HOST:PORT",
-            help="gRPC of the servers that run, two at least. The others are compared with the first. "
-            "Default: emulate a cluster for each policy of the scenario.",
+            help="gRPC addresses of running servers, two at least; the first is the baseline. [default: emulate "
+            "a cluster for each policy of the scenario]",
         ),
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="Emulated: only this policy, by name or label; may be given several times."),
+        typer.Option(help="Emulate only this policy, by name or label. Repeatable. [default: all of the scenario]"),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Runs against each target, interleaved.")] = 5,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Of the first round, instead of the scenario's; each further one: +1.")
+        int | None,
+        typer.Option(min=0, help="Seed of the first round; each further round adds 1. [default: the scenario's]"),
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Option(help="MODEL=FOLDER: real inputs, pictures or .npy/.npz files. Default: random tensors."),
+        typer.Option(
+            help="Real inputs of a model, MODEL=FOLDER with pictures or .npy/.npz files. Repeatable. [default: "
+            "random tensors]"
+        ),
     ] = None,
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            help="[MODEL/]INPUT:3,48,320: an input's dimensions without rows, where the model leaves them open."
+            help="Dimensions of an input without rows, [MODEL/]INPUT:3,48,320, where the model leaves them open. "
+            "Repeatable."
         ),
     ] = None,
     channels: Annotated[int, typer.Option(min=1, help="TCP connections to spread the requests over.")] = 1,
-    timeout_s: Annotated[float, typer.Option(min=0.001, help="Give a request up after this.")] = 30.0,
-    lateness_limit_ms: Annotated[float, typer.Option(min=0, help="p99 lateness of a generator that keeps up.")] = 5.0,
+    timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds until a request is given up.")] = 30.0,
+    lateness_limit_ms: Annotated[
+        float, typer.Option(min=0, help="Highest p99 lateness of the load generator, in ms, at which a run counts.")
+    ] = 5.0,
     tls: TlsFlag = False,
     tls_ca: TlsCaFlag = None,
     tls_cert: TlsCertFlag = None,
     tls_key: TlsKeyFlag = None,
     tls_server_name: TlsServerNameFlag = None,
 ) -> None:
-    """Put the same load on several servers in turn, round after round; say which is better, and how sure that is.
+    """Compare servers under the same load, with intervals.
+
+    Put the same load on several servers in turn, round after round; say which is better, and how sure that is.
 
     In each round every target gets the same requests at the same instants, and another one is first; round number i has
     the seed of the first plus i. Differences are taken within the rounds, with 95 % confidence intervals (Student's t,

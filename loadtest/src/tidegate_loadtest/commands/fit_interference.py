@@ -20,7 +20,7 @@ def fit_interference(
         Path,
         typer.Option(
             metavar="CSV",
-            help="Runs of models alone: model,batch,share_pct,latency_ms and, where they were measured, l2_util_pct, "
+            help="Standalone runs: model,batch,share_pct,latency_ms and, where measured, l2_util_pct, "
             "dram_util_pct, gpu_latency_ms.",
         ),
     ],
@@ -28,35 +28,41 @@ def fit_interference(
         Path,
         typer.Option(
             metavar="CSV",
-            help="Runs beside each other: run,model,batch,share_pct,latency_ms, a line for each model; or two in a "
+            help="Co-located runs: run,model,batch,share_pct,latency_ms, a line for each model; or two in a "
             "line: model1,model2,batch1,batch2,share1_pct,share2_pct,latency1_ms,latency2_ms.",
         ),
     ],
     gpu: Annotated[
-        str, typer.Option(help="What they ran on, as a device's product is written: V100; or A100/3g.20gb.")
+        str, typer.Option(help="GPU that the models ran on, as a device's product is written: V100, or A100/3g.20gb.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Write the interference file here.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the interference model to this file.")],
     compute: Annotated[
         Path | None,
         typer.Option(
             metavar="CSV",
-            help="What of solo runs is not the bus's, where --solo does not say it: "
-            "model,batch,share_pct,gpu_latency_ms.",
+            help="GPU time of the standalone runs, where --solo lacks it: model,batch,share_pct,gpu_latency_ms.",
         ),
     ] = None,
     solo_batches: Annotated[
-        str | None, typer.Option(help="Take the solo runs of these batches only, e.g. 1,8,16,32; judge by the others.")
+        str | None,
+        typer.Option(help="Batch sizes to fit, e.g. 1,8,16,32; the other standalone runs test the fit. [default: all]"),
     ] = None,
     solo_shares: Annotated[
-        str | None, typer.Option(help="Take the solo runs on these shares only, e.g. 20,40,60,80; judge by the others.")
+        str | None,
+        typer.Option(
+            help="GPU shares to fit, in percent, e.g. 20,40,60,80; the other standalone runs test the fit. "
+            "[default: all]"
+        ),
     ] = None,
     hold_out: Annotated[
-        float, typer.Option(min=0.0, max=0.9, help="The share of the co-runs to judge by, and not to fit to.")
+        float, typer.Option(min=0.0, max=0.9, help="Fraction of the co-located runs that tests the fit.")
     ] = 0.3,
-    seed: Annotated[int, typer.Option(min=0, help="Which co-runs these are.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed that draws the co-located runs of --hold-out.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the errors as JSON, and no table.")] = False,
 ) -> None:
-    """Fit how models slow each other down on shares of a GPU (InSS, section 4), and say how far off it is.
+    """Fit how models on one GPU slow each other down.
+
+    Fit how models slow each other down on shares of a GPU (InSS, section 4), and say how far off it is.
 
     The errors are those on the co-runs held out, beside two controls: one factor for each model, and no interference
     at all. What is written is fitted to all co-runs. Examples:

@@ -21,49 +21,57 @@ if TYPE_CHECKING:
 def loadtest(
     scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML).")],
     policy: Annotated[
-        list[str] | None, typer.Option(help="Only this policy, by name or label; may be given several times.")
+        list[str] | None,
+        typer.Option(help="Run only this policy, by name or label. Repeatable. [default: all of the scenario]"),
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(min=0, help="Instead of the scenario's; may be given several times.")
+        list[int] | None, typer.Option(min=0, help="Seed of a run. Repeatable. [default: the scenario's]")
     ] = None,
     target: Annotated[
         str | None,
         typer.Option(
             metavar="[NAME=]HOST:PORT",
-            help="gRPC of a Triton or Tidegate that runs, and what the results call it. Default: emulate the cluster.",
+            help="gRPC address of a running Triton or Tidegate, and its name in the results. [default: emulate "
+            "the cluster]",
         ),
     ] = None,
     rates: Annotated[
         str | None,
-        typer.Option(
-            metavar="RPS,RPS,...", help="Run at each of these rates instead of the scenario's: how much load is borne?"
-        ),
+        typer.Option(metavar="RPS,RPS,...", help="Rates to run at, in requests per second. [default: the scenario's]"),
     ] = None,
     limit: Annotated[
-        float, typer.Option(min=0, max=1, help="With --rates: bad requests per request that a model may have.")
+        float, typer.Option(min=0, max=1, help="Highest fraction of bad requests of every model, with --rates.")
     ] = 0.01,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            help="[MODEL/]INPUT:3,48,320: an input's dimensions without rows, where the model leaves them open."
+            help="Dimensions of an input without rows, [MODEL/]INPUT:3,48,320, where the model leaves them open. "
+            "Repeatable."
         ),
     ] = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Option(help="MODEL=FOLDER: real inputs, pictures or .npy/.npz files. Default: random tensors."),
+        typer.Option(
+            help="Real inputs of a model, MODEL=FOLDER with pictures or .npy/.npz files. Repeatable. [default: "
+            "random tensors]"
+        ),
     ] = None,
     channels: Annotated[int, typer.Option(min=1, help="TCP connections to spread the requests over.")] = 1,
-    timeout_s: Annotated[float, typer.Option(min=0.001, help="Give a request up after this.")] = 30.0,
-    lateness_limit_ms: Annotated[float, typer.Option(min=0, help="p99 lateness of a generator that keeps up.")] = 5.0,
+    timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds until a request is given up.")] = 30.0,
+    lateness_limit_ms: Annotated[
+        float, typer.Option(min=0, help="Highest p99 lateness of the load generator, in ms, at which a run counts.")
+    ] = 5.0,
     tls: TlsFlag = False,
     tls_ca: TlsCaFlag = None,
     tls_cert: TlsCertFlag = None,
     tls_key: TlsKeyFlag = None,
     tls_server_name: TlsServerNameFlag = None,
 ) -> None:
-    """Run a scenario live: the very requests of `tidegate simulate`, at their instants; the same columns and report.
+    """Run a scenario live against Triton or Tidegate.
+
+    Run a scenario live: the very requests of `tidegate simulate`, at their instants; the same columns and report.
 
     Without --target the scenario's cluster is emulated on this machine: real tritonservers whose models take the time
     of its profiles, and `tidegate serve` before them with each policy in turn (policy `triton`: Triton's own dynamic

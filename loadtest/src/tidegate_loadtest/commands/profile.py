@@ -24,7 +24,7 @@ def profile(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL]...",
-            help="The models to measure; without any all that Tidegate could schedule.",
+            help="Models to measure. [default: all that Tidegate could schedule]",
             show_default=False,
         ),
     ] = None,
@@ -35,15 +35,19 @@ def profile(
     tls_cert: TlsCertFlag = None,
     tls_key: TlsKeyFlag = None,
     tls_server_name: TlsServerNameFlag = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Profile file; what else is in it is kept.")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Write the profiles to this file; profiles of other models in it stay."),
+    ],
     rows: Annotated[
-        str | None, typer.Option(help="Batch sizes, e.g. 1,2,4,8. Default: powers of two up to max_batch_size.")
+        str | None,
+        typer.Option(help="Batch sizes in rows, e.g. 1,2,4,8. [default: powers of two up to max_batch_size]"),
     ] = None,
     samples: Annotated[int, typer.Option(min=3, help="Requests measured at each size.")] = 40,
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME:3,48,320: an input's dimensions without rows, where the model leaves them open; "
+            help="Dimensions of an input without rows, NAME:3,48,320, where the model leaves them open; "
             "NAME:3,48,320;NAME:7 for two inputs. Repeatable: each is measured."
         ),
     ] = None,
@@ -53,7 +57,7 @@ def profile(
             metavar="RECORDING",
             exists=True,
             dir_okay=False,
-            help="Event log of `tidegate serve --event-log`: measure the shapes that its requests had.",
+            help="Event log (`tidegate serve --event-log`) whose shapes are measured.",
         ),
     ] = None,
     inputs: Annotated[
@@ -65,20 +69,20 @@ def profile(
         ),
     ] = None,
     most_shapes: Annotated[
-        int, typer.Option(min=1, help="Of --shapes-from and --inputs, so many: the most frequent.")
+        int, typer.Option(min=1, help="Shapes of --shapes-from and --inputs to measure, the most frequent first.")
     ] = 8,
     kind: Annotated[
         str,
-        typer.Option(
-            help="The kind of its workers, as `tritons[].kind` of a configuration has it; `default`: of all others."
-        ),
+        typer.Option(help="Device class of the workers, as `tritons[].device_class` of a configuration has it."),
     ] = DEFAULT_KIND,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where it was interrupted: what the file has already stays.")
+        bool, typer.Option("--resume", help="Continue an interrupted run: measurements in the file stay.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profiles as JSON, and no table.")] = False,
 ) -> None:
-    """Measure the latency of models against the shape and the rows of a batch, through their Triton.
+    """Measure the latency of models by batch size and shape.
+
+    Measure the latency of models against the shape and the rows of a batch, through their Triton.
 
     Run it while nothing else loads the Triton. Each model is written to the file as soon as it is measured, with the
     hardware of this machine if the Triton is on it. Examples:

@@ -9,36 +9,43 @@ from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyF
 
 
 def profile_shares(
-    models: Annotated[list[str], typer.Argument(help="The models to run; every Triton has all of them.")],
+    models: Annotated[list[str], typer.Argument(help="Models to run; every Triton has all of them.")],
     triton: Annotated[
         list[str],
         typer.Option(
             metavar="PERCENT=HOST:PORT",
-            help="gRPC address of a Triton with this share of the GPU, e.g. 40=localhost:8001. One for each share.",
+            help="gRPC address of a Triton with this share of the GPU, e.g. 40=localhost:8001. Repeatable.",
         ),
     ],
-    gpu: Annotated[str, typer.Option(help="What they run on, as a device's product is written: V100.")],
-    solo: Annotated[Path, typer.Option(help="Write the runs alone to this file, a new one.")],
-    co_runs: Annotated[Path, typer.Option(help="Write the runs beside each other to this one.")],
+    gpu: Annotated[str, typer.Option(help="GPU that the models run on, as a device's product is written: V100.")],
+    solo: Annotated[Path, typer.Option(help="Write the standalone runs to this new file (CSV).")],
+    co_runs: Annotated[Path, typer.Option(help="Write the co-located runs to this new file (CSV).")],
     batches: Annotated[
-        str | None, typer.Option(help="Rows, e.g. 1,8,16,32. Default: powers of two up to max_batch_size.")
+        str | None,
+        typer.Option(help="Batch sizes in rows, e.g. 1,8,16,32. [default: powers of two up to max_batch_size]"),
     ] = None,
-    groups: Annotated[int, typer.Option(min=1, help="Runs beside each other, for each model.")] = 12,
-    group_size: Annotated[int, typer.Option(min=2, help="How many models run beside each other.")] = 2,
+    groups: Annotated[int, typer.Option(min=1, help="Co-located runs for each model.")] = 12,
+    group_size: Annotated[int, typer.Option(min=2, help="Models in each co-located run.")] = 2,
     window_s: Annotated[float, typer.Option(min=0.05, help="Seconds that each run is measured.")] = 3.0,
-    warmup_s: Annotated[float, typer.Option(min=0.0, help="Seconds before that.")] = 0.5,
+    warmup_s: Annotated[float, typer.Option(min=0.0, help="Seconds of load before each measurement.")] = 0.5,
     shape: Annotated[
         list[str] | None,
-        typer.Option(help="NAME:3,48,320: dimensions without rows of an input that models leave open. Repeatable."),
+        typer.Option(
+            help="Dimensions of an input without rows, NAME:3,48,320, where models leave them open. Repeatable."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Which models run beside each other, with which batches.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed that draws the models and batches of the co-located runs.")
+    ] = 0,
     tls: TlsFlag = False,
     tls_ca: TlsCaFlag = None,
     tls_cert: TlsCertFlag = None,
     tls_key: TlsKeyFlag = None,
     tls_server_name: TlsServerNameFlag = None,
 ) -> None:
-    """Run models on shares of a GPU, alone and beside each other, and write what batches took.
+    """Measure models on GPU shares, alone and co-located.
+
+    Run models on shares of a GPU, alone and beside each other, and write what batches took.
 
     A share belongs to a Triton (MPS): start one for each, all on one GPU and with the same models, one instance each
     and no dynamic batching; two with the same share for models that are to have equal ones. Nothing else may load the

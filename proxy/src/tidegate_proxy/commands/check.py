@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
 def check(
     config: Annotated[Path | None, typer.Argument(help="Configuration file (YAML).")] = None,
-    online: Annotated[bool, typer.Option("--online", help="Also ask the Tritons that it names.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    online: Annotated[
+        bool, typer.Option("--online", help="Ask the Tritons that the configuration names, too.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the configuration with every default (YAML).")
     ] = False,
     schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON schema of the file, and check nothing.")
+        bool, typer.Option("--schema", help="Print the JSON schema of the configuration, and check nothing.")
     ] = False,
 ) -> None:
     """Check a configuration of `tidegate serve`.

@@ -26,15 +26,15 @@ def doctor(
     tls_server_name: TlsServerNameFlag = None,
     measure: Annotated[
         bool,
-        typer.Option(
-            "--measure", help="Time a request of one row of each model whose SLO nobody has measured against."
-        ),
+        typer.Option("--measure", help="Time a request of one row of each model that has an SLO and no profile."),
     ] = False,
     repository: RepositoryFlags = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Ask the Tritons what they serve, say what happens to every model and why, and what deserves attention.
+    """Diagnose Tritons, their models and the configuration.
+
+    Ask the Tritons what they serve, say what happens to every model and why, and what deserves attention.
 
     Errors keep Tidegate from serving, or requests from being answered: the exit status is then 1. Warnings cost
     something, advice could gain something. Nothing is served, and nothing is changed. Examples:

@@ -8,13 +8,18 @@ import typer
 
 
 def down(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `tidegate up` was given.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `tidegate up` was given.")],
     timeout_s: Annotated[
-        float, typer.Option(min=0.1, help="How long requests under way and the Tritons may take to end; then it kills.")
+        float,
+        typer.Option(
+            min=0.1, help="Seconds that requests in flight and the Tritons have to end; then they are killed."
+        ),
     ] = 60.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Say what was stopped as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was stopped as JSON.")] = False,
 ) -> None:
-    """Stop a deployment that is up: the proxy once it has answered what is under way, then its Tritons.
+    """Stop a deployment that `tidegate up` started.
+
+    Stop a deployment that is up: the proxy once it has answered what is under way, then its Tritons.
 
     Where nothing is up, or what was up has ended by itself, it says so and that is no error. Example:
 

@@ -18,12 +18,12 @@ def init(
     tls_key: TlsKeyFlag = None,
     tls_server_name: TlsServerNameFlag = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - prints it.")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Write the configuration to this file (- prints it).")
     ] = Path("tidegate.yaml"),
     repository: RepositoryFlags = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Write a configuration of `tidegate serve`, with comments, from what Tritons serve.
+    """Write a commented configuration of `tidegate serve`.
 
     It is ready to be served: nothing is refused that Triton would answer. What happens to each model stands there in a
     line, and what can be said of it in comments. Examples:

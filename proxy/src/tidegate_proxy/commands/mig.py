@@ -30,31 +30,39 @@ class MigAction(StrEnum):
 
 
 def mig(
-    action: Annotated[MigAction, typer.Argument(show_default=False, help="What to do; see below.")],
+    action: Annotated[MigAction, typer.Argument(show_default=False, help="Action: see below.")],
     source: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[LAYOUT|DIR]", show_default=False, help="A layout, or what `tidegate generate LAYOUT` wrote."
+            metavar="[LAYOUT|DIR]",
+            show_default=False,
+            help="Layout, or a folder that `tidegate generate LAYOUT` wrote.",
         ),
     ] = None,
     worker: Annotated[
-        str | None, typer.Argument(metavar="[WORKER]", show_default=False, help="For uuid: whose device.")
+        str | None,
+        typer.Argument(metavar="[WORKER]", show_default=False, help="Worker whose device is printed, for uuid."),
     ] = None,
     node: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             show_default=False,
-            help="Which node of the layout this machine is. [default: the one of its name, or the only one]",
+            help="Node of the layout that this machine is. [default: the one of its name, or the only one]",
         ),
     ] = None,
     unused: Annotated[
-        bool, typer.Option("--unused", help="For diff and apply: leave what is in use for later, and do the rest.")
+        bool,
+        typer.Option(
+            "--unused", help="Leave instances that are in use as they are, and change the rest (diff, apply)."
+        ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="For apply: do it.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines: show, plan and diff.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Make the changes (apply).")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON (show, plan, diff).")] = False,
 ) -> None:
-    """Show the MIG instances of this machine, and bring about those that a layout wants.
+    """Show, compare and apply the MIG instances of a layout.
+
+    Show the MIG instances of this machine, and bring about those that a layout wants.
 
     show: what NVML tells of the GPUs here.
 

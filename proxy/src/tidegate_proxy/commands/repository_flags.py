@@ -11,8 +11,8 @@ RepositoryFlags = Annotated[
     typer.Option(
         "--repository",
         metavar="DIR",
-        help="The Tritons' model repository: ONNX models in it are run, to see whether their rows are independent. "
-        "Repeatable.",
+        help="Model repository of the Tritons; runs its ONNX models to see whether their rows are "
+        "independent. Repeatable.",
         show_default=False,
     ),
 ]

@@ -21,21 +21,23 @@ def serve(
         Path | None,
         typer.Argument(
             metavar="[CONFIG]",
-            help="Configuration file (YAML); flags win over it. SIGHUP reads it again. Try `tidegate check`.",
+            help="Configuration file (YAML); flags have precedence. SIGHUP reloads it.",
             show_default=False,
         ),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="The same, as an option.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration file (YAML), in place of the argument.")] = None,
     triton: TritonFlags = None,
     policy: Annotated[
         str | None, typer.Option(help="Scheduling policy by name; `tidegate plugins` lists them. [default: symphony]")
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-O", metavar="NAME=VALUE", help="An option of the policy.")
+        list[str] | None, typer.Option("--option", "-O", metavar="NAME=VALUE", help="Option of the policy. Repeatable.")
     ] = None,
     slo: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL=MS", help="SLO of a model in ms; replaces the one in its config.pbtxt."),
+        typer.Option(
+            metavar="MODEL=MS", help="SLO of a model, in ms; replaces the one in its config.pbtxt. Repeatable."
+        ),
     ] = None,
     scheduling: Annotated[
         list[str] | None,
@@ -49,53 +51,53 @@ def serve(
     listen: Annotated[
         str | None,
         typer.Option(
-            help="Address of the gRPC service; port 0 takes a free one. Without this and a configuration: "
-            "0.0.0.0:8101, HTTP on 8100 and metrics on 8102; with this, HTTP and metrics where they are named."
+            help="Address of the gRPC service (port 0 picks a free one). [default: 0.0.0.0:8101, HTTP on 8100, "
+            "metrics on 8102; with this flag only what is named]"
         ),
     ] = None,
-    listen_http: Annotated[str | None, typer.Option(help="Address of the HTTP service.")] = None,
-    listen_metrics: Annotated[str | None, typer.Option(help="Address of the metrics page.")] = None,
+    listen_http: Annotated[
+        str | None, typer.Option(help="Address of the HTTP service (port 0 picks a free one).")
+    ] = None,
+    listen_metrics: Annotated[
+        str | None, typer.Option(help="Address of the metrics page (port 0 picks a free one).")
+    ] = None,
     event_log: Annotated[Path | None, typer.Option(help="Write the event log to this file (JSON lines).")] = None,
     observer: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME[,OPTION=VALUE]", help="Who watches the engine; may be given several times, with options."
-        ),
+        typer.Option(metavar="NAME[,OPTION=VALUE]", help="Observer plugin with its options. Repeatable."),
     ] = None,
     startup_timeout_s: Annotated[
-        float | None, typer.Option(help="How long to wait for the Tritons to become ready.")
+        float | None, typer.Option(help="Seconds to wait for the Tritons to become ready. [default: 10]")
     ] = None,
     drain_timeout_s: Annotated[
-        float | None, typer.Option(help="How long what is under way may take at the end.")
+        float | None, typer.Option(help="Seconds that requests in flight have to end at shutdown. [default: 20]")
     ] = None,
     frontends: Annotated[
         int | None,
-        typer.Option(help="Processes that clients are connected to, beside the one that schedules. [default: 0]"),
+        typer.Option(help="Frontend processes for client connections, beside the scheduler. [default: 0]"),
     ] = None,
     shadow: Annotated[
         bool | None,
         typer.Option(
             "--shadow",
-            help="Schedule nothing: let every request pass as it is, and tell at /shadow of the metrics page what the "
-            "policy would have gained.",
+            help="Bypass the scheduler, and report at /shadow of the metrics page what the policy would gain.",
         ),
     ] = None,
     role: Annotated[
         str | None,
         typer.Option(
             metavar="[all|frontend|shard]",
-            help="What to run of a configuration with `shards`: everything, frontends alone, or one of the shards. "
-            "[default: all]",
+            help="Part of a configuration with `shards` to run: all, the frontends, or one shard. [default: all]",
         ),
     ] = None,
     shard: Annotated[
-        int | None, typer.Option(help="Which of the shards, with --role shard; the first is 0.", show_default=False)
+        int | None, typer.Option(help="Number of the shard, from 0, with --role shard.", show_default=False)
     ] = None,
     canary: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="Schedule for this share of the time (5%), else let all pass as it is, and compare both at /canary of "
+            help="Fraction of time to schedule (5%); bypass the scheduler else, and compare both at /canary of "
             "the metrics page.",
         ),
     ] = None,
@@ -103,14 +105,16 @@ def serve(
         float | None,
         typer.Option(
             metavar="FRACTION",
-            help="Fraction of batches of which one request runs again alone, to compare the answers; 0: none. "
-            "[default: 0.001]",
+            help="Fraction of batches of which one request runs again alone, to compare the answers (0 verifies "
+            "none). [default: 0.001]",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the policy's random generator.")] = None,
-    log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the policy's random generator. [default: 0]")] = None,
+    log_format: Annotated[
+        str | None, typer.Option(help="Format of the log: text, or json (one object a line). [default: text]")
+    ] = None,
 ) -> None:
-    """Stand in front of Tritons and schedule their inference requests by a policy.
+    """Schedule inference requests in front of Triton servers.
 
     Clients use these addresses exactly as they would use Triton's. Example:
 

@@ -14,16 +14,16 @@ def triton(
             help="Model repositories; after --, further flags of tritonserver itself.",
         ),
     ],
-    grpc_port: Annotated[int, typer.Option(help="Port of the gRPC service; 0 takes a free one.")] = 8001,
-    http_port: Annotated[int, typer.Option(help="Port of the HTTP service; 0 takes a free one.")] = 8000,
-    metrics_port: Annotated[int, typer.Option(help="Port of the Prometheus metrics; 0 takes a free one.")] = 8002,
+    grpc_port: Annotated[int, typer.Option(help="Port of the gRPC service (0 picks a free port).")] = 8001,
+    http_port: Annotated[int, typer.Option(help="Port of the HTTP service (0 picks a free port).")] = 8000,
+    metrics_port: Annotated[int, typer.Option(help="Port of the Prometheus metrics (0 picks a free port).")] = 8002,
     host: Annotated[str, typer.Option(help="Numeric address to listen on.")] = "127.0.0.1",
-    log: Annotated[Path | None, typer.Option(help="Write tritonserver's log to this file.")] = None,
+    log_file: Annotated[Path | None, typer.Option(help="Write tritonserver's log to this file.")] = None,
     complete_config: Annotated[
         bool, typer.Option(help="Let Triton complete the models' config.pbtxt (over a second per model).")
     ] = False,
 ) -> None:
-    """Run the real tritonserver of the nvidia-pytriton wheel over model repositories.
+    """Run the tritonserver of the nvidia-pytriton wheel.
 
     Prints the addresses and the models once they are ready and runs until SIGINT or SIGTERM. A server that ends by
     itself is started again on the same ports. Exits with 1 and the reason when the server does not start at first.
@@ -44,7 +44,7 @@ def triton(
     try:
         server = EmbeddedTriton(
             repositories[:split],
-            log=log,
+            log=log_file,
             options=repositories[split:],
             grpc_port=grpc_port,
             http_port=http_port,

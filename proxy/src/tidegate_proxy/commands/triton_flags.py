@@ -11,7 +11,7 @@ TritonFlags = Annotated[
     typer.Option(
         "--triton",
         metavar="HOST:PORT[,http=HOST:PORT][,metrics=HOST:PORT]",
-        help="gRPC address of a Triton; may be given several times. On port 8001 the others are 8000 and 8002.",
+        help="gRPC address of a Triton; at port 8001 its HTTP is at 8000, its metrics at 8002. Repeatable.",
     ),
 ]
 _FLAGS: Final = {

@@ -25,38 +25,37 @@ if TYPE_CHECKING:
 
 
 def up(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `tidegate generate LAYOUT` wrote.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `tidegate generate LAYOUT` wrote.")],
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay until Ctrl-C or SIGTERM, which stop everything.")
+        bool, typer.Option("--foreground", help="Stay in the foreground; Ctrl-C or SIGTERM stops everything.")
     ] = False,
     free_ports: Annotated[
-        bool, typer.Option("--free-ports", help="Take ports that are free instead of those in DIR/tidegate.yaml.")
+        bool, typer.Option("--free-ports", help="Listen on free ports instead of those in DIR/tidegate.yaml.")
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print what runs as JSON; with --foreground an object a line for each event."),
+        typer.Option("--json", help="Print the processes as JSON; with --foreground one object a line for each event."),
     ] = False,
     ray: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Start it on a cluster of Ray instead: HOST:PORT of its head, from one of its machines, "
-            "ray://HOST:PORT from any, or auto, for the one that runs on this machine.",
+            help="Start the deployment on a Ray cluster: HOST:PORT of its head, ray://HOST:PORT from other "
+            "machines, or auto for a cluster on this machine.",
         ),
     ] = None,
     shards: Annotated[
         int,
         typer.Option(
             min=1,
-            help="With --ray: among how many engines the models are parted, at most; those that share a worker or a "
-            "device stay together. Each is lost and comes back by itself.",
+            help="Scheduler shards at most, with --ray; models that share a worker or a device stay together.",
         ),
     ] = 1,
     frontends: Annotated[
         int,
         typer.Option(
             min=1,
-            help="With --ray: on how many nodes clients come in. Each has as many processes as `frontends` of "
+            help="Nodes with frontends, with --ray; each has as many processes as `frontends` in "
             "DIR/tidegate.yaml says.",
         ),
     ] = 1,
@@ -64,13 +63,15 @@ def up(
         list[str] | None,
         typer.Option(
             metavar="[PRODUCT,]RESOURCE=AMOUNT",
-            help="With --ray: what a device of the layout, or each one of this product, takes of a node; may be given "
-            "several times: --takes GPU=1 --takes T4,GPU=1,accelerator_type:T4=0.001. [default: CPU=1]",
+            help="Ray resources that a device of the layout (or of this product) takes: --takes GPU=1 --takes "
+            "T4,GPU=1,accelerator_type:T4=0.001. Repeatable. [default: CPU=1]",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Start a deployment on this machine: an embedded Triton for each worker, and the proxy before them.
+    """Start a generated deployment: Tritons and the proxy.
+
+    Start a deployment on this machine: an embedded Triton for each worker, and the proxy before them.
 
     Returns once clients are served, and prints the addresses that they use; `tidegate down DIR` stops it all. What runs
     is in DIR/run/state.json, the logs are beside it. Where one worker does not start nothing is left running, and the

@@ -8,10 +8,14 @@ import typer
 
 def view(
     log: Annotated[Path, typer.Argument(help="Event log that `tidegate serve --event-log` wrote.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Of 127.0.0.1; 0: a free one.")] = 0,
-    browser: Annotated[bool, typer.Option(help="Open a browser; else only the address is printed.")] = True,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="N", help="Port of 127.0.0.1 to listen on (0 picks a free port).")
+    ] = 0,
+    browser: Annotated[bool, typer.Option(help="Open a browser; else only print the address.")] = True,
 ) -> None:
-    """Look into a recorded run with a browser: the page that a running Tidegate has at /live, at any instant.
+    """Show a recorded run in the browser dashboard.
+
+    Look into a recorded run with a browser: the page that a running Tidegate has at /live, at any instant.
 
     The page is for this machine alone, and for whoever has its address, in which there is a token. It needs no network,
     opens at once whatever the size of the file, and is there until Ctrl-C. Example:

@@ -8,15 +8,17 @@ import typer
 
 def train_inss(
     folder: Annotated[Path, typer.Argument(help="Write networks, training record and learning curve here.")],
-    seed: Annotated[int, typer.Option(min=0, help="What is drawn, all of it, is drawn by this.")] = 0,
-    rounds: Annotated[int, typer.Option(min=1, help="How many times 32 decisions are learned from.")] = 2_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of learning, of 32 decisions each.")] = 2_000,
     interference: Annotated[
-        bool, typer.Option(help="Whether neighbors are known of; without them it is InSS-ni.")
+        bool, typer.Option(help="Give the networks the models on the same GPU; without them it is InSS-ni.")
     ] = True,
-    every: Annotated[int, typer.Option(min=1, help="Write a checkpoint every so many rounds.")] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the training record, for machines.")] = False,
+    every: Annotated[int, typer.Option(min=1, help="Rounds between two checkpoints.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the training record as JSON.")] = False,
 ) -> None:
-    """Train InSS's two networks on made-up models; takes about five minutes of one core.
+    """Train the two networks of the InSS planner.
+
+    Train InSS's two networks on made-up models; takes about five minutes of one core.
 
     Goes on where it was stopped: the folder has a checkpoint. Exits with 1 where that is of other options. Examples:
 

@@ -1,0 +1,86 @@
+"""Help of every command: groups, first lines, options that are understood on their own."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tidegate.cli import GROUPS, build_app
+from tidegate.host import Plugins
+
+APP = build_app(Plugins.installed())
+COMMANDS: dict[str, Any] = dict(typer.main.get_command(APP).commands)  # type: ignore[attr-defined]
+LONGEST_FIRST_LINE = 58
+VAGUE_BEGINNINGS = re.compile(r"(Of|Its|His|The same|Instead|For machines|May|What|Where|Which|Who|How|That|So) ")
+
+
+def _parameters() -> Iterator[Any]:
+    for name, command in COMMANDS.items():
+        for parameter in command.params:
+            if parameter.name != "help":
+                yield pytest.param(parameter, id=f"{name} {max(parameter.opts, key=len)}")
+
+
+def _is_multiple(parameter: Any) -> bool:  # noqa: ANN401 - a copy of click's
+    return bool(getattr(parameter, "multiple", False) or parameter.nargs == -1)
+
+
+def test_every_command_is_in_one_group() -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_first_lines_are_short_sentences(name: str) -> None:
+    first, *rest = COMMANDS[name].help.split("\n")
+    assert len(first) <= LONGEST_FIRST_LINE
+    assert re.fullmatch(r"[A-Z].*\.", first)
+    assert not rest or not rest[0], "a blank line ends the first line"
+
+
+def test_the_help_fits_80_columns_uncut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = CliRunner().invoke(APP, ["--help"]).output.splitlines()
+    assert max(map(len, lines)) <= 80
+    for name, command in COMMANDS.items():
+        first = command.help.split("\n")[0]
+        assert any(re.fullmatch(rf" *{name} +{re.escape(first)}", line) for line in lines), name
+    assert [line[:-1] for line in lines if line in {f"{group}:" for group in GROUPS}] == list(GROUPS)
+
+
+@pytest.mark.parametrize("arguments", [[], *([name] for name in COMMANDS)], ids=str)
+def test_the_short_flag_shows_the_help(arguments: list[str]) -> None:
+    short, long = (CliRunner().invoke(APP, [*arguments, flag]) for flag in ("-h", "--help"))
+    assert short.exit_code == 0
+    assert short.output == long.output
+
+
+@pytest.mark.parametrize("parameter", [*_parameters()])
+def test_help_of_an_option_stands_alone(parameter: Any) -> None:  # noqa: ANN401
+    text = parameter.help or ""
+    assert re.match(r"[A-Z]|gRPC|ONNX", text), "it begins with a capital letter"
+    assert re.search(r"[.\]]$", text), "it is a whole clause"
+    assert not VAGUE_BEGINNINGS.match(text), "it names the thing first"
+    assert "several times" not in text, "say Repeatable"
+    longest = max(parameter.opts, key=len)
+    if longest.endswith("-ms"):
+        assert re.search(r"\bms\b|millisecond", text)
+    elif longest.endswith("-s"):
+        assert re.search(r"\bSeconds\b|\bseconds\b", text)
+
+
+@pytest.mark.parametrize("parameter", [*_parameters()])
+def test_numbers_say_their_default(parameter: Any) -> None:  # noqa: ANN401
+    is_number = parameter.type_descriptor.annotation in {int, float, int | None, float | None}
+    if is_number and parameter.param_type_name == "option" and not _is_multiple(parameter) and not parameter.required:
+        shows = parameter.show_default and parameter.default is not None
+        assert shows or "[default: " in parameter.help or "with --" in parameter.help
+
+
+@pytest.mark.parametrize("flag", ["--tls", "--tls-ca", "--tls-cert", "--tls-key", "--tls-server-name", "--backend"])
+def test_a_flag_that_commands_share_means_the_same(flag: str) -> None:
+    texts = {each.help for command in COMMANDS.values() for each in command.params if flag in each.opts}
+    assert len(texts) == 1
