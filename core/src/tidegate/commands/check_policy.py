@@ -16,14 +16,19 @@ MAX_SEEDS = 10
 
 def check_policy(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Policies; default: all that need no options.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Policies to test. [default: all that need no options]"),
     ] = None,
-    worlds: Annotated[int, typer.Option(min=0, help="Random worlds to try the invariants in; 0: none.")] = 40,
-    seeds: Annotated[int, typer.Option(min=2, max=MAX_SEEDS, help="Seeds to judge it on, from 1 on.")] = 5,
+    worlds: Annotated[
+        int, typer.Option(min=0, help="Random worlds in which the invariants are tested (0 tests none).")
+    ] = 40,
+    seeds: Annotated[int, typer.Option(min=2, max=MAX_SEEDS, help="Seeds to compare policies on, from 1 on.")] = 5,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at once; -1: as many as there are cores.")] = -1,
+    jobs: Annotated[int, typer.Option(help="Runs at a time (-1 is one per core).")] = -1,
 ) -> None:
-    """Try a policy before you run it: does it keep the contract, and is it better than doing nothing clever?
+    """Test a policy: its contract, and whether it pays.
+
+    Try a policy before you run it: does it keep the contract, and is it better than doing nothing clever?
 
     First it runs in random worlds, in which every invariant is checked. Then it is judged in worlds with one difficulty
     each (rows, unlike models, stalls, bursts, ...) beside `fifs`, `eager` and the best of sixteen settings of Triton's
