@@ -1,4 +1,4 @@
-"""`tidegate generate`: a thin layer over `generate_model`, and over `deploy` for layouts (`layout_command`)."""
+"""Command `tidegate generate`: a thin layer over `generate_model`, and over `deploy` for layouts (`layout_command`)."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A model's `config.pbtxt`, through Triton's own protobuf messages."""
+"""Writer of a model's `config.pbtxt`, through Triton's own protobuf messages."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -33,9 +33,9 @@ def model_config(
 ) -> Any:  # noqa: ANN401 - Triton's messages have no types
     """Build the ModelConfig; a `max_batch_size` of 0 keeps the full shapes.
 
-    `gpus`: the GPUs that run it, as its Triton counts them; none: those that Triton picks. `precision` and `shapes` (of
-    requests, see `tensorrt.sizes`) are for TensorRT. `limits`: integers of these inputs are smaller. Raises
-    GenerateError for what the deploy_target's backend cannot take.
+    `gpus`: indices of the GPUs that run the model, as its Triton counts them; empty: Triton picks. `precision` and
+    `shapes` (of requests, see `tensorrt.sizes`) are for TensorRT. `limits`: exclusive upper bounds of integer inputs.
+    Raises GenerateError for a model that the deploy target's backend cannot run.
     """
     config = model_config_pb2.ModelConfig(name=name, max_batch_size=max_batch_size)
     group = config.instance_group.add(count=instances)
@@ -73,7 +73,7 @@ def model_config(
 def config_text(config: Any, *, source: str, notices: Sequence[str] = ()) -> str:  # noqa: ANN401
     """Render a ModelConfig as the text of a `config.pbtxt`.
 
-    For the reader: `source`, the ONNX file's name, and `notices`, e.g. why its requests run alone.
+    `source` (name of the ONNX file) and `notices` (e.g. why requests run alone) become comments.
     """
     text: str = text_format.MessageToString(config, as_utf8=True, use_short_repeated_primitives=True)
     remarks = "".join(f"# {' '.join(notice.split())}\n" for notice in notices)

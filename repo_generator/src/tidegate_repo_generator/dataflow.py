@@ -1,4 +1,4 @@
-"""The dataflow of an ONNX model: what each node reads and writes, and the nature of every value."""
+"""Dataflow of an ONNX model: which values each node reads and writes, and the nature of every value."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -28,12 +28,12 @@ _SHAPE_ARITHMETIC: Final = {
 
 
 class SplitError(GenerateError):
-    """A model cannot be split. The message says which tensor, node or cut, why, and the remedy."""
+    """A model cannot be split. The message names the tensor, node or cut, the cause and the remedy."""
 
 
 @contextmanager
 def errors_of(path: Path) -> Iterator[None]:
-    """Have errors of onnxruntime name the file that was run. Raises SplitError."""
+    """Convert errors of onnxruntime in the block to SplitError that names the file at `path`."""
     try:
         yield
     except RunError as error:
@@ -41,37 +41,37 @@ def errors_of(path: Path) -> Iterator[None]:
 
 
 class Nature(IntEnum):
-    """What a value depends on; of several inputs, the largest counts."""
+    """Nature of a value by what it depends on; of several inputs, the largest counts."""
 
     CONSTANT = 0
-    """Weights and what is computed from them alone."""
+    """Weights and values computed from them alone."""
     SHAPE = 1
-    """The inputs' shapes, and not their contents: computed again wherever it is needed."""
+    """Values that depend on the shapes of the inputs, not on their contents: recomputed wherever they are needed."""
     DATA = 2
-    """The inputs' contents: computed once."""
+    """Values that depend on the contents of the inputs: computed once."""
 
 
 @dataclass
 class Dataflow:
-    """A model, and who reads what. Only the main graph is looked into: nodes with subgraphs are whole."""
+    """Dataflow of one model. Only the main graph is analyzed: a node with subgraphs counts as one node."""
 
     proto: Any
     """onnx.ModelProto; its nodes are in topological order (`sort_nodes`)."""
     reads: list[tuple[str, ...]] = field(init=False)
-    """For each node, the values that it needs: its inputs and what its subgraphs capture."""
+    """For each node, the values that it needs: its inputs and the values that its subgraphs capture."""
     producer: dict[str, int] = field(init=False)
-    """The node that makes a value, for values made by nodes."""
+    """Index of the node that makes each value, for values made by nodes."""
     weights: dict[str, Any] = field(init=False)
-    """Initialisers, dense and sparse."""
+    """Initializers, dense and sparse, by name."""
     inputs: tuple[str, ...] = field(init=False)
-    """The inputs of the model, without initialisers with a default value there."""
+    """Inputs of the model, without initializers that are listed there as default values."""
     outputs: tuple[str, ...] = field(init=False)
     nature: list[Nature] = field(init=False)
-    """The nature of what each node writes."""
+    """Nature of the outputs of each node."""
     random: set[int] = field(init=False)
-    """Nodes that draw random numbers: these never run twice."""
+    """Indices of nodes that draw random numbers: these never run twice."""
     data_nodes: list[int] = field(init=False)
-    """Nodes that work on data, in order. A cut at position p comes before the p-th of them."""
+    """Indices of nodes that work on data, in order. A cut at position p comes before the p-th of them."""
 
     def __post_init__(self) -> None:
         """Analyse the graph."""
@@ -104,13 +104,13 @@ class Dataflow:
         return self.nature[self.producer[value]] if value in self.producer else Nature.DATA
 
     def label(self, index: int) -> str:
-        """Name of a node for people: its own, or that of what it writes."""
+        """Return the name of a node for messages: its own, or that of its first output."""
         node = self.nodes[index]
         return str(node.name or next(filter(None, node.output), f"#{index}"))
 
 
 def shape_inputs(flow: Dataflow) -> dict[str, str]:
-    """Find the inputs whose values say a shape, a size or a place to cut; with the node that takes them so."""
+    """Find the inputs whose values are shapes, sizes or indices to cut at; map each to the node that uses it so."""
     readers: dict[str, list[int]] = {}
     for index, node in enumerate(flow.nodes):
         for name in node.input:
@@ -133,10 +133,10 @@ def shape_inputs(flow: Dataflow) -> dict[str, str]:
 
 
 def sort_nodes(proto: Any, where: str) -> None:  # noqa: ANN401
-    """Put the nodes of a model, its subgraphs and its functions into topological order; what is sorted stays.
+    """Sort the nodes of a model, its subgraphs and its functions topologically; sorted ones stay unchanged.
 
-    ONNX demands the order, but onnxruntime sorts by itself, and exporters rely on that. `where`: names the model in
-    messages. Raises GenerateError for nodes that wait for each other.
+    ONNX requires this order, but onnxruntime sorts by itself, and exporters rely on that. `where` names the model in
+    messages. Raises GenerateError if nodes form a cycle.
     """
     for function in proto.functions:
         _sort(function, where)
@@ -182,7 +182,7 @@ def _reads(node: Any) -> Iterator[str]:  # noqa: ANN401
 
 
 def subgraphs(node: Any) -> Iterator[Any]:  # noqa: ANN401
-    """The graphs among a node's attributes: branches of If, bodies of Loop and Scan."""
+    """Yield the graphs among a node's attributes: branches of If, bodies of Loop and Scan."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
@@ -190,7 +190,7 @@ def subgraphs(node: Any) -> Iterator[Any]:  # noqa: ANN401
 
 
 def captured(graph: Any) -> Iterator[str]:  # noqa: ANN401
-    """What a subgraph takes from the scopes around it, subgraphs of its own included."""
+    """Yield the values that a subgraph, nested ones included, takes from the scopes around it."""
     known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     known |= {tensor.values.name for tensor in graph.sparse_initializer}
     for node in graph.node:
@@ -200,7 +200,7 @@ def captured(graph: Any) -> Iterator[str]:  # noqa: ANN401
 
 
 def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
-    """These nodes and all in their subgraphs."""
+    """Yield these nodes and all nodes in their subgraphs."""
     for node in nodes:
         yield node
         for graph in subgraphs(node):
@@ -208,7 +208,7 @@ def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
 
 
 def functions_used(nodes: Iterable[Any], functions: dict[tuple[str, str], Any]) -> set[tuple[str, str]]:
-    """Which local functions, by domain and name, these nodes call, directly or through others."""
+    """Return the local functions, by domain and name, that these nodes call, directly or through others."""
     used: set[tuple[str, str]] = set()
     waiting = list(all_nodes(nodes))
     while waiting:

@@ -1,4 +1,4 @@
-"""From an ONNX file to a model in a Triton model repository."""
+"""Generation of a model in a Triton model repository from an ONNX file."""
 
 import math
 import os
@@ -22,7 +22,7 @@ from tidegate_repo_generator.writing import CONFIG_FILE, check_target, write_mod
 from tidegate_triton_models import model_source
 
 DEFAULT_MAX_BATCH: Final = 32
-"""Rows, for models that batch: most gain little beyond, and a policy may always form smaller batches."""
+"""Default for `max_batch_size` in rows, for models that batch: most gain little beyond."""
 
 _VERSION: Final = PurePosixPath("1")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -45,21 +45,21 @@ def generate_model(
     real: Sequence[Path] = (),
     force: bool = False,
 ) -> GeneratedModel:
-    """Write `<repository>/<name>/{config.pbtxt,1/...}` for an ONNX file; the repository is made where it is missing.
+    """Write `<repository>/<name>/{config.pbtxt,1/...}` for an ONNX file; create the repository if it is missing.
 
-    `name`: what clients call it; by default the file's name without its ending.
-    `instances`: how many batches Triton runs at once (per device, where it picks devices).
-    `max_batch`: the largest batch, in rows. None: `DEFAULT_MAX_BATCH` for a model shown to batch, else no batching. A
-    number says that the model does batch, so it is an error where that is shown to be wrong. 0: do not batch.
+    `name`: model name for clients; by default the file name without its suffix.
+    `instances`: number of batches that Triton runs at once (per device, where it picks devices).
+    `max_batch`: the largest batch, in rows. None: `DEFAULT_MAX_BATCH` if the model is shown to batch, else no batching.
+    A number asserts that the model batches; it is an error if that is shown to be wrong. 0: do not batch.
     `batch_dim`: make a fixed batch of 1 dynamic first, where the graph allows.
-    `slo_ms`: how long after its arrival, in milliseconds, a request may be answered.
-    `precision`: of TensorRT's arithmetic, for the deploy_targets that have it; None: FP32. `shapes`: of requests, each
-    input's sizes without the rows, the usual ones first: TensorRT is made ready for what lies between their extremes.
-    `real`: files with inputs that the model is used with, for the trial. `force`: replace a model of that name, with
-    all its versions.
+    `slo_ms`: latency SLO in milliseconds, from a request's arrival to its answer.
+    `precision`: of TensorRT's arithmetic, for the deploy targets that have it; None: FP32. `shapes`: of requests, each
+    input's sizes without the rows, the usual ones first: TensorRT is prepared for the range between their extremes.
+    `real`: files with representative inputs, for the trial. `force`: replace a model of that name, with all its
+    versions.
 
     Unless `max_batch` is 0, a model whose first dimensions are all dynamic is run on the CPU, with rows alone and in
-    company, and its graph is followed, to see whether it batches. Raises GenerateError.
+    batches, and its graph is analyzed, to see whether it batches. Raises GenerateError.
     """
     path = Path(model)
     _check_numbers(instances, max_batch, slo_ms)
@@ -168,7 +168,7 @@ def _check_numbers(instances: int, max_batch: int | None, slo_ms: float | None) 
 
 
 def valid_name(name: str) -> str:
-    """The name, if it can name a model. Raises GenerateError."""
+    """Return `name` if it is a valid model name. Raises GenerateError otherwise."""
     if not _NAME.fullmatch(name):
         raise GenerateError(
             f"'{name}' cannot name a model: it becomes a folder and a part of addresses, so use letters, digits, '_', "

@@ -1,4 +1,4 @@
-"""`tidegate generate LAYOUT`: a thin layer over `deploy`."""
+"""Command `tidegate generate LAYOUT`: a thin layer over `deploy`."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ def generate_layout(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write a layout's folder, and say what is in it. The options are those of `tidegate generate`."""
+    """Write the deployment of a layout and print its contents. The options are those of `tidegate generate`."""
     from rich.console import Console  # noqa: PLC0415 - this, onnx and onnxruntime are slow to import
     from rich.progress import Progress  # noqa: PLC0415
 

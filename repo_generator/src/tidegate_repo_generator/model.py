@@ -1,4 +1,4 @@
-"""The nouns of the generator. Nothing heavy is imported here: the command line needs them for its help."""
+"""Types of the generator. The module imports nothing heavy: the command line needs it for its help."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,29 +6,29 @@ from pathlib import Path, PurePosixPath
 
 
 class GenerateError(Exception):
-    """A model cannot be generated. The message, for people, says what, where and the remedy."""
+    """A model cannot be generated. The message says the problem, the place and the remedy."""
 
 
 class DeployTarget(StrEnum):
-    """Which of Triton's backends runs the ONNX file."""
+    """Triton backend that runs the ONNX file."""
 
     EMBEDDED = "embedded"
-    """The Python backend with Tidegate's ONNX runner, on the CPU: what the embedded Triton has."""
+    """Python backend with Tidegate's ONNX runner, on the CPU: the embedded Triton has no other."""
     TRITON = "triton"
-    """The ONNX Runtime backend of a full Triton, on the devices that Triton picks."""
+    """ONNX Runtime backend of a full Triton, on the devices that Triton picks."""
     TRITON_TENSORRT = "triton-tensorrt"
-    """The same with TensorRT inside it, which runs what it can of the model, on GPUs."""
+    """ONNX Runtime backend with the TensorRT accelerator, on GPUs."""
     TENSORRT = "tensorrt"
-    """The TensorRT backend of a full Triton: engines, which are built on the devices that run them."""
+    """TensorRT backend of a full Triton: engines, built on the devices that run them."""
 
     @property
     def takes_precision(self) -> bool:
-        """Whether TensorRT has to be told how to calculate, and for which shapes."""
+        """Whether TensorRT runs the model, so that precision and request shapes apply."""
         return self in (DeployTarget.TRITON_TENSORRT, DeployTarget.TENSORRT)
 
 
 class Precision(StrEnum):
-    """How TensorRT may calculate, at the least; what comes in and goes out has the model's own types."""
+    """Lowest precision of TensorRT's arithmetic; inputs and outputs keep the model's own types."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -38,38 +38,38 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output of a model."""
+    """Input or output of a model: name, type and shape."""
 
     name: str
     data_type: str
-    """Triton's name for the type of its elements, e.g. `FP32` or `STRING`."""
+    """Triton's name for the element type, e.g. `FP32` or `STRING`."""
     shape: tuple[int | str, ...]
-    """An int is a fixed size, a str the name of a dynamic one ("" where it has none); a scalar has no dimensions."""
+    """Dimensions: an int is a fixed size, a str names a dynamic one ("" if unnamed); a scalar has no dimensions."""
 
     @property
     def dims(self) -> list[int]:
-        """The shape in Triton's words: -1 for every dynamic dimension."""
+        """Shape as Triton writes it: -1 for every dynamic dimension."""
         return [size if isinstance(size, int) else -1 for size in self.shape]
 
 
 @dataclass(frozen=True)
 class GeneratedModel:
-    """What was written."""
+    """Model that was written to a repository."""
 
     name: str
-    """What clients call it."""
+    """Model name for clients."""
     path: Path
-    """Its folder, `<repository>/<name>`."""
+    """Folder of the model, `<repository>/<name>`."""
     deploy_target: DeployTarget
     max_batch_size: int
-    """The most rows that one batch may have; 0: requests are not batched."""
+    """Largest batch, in rows; 0: requests are not batched."""
     instances: int
     slo_ms: float | None
-    """How long after its arrival, in milliseconds, a request may be answered; None: no such promise."""
+    """Latency SLO in milliseconds from a request's arrival; None: no SLO."""
     inputs: tuple[Tensor, ...]
-    """With full shapes: where the model batches, the first dimension is the batch's."""
+    """Inputs with full shapes: where the model batches, the first dimension is the batch."""
     outputs: tuple[Tensor, ...]
     files: tuple[PurePosixPath, ...]
-    """What its folder holds, relative to it, sorted."""
+    """Files in the folder, as sorted relative paths."""
     notices: tuple[str, ...]
-    """What the user should know, e.g. why the model is not batched; a sentence or two each."""
+    """Notices for the user, e.g. why the model is not batched; one or two sentences each."""

@@ -1,4 +1,4 @@
-"""What an ONNX file says about itself: inputs, outputs, and the files that hold its weights."""
+"""Reader of ONNX files: inputs, outputs, and the files that hold the weights."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,11 +36,11 @@ NO_NAMES: Final = {"", "?", "-1", "None"}
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """An ONNX model on disk, as Triton sees it."""
+    """ONNX model on disk, as Triton sees it."""
 
     path: Path
     inputs: tuple[Tensor, ...]
-    """What a client sends: initialisers with which old files also list their weights are left out."""
+    """Inputs that a client sends, without initializers that old files list there too."""
     outputs: tuple[Tensor, ...]
     data_files: tuple[PurePosixPath, ...]
     """Files with external weights, relative to the folder of `path`, sorted."""
@@ -49,8 +49,8 @@ class OnnxFile:
 def read_onnx(path: Path) -> OnnxFile:
     """Read an ONNX file without its external weights.
 
-    Raises GenerateError when there is no such file, when it is not ONNX, when external weights are missing or lie
-    outside its folder, and for inputs and outputs that Triton cannot express.
+    Raises GenerateError if the file is missing or no ONNX, if external weights are missing or lie outside its folder,
+    and for inputs and outputs that Triton cannot express.
     """
     proto = load_proto(path)
     data_files = tuple(sorted({_data_file(path, tensor) for tensor in external_tensors(proto)}))
@@ -68,7 +68,7 @@ def read_onnx(path: Path) -> OnnxFile:
 def load_proto(path: Path) -> Any:  # noqa: ANN401 - onnx's messages have no types
     """Load a model without its external weights, its nodes in topological order.
 
-    Raises GenerateError where there is none.
+    Raises GenerateError if the file is missing or no ONNX.
     """
     if not path.is_file():
         raise GenerateError(f"{path} is not a file: give the path of an ONNX model")
@@ -86,7 +86,7 @@ def load_proto(path: Path) -> Any:  # noqa: ANN401 - onnx's messages have no typ
 
 
 def external_tensors(proto: Any) -> Iterator[Any]:  # noqa: ANN401
-    """The tensors of a model, also of its nodes and subgraphs, whose data are in files of their own."""
+    """Yield the tensors of a model, of its nodes and subgraphs too, whose data are in files of their own."""
     graphs, nodes = [proto.graph], [node for function in proto.functions for node in function.node]
     tensors = []
     while graphs or nodes:
@@ -126,7 +126,7 @@ def _is_complete(value: Any) -> bool:  # noqa: ANN401
 
 
 def with_inferred_shapes(proto: Any) -> Any:  # noqa: ANN401
-    """A copy of a model, without large weights, with the types and shapes that can be inferred."""
+    """Return a copy of a model, without large weights, with the types and shapes that can be inferred."""
     light = onnx.ModelProto()
     light.CopyFrom(proto)
     for tensor in light.graph.initializer:

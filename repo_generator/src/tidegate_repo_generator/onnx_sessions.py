@@ -1,4 +1,4 @@
-"""Sessions of onnxruntime on the CPU: the one place where foreign code runs, and where its errors become ours."""
+"""Sessions of onnxruntime on the CPU: runs models, and converts errors of onnxruntime to RunError."""
 
 import os
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _FATAL_SEVERITY: Final = 4
 
 
 class RunError(GenerateError):
-    """onnxruntime refused to load or run a model. The message is its own, in one line."""
+    """onnxruntime failed to load or run a model. The message is onnxruntime's own, in one line."""
 
 
 def open_session(
@@ -28,10 +28,10 @@ def open_session(
     provider: str = "CPUExecutionProvider",
     **options: Any,  # noqa: ANN401
 ) -> ort.InferenceSession:
-    """Load an ONNX model, a ModelProto or a file. `folder`: where its external weights are.
+    """Load an ONNX model, a ModelProto or a file. `folder`: folder of its external weights.
 
-    `timed`: its threads spin while they wait, as a server's do; on a busy machine that takes the cores of others.
-    `options`: of onnxruntime's SessionOptions. Raises RunError.
+    `timed`: threads spin while they wait, as a server's do; on a busy machine that takes CPU time from others.
+    `options`: attributes of onnxruntime's SessionOptions. Raises RunError.
     """
     settings = ort.SessionOptions()
     settings.log_severity_level = _FATAL_SEVERITY
@@ -53,7 +53,7 @@ def open_session(
 
 
 def run(session: ort.InferenceSession, feed: Arrays, names: Iterable[str] | None = None) -> Arrays:
-    """Run a session on those of the arrays that it takes; its outputs by name. Raises RunError."""
+    """Run a session on those of the arrays that it takes; return its outputs by name. Raises RunError."""
     wanted = [entry.name for entry in session.get_outputs()] if names is None else list(names)
     try:
         taken = {entry.name: feed[entry.name] for entry in session.get_inputs()}
@@ -67,5 +67,5 @@ def run(session: ort.InferenceSession, feed: Arrays, names: Iterable[str] | None
 
 
 def first_line(error: Exception) -> str:
-    """What an exception says, for a message of one line."""
+    """Return the first line of an exception's text, for a one-line message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

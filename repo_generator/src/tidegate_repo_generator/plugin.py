@@ -1,4 +1,4 @@
-"""What this distribution adds to `tidegate`."""
+"""Entry points of this distribution in `tidegate`."""
 
 from tidegate.api import CommandSpec, hookimpl
 from tidegate_repo_generator.commands import generate
@@ -8,7 +8,7 @@ from tidegate_repo_generator.split_command import split
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Add `tidegate generate`, `tidegate split` and `tidegate profile-blocks`."""
+    """Return the commands `tidegate generate`, `tidegate split` and `tidegate profile-blocks`."""
     return [
         CommandSpec("generate", generate),
         CommandSpec("split", split),

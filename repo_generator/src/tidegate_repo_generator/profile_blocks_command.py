@@ -1,4 +1,4 @@
-"""`tidegate profile-blocks`: a thin layer over `measure_blocks` and `import_profile`."""
+"""Command `tidegate profile-blocks`: a thin layer over `measure_blocks` and `import_profile`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

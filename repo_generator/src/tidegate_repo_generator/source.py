@@ -1,4 +1,4 @@
-"""The model as it is worked on: the graph in memory, its weights in files that sessions map."""
+"""Model as the generator works on it: the graph in memory, its weights in files that sessions map."""
 
 import os
 import shutil
@@ -22,20 +22,20 @@ _INLINE_BYTES: Final = 2**31 - 2**20
 
 @dataclass(eq=False)
 class Source:
-    """A model whose large weights are outside of it, for it is copied and loaded many times."""
+    """Model whose large weights are kept outside of it, because it is copied and loaded many times."""
 
     proto: Any
     folder: Path
-    """The folder of the external weights."""
+    """Folder of the external weights."""
     external: bool
-    """Whether the original keeps its weights in files of their own; then what is made of it does so, too."""
+    """Whether the original keeps its weights in files of their own; models made from it do so too."""
     borrowed: "Source | None" = None
-    """The source whose folder this one uses, which stays as long."""
+    """Source that owns this folder and must outlive this one; None: this source owns it."""
 
     def save(self, model: Any, path: Path) -> None:  # noqa: ANN401
-        """Write a part of the model with the weights that it has; external ones into one file, `<name>.data`.
+        """Write a part of the model with its weights; external ones go into one file, `<name>.data`.
 
-        Raises OSError, and GenerateError for data files that are too short.
+        Raises OSError, and GenerateError if a data file is too short.
         """
         load_data(model, self.folder)
         if self.external or model.ByteSize() > _INLINE_BYTES:
@@ -47,9 +47,9 @@ class Source:
 
 
 def open_source(proto: Any, folder: Path) -> Source:  # noqa: ANN401
-    """Put the large weights of a model into a scratch file, unless they are in files of their own already.
+    """Move the large weights of a model into a temporary file, unless they are in files of their own already.
 
-    `folder`: of its data files. The locations in `proto` are changed to where the files really are. Raises OSError.
+    `folder`: folder of its data files. The locations in `proto` are changed to the real paths. Raises OSError.
     """
     external = list(external_tensors(proto))
     if external:
@@ -70,8 +70,8 @@ def open_source(proto: Any, folder: Path) -> Source:  # noqa: ANN401
 def load_data(model: Any, folder: Path) -> None:  # noqa: ANN401
     """Read the external weights of a model into it.
 
-    onnx's own reader refuses files that are symbolic links or have two names, which caches of models are full of.
-    Raises OSError, and GenerateError for files that are too short.
+    onnx's own reader refuses files that are symbolic links or have two names, which are common in model caches. Raises
+    OSError, and GenerateError if a file is too short.
     """
     for tensor in external_tensors(model):
         info = external_data_helper.ExternalDataInfo(tensor)

@@ -1,4 +1,4 @@
-"""`tidegate split`: a thin layer over `split_model`."""
+"""Command `tidegate split`: a thin layer over `split_model`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""Putting a folder in its place: whole or not at all."""
+"""Atomic replacement of a folder."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ CONFIG_FILE = "config.pbtxt"
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Raise GenerateError where a folder of that name may not be written (`force`: an existing model is replaced)."""
+    """Raise GenerateError if the folder `target` may not be written (`force`: an existing model is replaced)."""
     if not os.path.lexists(target):
         return
     if not force:
@@ -27,8 +27,8 @@ def check_target(target: Path, *, force: bool) -> None:
 def write_model(target: Path, files: Mapping[PurePosixPath, Path | str]) -> None:
     """Write a model's folder `target` with `files`: path inside it -> file to be copied, or text.
 
-    What `target` held before is replaced as a whole, and stays as it is when writing fails. Missing parent folders are
-    made. Raises GenerateError when the file system refuses.
+    The previous contents of `target` are replaced as a whole, and stay unchanged if writing fails. Missing parent
+    folders are created. Raises GenerateError if the file system refuses.
     """
 
     def fill(new: Path) -> None:
@@ -44,10 +44,10 @@ def write_model(target: Path, files: Mapping[PurePosixPath, Path | str]) -> None
 
 
 def replace_folder(target: Path, fill: Callable[[Path], None], *, in_repository: bool) -> None:
-    """Have `fill` write a new folder and put it in the place of `target`; should it raise, all stays as it was.
+    """Have `fill` write a new folder and put it in place of `target`; if it raises, `target` stays unchanged.
 
-    `in_repository`: Triton may be looking at the folder that `target` is in. Missing parent folders are made. Raises
-    GenerateError when the file system refuses, and what `fill` raises.
+    `in_repository`: Triton may be polling the parent folder of `target`. Missing parent folders are created. Raises
+    GenerateError if the file system refuses, and what `fill` raises.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

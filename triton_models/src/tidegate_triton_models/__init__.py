@@ -1,15 +1,16 @@
-"""Models that Triton loads through its Python backend: data of the generator, never imported by Tidegate itself.
+"""Models that Triton loads through its Python backend: data of the repository generator, never imported by Tidegate.
 
-Each is a folder with one `model.py`, to be copied into the version folder of a model repository. It imports nothing of
-ours, so the repository works where this package is not installed. `emulated_gpu` takes a GPU's time, `onnx_runner` runs
-ONNX files; `early_exit` is no such folder but trains a network, as an ONNX file, whose time depends on its input.
+Each is a folder with one `model.py`, to be copied into the version folder of a model repository. That file imports
+nothing of Tidegate, so the repository works where this package is not installed. `emulated_gpu` emulates the execution
+time of a GPU, `onnx_runner` runs ONNX files; `early_exit` is not such a folder: it trains a network whose latency
+depends on its input, and writes it as an ONNX file.
 """
 
 from pathlib import Path
 from typing import Final
 
 MODEL_NAMES: Final = ("emulated_gpu", "onnx_runner")
-"""Names of the models that exist."""
+"""Names of the Triton models in this package."""
 
 
 def model_source(name: str) -> Path:

@@ -1,12 +1,12 @@
-"""From a layout to a folder that runs: a repository and a launch file for each worker, the proxy's configuration.
+"""Deployment generator: from a layout to a repository and a launch file for each worker, and the proxy's configuration.
 
     from tidegate_repo_generator.deploying.deploy import deploy
 
     deploy(Path("layout.json"), Path("deployment"), {"resnet": Path("resnet-blocks")})
 
-`deploy` is the whole of it; `sources` says where models come from, `matching` checks the layout against blocks and
-partitions, `places` finds folders and ports for the workers, `slices` says what binds one to its device, `launch` and
-`proxy_config` write what starts them, `repositories` what they load, `engines` describes TensorRT's. For full Tritons
-`node_files` adds what the nodes need: `mig_parted` how their GPUs are cut, `mps` the control daemons of those that are
-shared, `compose` and `kubernetes` the same workers in containers.
+`deploy` is the entry point; `sources` opens the models, `matching` checks the layout against blocks and partitions,
+`nodes` renames its nodes, `places` assigns folders and ports to workers, `slices` binds each worker to its device,
+`launch` and `proxy_config` write the files that start them, `repositories` the models that they load, `engines`
+describes TensorRT engines. For full Tritons `node_files` adds the files for each node: `mig_parted` the partitioning of
+its GPUs, `mps` the control daemons of shared ones, `compose` and `kubernetes` the same workers in containers.
 """

@@ -1,4 +1,4 @@
-"""The workers of one node as services of Docker Compose: a container each, with its slice and nothing else."""
+"""Docker Compose services for the workers of one node: one container each, with access to its own slice only."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -12,7 +12,7 @@ from tidegate_repo_generator.model import DeployTarget
 
 TRITON_IMAGE: Final = "nvcr.io/nvidia/tritonserver:25.06-py3"
 TENSORRT_IMAGE: Final = "nvcr.io/nvidia/tensorrt:25.06-py3"
-"""The container of the same release: engines are built with the TensorRT that will load them."""
+"""Container image of the matching release: engines must be built with the TensorRT version that will load them."""
 DEPLOYMENT_MOUNT: Final = "/deployment"
 _MPS: Final = "/mps"
 
@@ -20,9 +20,10 @@ _MPS: Final = "/mps"
 def compose(
     workers: Sequence[LayoutWorker], places: Mapping[str, WorkerPlacement], deploy_target: DeployTarget
 ) -> dict[str, Any]:
-    """The document, for a file two folders below the deployment's.
+    """Build the Compose document, for a file two folders below the deployment's.
 
-    MIG instances come from variables (`tidegate mig env`), for they have UUIDs only from when they are made.
+    MIG instances come from environment variables (`tidegate mig env`), because their UUIDs exist only once they are
+    created.
     """
     services: dict[str, Any] = {}
     names = [places[worker.name].folder for worker in workers]

@@ -1,4 +1,4 @@
-"""Writing the folder that a layout describes."""
+"""Writer of a deployment: the folder that a layout describes."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -39,14 +39,14 @@ DEFAULT_POLICY: Final = "ppipe"
 
 @dataclass(frozen=True)
 class GeneratedDeployment:
-    """What was written."""
+    """Deployment that was written: its folder, layout and worker placements."""
 
     path: Path
     deployment: Deployment
     layout: Layout
-    """With the outputs of every model, as it stands in the folder."""
+    """Layout with the outputs of every model, as stored in the folder."""
     places: Mapping[str, WorkerPlacement]
-    """The places, by worker."""
+    """Placements by worker name."""
     notices: tuple[str, ...]
 
 
@@ -67,12 +67,11 @@ def deploy(
 ) -> GeneratedDeployment:
     """Write `output` from a layout and the blocks of its models.
 
-    `blocks`: folders of `tidegate split`, or ONNX files of models that are not cut, by model; where there is one model,
-    "" will do for its name.
-    `nodes`: other names of nodes, by those in the layout; "" where it has one.
-    `hosts`: addresses by node, "" for all others. `port`: the workers' first. `force`: replace a deployment.
-    `precision`, and `profile`, a file with the shapes of requests, are TensorRT's; by default FP32, and the shapes that
-    the models were split with.
+    `blocks`: by model, a folder of `tidegate split`, or the ONNX file of an unsplit model; "" names the only model.
+    `nodes`: new node names by those in the layout; "" names the only node.
+    `hosts`: addresses by node, "" for all others. `port`: first port of the workers. `force`: replace a deployment.
+    `precision` and `profile` (a file with request shapes) are for TensorRT; by default FP32, and the shapes that the
+    models were split with.
     `step` is called before each model and each partition. Raises GenerateError, DocumentError.
     """
     target = output.absolute()

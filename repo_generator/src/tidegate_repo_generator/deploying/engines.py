@@ -1,4 +1,4 @@
-"""The engines of a deployment: one for each partition on each kind of worker, which all of that kind share."""
+"""TensorRT engines of a deployment: one for each partition and device class, shared by all workers of the class."""
 
 import filecmp
 import os
@@ -19,20 +19,20 @@ _FOLDER: Final = "engines"
 
 @dataclass(frozen=True)
 class Engines:
-    """Describes engines for `build_engine.py`, each once."""
+    """Writer of engine descriptions for `build_engine.py`, each once."""
 
     deployment: Path
     files: Mapping[str, OnnxFile]
     batches: Mapping[str, int]
-    """The largest batch of every partition, which is the usual one, too."""
+    """Largest batch of every partition, in rows; also the usual one."""
     precision: Precision
     shapes: Mapping[str, Shapes]
     previous: Path
-    """Where the deployment was before, if it was: engines that would be built from the same are kept."""
+    """Folder of the previous deployment, if there is one: engines whose description is unchanged are kept."""
     _kinds: dict[str, str] = field(default_factory=dict)
 
     def write(self, kind: str, partition: str) -> str:
-        """Describe the engine of a partition on a kind of worker; the file's path in the deployment."""
+        """Describe the engine of a partition for a device class; return the path of the file in the deployment."""
         if kind not in self._kinds:
             self._kinds[kind] = folder_name(kind, self._kinds.values())
         spec = PurePosixPath(_FOLDER, self._kinds[kind], f"{partition}.json")
@@ -60,7 +60,7 @@ class Engines:
 
     @staticmethod
     def plan(spec: str) -> str:
-        """The engine that is built from a description."""
+        """Return the path of the engine that is built from a description."""
         return str(PurePosixPath(spec).with_suffix(".plan"))
 
 

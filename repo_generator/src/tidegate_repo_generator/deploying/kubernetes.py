@@ -1,7 +1,7 @@
-"""The workers and the proxy as objects of Kubernetes; NVIDIA's device plugin hands out MIG instances (strategy mixed).
+"""Kubernetes objects for the workers and the proxy; NVIDIA's device plugin assigns MIG instances (strategy `mixed`).
 
-The plugin picks which instance of a profile a pod gets: they are alike. It hands out no MPS shares but equal ones of
-whole GPUs, so those who share a device or an instance are one container here, with a control daemon of their own.
+The plugin picks which instance of a profile a pod gets, as they are equal. It only offers equal MPS shares of whole
+GPUs, so workers that share a device or an instance are one container here, with an MPS control daemon of their own.
 """
 
 import re
@@ -20,7 +20,7 @@ from tidegate_repo_generator.deploying.slices import VISIBLE_DEVICE
 from tidegate_repo_generator.model import DeployTarget
 
 VOLUME_CLAIM: Final = "tidegate-deployment"
-"""The PersistentVolumeClaim that holds the folder of the deployment."""
+"""PersistentVolumeClaim that holds the folder of the deployment."""
 _IMAGE: Final = f"tidegate:{version('tidegate')}"
 _CONFIG: Final = "/etc/tidegate/config"
 _LONGEST_NAME: Final = 50
@@ -28,7 +28,7 @@ _LONGEST_NAME: Final = 50
 
 @dataclass(frozen=True)
 class Pod:
-    """The workers of one pod: one, or all who share a device or an instance through MPS."""
+    """Workers of one pod: a single worker, or all that share a device or an instance through MPS."""
 
     name: str
     workers: tuple[LayoutWorker, ...]
@@ -36,12 +36,12 @@ class Pod:
 
     @property
     def instance(self) -> Mig | None:
-        """The MIG instance that it has; None: a whole GPU."""
+        """MIG instance of the pod; None for a whole GPU."""
         return mig_instance(self.workers[0].slice)
 
 
 def pods_of(workers: Sequence[LayoutWorker], places: Mapping[str, WorkerPlacement]) -> list[Pod]:
-    """The pods, each with a name of its own."""
+    """Group workers into pods, each with a unique name."""
     together: dict[object, list[LayoutWorker]] = {}
     for worker in workers:
         together.setdefault(domain_of(worker) or worker.name, []).append(worker)
@@ -56,14 +56,14 @@ def pods_of(workers: Sequence[LayoutWorker], places: Mapping[str, WorkerPlacemen
 def worker_objects(
     pods: Sequence[Pod], places: Mapping[str, WorkerPlacement], deploy_target: DeployTarget
 ) -> list[dict[str, Any]]:
-    """A Deployment of one pod, and the Service that it is found by, for each of the pods."""
+    """Build a Deployment with one replica and a Service for each of the pods."""
     return [made for pod in pods for made in (_deployment(pod, places, deploy_target), _service(pod, places))]
 
 
 def proxy_objects(
     pods: Sequence[Pod], places: Mapping[str, WorkerPlacement], policy: str, layout: str
 ) -> list[dict[str, Any]]:
-    """The proxy with its configuration. `layout`: the text of `layout.json`."""
+    """Build the objects of the proxy and its configuration. `layout`: the text of `layout.json`."""
     homes = {worker.name: pod.name for pod in pods for worker in pod.workers}
     found = {name: replace(place, host=homes[name]) for name, place in places.items()}
     ports = {"grpc": 8101, "http": 8100, "metrics": 8102}

@@ -1,4 +1,4 @@
-"""The launch file of a worker: a shell script that becomes its Triton."""
+"""Launch file of a worker: a shell script that executes its Triton."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,7 +9,7 @@ from tidegate_repo_generator.deploying.slices import exports, words
 from tidegate_repo_generator.model import DeployTarget
 
 ALLOW_CLIENT_SHM: Final = "TIDEGATE_ALLOW_CLIENT_SHM"
-"""The variable with which an operator lets a Triton share memory with its clients, Tidegate among them."""
+"""Environment variable that allows a Triton to share memory with its clients, Tidegate among them."""
 _CLIENT_SHM: Final = (
     "# Triton 26.04 (2.68) and later share no memory with clients unless told to; earlier ones refuse the flag.",
     f'if [ "${{{ALLOW_CLIENT_SHM}:-false}}" = true ]; then',
@@ -24,18 +24,20 @@ _CLIENT_SHM: Final = (
 def launch_file(
     worker: LayoutWorker, place: WorkerPlacement, deploy_target: DeployTarget, plans: Sequence[str] = ()
 ) -> str:
-    """The script. It lies beside the folder of the worker's repository; further flags are handed to tritonserver.
+    """Return the launch script of a worker.
 
-    `plans`: TensorRT's engines, relative to the folder of the deployment, without which it does not start.
+    It lies beside the worker's repository and passes extra flags to tritonserver.
+
+    `plans`: paths of the TensorRT engines, relative to the deployment; the script fails if one is missing.
     """
     lines = _embedded(place) if deploy_target is DeployTarget.EMBEDDED else _triton(worker, place, deploy_target, plans)
     return "\n".join([*_head(worker, f"It hosts {', '.join(map(_in_comment, worker.hosts))}."), *lines, ""])
 
 
 def build_file(worker: LayoutWorker, engines: Sequence[str]) -> str:
-    """A script that builds the engines of a worker where they will run; its flags are those of build_engine.py.
+    """Return the script that builds the engines of a worker on the worker's device; flags go to build_engine.py.
 
-    `engines`: the `engine.json` files, relative to the folder of the deployment.
+    `engines`: paths of the `engine.json` files, relative to the deployment.
     """
     specs = [f'"$here/../{engine}"' for engine in engines]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""Whether a layout fits the blocks that it is about, and whether its partitions fit each other."""
+"""Checks that a layout fits the blocks of its models, and that its partitions fit each other."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from tidegate_repo_generator.onnx_file import OnnxFile
 
 
 def match_blocks(layout: Layout, source: Path, models: Mapping[str, ModelSource]) -> None:
-    """Raise GenerateError where partitions and blocks do not belong together. `source`: the layout's file."""
+    """Check that partitions and blocks belong together. `source`: file of the layout. Raises GenerateError if not."""
     for name in [*models, *(part.name for part in layout.partitions)]:
         valid_name(name)
     parts = {part.name: part for part in layout.partitions}
@@ -43,7 +43,7 @@ def _match_ends(model: LayoutModel, parts: Mapping[str, LayoutPartition], source
 
 
 def differing_bytes(layout: Layout, models: Mapping[str, ModelSource]) -> list[str]:
-    """Notices on partitions that send other sizes than the layout was planned with."""
+    """Return notices on partitions whose tensors have other sizes in bytes than the layout was planned with."""
     notices = []
     for part in layout.partitions:
         model = models[part.model]
@@ -58,10 +58,11 @@ def differing_bytes(layout: Layout, models: Mapping[str, ModelSource]) -> list[s
 
 
 def match_tensors(model: LayoutModel, whole: OnnxFile, files: Mapping[str, OnnxFile]) -> tuple[str, ...]:
-    """Raise GenerateError where a partition takes what it cannot have; else the outputs that clients get, in order.
+    """Check that each partition finds its inputs; return the outputs that clients get, in order.
 
-    `files`: the partitions by name. What one takes is an input of the first of its pipeline, or an output of some
-    partition before it: the proxy knows a model's inputs by its first partition.
+    `files`: the partitions by name. An input of a partition must be an input of the first partition of its pipeline, or
+    an output of an earlier one: the proxy knows a model's inputs by its first partition. Raises GenerateError
+    otherwise.
     """
     for pipeline in model.pipelines:
         first = files[pipeline.partitions[0]]
@@ -89,7 +90,7 @@ def match_tensors(model: LayoutModel, whole: OnnxFile, files: Mapping[str, OnnxF
 
 
 def check_batches(name: str, file: OnnxFile) -> None:
-    """Raise GenerateError for a partition whose tensors do not all have the batch first."""
+    """Raise GenerateError for a partition with a tensor whose first dimension is not the batch."""
     for tensor in file.inputs + file.outputs:
         if not tensor.shape:
             raise GenerateError(f"partition {name!r}: {tensor.name!r} is a scalar, which has no rows to be batched")

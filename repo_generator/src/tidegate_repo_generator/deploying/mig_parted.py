@@ -1,7 +1,7 @@
-"""How a node's GPUs are to be cut, in the format of nvidia-mig-parted, which NVIDIA's GPU operator speaks, too.
+"""MIG configuration of a node in the format of nvidia-mig-parted, which NVIDIA's GPU operator reads too.
 
-It counts instances by profile and knows GPUs by number; where in a GPU an instance lies it leaves to the driver.
-`tidegate mig apply` does not, and changes only what differs.
+The format counts instances by profile and identifies GPUs by index; the driver places the instances.
+`tidegate mig apply` keeps the placement of the layout, and changes only what differs.
 """
 
 from collections import Counter
@@ -11,13 +11,13 @@ from typing import Any, Final
 from tidegate.schemas import Device, LayoutWorker, Mig, mig_instance
 
 CONFIG_NAME: Final = "tidegate"
-"""What is to be applied: `nvidia-mig-parted apply -f FILE -c tidegate`."""
+"""Name of the configuration: `nvidia-mig-parted apply -f FILE -c tidegate`."""
 
 
 def cuts_of(workers: Iterable[LayoutWorker]) -> dict[Device, tuple[Mig, ...]]:
-    """The MIG instances of every device, by their first memory slice; none: it is not to be cut.
+    """Return the MIG instances of every device, ordered by first memory slice; empty for a device that is not cut.
 
-    What a layout knows by the UUID of an instance is cut already and is not among them.
+    Instances that the layout identifies by UUID exist already and are left out.
     """
     cuts: dict[Device, set[Mig]] = {}
     for worker in workers:
@@ -29,7 +29,7 @@ def cuts_of(workers: Iterable[LayoutWorker]) -> dict[Device, tuple[Mig, ...]]:
 
 
 def mig_parted(cuts: dict[Device, tuple[Mig, ...]]) -> dict[str, Any] | None:
-    """The document for one node; None where nothing is cut, or where a GPU that is has no number."""
+    """Return the document for one node, or None if no GPU is cut, or if a cut one has no index."""
     cut = any(cuts.values())
     if not cut or any(instances and isinstance(device.id, str) for device, instances in cuts.items()):
         return None

@@ -1,4 +1,4 @@
-"""MPS: who shares a device or a MIG instance, and the control daemon that each of these needs of its own."""
+"""MPS: the workers that share a device or a MIG instance, and the control daemon for each of these."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,50 +8,50 @@ from tidegate.schemas import Device, LayoutWorker, Mig, Mps
 
 MPS_FOLDER: Final = "mps"
 MPS_PIPE_FOLDER: Final = "${TIDEGATE_MPS:-/tmp/tidegate-mps}"
-"""The folder of the daemons' sockets in a node, as a shell has it: short, for names of sockets are limited."""
+"""Folder of the daemons' sockets on a node, as a shell expression; short, because socket paths have a length limit."""
 MPS_PROBE_COMMAND: Final = "echo get_default_active_thread_percentage | nvidia-cuda-mps-control > /dev/null 2>&1"
-"""Succeeds where a daemon answers at CUDA_MPS_PIPE_DIRECTORY: a socket stays there when its daemon is killed."""
+"""Shell command that succeeds if a daemon answers: its socket remains after the daemon was killed."""
 
 
 @dataclass(frozen=True)
 class MpsDomain:
-    """What shares are of: a device, or a MIG instance of one. One control daemon serves it."""
+    """Device or MIG instance that workers share through MPS, served by one control daemon."""
 
     device: Device
     instance: Mig | None
 
     @property
     def name(self) -> str:
-        """A name for files, in its node."""
+        """Name for files, unique within its node."""
         number = self.device.id if isinstance(self.device.id, str) else f"gpu-{self.device.id}"
         place = f"-{self.instance.profile}-{self.instance.start}" if self.instance else ""
         return f"{number}{place}".replace("/", "-")
 
     @property
     def script(self) -> str:
-        """The script that starts and stops its daemon, in the folder of the deployment."""
+        """Path of the script that starts and stops the daemon, relative to the deployment."""
         return f"{MPS_FOLDER}/{self.name}.sh"
 
     @property
     def pipe_directory(self) -> str:
-        """CUDA_MPS_PIPE_DIRECTORY of the daemon and of all who share, as a shell has it."""
+        """CUDA_MPS_PIPE_DIRECTORY of the daemon and its workers, as a shell expression."""
         return f"{MPS_PIPE_FOLDER}/{self.name}"
 
 
 def domain_of(worker: LayoutWorker) -> MpsDomain | None:
-    """What it has a share of; None: it has no share."""
+    """Return the domain in which a worker has an MPS share, or None if it has no share."""
     return MpsDomain(worker.device, worker.slice.instance) if isinstance(worker.slice, Mps) else None
 
 
 def daemon_file(
     domain: MpsDomain, sharers: Sequence[LayoutWorker], launch_files: Iterable[str], bound: Iterable[str]
 ) -> str:
-    """The script of a control daemon: `start`, `stop`, or `run`, with all who share it, until one of them ends.
+    """Return the script of a control daemon: `start`, `stop`, or `run`, with all its workers, until one of them ends.
 
-    To start what runs, or to stop what does not, is no error.
+    `start` does nothing if the daemon runs, `stop` does nothing if it does not.
 
-    `launch_files`: those of the sharers, in the folder `workers`. `bound`: the lines that give CUDA the device or
-    instance. Daemon and sharers are to be the same user.
+    `launch_files`: those of the sharers, in the folder `workers`. `bound`: shell lines that make the device or instance
+    visible to CUDA. Daemon and sharers must run as the same user.
     """
     instance = domain.instance
     where = f"instance {instance.profile} at {instance.start} of " if instance else ""

@@ -1,4 +1,4 @@
-"""What a node needs besides its workers' repositories: how its GPUs are cut, MPS, and the same for containers."""
+"""Files of a node besides its workers' repositories: MIG partitioning, MPS daemons, containers."""
 
 import shlex
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ def write_node_files(
     policy: str,
     layout_text: str,
 ) -> list[str]:
-    """Write `mig`, `mps`, `compose` and `kubernetes` into a deployment; what there is to say of them."""
+    """Write `mig`, `mps`, `compose` and `kubernetes` into a deployment; return notices for the user."""
     nodes: dict[str, list[LayoutWorker]] = {}
     for worker in layout.workers:
         nodes.setdefault(worker.device.node, []).append(worker)

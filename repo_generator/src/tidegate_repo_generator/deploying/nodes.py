@@ -1,4 +1,4 @@
-"""What the nodes of a layout are really called: planners invent names, and containers are told where to run by them."""
+"""Node names of a layout: replaces names invented by planners with those of real machines."""
 
 import re
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ _LONGEST_LABEL: Final = 63
 
 
 def with_nodes(layout: Layout, names: Mapping[str, str]) -> Layout:
-    """The layout with other names for its nodes: `names`, by those that it has; "" where it has one node.
+    """Return the layout with nodes renamed by `names` (new by old name); "" names the only node.
 
-    Raises GenerateError for a node that there is not, and for two that would be one.
+    Raises GenerateError for an unknown node, and if two nodes would get one name.
     """
     nodes = list(dict.fromkeys(worker.device.node for worker in layout.workers))
     renamed = dict(names)
@@ -47,5 +47,5 @@ def with_nodes(layout: Layout, names: Mapping[str, str]) -> Layout:
 
 
 def can_name_kubernetes_node(name: str) -> bool:
-    """Whether a node of Kubernetes may be called so: of small letters, digits, '-' and '.'."""
+    """Return whether Kubernetes accepts a node of that name: lowercase letters, digits, '-' and '.'."""
     return len(name) <= _LONGEST_LABEL and _KUBERNETES_NAME.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""Where each worker is: its folder and its ports."""
+"""Placement of each worker: its folder and its ports."""
 
 import re
 from collections import Counter
@@ -12,36 +12,37 @@ from tidegate_repo_generator.model import GenerateError
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 9000
 PORTS_APART: Final = 10
-"""Between one worker's ports and the next one's, as between Triton's own 8000 and a second Triton's."""
+"""Distance between the first ports of two workers, as between Triton's own 8000 and that of a second Triton."""
 
 _LAST_PORT: Final = 65535
 
 
 @dataclass(frozen=True)
 class WorkerPlacement:
-    """One worker's."""
+    """Placement of one worker: folder, host and ports."""
 
     folder: str
-    """Its name, made a folder's."""
+    """Worker name, made a valid folder name."""
     host: str
     http_port: int
 
     @property
     def grpc_port(self) -> int:
-        """Triton's order: HTTP, gRPC, metrics."""
+        """Port of gRPC. The order is Triton's: HTTP, gRPC, metrics."""
         return self.http_port + 1
 
     @property
     def metrics_port(self) -> int:
-        """See `grpc_port`."""
+        """Port of the Prometheus metrics; see `grpc_port`."""
         return self.http_port + 2
 
 
 def places_of(workers: Sequence[LayoutWorker], hosts: Mapping[str, str], port: int) -> dict[str, WorkerPlacement]:
-    """A place for every worker, by its name.
+    """Assign a folder, a host and ports to every worker; return the placements by worker name.
 
-    `hosts`: addresses by node; "" is that of all other nodes, this machine by default. `port`: the first, on every
-    host. Raises GenerateError for a node that there is not, and where the ports run out.
+    `hosts`: addresses by node; "" is that of all other nodes, this machine by default. `port`: the first port on every
+    host.
+    Raises GenerateError for an unknown node, and if the ports run out.
     """
     nodes = {worker.device.node for worker in workers}
     if unknown := sorted(set(hosts) - nodes - {""}):
@@ -70,9 +71,9 @@ def _named_after(folder: str) -> tuple[str, ...]:
 
 
 def folder_name(name: str, taken: Collection[str], beside: Callable[[str], Collection[str]] = lambda folder: ()) -> str:
-    """A folder's name for a worker or the like, one that no other has, not even where case does not count.
+    """Derive a folder name that is not in `taken`, ignoring case, from a worker's or another name.
 
-    `beside`: further names that come with it, which must be free, too.
+    `beside`: returns further names that a folder needs, which must be free too.
     """
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "worker"
     lowered = {folder.lower() for folder in taken}

@@ -1,4 +1,4 @@
-"""The configuration of the proxy before the workers, for `tidegate serve --config`."""
+"""Configuration of the proxy in front of the workers, for `tidegate serve --config`."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from tidegate_repo_generator.deploying.places import WorkerPlacement
 
 
 def proxy_config(places: Mapping[str, WorkerPlacement], policy: str) -> str:
-    """The text of the YAML file. Strings are written as JSON writes them, which YAML reads."""
+    """Return the text of the YAML file. Strings are quoted as in JSON, which YAML reads."""
     lines = [
         "# Written by `tidegate generate`; `tidegate check --schema` prints every field.",
         "version: 1",

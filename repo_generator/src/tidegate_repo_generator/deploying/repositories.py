@@ -1,4 +1,4 @@
-"""The workers' model repositories, and the scripts beside them."""
+"""Model repositories of the workers, and the scripts beside them."""
 
 import os
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ from tidegate_repo_generator.writing import CONFIG_FILE
 from tidegate_triton_models import model_source
 
 WEIGHTS_FOLDER: Final = "weights"
-"""The folder of the partitions' ONNX files."""
+"""Folder of the partitions' ONNX files."""
 WORKERS_FOLDER: Final = "workers"
 _EXECUTABLE: Final = 0o755
 
 
 @dataclass(frozen=True)
 class Repositories:
-    """Writes them into the folder `new`."""
+    """Writer of the repositories of all workers into the folder `new`."""
 
     new: Path
     layout: Layout
@@ -36,12 +36,12 @@ class Repositories:
     deploy_target: DeployTarget
     precision: Precision
     shapes: Mapping[str, Shapes]
-    """The shapes that each partition meets, for TensorRT."""
+    """Request shapes of each partition, for TensorRT."""
     previous: Path
-    """The folder that `new` is to replace, if it is there."""
+    """Folder that `new` will replace, if it exists."""
 
     def write(self) -> Deployment:
-        """Write them all; what is where. Raises GenerateError, OSError."""
+        """Write the repositories; return the paths of what was written. Raises GenerateError, OSError."""
         parts = {part.name: part for part in self.layout.partitions}
         pipelines = [pipeline for model in self.layout.models for pipeline in model.pipelines]
         batches = {

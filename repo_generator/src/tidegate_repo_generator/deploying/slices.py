@@ -1,4 +1,4 @@
-"""What differs with how much of its device a worker has: what it is called, and what its Triton has to be told."""
+"""Names and environment of a worker by its slice: whole device, MIG instance or MPS share."""
 
 from shlex import quote
 from typing import assert_never
@@ -7,11 +7,11 @@ from tidegate.schemas import Device, LayoutWorker, Mig, Mps, Slice, WholeDevice
 from tidegate_repo_generator.deploying.mps import MPS_PROBE_COMMAND, domain_of
 
 VISIBLE_DEVICE = "visible"
-"""What TIDEGATE_DEVICE says in a container that shows one device only: it is that one."""
+"""Value of TIDEGATE_DEVICE in a container that sees exactly one device: use that one."""
 
 
 def words(part: Slice) -> str:
-    """How much of a device that is, in a table."""
+    """Describe a slice for a table."""
     match part:
         case WholeDevice():
             return "whole"
@@ -24,7 +24,7 @@ def words(part: Slice) -> str:
 
 
 def exports(worker: LayoutWorker) -> list[str]:
-    """Lines of a shell script: from there on CUDA has the worker's part of its device and no more.
+    """Return shell lines that restrict CUDA to the worker's slice.
 
     `$here` is the folder `workers` of the deployment.
     """
@@ -53,9 +53,9 @@ def exports(worker: LayoutWorker) -> list[str]:
 
 
 def share_of(worker: LayoutWorker) -> list[str]:
-    """Lines that give CUDA what a worker has an MPS share of, all of it, by its UUID.
+    """Return shell lines that make the shared device or instance visible to CUDA, by its UUID.
 
-    With MPS no number will do: those that see one device through it count it as 0.
+    An index does not work with MPS: clients of a daemon that serves one device count it as 0.
     """
     device = worker.device
     if isinstance(worker.slice, Mps) and worker.slice.instance is not None and _is_to_be_found(device):

@@ -1,4 +1,4 @@
-"""Where the models of a layout come from: blocks of `tidegate split`, or an ONNX file for a model that is not cut."""
+"""Sources of a layout's models: blocks of `tidegate split`, or an ONNX file for an unsplit model."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,30 +17,30 @@ from tidegate_repo_generator.splitting.manifest import FILE_NAME, Manifest, read
 from tidegate_repo_generator.tensorrt.given_shapes import Shapes
 
 Save = Callable[[int, int, Path], None]
-"""Writes the partition of the blocks `first`..`last` - 1 to a file. Raises GenerateError, OSError."""
+"""Function that writes the partition of the blocks `first`..`last` - 1 to a file. Raises GenerateError, OSError."""
 
 ONNX_SUFFIX: Final = ".onnx"
 
 
 class ModelSource(Protocol):
-    """A model, whole or in blocks."""
+    """Model of a layout, whole or in blocks."""
 
     @property
     def count(self) -> int:
-        """How many blocks it has."""
+        """Number of blocks."""
 
     @property
     def shapes(self) -> Shapes:
-        """The shapes of requests that are known of, without the rows."""
+        """Known request shapes by input, without the rows."""
 
     def bytes_after(self, block: int) -> int:
-        """How many bytes a row has behind the blocks 0..`block` - 1, which are not all."""
+        """Return the bytes per row that cross the cut after the blocks 0..`block` - 1."""
 
     def whole(self) -> OnnxFile:
-        """All of it, as one file."""
+        """Return the whole model as one file."""
 
     def open(self) -> Save:
-        """Analyse it, which may take long. Raises GenerateError."""
+        """Analyze the model, which may take minutes; return a writer of partitions. Raises GenerateError."""
 
     def __str__(self) -> str:
         """What holds which blocks, for messages."""
@@ -48,7 +48,7 @@ class ModelSource(Protocol):
 
 @dataclass(frozen=True)
 class SplitModel:
-    """A folder that `tidegate split` wrote."""
+    """Model in blocks: a folder that `tidegate split` wrote."""
 
     path: Path
     folder: Path
@@ -56,24 +56,24 @@ class SplitModel:
 
     @property
     def count(self) -> int:
-        """See ModelSource."""
+        """Return the number of blocks."""
         return len(self.manifest.blocks)
 
     @property
     def shapes(self) -> Shapes:
-        """The one with which it was split."""
+        """Shapes with which the model was split."""
         return ({name: tuple(sizes) for name, sizes in self.manifest.shapes.items()},)
 
     def bytes_after(self, block: int) -> int:
-        """See ModelSource."""
+        """Return the bytes per row that cross the cut after the blocks 0..`block` - 1."""
         return self.manifest.cut_bytes[block - 1]
 
     def whole(self) -> OnnxFile:
-        """See ModelSource."""
+        """Return the whole model as one file."""
         return read_onnx(self.folder / self.manifest.file)
 
     def open(self) -> Save:
-        """See ModelSource."""
+        """Open the blocks; return a writer of partitions. Raises GenerateError."""
         return open_blocks(self.path).save
 
     def __str__(self) -> str:
@@ -82,30 +82,30 @@ class SplitModel:
 
 @dataclass(frozen=True)
 class WholeModel:
-    """An ONNX file: one block."""
+    """Unsplit model: an ONNX file that counts as one block."""
 
     path: Path
 
     @property
     def count(self) -> int:
-        """See ModelSource."""
+        """Return the number of blocks."""
         return 1
 
     @property
     def shapes(self) -> Shapes:
-        """None is known."""
+        """No shapes: the file declares none."""
         return ()
 
     def bytes_after(self, block: int) -> int:
-        """There is no such place."""
+        """Raise an error: an unsplit model has no cuts."""
         raise AssertionError(f"block {block} of one")
 
     def whole(self) -> OnnxFile:
-        """See ModelSource."""
+        """Return the whole model as one file."""
         return read_onnx(self.path)
 
     def open(self) -> Save:
-        """Make sure that requests may share its batches. Raises GenerateError."""
+        """Check that requests may share the model's batches. Raises GenerateError if not."""
         verdict = judge_batching(self.whole())
         if verdict.batches is False:
             raise GenerateError(
@@ -134,7 +134,7 @@ class WholeModel:
 
 
 def source_of(model: str, path: Path) -> ModelSource:
-    """What `--blocks MODEL=PATH` names. Raises GenerateError, DocumentError."""
+    """Open the source that `--blocks MODEL=PATH` names. Raises GenerateError, DocumentError."""
     if path.suffix.lower() == ONNX_SUFFIX:
         read_onnx(path)
         return WholeModel(path)
@@ -147,7 +147,7 @@ def source_of(model: str, path: Path) -> ModelSource:
 
 
 def paths_of(given: Mapping[str, Path], models: tuple[str, ...], layout: Path) -> dict[str, Path]:
-    """The paths by model; where there is one model, "" will do for its name. Raises GenerateError."""
+    """Return the paths by model; "" names the only model. Raises GenerateError."""
     paths = dict(given)
     if "" in paths:
         if len(models) > 1 or len(paths) > 1:

@@ -1,9 +1,9 @@
-"""Follows the batch dimension through a graph: which dimension of every value the rows lie along.
+"""Batch dimension tracking: finds the dimension of every value of a graph along which the rows lie.
 
-The analysis is sound where it says that rows are independent: every operator on the way is known not to let a row see
-another (`rules`). The shapes come from two runs with different numbers of rows, for reshapes and products of sizes say
-nothing on paper. Values that follow from shapes alone are compared between the runs: what is the same for every number
-of rows, or repeats itself from row to row, tells a row nothing about its company.
+The analysis is sound where it says that rows are independent: every operator on the path is known not to let a row
+influence another (`rules`). The shapes come from two runs with different numbers of rows, because reshapes and products
+of sizes cannot be resolved statically. Values computed from shapes alone are compared between the runs: a value that is
+the same for every number of rows, or repeats from row to row, carries nothing from one row to another.
 """
 
 import math
@@ -26,22 +26,22 @@ VALUE_SLOTS: Final[dict[str, tuple[int, ...]]] = {
     "ReduceProd": (1,), "ReduceSum": (1,), "ReduceSumSquare": (1,), "Reshape": (1,), "ScatterND": (1,),
     "Slice": (1, 2, 3, 4), "Split": (1,), "Tile": (1,), "TopK": (1,), "Dropout": (2,),
 }  # fmt: skip
-"""Inputs of operators whose contents the rules look at, constants included."""
+"""Inputs, by operator, whose contents the rules inspect, constants included."""
 
 
 class MixesError(Exception):
-    """An operator lets rows see each other. The message is a clause."""
+    """An operator lets rows influence each other. The message is a clause."""
 
 
 class UnknownError(Exception):
-    """It cannot be told whether an operator lets rows see each other. The message is a clause."""
+    """It is unknown whether an operator lets rows influence each other. The message is a clause."""
 
 
 @dataclass(frozen=True)
 class RowAxis:
-    """Where the rows of a value are: along one dimension, of which the row is a digit.
+    """Position of the rows in a value: along one dimension, in which the row is a mixed-radix digit.
 
-    The size of that dimension is `outer` * rows * `inner`; [rows * heads, ...] has an `inner` of the heads.
+    The size of that dimension is `outer` * rows * `inner`; [rows * heads, ...] has `inner` = heads.
     """
 
     axis: int
@@ -49,13 +49,13 @@ class RowAxis:
     inner: int = 1
 
     def moved(self, axis: int) -> "RowAxis":
-        """The same digit in another dimension."""
+        """Return the same digit in another dimension."""
         return RowAxis(axis, self.outer, self.inner)
 
 
 @dataclass
 class NodeView:
-    """A node as the rules see it."""
+    """Node of a graph as the rules see it."""
 
     analysis: "RowAnalysis"
     node: Any
@@ -63,46 +63,46 @@ class NodeView:
 
     @property
     def opset(self) -> int:
-        """Version of the node's domain."""
+        """Version of the node's operator domain."""
         return self.analysis.opsets.get("" if self.node.domain in STANDARD_DOMAINS else self.node.domain, 1)
 
     def has(self, slot: int) -> bool:
-        """Whether an optional input is there."""
+        """Return whether an optional input is present."""
         return slot < len(self.node.input) and bool(self.node.input[slot])
 
     def slots(self) -> list[int]:
-        """The inputs that are there."""
+        """Return the indices of the inputs that are present."""
         return [slot for slot in range(len(self.node.input)) if self.node.input[slot]]
 
     def shape(self, slot: int, run: int = 0) -> tuple[int, ...]:
-        """Shape of an input in one of the runs."""
+        """Return the shape of an input in one of the runs."""
         return self.analysis.shape(self.node.input[slot], run)
 
     def rank(self, slot: int) -> int:
-        """Number of dimensions of an input."""
+        """Return the number of dimensions of an input."""
         return len(self.shape(slot))
 
     def out_shape(self, slot: int = 0, run: int = 0) -> tuple[int, ...]:
-        """Shape of an output in one of the runs."""
+        """Return the shape of an output in one of the runs."""
         return self.analysis.shape(self.node.output[slot], run)
 
     def rows(self, slot: int) -> RowAxis | None:
-        """Where an input has its rows; None: it is the same whatever the batch."""
+        """Return the row axis of an input, or None if the input does not depend on the batch."""
         return self.analysis.rows_of(self.node.input[slot])
 
     def agrees(self, slot: int, state: RowAxis) -> bool:
-        """Whether an input has its rows there, or repeats itself from one to the next."""
+        """Return whether an input has its rows at `state`, or repeats along it from row to row."""
         name = self.node.input[slot]
         if self.analysis.flow.nature_of(name) is Nature.SHAPE:
             return _shared(self.analysis.known(name), state)
         return self.rows(slot) == state
 
     def is_data(self, slot: int) -> bool:
-        """Whether an input depends on what the model's inputs contain."""
+        """Return whether an input depends on the contents of the model's inputs."""
         return self.analysis.flow.nature_of(self.node.input[slot]) is Nature.DATA
 
     def value(self, slot: int, run: int = 0) -> NDArray[Any]:
-        """The contents of an input that does not depend on data."""
+        """Return the contents of an input that does not depend on data."""
         if self.is_data(slot):
             raise UnknownError(f"its '{self.node.input[slot]}' depends on the inputs' contents")
         value = self.analysis.seen[run].values.get(self.node.input[slot])
@@ -111,17 +111,17 @@ class NodeView:
         return value
 
     def counts(self) -> list[int]:
-        """The numbers of rows that were run, and then those at which values that follow from shapes are known."""
+        """Numbers of rows of the runs, followed by those at which values computed from shapes are known."""
         return [run.rows for run in (*self.analysis.seen, *self.analysis.others)]
 
     def at(self, slot: int, count: int) -> list[int]:
-        """The contents of an input that does not depend on data, as integers, for a number of rows."""
+        """Return the contents, as integers, of an input that does not depend on data, for a number of rows."""
         self.value(slot)
         known = dict(self.analysis.known(self.node.input[slot]))
         return [int(entry) for entry in known.get(count, next(iter(known.values()))).reshape(-1)]
 
     def same_but(self, slot: int, rows: RowAxis | None) -> None:
-        """Make sure that sizes do not depend on the number of rows, but that of the dimension of the rows."""
+        """Check that no size depends on the number of rows, except that of the row dimension."""
         name = self.node.input[slot]
         if self.analysis.flow.nature_of(name) is not Nature.SHAPE:
             return
@@ -134,7 +134,7 @@ class NodeView:
             raise UnknownError(f"its '{name}' depends on the number of rows")
 
     def fixed(self, slot: int) -> list[int]:
-        """The contents of an input that must be the same for every number of rows, as integers."""
+        """Return the contents, as integers, of an input that must be equal for every number of rows."""
         values = [self.value(slot)]
         if not self.is_data(slot):
             values += [array for _, array in self.analysis.known(self.node.input[slot])]
@@ -143,9 +143,9 @@ class NodeView:
         return [int(entry) for entry in np.asarray(values[0]).reshape(-1)]
 
     def together(self, places: Iterable[tuple[int, RowAxis | None, int]]) -> RowAxis | None:
-        """Where the result has its rows.
+        """Return the row axis of a result computed elementwise from several inputs.
 
-        `places`: an input, its rows, and how far its dimensions shift in the result.
+        `places`: for each an input, its row axis, and the shift of its dimensions in the result.
         """
         found: RowAxis | None = None
         shifted = [(slot, rows.moved(rows.axis + shift), shift) for slot, rows, shift in places if rows is not None]
@@ -162,31 +162,31 @@ class NodeView:
         return found
 
     def fixed_but(self, *slots: int) -> None:
-        """Refuse rows in any other input."""
+        """Raise MixesError or UnknownError if any input but `slots` has rows."""
         for slot in self.slots():
             if slot not in slots and self.rows(slot) is not None:
                 raise UnknownError(f"its '{self.node.input[slot]}' comes from the inputs")
 
     def axis(self, default: int, rank: int | None = None) -> int:
-        """Attribute `axis`, counted from the first dimension. `rank`: dimensions; None: those of the first input."""
+        """Return the attribute `axis` as a non-negative index. `rank`: dimensions; None: those of the first input."""
         rank = self.rank(0) if rank is None else rank
         return int(self.attributes.get("axis", default)) % max(rank, 1)
 
 
 States = list[RowAxis | None]
-"""Where each output of a node has its rows; None: it is the same whatever the batch."""
+"""Row axis of each output of a node; None: the output does not depend on the batch."""
 Rule = Callable[[NodeView], States]
-"""Gives the states of a node. Raises MixesError or UnknownError."""
+"""Function that returns the row axes of a node's outputs. Raises MixesError or UnknownError."""
 
 
 @dataclass
 class RowAnalysis:
-    """The walk along a graph."""
+    """Analysis of one graph, node by node, with the row axes found so far."""
 
     flow: Dataflow
     seen: list[RowsObservation]
     others: list[RowsObservation] = field(default_factory=list)
-    """Values that follow from shapes, at other numbers of rows, without shapes of others."""
+    """Values computed from shapes, at other numbers of rows."""
     opsets: dict[str, int] = field(default_factory=dict)
     _states: dict[str, RowAxis | None] = field(default_factory=dict)
 
@@ -200,11 +200,11 @@ class RowAnalysis:
         self._weights = {name: tuple(getattr(tensor, "dims", ())) for name, tensor in self.flow.weights.items()}
 
     def is_read(self, name: str) -> bool:
-        """Whether a node or the model's caller takes a value."""
+        """Return whether a node or the model's caller reads a value."""
         return name in self.flow.outputs or any(name in reads for reads in self.flow.reads)
 
     def shape(self, name: str, run: int) -> tuple[int, ...]:
-        """Shape of a value in one of the runs."""
+        """Return the shape of a value in one of the runs."""
         if name in self._weights:
             return self._weights[name]
         shapes, values = self.seen[run].shapes, self.seen[run].values
@@ -215,7 +215,7 @@ class RowAnalysis:
         raise UnknownError(f"the shape of '{name}' was not seen")
 
     def rows_of(self, name: str) -> RowAxis | None:
-        """Where a value has its rows. Raises UnknownError where that is not known."""
+        """Return the row axis of a value. Raises UnknownError if it is not known."""
         if name in self._states:
             return self._states[name]
         match self.flow.nature_of(name):
@@ -227,13 +227,13 @@ class RowAnalysis:
         raise UnknownError(f"where '{name}' has its rows is not known")
 
     def known(self, name: str) -> list[tuple[int, NDArray[Any]]]:
-        """A value that does not depend on data, by the number of rows."""
+        """Return a value that does not depend on data, with the number of rows of each run."""
         if not all(name in run.values for run in self.seen):
             raise UnknownError(f"'{name}' was not seen")
         return [(run.rows, run.values[name]) for run in (*self.seen, *self.others) if name in run.values]
 
     def follow(self, index: int, rule: Any) -> None:  # noqa: ANN401
-        """Apply the rule of a node, and check what it says against the runs."""
+        """Apply the rule of a node, and check its result against the runs."""
         node = self.flow.nodes[index]
         attributes = {
             entry.name: helper.get_attribute_value(entry) for entry in node.attribute if not entry.ref_attr_name
@@ -276,7 +276,7 @@ class RowAnalysis:
 
 
 def flat_stride(shape: tuple[int, ...], rows: RowAxis) -> int:
-    """How far apart two rows that follow each other are, in elements."""
+    """Return the distance between consecutive rows, in elements."""
     return rows.inner * math.prod(shape[rows.axis + 1 :])
 
 

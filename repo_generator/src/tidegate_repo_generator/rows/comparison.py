@@ -1,8 +1,8 @@
-"""A row's answers alone and in company: how far they may differ, and whether they say anything.
+"""Comparison of a row's outputs alone and in a batch: how far they may differ, and whether they are evidence.
 
-Two questions, with two tolerances. Does a row's answer depend on which rows it meets? Beside copies of itself it is run
-by the same kernels, so that next to nothing may differ. Does it depend on how many it meets? Kernels differ with the
-size of a batch, and ill-conditioned models make much of that.
+There are two questions, with two tolerances. Does a row's output depend on which rows share its batch? Beside copies of
+itself it is run by the same kernels, so almost nothing may differ. Does it depend on how many rows share its batch?
+Kernels differ with the size of a batch, and ill-conditioned models amplify that.
 """
 
 from collections.abc import Callable
@@ -26,18 +26,18 @@ _LEAST_EQUAL_ALONE: Final = 0.9
 
 @dataclass
 class OutputComparison:
-    """What was seen of one output."""
+    """Comparison results of one output of the model."""
 
     reacts: bool = False
-    """Whether rows that differ were answered so, beyond all slack."""
+    """Whether different rows gave outputs that differ beyond all tolerance."""
     compared: int = 0
     equal: int = 0
-    """Integers and the like that were the same whatever the company."""
+    """Number of non-float values that were the same in every batch."""
     equal_alone: int = 0
-    """Integers and the like that were the same alone."""
+    """Number of non-float values that were the same alone."""
 
     def take_alone(self, rows: list[NDArray[Any]]) -> None:
-        """Take in what unlike rows are answered alone."""
+        """Record the outputs of different rows, each run alone."""
         first = rows[0]
         for row in rows[1:]:
             if is_float(first):
@@ -46,9 +46,9 @@ class OutputComparison:
                 self.reacts |= not np.array_equal(first, row)
 
     def differs(self, alone: NDArray[Any], together: NDArray[Any], copies: Callable[[], NDArray[Any]]) -> bool:
-        """Whether a row's answer in company is another one.
+        """Return whether a row's output in a batch differs from its output alone.
 
-        `copies`: gives its answer at the same place beside copies of itself, which takes another run.
+        `copies`: returns its output at the same position beside copies of itself, which takes another run.
         """
         if is_float(alone):
             if excess(alone, together) <= 1:
@@ -66,17 +66,17 @@ class OutputComparison:
 
     @property
     def is_unequal(self) -> bool:
-        """Whether too few integers and the like were equal."""
+        """Whether too few non-float values were equal."""
         return self.equal < _LEAST_EQUAL * self.compared or self.equal_alone < _LEAST_EQUAL_ALONE * self.compared
 
 
 def is_float(array: NDArray[Any]) -> bool:
-    """Whether an answer is compared with slack."""
+    """Return whether an output is compared with a tolerance."""
     return array.dtype.kind in "fc"
 
 
 def excess(expected: NDArray[Any], actual: NDArray[Any]) -> float:
-    """The largest difference of floats, as a multiple of what is allowed; infinite where one of them is not finite."""
+    """Return the largest difference of floats as a multiple of the tolerance; infinite where one is not finite."""
     if expected.shape != actual.shape:
         return float("inf")
     before, after = _wide(expected), _wide(actual)
@@ -93,7 +93,7 @@ def excess(expected: NDArray[Any], actual: NDArray[Any]) -> float:
 
 
 def is_far(expected: NDArray[Any], actual: NDArray[Any]) -> bool:
-    """Whether floats differ by more than the size of the batch explains."""
+    """Return whether floats differ by more than the batch size explains."""
     if expected.shape != actual.shape:
         return True
     before, after = _wide(expected), _wide(actual)

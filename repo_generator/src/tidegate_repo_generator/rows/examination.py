@@ -1,4 +1,4 @@
-"""What a graph says about its rows: the walk of `axes`, with the rules of `rules`, from inputs to outputs."""
+"""Graph examination: applies `rules` along the analysis of `axes`, from inputs to outputs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +13,17 @@ from tidegate_repo_generator.rows.rules import rule_of
 
 @dataclass(frozen=True)
 class Finding:
-    """What the graph says."""
+    """Result of the examination: whether the rows of a graph are independent."""
 
     verdict: Literal["independent", "mixes", "unknown"]
     reason: str = ""
-    """A clause that names the node; "" for independent rows."""
+    """Clause that names the node; "" for independent rows."""
 
 
 def examine_graph(proto: Any, folder: Path, feeds: list[Arrays]) -> Finding:  # noqa: ANN401
     """Follow the batch dimension through a model.
 
-    `folder`: of its external weights. `feeds`: inputs with `ANALYSED_ROWS` rows. Raises RunError.
+    `folder`: folder of its external weights. `feeds`: inputs with `ANALYSED_ROWS` rows. Raises RunError.
     """
     flow = Dataflow(flattened(proto, folder, feeds))
     needed = _needed(flow)

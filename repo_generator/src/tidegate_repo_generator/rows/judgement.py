@@ -1,7 +1,7 @@
-"""Whether requests of a model may share a batch: what it declares, what its graph shows, and what a trial shows.
+"""Verdict on whether requests of a model may share a batch, from its declaration, its graph and a trial.
 
-Requests are merged only where the trial gives evidence and the graph shows no mixing. Where in doubt a model runs
-its requests alone, and says why.
+Requests are batched only if the trial gives evidence and the graph shows no mixing. In doubt a model runs its requests
+alone, and the reason is reported.
 """
 
 from collections.abc import Iterable
@@ -20,12 +20,12 @@ from tidegate_repo_generator.source import Source, open_source
 
 
 def judge_batching(model: OnnxFile, real: Iterable[Path] = (), source: Source | None = None) -> BatchingVerdict:
-    """Judge a file. `real`: files with rows of inputs that it is used with. Raises GenerateError for those.
+    """Judge a file. `real`: files with rows of representative inputs. Raises GenerateError if these do not fit.
 
-    `source`: the same model, where it is open already.
+    `source`: the same model, if it is open already.
 
-    Names alone settle nothing: some exporters give every dynamic dimension a name of its own, some none, and a first
-    dimension that is dynamic may also count detections, or steps in time.
+    Names of dimensions prove nothing: some exporters give every dynamic dimension a name of its own, some none, and a
+    dynamic first dimension may also count detections, or steps in time.
     """
     real = list(real)
     given = read_rows(real, model.inputs) if real else None
@@ -55,9 +55,9 @@ def judge_rows(
     given: Arrays | None = None,
     single: Any | None = None,  # noqa: ANN401
 ) -> BatchingVerdict:
-    """Judge a model whose inputs all have the rows first. `folder`: of its external weights.
+    """Judge a model whose inputs all have the rows first. `folder`: folder of its external weights.
 
-    `single`: the model that says what a row is answered alone, where that is another one.
+    `single`: another model whose output for a single row is the reference.
     """
     try:
         session = open_session(proto, folder)

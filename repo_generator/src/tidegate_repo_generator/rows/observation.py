@@ -1,4 +1,4 @@
-"""Runs of a model that show the shape of every value, and the values that follow from shapes."""
+"""Runs of a model that record the shape of every value, and the values computed from shapes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from tidegate_repo_generator.onnx_sessions import Arrays, RunError, open_session
 _SHAPE: Final = "tidegate_shape_of/"
 _VALUE: Final = "tidegate_value_of/"
 OTHER_ROWS: Final = (5, 16, 33, 64, 257)
-"""Numbers of rows at which values that follow from shapes are computed as well: what changes there is no constant."""
+"""Numbers of rows at which values computed from shapes are evaluated too: a value that changes there is no constant."""
 _MOST_ROUNDS: Final = 8
 """Depth to which decided branches are followed into each other."""
 _STANDARD: Final = {"", "ai.onnx"}
@@ -24,7 +24,7 @@ _STANDARD: Final = {"", "ai.onnx"}
 
 @dataclass(frozen=True)
 class RowsObservation:
-    """One run with `rows` rows."""
+    """Observed shapes and values of one run with `rows` rows."""
 
     rows: int
     shapes: dict[str, tuple[int, ...]]
@@ -34,7 +34,7 @@ class RowsObservation:
 def observe(
     flow: Dataflow, folder: Path, feeds: Iterable[Arrays], shapes: Iterable[str], values: Iterable[str]
 ) -> list[RowsObservation]:
-    """Run a model on each feed, with the shapes and the contents of some of its values. Raises RunError."""
+    """Run a model on each feed; record the shapes and the contents of the named values. Raises RunError."""
     shapes, values = list(shapes), list(values)
     session = open_session(_instrumented(flow, shapes, values), folder) if shapes or values else None
     seen = []
@@ -51,7 +51,7 @@ def observe(
 
 
 def shape_sources(flow: Dataflow) -> list[str]:
-    """The values with which the arithmetic of shapes begins: sizes of what depends on the inputs' contents."""
+    """Return the values at which shape arithmetic begins: sizes of values that depend on the inputs' contents."""
     return [
         node.output[0]
         for index, node in enumerate(flow.nodes)
@@ -62,9 +62,9 @@ def shape_sources(flow: Dataflow) -> list[str]:
 def at_other_rows(
     flow: Dataflow, folder: Path, seen: list[RowsObservation], wanted: Iterable[str]
 ) -> list[RowsObservation]:
-    """Compute what values that follow from shapes would be with `OTHER_ROWS` rows, without a run of the whole model.
+    """Evaluate the values computed from shapes at `OTHER_ROWS` rows, without running the whole model.
 
-    `seen`: runs, with the values of `shape_sources`. Raises RunError where sizes do not grow evenly with the rows.
+    `seen`: runs, with the values of `shape_sources`. Raises RunError if sizes are not linear in the rows.
     """
     wanted = [name for name in wanted if flow.nature_of(name) is Nature.SHAPE]
     sources = shape_sources(flow)
@@ -127,16 +127,17 @@ def _extrapolated(name: str, seen: list[RowsObservation], rows: int) -> Any:  # 
 
 
 def not_tensors(flow: Dataflow) -> set[str]:
-    """Sequences, maps and optionals, as far as inference knows them."""
+    """Return the values that are sequences, maps or optionals, as far as inference knows them."""
     graph = with_inferred_shapes(flow.proto).graph
     values = (*graph.input, *graph.value_info, *graph.output)
     return {value.name for value in values if value.type.WhichOneof("value") not in {"tensor_type", None}}
 
 
 def flattened(proto: Any, folder: Path, feeds: list[Arrays]) -> Any:  # noqa: ANN401
-    """Build a copy without calls of local functions, and without branches that the inputs' contents do not decide.
+    """Build a copy without calls of local functions, and without branches that do not depend on the inputs' contents.
 
-    `feeds`: of different numbers of rows. A branch is taken where the condition is the same for all. Raises RunError.
+    `feeds`: inputs with different numbers of rows. A branch is taken if the condition is the same for all. Raises
+    RunError.
     """
     model = onnx.ModelProto()
     model.CopyFrom(proto)

@@ -1,4 +1,4 @@
-"""Operators that rearrange elements: where rows go when dimensions are permuted, joined, cut, gathered or filled."""
+"""Rules of operators that rearrange elements: permute, join, cut, gather or fill."""
 
 import math
 from typing import Any, Final
@@ -294,4 +294,4 @@ REARRANGEMENT_RULES: Final[dict[str, Rule]] = {
     "OneHot": _one_hot,
     **dict.fromkeys(["Resize", "Upsample"], _resize),
 }
-"""The rules by operator of the standard domain."""
+"""Rules by operator of the standard domain."""

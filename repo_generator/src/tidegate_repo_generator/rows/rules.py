@@ -1,6 +1,6 @@
-"""What operators do to rows: for each, where its outputs have them, or why a row then knows of others.
+"""Rules of operators on rows: the row axes of each operator's outputs, or why it mixes rows.
 
-A rule is only as wide as it is sure. What has no rule here is unknown: operators of other domains, loops, sequences.
+A rule covers only cases that are certain. Operators without a rule are unknown: other domains, loops, sequences.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ _MICROSOFT: Final = "com.microsoft"
 
 
 def rule_of(node: Any) -> Rule:  # noqa: ANN401
-    """The rule of a node's operator; for one without, a rule that says so."""
+    """Return the rule of a node's operator; for an operator without one, a rule that raises UnknownError."""
     domain = "" if node.domain in STANDARD_DOMAINS else node.domain
     table = {"": _STANDARD_RULES, _MICROSOFT: _MICROSOFT_RULES, "ai.onnx.ml": _ML_RULES}.get(domain, {})
     return table.get(node.op_type, _no_rule)

@@ -1,4 +1,4 @@
-"""Inputs to try a model with: drawn from a seed, in the ranges that the graph allows, or given in a file."""
+"""Inputs to try a model with: random from a seed, in the ranges that the graph allows, or given in a file."""
 
 import ast
 import operator
@@ -20,7 +20,7 @@ from tidegate_repo_generator.onnx_sessions import Arrays, RunError, run
 # multiples of 32, and the windows of convolutions a minimum; the small ones are for everything else.
 DYNAMIC_SIZES: Final = (64, 32, 224, 16, 4, 1)
 SAMPLE_FILLS: Final = ("drawn", "unit", "ones", "zeros")
-"""What arrays hold: normal floats and integers in range; floats from 0 to 1; all ones; all zeros."""
+"""Contents of arrays: normal floats and integers in range; floats from 0 to 1; all ones; all zeros."""
 _MOST_ELEMENTS: Final = 2**24
 """Elements of a row of all inputs; a trial has up to eight rows."""
 _NUMPY_TYPES: Final = {"BOOL": "bool", "FP16": "float16", "FP32": "float32", "FP64": "float64", "STRING": "str"}
@@ -40,19 +40,19 @@ _SAME_ELEMENTS: Final = frozenset({
 
 @dataclass(frozen=True)
 class Sampler:
-    """Makes rows of inputs that a model accepts."""
+    """Source of rows of inputs that a model accepts."""
 
     inputs: tuple[Tensor, ...]
     size: int = 0
     """Size of every dynamic dimension beyond the first."""
     fill: str = "drawn"
     limits: Mapping[str, int] = field(default_factory=dict)
-    """Bounds of integer inputs, exclusive. Without one values are 0 and 1, valid nearly everywhere."""
+    """Exclusive upper bounds of integer inputs. Without one values are 0 and 1, valid nearly everywhere."""
     given: Arrays = field(default_factory=dict)
-    """Real rows; where there are none, rows are drawn."""
+    """Given rows by input; empty: rows are random."""
 
     def rows(self, count: int, *, seed: int = 0) -> Arrays:
-        """So many rows, the same ones for the same seed."""
+        """Return `count` rows, the same ones for the same seed."""
         if self.given:
             known = len(next(iter(self.given.values())))
             return {name: array[np.arange(count) % known] for name, array in self.given.items()}
@@ -72,7 +72,7 @@ class Sampler:
 
 
 def size_of(entry: int | str, size: int) -> int:
-    """Size of a dimension, where every name in it stands for `size`: of `past + 1`, say, one more."""
+    """Return the size of a dimension in which every name stands for `size`: `past + 1`, say, is one more."""
     if isinstance(entry, int):
         return entry
     try:
@@ -104,9 +104,9 @@ def find_samplers(
     most: int = 1,
     given: Arrays | None = None,
 ) -> list[Sampler]:
-    """Find up to `most` samplers, of unlike sizes, whose rows the model accepts. Raises RunError where it accepts none.
+    """Find up to `most` samplers, of different sizes, whose rows the model accepts. Raises RunError if it accepts none.
 
-    Only rows that are `given` are tried where there are some.
+    If rows are `given`, only these are tried.
     """
     if given:
         sampler = Sampler(inputs, limits=limits, given=given)
@@ -138,7 +138,7 @@ def find_samplers(
 
 
 def index_limits(flow: Dataflow) -> dict[str, int]:
-    """For integer inputs that pick from tables: the size of the smallest table."""
+    """Return, for each integer input that indexes tables, the size of the smallest table."""
     sizes = {name: tuple(getattr(tensor, "dims", ())) for name, tensor in flow.weights.items()}
     for node in flow.nodes:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
@@ -176,9 +176,9 @@ def _tables(name: str, readers: Mapping[str, list[Any]], sizes: Mapping[str, tup
 
 
 def read_rows(paths: Iterable[Path], inputs: tuple[Tensor, ...]) -> Arrays:
-    """Read real inputs, of several files in a row: a `.npz` has an array for each input, a `.npy` that of the only one.
+    """Read representative inputs from several files: a `.npz` has one array per input, a `.npy` that of the only one.
 
-    An array holds rows, or, with one dimension less, a single one. Raises GenerateError.
+    An array holds rows, or, with one dimension less, a single row. Raises GenerateError.
     """
     parts: dict[str, list[NDArray[Any]]] = {tensor.name: [] for tensor in inputs}
     for path in paths:
@@ -238,11 +238,11 @@ def _fitting(path: Path, tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def part(feed: Mapping[str, NDArray[Any]], start: int, stop: int) -> Arrays:
-    """Rows `start`..`stop` - 1 of every array."""
+    """Return the rows `start`..`stop` - 1 of every array."""
     return {name: array[start:stop] for name, array in feed.items()}
 
 
 def picked(feed: Mapping[str, NDArray[Any]], rows: Iterable[int]) -> Arrays:
-    """These rows of every array, in this order."""
+    """Return these rows of every array, in this order."""
     order = list(rows)
     return {name: array[order] for name, array in feed.items()}

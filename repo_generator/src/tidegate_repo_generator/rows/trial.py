@@ -1,4 +1,4 @@
-"""Runs a model with rows alone and in company, and compares what each row is answered."""
+"""Trial of a model with rows alone and in batches: compares the outputs of each row."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -21,20 +21,20 @@ _LOUDNESS: Final = (1.0, 100.0, 0.01, 1000.0)
 
 @dataclass(frozen=True)
 class BatchingVerdict:
-    """Whether requests may share a batch."""
+    """Verdict on whether requests may share a batch."""
 
     batches: bool | None
-    """None: could not be found out."""
+    """Whether requests may share a batch; None if unknown."""
     reason: str
-    """A clause for people, without a full stop."""
+    """Clause that gives the reason, without a full stop."""
 
 
 def try_rows(alone: Run, together: Run, sampler: Sampler, outputs: Iterable[str]) -> BatchingVerdict:
-    """Compare every row alone and in company, at several sizes and places.
+    """Compare the outputs of every row alone and in a batch, at several batch sizes and positions.
 
-    Rows are drawn, or given; then each is louder or quieter than the others, up to a thousand times; then one of them
-    has nothing but NaN, which nothing hides that it reaches. `outputs`: those that depend on what the inputs contain:
-    each must react to them, or there is no evidence. `alone` and `together`: run the model.
+    Rows are random, or given; then each is louder or quieter than the others, up to a thousand times; then one of them
+    is all NaN, which shows in every output that it reaches. `outputs`: those that depend on the contents of the inputs:
+    each must react to them, or there is no evidence. `alone` and `together`: functions that run the model.
     """
     trial = _Trial(alone, together, {name: OutputComparison() for name in outputs})
     plain = sampler.rows(_COUNT)

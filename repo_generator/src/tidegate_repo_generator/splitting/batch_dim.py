@@ -1,4 +1,4 @@
-"""Making a fixed batch of 1 symbolic, where the graph allows."""
+"""Conversion of a fixed batch of 1 to a symbolic batch, where the graph allows."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ _STANDARD: Final = {"", "ai.onnx"}
 
 @contextmanager
 def batch_freed(path: Path, real: Sequence[Path] = ()) -> Iterator[Path]:
-    """The model with its batch of 1 made symbolic, as a file of the same name in a folder that goes with the block.
+    """Yield the model with its batch of 1 made symbolic, as a file of the same name in a temporary folder.
 
     Raises SplitError.
     """
@@ -37,9 +37,9 @@ def batch_freed(path: Path, real: Sequence[Path] = ()) -> Iterator[Path]:
 def with_symbolic_batch(path: Path, real: Sequence[Path] = ()) -> Source:
     """Read a model whose inputs all have a first dimension of 1, and make that dimension symbolic.
 
-    Reshapes to a shape that begins with 1, be it constant or computed, keep the size of their input instead. Everything
-    else is left as it is, and rows together are compared with each of them alone in the original. `real`: files with
-    inputs that it is used with. Raises SplitError.
+    Reshapes to a shape that begins with 1, constant or computed, keep the size of their input instead. Everything else
+    is unchanged, and rows in a batch are compared with each of them alone in the original. `real`: files with
+    representative inputs. Raises SplitError.
     """
     declared = read_onnx(path).inputs
     for tensor in declared:

@@ -1,4 +1,4 @@
-"""Measuring blocks: the latency of each, by batch size, on 1/v of a device with all v shares busy."""
+"""Measurement of blocks: latency by batch size, on 1/v of a device while all v shares are busy."""
 
 import multiprocessing
 import os
@@ -26,13 +26,15 @@ _MPS_SHARE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 @dataclass(frozen=True)
 class MeasurementSetting:
-    """How to measure."""
+    """Settings of a measurement: execution provider, share and repeats."""
 
     provider: str
     """Execution provider of onnxruntime."""
     share: int
-    """v: processes that run the same block at once. With CUDA under MPS each has 1/v of the device; on the CPU, 1/v of
-    the cores."""
+    """Number v of processes that run the same block at once.
+
+    With CUDA under MPS each has 1/v of the device; on the CPU, 1/v of the cores.
+    """
     repeats: int
 
 
@@ -47,7 +49,10 @@ def measure_blocks(
     repeats: int = 20,
     step: Callable[[], None] = lambda: None,
 ) -> BlockProfile:
-    """Run each block on what the blocks before it made of random inputs; median latencies. Raises SplitError."""
+    """Run each block on the outputs of the blocks before it, from random inputs; return the median latencies.
+
+    Raises SplitError.
+    """
     if provider not in ort.get_available_providers():
         raise SplitError(
             f"this onnxruntime has no {provider}, only {', '.join(ort.get_available_providers())}: install the one for "
@@ -75,7 +80,7 @@ def measure_blocks(
 
 
 def new_profile(manifest: Manifest, latencies: list[BlockLatencies]) -> BlockProfile:
-    """A profile of these blocks."""
+    """Build a profile of these blocks from measured latencies."""
     return BlockProfile(
         model=manifest.model,
         blocks=[block.name for block in manifest.blocks],
@@ -86,9 +91,9 @@ def new_profile(manifest: Manifest, latencies: list[BlockLatencies]) -> BlockPro
 
 
 def merge_into(path: Path, profile: BlockProfile) -> BlockProfile:
-    """The profile that is in a file with this one's measurements added; this one where there is no file.
+    """Return the profile stored at `path` with the measurements of `profile` added, or `profile` if there is no file.
 
-    Raises DocumentError where the file holds something else, or other blocks.
+    Raises DocumentError if the file holds something else, or other blocks.
     """
     if not path.exists():
         return profile

@@ -1,4 +1,4 @@
-"""A model with its cuts: the models of blocks, and of partitions that join consecutive blocks."""
+"""Model with its cuts: builds the models of blocks, and of partitions that join consecutive blocks."""
 
 import math
 from collections.abc import Sequence
@@ -24,15 +24,15 @@ from tidegate_repo_generator.splitting.probing import probe, size_in_bytes
 
 @dataclass
 class Blocks:
-    """A model, cut at positions."""
+    """Model that is cut at positions."""
 
     cutter: Cutter
     source: Source
     positions: list[int]
-    """The positions of the cuts, rising."""
+    """Positions of the cuts, ascending."""
     fp16: bool = False
     crossings: list[frozenset[str]] = field(init=False)
-    """The tensors that cross each cut."""
+    """Names of the tensors that cross each cut."""
     spans: list[tuple[int, int]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Blocks:
                 )
 
     def model(self, first: int, last: int) -> Any:  # noqa: ANN401
-        """The ModelProto of the partition of the blocks `first`..`last` - 1. Raises SplitError."""
+        """Build the ModelProto of the partition of the blocks `first`..`last` - 1. Raises SplitError."""
         span, after = self.span(first, last), self._after(last)
         name = f"{self.cutter.flow.proto.graph.name}/{first}-{last}"
         model = self._extraction.model(span, self._outputs(first, last), after, name)
@@ -57,14 +57,14 @@ class Blocks:
         return model
 
     def span(self, first: int, last: int) -> NodeSpan:
-        """What the partition of the blocks `first`..`last` - 1 consists of. Raises SplitError."""
+        """Return the nodes and inputs of the partition of the blocks `first`..`last` - 1. Raises SplitError."""
         if not 0 <= first < last <= len(self.spans):
             raise SplitError(f"blocks {first} to {last} (exclusive): the last block is {len(self.spans) - 1}")
         before = self.crossings[first - 1] if first else frozenset(self.cutter.flow.inputs)
         return self.cutter.span(self.spans[first][0], self.spans[last - 1][1], before)
 
     def crossing_tensors(self, cut: int) -> list[CrossingTensor]:
-        """What crosses a cut, for the manifest."""
+        """Describe the tensors that cross a cut, for the manifest."""
         tensors = []
         for value in sorted(self.crossings[cut], key=self.cutter.order):
             boundary = self.cutter.probe.boundary(value)
@@ -84,7 +84,7 @@ class Blocks:
         return tensors
 
     def weight_bytes(self, number: int) -> int:
-        """Size of the initialisers and constants of a block."""
+        """Return the size in bytes of the initializers and constants of a block."""
         flow, span = self.cutter.flow, self.span(number, number + 1)
         tensors = [flow.weights[name] for name in span.weights]
         constants = [flow.nodes[index] for index in span.nodes if flow.nodes[index].op_type == "Constant"]
@@ -93,7 +93,7 @@ class Blocks:
         return sum(size_in_bytes(tensor.data_type, math.prod(tensor.dims)) for tensor in dense)
 
     def node_names(self, number: int) -> list[str]:
-        """The nodes on data of a block."""
+        """Return the names of a block's nodes on data."""
         start, stop = self.spans[number]
         return [self.cutter.flow.label(index) for index in self.cutter.flow.data_nodes[start:stop]]
 
@@ -111,9 +111,9 @@ class Blocks:
 def open_model(
     path: Path, shapes: Shapes, *, batch_dim: bool = False, real: Sequence[Path] = ()
 ) -> tuple[Cutter, tuple[Tensor, ...], Source]:
-    """Analyse a model for cutting; `batch_dim`: after a fixed batch of 1 was made symbolic.
+    """Analyze a model for cutting; `batch_dim`: after a fixed batch of 1 was made symbolic.
 
-    `real`: files with inputs that it is used with. Raises SplitError, RunError.
+    `real`: files with representative inputs. Raises SplitError, RunError.
     """
     inputs = with_sizes(read_onnx(path).inputs, shapes)
     given = read_rows(real, inputs) if real else None

@@ -1,9 +1,9 @@
-"""What a span of a model between two cuts consists of: its nodes, what it takes from before, what it computes again.
+"""Cuts of a model: the nodes between two cuts, the tensors that cross, and the values that are recomputed.
 
 Only data with the batch first crosses a cut. Weights and constants are repeated wherever they are needed. Shape
-arithmetic is computed again from tensors of the same span; where these are not there, a shape vector whose elements are
-known is rebuilt from the sizes of tensors that do cross. Other data, say a transposed tensor, is computed again where
-that takes no more than moving data; else it crosses transposed, or the cut is refused.
+arithmetic is recomputed from tensors of the same span; where these are missing, a shape vector whose elements are known
+is rebuilt from the sizes of tensors that do cross. Other data, say a transposed tensor, is recomputed if that only
+moves data; else it crosses transposed, or the cut is refused.
 """
 
 from collections.abc import Iterable
@@ -23,35 +23,35 @@ _COSTLY: Final = frozenset({
 
 
 class CutRefused(SplitError):
-    """There is no cut at a position; the message says which value stands in the way, and why."""
+    """A cut at a position is impossible; the message names the value that prevents it, and the reason."""
 
 
 @dataclass(frozen=True)
 class RebuiltShape:
-    """A shape vector put together anew."""
+    """Shape vector that is rebuilt from the sizes of other tensors."""
 
     value: KnownShape
     sources: dict[str, tuple[str, int]]
-    """Symbol -> a tensor of the span's inputs, and the dimension where it has that size."""
+    """Symbol -> a tensor of the span's inputs, and the dimension that has that size."""
 
 
 @dataclass
 class NodeSpan:
-    """The nodes on data between two positions, and all that they need."""
+    """Nodes on data between two positions, and all that they need."""
 
     start: int
     stop: int
     nodes: set[int] = field(default_factory=set)
-    """All, repeated ones included."""
+    """Indices of all nodes, repeated ones included."""
     inputs: set[str] = field(default_factory=set)
-    """Data from before `start`."""
+    """Data made before `start`."""
     rebuilt: dict[str, RebuiltShape] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)
 
 
 @dataclass
 class Cutter:
-    """The possible cuts of a model. Positions count nodes on data: a cut at p comes before the p-th of them."""
+    """Possible cuts of a model. Positions count nodes on data: a cut at p comes before the p-th of them."""
 
     flow: Dataflow
     probe: Probe
@@ -64,15 +64,15 @@ class Cutter:
 
     @property
     def end(self) -> int:
-        """The position behind the last node."""
+        """Position after the last node."""
         return len(self.flow.data_nodes)
 
     def rank(self, value: str) -> int:
-        """Which of the nodes on data makes a value; -1 for an input of the model."""
+        """Return the position of the node on data that makes a value; -1 for an input of the model."""
         return self._rank[value]
 
     def position_after(self, tensor: str) -> int:
-        """Where a cut comes right after the node that makes a tensor. Raises SplitError."""
+        """Return the position right after the node that makes a tensor. Raises SplitError."""
         if self._rank.get(tensor, -1) >= 0:
             return self._rank[tensor] + 1
         if tensor in self._rank:
@@ -84,9 +84,9 @@ class Cutter:
         raise SplitError(f"no node of the main graph makes the tensor '{tensor}'{hint}")
 
     def crossing(self, position: int, keep: Iterable[str] = ()) -> frozenset[str]:
-        """What must cross a cut: data from before it of which all behind it can be computed.
+        """Return the values that must cross a cut: data made before it from which all after it can be computed.
 
-        `keep`: what crosses the next cut; what of it comes from before this one crosses here, too. Raises CutRefused.
+        `keep`: values that cross the next cut; those made before this one cross here too. Raises CutRefused.
         """
         kept = {value for value in keep if self._rank[value] < position}
         span = self._resolve(position, self.end, kept, grow=True)
@@ -95,22 +95,22 @@ class Cutter:
         return frozenset(span.inputs)
 
     def bytes_per_row(self, position: int) -> int:
-        """Bytes of a row that cross a cut. Raises CutRefused."""
+        """Return the bytes per row that cross a cut. Raises CutRefused."""
         return sum(self.probe.boundary(value).bytes_per_row for value in self.crossing(position))
 
     def crossings(self, positions: Iterable[int]) -> list[frozenset[str]]:
-        """What crosses each of the cuts at rising positions, so that any two may bound a partition."""
+        """Return the values that cross each of the cuts at `positions`, so that any two may bound a partition."""
         found: list[frozenset[str]] = []
         for position in sorted(positions, reverse=True):
             found.append(self.crossing(position, found[-1] if found else ()))
         return found[::-1]
 
     def span(self, start: int, stop: int, crossing: frozenset[str]) -> NodeSpan:
-        """What is between two cuts; `crossing`: what crosses the first, of which it takes what it needs."""
+        """Return the nodes between two cuts. `crossing`: values available at the first cut."""
         return self._resolve(start, stop, set(crossing), grow=False)
 
     def outputs(self, start: int, stop: int, crossing: frozenset[str]) -> list[str]:
-        """What a span makes that crosses the cut behind it (`crossing`), or is an output of the model."""
+        """Return the values made in a span that cross the cut after it (`crossing`) or are outputs of the model."""
         wanted = [value for value in crossing if start <= self._rank[value] < stop]
         last = stop == self.end
         # What the model puts out without looking at data has no place of its own: the last span makes it.
@@ -121,11 +121,11 @@ class Cutter:
         return sorted(set(wanted) - set(ends), key=self.order) + ends
 
     def order(self, value: str) -> tuple[int, str]:
-        """Sorts values by where they are made."""
+        """Return a sort key that orders values by where they are made."""
         return self._rank[value], value
 
     def where(self, position: int) -> str:
-        """A cut for people."""
+        """Describe a cut for messages."""
         before = self.flow.label(self.flow.data_nodes[position - 1]) if position else "the inputs"
         return f"after '{before}' (position {position} of {self.end})"
 

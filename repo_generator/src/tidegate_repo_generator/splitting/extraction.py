@@ -1,4 +1,4 @@
-"""The ONNX model of a span."""
+"""Extraction of a span as an ONNX model of its own."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,18 +14,18 @@ from tidegate_repo_generator.splitting.probing import Boundary
 from tidegate_repo_generator.splitting.symbols import BATCH_SYMBOL
 
 FP16_SUFFIX: Final = "_fp16"
-"""What the name of a tensor ends in where it crosses a cut as float16."""
+"""Suffix of a tensor's name where it crosses a cut as float16."""
 MOVED_SUFFIX: Final = "_batch_first"
-"""The same where its batch is another dimension in the model."""
+"""Suffix of a tensor's name where it crosses a cut transposed, with the batch first."""
 
 
 @dataclass
 class Extraction:
-    """Writes spans of a model as models of their own, with everything else as it is in the original."""
+    """Builder of ONNX models of spans, otherwise equal to the original."""
 
     cutter: Cutter
     fp16: bool
-    """Cast float32 to float16 at the end of a span, and back at the start of the next."""
+    """Whether to cast float32 to float16 at the end of a span, and back at the start of the next."""
     _names: set[str] = field(init=False)
     _batch: str = field(init=False)
     """Name of the batch dimension: the inputs' own where they agree, for exporters name that of each output anew."""
@@ -39,12 +39,12 @@ class Extraction:
         self._batch = names.pop() if len(names) == 1 and names.isdisjoint(NO_NAMES) else BATCH_SYMBOL
 
     def shape(self, value: str) -> list[int | str]:
-        """Shape of a value where it crosses a cut; "" for a dynamic dimension without a name."""
+        """Return the shape of a value where it crosses a cut; "" for a dynamic dimension without a name."""
         sizes = ["" if size is None else size for size in self.cutter.probe.boundary(value).shape]
         return [self._batch, *sizes[1:]]
 
     def sent_as(self, value: str) -> tuple[str, int]:
-        """Name and element type of a value where it crosses a cut."""
+        """Return the name and element type of a value where it crosses a cut."""
         boundary = self.cutter.probe.boundary(value)
         name = value + MOVED_SUFFIX if boundary.axis else value
         is_cast = self.fp16 and boundary.data_type == TensorProto.FLOAT and value not in self.cutter.flow.inputs
@@ -56,7 +56,7 @@ class Extraction:
     def model(self, span: NodeSpan, outputs: Iterable[str], crossing: Iterable[str], name: str) -> Any:  # noqa: ANN401
         """Build the ModelProto of a span. `outputs`: what it makes; `crossing`: those of them that cross the next cut.
 
-        The external weights of the original stay where they are.
+        The external weights of the original stay in place.
         """
         flow = self.cutter.flow
         original = flow.proto

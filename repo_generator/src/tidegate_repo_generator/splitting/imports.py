@@ -1,7 +1,7 @@
-"""Block latencies from profiles that trtexec and onnxruntime wrote.
+"""Import of block latencies from profiles that trtexec and onnxruntime wrote.
 
-A profile is of one block, and then its times are that block's, or of the whole model, and then each layer must be found
-in one block by the names of its nodes. What cannot be told exactly is an error, never a guess.
+A profile covers one block, or the whole model; then each layer must be assigned to one block by the names of its nodes.
+Ambiguous layers are an error, never guessed.
 """
 
 import json
@@ -22,7 +22,7 @@ from tidegate_repo_generator.splitting.run_times import data_times, read_profile
 
 
 class ProfilingTool(StrEnum):
-    """What wrote a profile."""
+    """Tool that wrote a profile."""
 
     TRTEXEC = "trtexec"
     ONNXRUNTIME = "onnxruntime"
@@ -43,7 +43,7 @@ def import_profile(
 ) -> BlockProfile:
     """Read profiles of one batch size: `FILE` of the whole model, or `BLOCK=FILE` for each of the blocks.
 
-    Raises SplitError, naming what is missing or cannot be told.
+    Raises SplitError that names what is missing or ambiguous.
     """
     blocks = [block.name for block in manifest.blocks]
     of_block, whole = _sort(files, blocks)

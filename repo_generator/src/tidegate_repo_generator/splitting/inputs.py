@@ -1,4 +1,4 @@
-"""Sizes of a model's inputs, as the user gave them."""
+"""Sizes of a model's inputs, as given by the user."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from tidegate_repo_generator.dataflow import SplitError
 from tidegate_repo_generator.model import Tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""The shapes of inputs, without the batch dimension."""
+"""Shapes by input name, without the batch dimension."""
 
 _SHAPE: Final = re.compile(r"(?P<name>.+):(?P<sizes>\d+(,\d+)*)")
 
@@ -25,7 +25,7 @@ def parse_shapes(options: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 
 def with_sizes(inputs: tuple[Tensor, ...], shapes: Shapes) -> tuple[Tensor, ...]:
-    """Put sizes that the user gave in the place of dynamic dimensions. Raises SplitError where they do not fit."""
+    """Replace dynamic dimensions with the sizes given by the user. Raises SplitError if they do not fit."""
     unknown = sorted(set(shapes) - {tensor.name for tensor in inputs})
     if unknown:
         names = ", ".join(tensor.name for tensor in inputs)

@@ -1,4 +1,4 @@
-"""The document beside the blocks: what was cut where, and what crosses each cut."""
+"""Manifest beside the blocks: describes the cuts of a model, and the tensors that cross them."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -17,62 +17,62 @@ class CrossingTensor(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
-    """The name of the tensor that is sent: an output of one block, an input of another."""
+    """Name of the tensor that is sent: an output of one block, an input of another."""
     value: str
-    """Its name in the model; another one only where it is cast to be sent."""
+    """Name in the model; it differs from `name` only where the tensor is cast to be sent."""
     data_type: str
-    """As sent, in Triton's words."""
+    """Element type as sent, in Triton's notation."""
     shape: list[int | str]
-    """Names are dynamic dimensions ("" where it has none); the first is the batch."""
+    """Dimensions; a string names a dynamic one ("" if unnamed). The first is the batch."""
     bytes_per_row: int = Field(ge=0)
-    """As sent; of strings, the four bytes of their lengths only."""
+    """Bytes per row as sent; for strings, only the four bytes of each length."""
     fp16_bytes_per_row: int = Field(ge=0)
-    """The same with float32 sent as float16."""
+    """Bytes per row with float32 sent as float16."""
 
 
 class Block(BaseModel):
-    """One block."""
+    """One block of a split model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     file: str
-    """Beside the manifest."""
+    """File name, in the folder of the manifest."""
     nodes: list[str]
-    """The nodes of the model that work on data, in order; weights and shapes are repeated where they are needed."""
+    """Names of the model's nodes on data, in order; weights and shape arithmetic are repeated where they are needed."""
     inputs: list[str]
-    """Tensors by name: inputs of the model, or outputs of any block before."""
+    """Names of the tensors that the block takes: inputs of the model, or outputs of any earlier block."""
     outputs: list[str]
     run_time_us: float | None
-    """How long its nodes ran in the profile by which the model was cut."""
+    """Run time of the block's nodes, in microseconds, in the profile by which the model was cut."""
     weight_bytes: int = Field(ge=0)
 
 
 class Verification(BaseModel):
-    """How far the blocks in a row are from the model, on random inputs."""
+    """Difference between the chained blocks and the model, on random inputs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     rows: int
     max_difference: float
     """Largest difference of an output, relative to the largest value of that output."""
     fp16_max_difference: float | None
-    """The same with float32 sent as float16."""
+    """Largest relative difference with float32 sent as float16."""
 
 
 class Manifest(VersionedDocument):
-    """A model that was cut into blocks."""
+    """Description of a model that was cut into blocks."""
 
     kind: Literal["onnx_blocks"] = "onnx_blocks"
     model: str
     file: str = WHOLE_NAME
-    """The whole model, beside the manifest: partitions are extracted from it."""
+    """File of the whole model, in the folder of the manifest: partitions are extracted from it."""
     fp16: bool
     """Whether float32 is sent as float16."""
     shapes: dict[str, list[int]]
-    """Sizes of the inputs, without the batch, with which bytes and run times were found."""
+    """Sizes of the inputs, without the batch, for which bytes and run times were determined."""
     cuts: list[int]
-    """Positions among the nodes on data: the first of the next block."""
+    """Positions of the cuts among the nodes on data: the first node of the next block."""
     crossings: list[list[CrossingTensor]]
-    """What crosses each cut, from whichever block it comes."""
+    """Tensors that cross each cut, from any earlier block."""
     blocks: list[Block] = Field(min_length=1)
     verification: Verification
 
@@ -92,6 +92,6 @@ class Manifest(VersionedDocument):
 
 
 def read_manifest(path: Path) -> tuple[Path, Manifest]:
-    """Read a manifest, or that of a folder; with its folder. Raises DocumentError."""
+    """Read a manifest, given its path or its folder; return the folder too. Raises DocumentError."""
     file = path / FILE_NAME if path.is_dir() else path
     return file.parent, read_document(file, Manifest)

@@ -1,6 +1,6 @@
-"""Which values have the batch dimension, and where: found out by running the model with two and with three rows.
+"""Probing of the batch dimension: runs the model with two and with three rows and compares shapes.
 
-Static inference loses the batch behind reshapes and cannot follow custom operators; the shapes of a run are the truth.
+Static inference loses the batch behind reshapes and cannot follow custom operators; the shapes of a run are exact.
 """
 
 import math
@@ -30,49 +30,50 @@ _PREFIX: Final = "tidegate_shape_of/"
 
 @dataclass(frozen=True)
 class Boundary:
-    """A value that may cross a cut: a tensor with a batch dimension, of a type that Triton knows."""
+    """Value that may cross a cut: a tensor with a batch dimension, of a type that Triton knows."""
 
     data_type: int
-    """TensorProto.DataType."""
+    """Element type, a TensorProto.DataType."""
     shape: tuple[Dim, ...]
-    """As sent: `BATCH_SYMBOL` first; the rest as inferred."""
+    """Shape as sent: `BATCH_SYMBOL` first; the rest as inferred."""
     elements_per_row: int
-    """In the probe: with the sizes that were asked for, or the first that the model accepted."""
+    """Elements per row in the probe: with the sizes that were asked for, or the first that the model accepted."""
     axis: int = 0
-    """Where the batch is in the model; it is transposed to be sent where that is not the first dimension."""
+    """Dimension of the batch in the model; if it is not the first, the value is transposed to be sent."""
 
     @property
     def bytes_per_row(self) -> int:
-        """The bytes of its elements; where these are strings, only the four of each length."""
+        """Bytes per row; for strings, only the four bytes of each length."""
         return size_in_bytes(self.data_type, self.elements_per_row)
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a model's values are like."""
+    """Results of a probe: shapes and batch dimensions of a model's values."""
 
     symbols: Symbols
-    """The shapes of batched values begin with `BATCH_SYMBOL`."""
+    """Symbolic shapes; those of batched values begin with `BATCH_SYMBOL`."""
     batched: dict[str, Boundary]
     """Values of nature DATA that have the batch first."""
     movable: dict[str, Boundary]
     """Values of nature DATA that have the batch elsewhere."""
     unbatched: dict[str, str]
-    """All but the first, and why they do not cross as they are."""
+    """Values that cannot cross, except those of the first two groups, with the reason."""
     sampler: Sampler
-    """Makes inputs that the model accepts."""
+    """Source of inputs that the model accepts."""
 
     def boundary(self, value: str) -> Boundary:
-        """How a value crosses. Raises KeyError for one that may not."""
+        """Return how a value crosses. Raises KeyError for one that may not."""
         return self.batched[value] if value in self.batched else self.movable[value]
 
 
 def probe(flow: Dataflow, inputs: tuple[Tensor, ...], folder: Path, given: Arrays | None = None) -> Probe:
     """Run the model with the shape of every data value as an output.
 
-    `inputs`: with sizes in the place of the dynamic dimensions where the user gave some. `folder`: of its external
-    weights. `given`: real rows, to be used instead of made ones. Raises RunError where it cannot be run here, and
-    SplitError where an output is not batched.
+    `inputs`: with the sizes that the user gave in place of dynamic dimensions. `folder`: folder of its external
+    weights.
+    `given`: rows to use instead of random ones. Raises RunError if the model cannot be run here, and SplitError if an
+    output is not batched.
     """
     symbols = read_symbols(flow)
     samplers = find_samplers(open_session(flow.proto, folder), inputs, index_limits(flow), most=2, given=given)
@@ -166,7 +167,7 @@ def _check_outputs(flow: Dataflow, observed: dict[str, tuple[int, ...]], unbatch
 
 
 def size_in_bytes(data_type: int, elements: int) -> int:
-    """Size of so many elements as ONNX packs them; of strings, of their lengths only. Raises SplitError."""
+    """Return the bytes of this many elements as ONNX packs them; for strings, of their lengths. Raises SplitError."""
     if data_type == TensorProto.STRING:
         return 4 * elements
     if data_type in _BITS:

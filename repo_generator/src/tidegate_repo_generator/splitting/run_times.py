@@ -1,4 +1,4 @@
-"""How long each node runs, from a profile of onnxruntime, and where blocks of equal run time end."""
+"""Run time of each node, from a profile of onnxruntime, and cuts between blocks of equal run time."""
 
 import json
 from collections import defaultdict
@@ -25,7 +25,7 @@ _MOST_UNKNOWN: Final = 0.02
 def measure_nodes(
     flow: Dataflow, folder: Path, feed: Arrays, step: Callable[[], None] = lambda: None, runs: int = _RUNS
 ) -> list[float]:
-    """Microseconds of each node of the main graph: the median of warm runs on the CPU, without optimisations."""
+    """Return the microseconds of each node of the main graph: medians of warm, unoptimized runs on the CPU."""
     with TemporaryDirectory(prefix="tidegate-") as scratch:
         session = open_session(
             _named_by_index(flow),
@@ -46,7 +46,7 @@ def measure_nodes(
 
 
 def times_from_profile(flow: Dataflow, path: Path) -> list[float]:
-    """Microseconds of each node of the main graph, from a profile that the user made. Raises SplitError."""
+    """Return the microseconds of each node of the main graph, from a given profile. Raises SplitError."""
     times = read_profile(path)
     indices = {node.name: index for index, node in enumerate(flow.nodes) if node.name}
     if len(indices) < sum(1 for node in flow.nodes if node.name):
@@ -64,7 +64,7 @@ def times_from_profile(flow: Dataflow, path: Path) -> list[float]:
 
 
 def read_profile(path: Path, *, skip: int = 0) -> dict[str, float]:
-    """Microseconds of each kernel by node name: the median of its runs but the first `skip`. Raises SplitError."""
+    """Return the median microseconds of each kernel by node name, without its first `skip` runs. Raises SplitError."""
     try:
         events = json.loads(path.read_text(encoding="utf-8"))
         durations: dict[str, list[float]] = defaultdict(list)
@@ -81,7 +81,7 @@ def read_profile(path: Path, *, skip: int = 0) -> dict[str, float]:
 
 
 def data_times(flow: Dataflow, times: list[float]) -> list[float]:
-    """Microseconds of each node on data; constants and shape arithmetic count where they are first needed."""
+    """Return the microseconds of each node on data; constants and shapes count where they are first needed."""
     carried = list(times)
     first_use: dict[int, int] = {}
     for index in reversed(range(len(flow.nodes))):
@@ -98,11 +98,11 @@ def data_times(flow: Dataflow, times: list[float]) -> list[float]:
 
 
 def equal_cuts(cutter: Cutter, times_us: list[float], blocks: int, slack: float = 0.0) -> list[int]:
-    """Positions of the cuts between so many blocks of about equal run time (PPipe, section 5.2).
+    """Return the positions of the cuts between `blocks` blocks of about equal run time (PPipe, section 5.2).
 
-    Each cut comes where the run time up to it is as close as possible to its share of the total, so that what one
-    block has too much does not add up in the last. `times_us`: of each node on data. `slack`: by what share of a
-    block's run time a cut may be away from there if fewer bytes cross it; PPipe has none. Raises SplitError.
+    Each cut comes where the run time up to it is closest to its fraction of the total, so that errors do not add up in
+    the last block. `times_us`: run time of each node on data. `slack`: fraction of a block's run time by which a cut
+    may move to where fewer bytes cross it; PPipe has none. Raises SplitError.
     """
     until = [0.0]
     for time in times_us:

@@ -1,4 +1,4 @@
-"""From an ONNX file to a folder of blocks: cut, verified, then written, whole or not at all."""
+"""Splitting of an ONNX file into a folder of blocks: cut, verify, then write atomically."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ from tidegate_repo_generator.splitting.verification import (
 )
 
 Step = Callable[[str], None]
-"""Called as work goes on, with what is being done."""
+"""Progress callback, called with a description of the current step."""
 
 
 def split_model(
@@ -48,15 +48,15 @@ def split_model(
 ) -> Manifest:
     """Cut a model into blocks of about equal run time, and write them and their manifest into a new folder.
 
-    `slack`: by what share of a block's run time a cut may move to where fewer bytes cross. `at`: cut after the nodes
-    that make these tensors instead. `profile`: of onnxruntime, for the run times; by default one is made here.
+    `slack`: fraction of a block's run time by which a cut may move to where fewer bytes cross. `at`: cut after the
+    nodes that make these tensors instead. `profile`: profile of onnxruntime, for the run times; by default the model is
+    profiled here.
     `shapes`: sizes of inputs with dynamic dimensions, for run times and bytes per row. `fp16`: send float32 as float16.
-    `batch_dim`: make a fixed batch of 1 symbolic first. `real`: files with inputs that the model is used with.
-    `independent_rows`: the user's word that rows do not influence each other, where neither graph nor trial says so.
-    `force`: replace blocks that are there.
+    `batch_dim`: make a fixed batch of 1 symbolic first. `real`: files with representative inputs. `independent_rows`:
+    accept that rows are independent where neither graph nor trial proves it. `force`: replace existing blocks.
 
-    Rows meet others from block to block, so they must be independent. The blocks in a row are compared with the model
-    before anything is written. Raises SplitError, or GenerateError for a file that is no model.
+    Rows meet other rows from block to block, so they must be independent. The chained blocks are compared with the
+    model before anything is written. Raises SplitError, or GenerateError if the file is no model.
     """
     path, target = Path(model), Path(output)
     with errors_of(path):

@@ -1,4 +1,4 @@
-"""Symbolic shapes of all values, and the elements of shape vectors as far as they can be told without running."""
+"""Symbolic shapes of all values, and the elements of shape vectors that are known without running the model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,9 +11,9 @@ from tidegate_repo_generator.dataflow import Dataflow
 from tidegate_repo_generator.onnx_file import with_inferred_shapes
 
 BATCH_SYMBOL: Final = "batch"
-"""The symbol of the batch dimension."""
+"""Symbol of the batch dimension."""
 Dim = int | str | None
-"""A size, the name of a dynamic one, or None where nothing is known. Equal names are equal sizes."""
+"""Size of a dimension: a number, the name of a dynamic one, or None if unknown. Equal names are equal sizes."""
 _INTEGERS: Final = (TensorProto.INT64, TensorProto.INT32)
 _LONGEST: Final = 64
 
@@ -29,18 +29,18 @@ class KnownShape:
 
 @dataclass(frozen=True)
 class Symbols:
-    """What static analysis tells."""
+    """Results of the static analysis of a model."""
 
     shapes: dict[str, tuple[Dim, ...]]
-    """The shapes of the values whose rank is known, by name."""
+    """Shapes of the values whose rank is known, by name."""
     types: dict[str, int]
     """Element types (TensorProto.DataType) of tensors, as far as known."""
     not_tensors: set[str]
-    """Sequences, maps and optionals."""
+    """Names of values that are sequences, maps or optionals."""
 
 
 def read_symbols(flow: Dataflow) -> Symbols:
-    """Infer shapes with a name of its own for every dynamic dimension of the inputs, `BATCH_SYMBOL` for the first."""
+    """Infer shapes with a unique name for every dynamic dimension of the inputs, and `BATCH_SYMBOL` for the first."""
     light = onnx.ModelProto()
     light.CopyFrom(flow.proto)
     own = set(flow.inputs)
@@ -78,7 +78,7 @@ def read_symbols(flow: Dataflow) -> Symbols:
 
 
 def known_values(flow: Dataflow, shapes: dict[str, tuple[Dim, ...]]) -> dict[str, KnownShape]:
-    """Follow shapes through shape arithmetic: integer values whose elements are all or partly known."""
+    """Follow shapes through shape arithmetic; return the integer values whose elements are all or partly known."""
     known: dict[str, KnownShape] = {}
     for name, tensor in flow.weights.items():
         _keep(known, name, _of_tensor(tensor))

@@ -1,4 +1,4 @@
-"""The blocks in a row against the model, on inputs that were made up, or real ones."""
+"""Verification of the chained blocks against the model, on random or given inputs."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from tidegate_repo_generator.rows.samples import Sampler, part
 
 VERIFIED_ROWS: Final = 3
 RELATIVE_TOLERANCE: Final = 1e-5
-"""Largest difference of an output relative to its largest value."""
+"""Largest allowed difference of an output, relative to its largest value."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What the whole model answers."""
+    """Outputs of the whole model, with its inputs, for comparison."""
 
     feed: Arrays
     outputs: Arrays
@@ -30,9 +30,9 @@ class Reference:
 
 
 def reference(flow: Dataflow, folder: Path, sampler: Sampler, values: Iterable[str]) -> Reference:
-    """Run the model; `values`: which of its inner tensors to keep. `folder`: of its external weights.
+    """Run the model; `values`: names of the inner tensors to keep. `folder`: folder of its external weights.
 
-    Raises SplitError where it answers otherwise when it is asked again, and RunError.
+    Raises SplitError if a second run gives other outputs, and RunError.
     """
     inner = sorted(set(values) - set(flow.inputs) - set(flow.outputs))
     model = onnx.ModelProto()
@@ -49,10 +49,10 @@ def reference(flow: Dataflow, folder: Path, sampler: Sampler, values: Iterable[s
 
 
 def compose(models: Iterable[Any], folder: Path, expected: Reference, step: Callable[[], None]) -> float:
-    """Run the blocks one after another; the largest relative difference of an output of the model.
+    """Run the blocks one after another; return the largest relative difference of an output of the model.
 
-    What they send on is compared, too, for an output may be saturated, unless it is cast. Every block also runs on its
-    first row alone, for rows may meet others in the next one. Raises SplitError.
+    Tensors between blocks are compared too, because an output may be saturated, unless they are cast. Every block also
+    runs on its first row alone, because rows may meet others in the next one. Raises SplitError.
     """
     live, alone = dict(expected.feed), part(expected.feed, 0, 1)
     for number, model in enumerate(models):
@@ -75,7 +75,7 @@ def compose(models: Iterable[Any], folder: Path, expected: Reference, step: Call
 
 
 def difference(expected: NDArray[Any], actual: NDArray[Any]) -> float:
-    """Largest difference, relative to the largest value that is expected; infinite where shapes or kinds differ."""
+    """Return the largest difference, relative to the largest expected value; infinite if shapes or types differ."""
     if expected.shape != actual.shape:
         return float("inf")
     if expected.dtype.kind not in "fiu":

@@ -1,9 +1,9 @@
-"""TensorRT: what an engine has to be, and what builds one. An engine is made on the very kind of slice that runs it.
+"""TensorRT: description and building of engines. An engine is built on the same slice that runs it.
 
-engine         what an engine takes and gives, the sizes that it is built for, its precision; as `engine.json`
-given_shapes   the shapes of requests that were given, on the command line or by measured profiles
-partition_shapes   the shapes that the partitions of split models meet
-sizes          the smallest, usual and largest shape of every input: of rows, and of what the model leaves open
+engine         inputs, outputs, sizes and precision of an engine; as `engine.json`
+given_shapes   request shapes from the command line or from measured profiles
+partition_shapes   shapes of the inputs of the partitions of split models
+sizes          smallest, usual and largest shape of every input: rows and dynamic dimensions
 accelerator    the same for the ONNX Runtime backend, which builds engines itself while a model loads
-build_engine   the script that stands beside models: builds engines with NVIDIA's `tensorrt`, and checks them
+build_engine   standalone script beside models: builds engines with NVIDIA's `tensorrt`, and checks them
 """

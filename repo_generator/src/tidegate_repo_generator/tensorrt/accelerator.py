@@ -1,9 +1,9 @@
-"""TensorRT inside Triton's ONNX Runtime backend, which builds engines itself, for the shapes that it meets.
+"""TensorRT accelerator of Triton's ONNX Runtime backend, which builds engines itself for the shapes it receives.
 
-An engine that meets a larger shape than any before is built again, which takes minutes in the midst of requests. So the
-configuration has Triton run the smallest and the largest batch before it calls the model ready (`model_warmup`).
-Explicit optimisation profiles would spare one of the two builds, but a model of which TensorRT takes a part only, and
-ONNX Runtime the rest, does not load with them.
+A shape larger than any before causes a rebuild of the engine, which takes minutes while requests wait. So the
+configuration has Triton run the smallest and the largest batch before it reports the model ready (`model_warmup`).
+Explicit optimization profiles would avoid one of the two builds, but a model that runs partly on TensorRT and partly on
+ONNX Runtime does not load with them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def accelerate(
 ) -> None:
     """Add the accelerator and the warm-up to a ModelConfig that is otherwise complete. Raises GenerateError.
 
-    `shapes`: of requests, as `sizes_of` takes them. Engines are kept where tritonserver was started.
+    `shapes`: request shapes, see `sizes_of`. Engines are cached in the working directory of tritonserver.
     """
     if precision not in _MODES:
         known = ", ".join(each.value for each in _MODES)

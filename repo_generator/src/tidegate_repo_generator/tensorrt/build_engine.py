@@ -37,11 +37,14 @@ _TYPES = {
 
 
 class EngineError(Exception):
-    """An engine cannot be built, or is not the one described. The message says what, where and the remedy."""
+    """An engine cannot be built, or differs from its description.
+
+    The message says the problem, the place and the remedy.
+    """
 
 
 def read_spec(path: Path) -> Spec:
-    """What the engine has to be. Raises EngineError."""
+    """Read the description of an engine. Raises EngineError."""
     try:
         spec = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -52,7 +55,7 @@ def read_spec(path: Path) -> Spec:
 
 
 def build(spec: Spec, onnx: Path, trt: Any) -> bytes:  # noqa: ANN401
-    """Build the engine. Raises EngineError, with TensorRT's own words where it has any."""
+    """Build the engine; return it serialized. Raises EngineError, with TensorRT's message if there is one."""
     logger = trt.Logger(trt.Logger.WARNING)
     try:
         builder = trt.Builder(logger)
@@ -96,7 +99,7 @@ def _set_precision(config: Any, precision: str, trt: Any) -> None:  # noqa: ANN4
 
 
 def differences(plan: bytes, spec: Spec, trt: Any) -> list[str]:  # noqa: ANN401
-    """What an engine has otherwise than described; nothing: it is the one."""
+    """Return the differences between an engine and its description; empty if it matches."""
     engine = trt.Runtime(trt.Logger(trt.Logger.WARNING)).deserialize_cuda_engine(plan)
     if engine is None:
         return [f"TensorRT {trt.__version__} does not load it on this device"]
@@ -143,7 +146,7 @@ def _differing_sizes(entry: Spec, sizes: list[list[int]]) -> list[str]:
 
 
 def bring_about(path: Path, trt: Any, *, force: bool, only_check: bool) -> str:  # noqa: ANN401
-    """Have the engine of one `engine.json` there; what was done, in a sentence. Raises EngineError."""
+    """Build or check the engine of one `engine.json`; return a sentence on what was done. Raises EngineError."""
     spec = read_spec(path)
     onnx, plan = path.parent / spec["onnx"], path.parent / spec["plan"]
     wrong = ["it is not there"] if not plan.is_file() else [] if force else differences(plan.read_bytes(), spec, trt)
@@ -169,7 +172,7 @@ def bring_about(path: Path, trt: Any, *, force: bool, only_check: bool) -> str: 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build or check what the command line names; 0, or 1 where something is wrong."""
+    """Build or check the engines named on the command line; return 0, or 1 if one fails."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("specs", nargs="*", type=Path, metavar="engine.json")
     parser.add_argument("--check", action="store_true", help="build nothing")

@@ -1,4 +1,4 @@
-"""What an engine has to be: its tensors, the sizes that it is built for, its precision."""
+"""Description of a TensorRT engine: its tensors, the sizes that it is built for, its precision."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from tidegate_repo_generator.tensorrt.sizes import ProfileSizes, sizes_of
 ENGINE_FILE: Final = "engine.json"
 PLAN_FILE: Final = "model.plan"
 BUILD_SCRIPT: Final = Path(__file__).parent / "build_engine.py"
-"""The script that builds engines, to be copied beside models; it imports nothing of ours."""
+"""Script that builds engines, to be copied beside models; it imports nothing of Tidegate."""
 
 _TYPES: Final = {"BOOL", "UINT8", "INT8", "INT32", "INT64", "FP16", "FP32", "BF16"}
 """What Triton's TensorRT backend passes on."""
@@ -23,14 +23,14 @@ _QUANTISED: Final = {"QuantizeLinear", "DequantizeLinear"}
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine."""
+    """Description of one TensorRT engine."""
 
     precision: Precision
     inputs: tuple[tuple[Tensor, ProfileSizes], ...]
     outputs: tuple[Tensor, ...]
 
     def text(self, onnx: str, plan: str) -> str:
-        """An `engine.json`, which `build_engine.py` reads; `onnx`, `plan`: the files, relative to it."""
+        """Return the text of the `engine.json` that `build_engine.py` reads. `onnx`, `plan`: paths relative to it."""
         inputs = [{**_described(tensor), **sizes.as_lists()} for tensor, sizes in self.inputs]
         outputs = [_described(tensor) for tensor in self.outputs]
         text = json.dumps(
@@ -50,10 +50,10 @@ class Engine:
 def engine_of(
     model: OnnxFile, *, precision: Precision, max_batch: int, shapes: Sequence[Mapping[str, Sequence[int]]]
 ) -> Engine:
-    """The engine of a model, for batches of 1 to `max_batch` rows (0: it does not batch).
+    """Describe the engine of a model, for batches of 1 to `max_batch` rows (0: the model does not batch).
 
-    `shapes`: of requests, each input's sizes without the rows; see `sizes_of`. Raises GenerateError for tensors that
-    TensorRT does not have, for a precision that the model is not made for, and for shapes that do not fit.
+    `shapes`: request shapes, each input's sizes without the rows; see `sizes_of`. Raises GenerateError for tensor types
+    that TensorRT does not support, for a precision that the model is not made for, and for shapes that do not fit.
     """
     for tensor in model.inputs + model.outputs:
         if tensor.data_type not in _TYPES:
@@ -67,9 +67,9 @@ def engine_of(
 
 
 def check_graph(model: OnnxFile, precision: Precision) -> None:
-    """Raise GenerateError for a model that TensorRT would need more for than the sizes of its inputs.
+    """Raise GenerateError if TensorRT needs more than the sizes of the model's inputs.
 
-    Namely inputs whose values say a shape, and, for eight-bit integers, scales.
+    This applies to inputs whose values are shapes, and to eight-bit integers, which need scales.
     """
     flow = Dataflow(load_proto(model.path))
     for name, reader in shape_inputs(flow).items():

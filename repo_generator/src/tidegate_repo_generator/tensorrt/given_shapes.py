@@ -1,4 +1,4 @@
-"""The shapes of requests that somebody gave: on the command line, or in a file of measured profiles."""
+"""Request shapes given on the command line, or in a file of measured profiles."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,16 +11,16 @@ Shapes = tuple[dict[str, tuple[int, ...]], ...]
 
 
 def shapes_given(options: Iterable[str], profile: Path | None, model: str) -> Shapes:
-    """Shapes in order, those of `options` (`x:3,48,320`) before those of a profile file. Raises GenerateError.
+    """Return the shapes of `options` (`x:3,48,320`), followed by those of a profile file. Raises GenerateError.
 
-    An option names one input; its usual sizes are the first that are given, wherever they are.
+    An option names one input; its usual sizes are the first that are given, in any option.
     """
     shapes = tuple(parse_shapes([option]) for option in options)
     return shapes + (() if profile is None else shapes_measured(profile, model))
 
 
 def shapes_measured(profile: Path, model: str) -> Shapes:
-    """The shapes for which a model was measured. Raises GenerateError where it was not, or where there is no file."""
+    """Return the shapes for which a model was profiled. Raises GenerateError if there are none, or no such file."""
     try:
         profiles = read_profiles(profile).profiles
     except ProfileFileError as error:

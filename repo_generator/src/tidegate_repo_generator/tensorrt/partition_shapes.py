@@ -1,4 +1,4 @@
-"""The shapes that partitions meet: those of requests in the first one, and what comes of them in those behind it."""
+"""Input shapes of partitions: those of requests for the first one, and the resulting ones for the others."""
 
 from collections.abc import Mapping
 
@@ -17,9 +17,10 @@ from tidegate_repo_generator.tensorrt.sizes import sizes_of
 def shapes_of_partitions(
     layout: Layout, files: Mapping[str, OnnxFile], requests: Mapping[str, Shapes]
 ) -> dict[str, Shapes]:
-    """Every partition's shapes, without the rows, in the order of its model's `requests`.
+    """Return the shapes of every partition, without the rows, in the order of its model's `requests`.
 
-    What no file says of a tensor between partitions is found by running them on one row. Raises GenerateError.
+    Shapes between partitions that no file declares are found by running the partitions on one row. Raises
+    GenerateError.
     """
     met: dict[str, list[dict[str, tuple[int, ...]]]] = {name: [] for name in files}
     sessions: dict[str, ort.InferenceSession] = {}

@@ -1,4 +1,4 @@
-"""The sizes that an engine is built for: of the rows, and of the dimensions that a model leaves open."""
+"""Sizes that an engine is built for: of the rows, and of the dynamic dimensions of a model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,24 +11,24 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ProfileSizes:
-    """An optimisation profile's, for one input: full shapes, rows included."""
+    """Sizes of one input in an optimization profile: full shapes, rows included."""
 
     smallest: Shape
     usual: Shape
-    """What kernels are chosen for; the others only have to work."""
+    """Shape for which TensorRT optimizes kernels; the others only have to work."""
     largest: Shape
 
     def as_lists(self) -> dict[str, list[int]]:
-        """The three under TensorRT's names."""
+        """Return the three shapes under TensorRT's names."""
         return {"min": list(self.smallest), "opt": list(self.usual), "max": list(self.largest)}
 
 
 def sizes_of(model: OnnxFile, max_batch: int, shapes: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, ProfileSizes]:
-    """The sizes of every input, by its name.
+    """Return the sizes of every input, by its name.
 
     Batches have 1 to `max_batch` rows and are usually full; 0: the model does not batch, and shapes have all of its
-    dimensions. `shapes`: those that requests have, the first one the usual; an input may be missing where its sizes are
-    fixed. Raises GenerateError.
+    dimensions. `shapes`: request shapes, the usual one first; an input may be missing if its sizes are fixed. Raises
+    GenerateError.
     """
     known = {tensor.name: tensor for tensor in model.inputs}
     for name in {name for shape in shapes for name in shape}:

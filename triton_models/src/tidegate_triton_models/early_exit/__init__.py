@@ -1,14 +1,15 @@
-"""A network whose depth depends on its input: it reads digits, and stops as soon as it is sure of all of a batch.
+"""Early-exit network, a model whose latency depends on its input: it reads digits and stops once all rows are certain.
 
     python -m tidegate_triton_models.early_exit FILE.onnx
 
-Four stages of convolutions, a head after each. The convolutions are drawn from a seed and stay as they are; the heads
-are fitted to them by ridge regression (a network of random features), each on all that the stages before it found. A
-row leaves at the first head that is sure of it, and keeps that answer whoever shares its batch. The batch runs on until
-its last row has left, as it does on hardware that runs a batch as a whole: it takes the time of its deepest row.
+Four stages of convolutions, each followed by a classifier head. The convolutions are drawn from a seed and not trained;
+the heads are fitted by ridge regression (a network of random features), each on the features of all stages up to it. A
+row leaves at the first head that is certain of it, and its answer does not depend on the other rows of its batch. The
+batch runs until its last row has left, as on hardware that runs a batch as a whole: it takes the time of its deepest
+row.
 
-All of it is one ONNX file, with an `If` after each head: `tidegate generate` makes a model of it as of any other.
-`digits` are the pictures, `graph` is the network, `training` fits its heads. They need the extra `early-exit`.
+The network is one ONNX file with an `If` after each head, so `tidegate generate` accepts it like any other model.
+`digits` holds the pictures, `graph` builds the network, `training` fits its heads. They need the extra `early-exit`.
 """
 
 from tidegate_triton_models.early_exit.digits import Pictures, pictures

@@ -1,4 +1,4 @@
-"""Write the network, and print how well it reads: `python -m tidegate_triton_models.early_exit FILE.onnx`."""
+"""Command that trains the early-exit network and writes it: `python -m tidegate_triton_models.early_exit FILE.onnx`."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from tidegate_triton_models.early_exit.training import write_early_exit
 
 
 def main() -> None:
-    """Write it where the command line says."""
+    """Train the network, write it to the file named on the command line and print its accuracy."""
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     for name, found in write_early_exit(Path(sys.argv[1])).items():

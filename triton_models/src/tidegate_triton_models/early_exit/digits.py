@@ -1,4 +1,4 @@
-"""Pictures of digits: those that scikit-learn carries, as they are or distorted as a careless scan is."""
+"""Pictures of digits from scikit-learn, unmodified or distorted like a careless scan."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,27 +10,29 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 SIZE, CLASSES = 32, 10
-"""The length of a picture's sides, in pixels, and how many digits there are."""
+"""Side length of a picture in pixels, and number of digits."""
 LARGEST_TURN, LARGEST_SHIFT, LARGEST_SHRINKING, LARGEST_NOISE = np.pi / 12, 2.0, 1.25, 0.25
-"""What a distorted picture has at most of each: radians, pixels, a factor, standard deviation per pixel."""
+"""Bounds of a distortion: rotation in radians, shift in pixels, shrink factor, standard deviation of noise per pixel.
+"""
 
 Part = Literal["training", "calibration", "test"]
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """Some digits."""
+    """Pictures of digits with their labels."""
 
     pixels: NDArray[np.float32]
-    """[rows, 1, SIZE, SIZE], from 0 (paper) to 1 (ink), and beyond where there is noise."""
+    """Array of shape [rows, 1, SIZE, SIZE], from 0 (paper) to 1 (ink); values lie outside of it where there is noise.
+    """
     labels: NDArray[np.int64]
-    """[rows]: which digit it is."""
+    """Array of shape [rows]: the digit of each picture."""
 
 
 def pictures(part: Part, *, distorted: bool, seed: int = 0) -> Pictures:
-    """Every digit of a part of the data: 1010 are for training, 337 for calibration, 450 for tests.
+    """Return every digit of one part of the data: 1010 for training, 337 for calibration, 450 for tests.
 
-    `distorted`: turned, shifted, made smaller and noisy, each by an amount drawn from the seed.
+    `distorted`: rotated, shifted, shrunk and noisy, each by an amount drawn from `seed`.
     """
     digits, labels = load_digits(return_X_y=True)
     rest, test = _split(np.arange(len(labels)), labels)

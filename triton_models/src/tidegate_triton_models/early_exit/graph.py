@@ -1,4 +1,4 @@
-"""The network as an ONNX file: stages of convolutions, a head and an `If` after each."""
+"""Early-exit network as an ONNX graph: stages of convolutions, each followed by a head and an `If`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,31 +13,31 @@ from tidegate_triton_models.early_exit.digits import CLASSES, SIZE
 
 Widths = tuple[tuple[int, ...], ...]
 STAGE_CHANNELS: Widths = ((64, 128), (128,), (256,), (256,))
-"""The channels of each stage's convolutions. A stage computes about four times as much as the one before it."""
+"""Channels of the convolutions of each stage. A stage computes about four times as much as the one before it."""
 POOLED_FIELDS = 2
-"""A head sees a stage's channels averaged over so many times so many fields of the picture."""
+"""Number of fields per side over which a head averages the channels of a stage."""
 FIRST_STRIDE = 2
-"""The stride of the first convolution; the others have 1."""
+"""Stride of the first convolution; the others have stride 1."""
 OPSET, IR_VERSION = 17, 8
-"""Old enough for every onnxruntime that the runner takes."""
+"""ONNX versions that every onnxruntime supported by `onnx_runner` can read."""
 
 Constants = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Head:
-    """What answers at an exit: scores = features @ weights + bias, of the features of all stages so far."""
+    """Classifier at an exit: scores = features @ weights + bias, over the features of all stages so far."""
 
     weights: NDArray[np.float32]
-    """[features, CLASSES]."""
+    """Array of shape [features, CLASSES]."""
     bias: NDArray[np.float32]
-    """[CLASSES]."""
+    """Array of shape [CLASSES]."""
     sure: float
-    """A row leaves here if its best score is so far above its second best; the last head answers in any case."""
+    """Margin of the best score over the second best from which a row leaves here; the last head answers any row."""
 
 
 def drawn_filters(seed: int, stages: Widths) -> Constants:
-    """The weights and biases of all convolutions, by name (He's initialisation)."""
+    """Draw the weights and biases of all convolutions, by name (He initialization)."""
     rng = np.random.default_rng(seed)
     filters: Constants = {}
     channels = 1
@@ -51,16 +51,16 @@ def drawn_filters(seed: int, stages: Widths) -> Constants:
 
 
 def trunk(filters: Constants, stages: Widths) -> onnx.ModelProto:
-    """All stages without heads: `features_0` and so on, [rows, features], from `image`."""
+    """Build all stages without heads: from `image` to `features_0`, `features_1`, ..., each [rows, features]."""
     nodes = [node for stage, widths in enumerate(stages) for node in _stage(stage, len(widths))]
     outputs = {f"features_{stage}": TensorProto.FLOAT for stage in range(len(stages))}
     return _model(_graph("trunk", nodes, outputs, _image(), filters))
 
 
 def network(filters: Constants, stages: Widths, heads: Sequence[Head]) -> onnx.ModelProto:
-    """The whole of it: `scores`, [rows, CLASSES] FP32, and `depth`, [rows, 1] INT64, from `image`.
+    """Build the whole network: from `image` to `scores`, [rows, CLASSES] FP32, and `depth`, [rows, 1] INT64.
 
-    The largest score is the answer. The depth tells at which exit the row left, the first is 1.
+    The largest score is the answer. The depth is the exit at which the row left, counted from 1.
     """
     constants = {**filters, "one": np.array([1]), "two": np.array([2])}
     constants["best_over_second"] = np.array([[1], [-1]], np.float32)

@@ -1,4 +1,4 @@
-"""Fits the heads to what the stages find in the training pictures, and says how well the whole answers others."""
+"""Training of the early-exit network: fits the heads to the training pictures and measures accuracy on others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,30 +15,31 @@ from tidegate_triton_models.early_exit.graph import STAGE_CHANNELS, Head, Widths
 
 RIDGE_PENALTY = 300.0
 MIN_HEAD_ACCURACY = 0.99
-"""A head is sure from that margin on from which it gets so many right, of digits that it was not fitted to."""
+"""Fraction of calibration digits that a head must get right above its margin, for digits it was not fitted to."""
 AT_A_TIME = 32
-"""Pictures that the stages compute together."""
+"""Number of pictures that the stages compute together."""
 
 Floats = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How well pictures of one kind are read, in shares of them; by exit, the shallowest first."""
+    """Accuracy on pictures of one kind, as fractions from 0 to 1; tuples are by exit, the shallowest first."""
 
     heads: tuple[float, ...]
-    """What each head gets right where it answers all of them."""
+    """Fraction that each head gets right when it answers all pictures."""
     leaves: tuple[float, ...]
-    """How many leave there."""
+    """Fraction of pictures that leave at each exit."""
     overall: float
-    """How many are right as the network answers them, each at its exit."""
+    """Fraction that the network gets right, each picture at its exit."""
 
 
 def write_early_exit(path: Path, *, seed: int = 0, stages: Widths = STAGE_CHANNELS) -> dict[str, Accuracy]:
-    """Train the network (some ten seconds of CPU) and write it; how well it reads the test digits.
+    """Train the network (about ten seconds of CPU time), write it, and return its accuracy on the test digits.
 
-    These are `clean` or `distorted`, the digits the same. The same seed gives the same file, on one machine. `stages`:
-    the channels of each stage's convolutions; half of them cost a quarter of the time, and some accuracy.
+    The keys are `clean` and `distorted`, for the same digits. The same seed gives the same file, on one machine.
+    `stages`:
+    channels of the convolutions of each stage; half of them take a quarter of the time and cost some accuracy.
     """
     filters = drawn_filters(seed, stages)
     trained = _session(trunk(filters, stages))

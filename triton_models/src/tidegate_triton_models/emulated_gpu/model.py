@@ -1,8 +1,8 @@
-"""A model of Triton's Python backend that takes a GPU's time without a GPU.
+"""Model for Triton's Python backend that emulates the execution time of a GPU.
 
-An instance is busy for the time that the batch would take, asleep, and answers each request with its own inputs, or
-with as many bytes as a real model would. It needs numpy and what Triton gives to every Python model, nothing else. Its
-parameters and an example of a configuration are in the README of tidegate-triton-models.
+An instance sleeps for the time that the batch would take, and answers each request with its own inputs, or with as many
+bytes as a real model would return. It needs numpy and what Triton provides to every Python model, nothing else. Its
+parameters and a configuration example are in the README of tidegate-triton-models.
 """
 
 import ctypes
@@ -25,10 +25,10 @@ _NS_PER_MS = 1_000_000
 
 
 class TritonPythonModel:
-    """One instance: one emulated GPU, which runs one batch at a time."""
+    """One model instance: an emulated GPU that runs one batch at a time."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read the parameters; raise TritonModelException, which fails the load, on one that makes no sense."""
+        """Read the parameters. Raises TritonModelException, which fails the load, if one is invalid."""
         config = json.loads(args["model_config"])
         parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
         self._batches = config["max_batch_size"] > 0
@@ -51,7 +51,7 @@ class TritonPythonModel:
         self._overshoot = _Overshoot(args["model_name"], args["model_instance_name"])
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Hold the instance for the time of one batch of all `requests`, then answer each with its inputs."""
+        """Occupy the instance for the time of one batch of all `requests`, then answer each with its inputs."""
         start_ns = time.monotonic_ns()
         responses = []
         rows = 0
@@ -195,7 +195,7 @@ class _Neighbors:
 
 
 def neighbors(parameters: dict[str, str]) -> _Neighbors | None:
-    """Return who shares the emulated GPU, of the parameter `neighbors`; None: nobody does."""
+    """Return the models that share the emulated GPU, from the parameter `neighbors`, or None if it is not shared."""
     text = parameters.get("neighbors")
     if text is None:
         return None
@@ -243,9 +243,9 @@ class _Overshoot:
 
 
 def latencies_ms(parameters: dict[str, str], instance: str = "") -> Callable[[str, int], float]:
-    """Return the function from the shape and the rows of a batch to its milliseconds, without a time input's.
+    """Return the function from the shape and rows of a batch to its latency in milliseconds, without the time input.
 
-    `instance`: the instance's name, which begins with that of its group.
+    `instance`: name of the instance, which begins with the name of its instance group.
     """
     if "groups_ms" in parameters:
         of_group = _table(_of_group(parameters, instance))
@@ -291,7 +291,7 @@ def _of_group(parameters: dict[str, str], instance: str) -> str:
 
 
 def stalls(parameters: dict[str, str], instance: str) -> Callable[[], float]:
-    """Return a source of factors: 1, but `stall_factor` (10) for a share `stall_probability` of the batches."""
+    """Return a source of latency factors: `stall_factor` (10) with probability `stall_probability`, otherwise 1."""
     probability = _number(parameters, "stall_probability", 0.0)
     factor = _number(parameters, "stall_factor", 10.0)
     if probability > 1:
@@ -303,7 +303,7 @@ def stalls(parameters: dict[str, str], instance: str) -> Callable[[], float]:
 
 
 def latency_ms(parameters: dict[str, str]) -> Callable[[int], float]:
-    """Return the function from the rows of a batch to its milliseconds, without what a time input carries."""
+    """Return the function from the rows of a batch to its latency in milliseconds, without the time input."""
     ways = [key for key in ("alpha_ms", "table_ms", "time_input") if key in parameters]
     if len(ways) != 1:
         raise ValueError(f"exactly one of the parameters alpha_ms, table_ms and time_input must be set, not {ways}")
@@ -317,7 +317,7 @@ def latency_ms(parameters: dict[str, str]) -> Callable[[int], float]:
 
 
 def jitter(parameters: dict[str, str], instance: str) -> Callable[[], float]:
-    """Return a source of factors of mean 1 whose coefficient of variation is the parameter `jitter`."""
+    """Return a source of latency factors with mean 1 and the parameter `jitter` as coefficient of variation."""
     variation = _number(parameters, "jitter", 0.0)
     kind = parameters.get("jitter_kind", "lognormal")
     seed = _seed(parameters)

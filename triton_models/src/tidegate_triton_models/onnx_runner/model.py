@@ -1,7 +1,7 @@
-"""A model of Triton's Python backend that runs an ONNX file: on the CPU, if no other execution provider is named.
+"""Model for Triton's Python backend that runs an ONNX file, on the CPU unless another execution provider is named.
 
-It needs numpy, onnxruntime and what Triton gives to every Python model, nothing else. Its parameters and an example of
-a configuration are in the README of tidegate-triton-models.
+It needs numpy, onnxruntime and what Triton provides to every Python model, nothing else. Its parameters and a
+configuration example are in the README of tidegate-triton-models.
 """
 
 import json
@@ -39,10 +39,10 @@ _OPTIMIZATIONS = {
 
 
 class TritonPythonModel:
-    """One instance of the model: an onnxruntime session of its own."""
+    """One model instance with an onnxruntime session of its own."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the ONNX file of this version; raise TritonModelException, which fails the load, with what and where."""
+        """Load the ONNX file of this version. Raises TritonModelException, failing the load, if it cannot."""
         config = json.loads(args["model_config"])
         parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
         path = Path(args["model_repository"], args["model_version"], parameters.get("model_file", "model.onnx"))
@@ -67,9 +67,9 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(f"config.pbtxt lacks the inputs {', '.join(missing)} of {path}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer `requests`, in order; those whose shapes agree beside the rows run as one batch.
+        """Answer `requests`, in order; requests whose shapes agree apart from the rows run as one batch.
 
-        A request that fails gets its own error response and leaves the others alone.
+        A request that fails gets an error response and does not affect the others.
         """
         responses: list[Any] = [None] * len(requests)
         groups: dict[object, list[tuple[int, Arrays]]] = {}
@@ -90,7 +90,7 @@ class TritonPythonModel:
         return responses
 
     def finalize(self) -> None:
-        """Free the session's memory."""
+        """Free the memory of the session."""
         del self._session
 
     def _read(self, request: Any) -> Arrays:  # noqa: ANN401 - Triton's class exists only inside its process
