@@ -79,7 +79,7 @@ def test_rows_that_look_at_each_other(save_onnx: SaveOnnx) -> None:
     verdict = judge_batching(read_onnx(path))
     assert (verdict.batches, verdict.reason) == (
         False,
-        "node 'y' (Softmax) mixes rows: it normalises over the rows",
+        "node 'y' (Softmax) mixes rows: it normalizes over the rows",
     )
 
 

@@ -1,6 +1,6 @@
 """Kubernetes objects for the workers and the proxy; NVIDIA's device plugin assigns MIG instances (strategy `mixed`).
 
-The plugin picks which instance of a profile a pod gets, as they are equal. It only offers equal MPS shares of whole
+The plugin picks which instance of a profile a pod gets: they are equal. It only offers equal MPS shares of whole
 GPUs, so workers that share a device or an instance are one container here, with an MPS control daemon of their own.
 """
 

@@ -101,7 +101,7 @@ def _shape_arithmetic(flow: Dataflow, wanted: list[str], sources: list[str]) -> 
             needed.add(flow.producer[name])
             waiting.extend(flow.reads[flow.producer[name]])
     model = onnx.ModelProto()
-    model.ir_version = max(flow.proto.ir_version, 4)  # earlier ones list initialisers among the inputs
+    model.ir_version = max(flow.proto.ir_version, 4)  # earlier ones list initializers among the inputs
     model.opset_import.extend(flow.proto.opset_import)
     model.functions.extend(flow.proto.functions)
     graph = model.graph

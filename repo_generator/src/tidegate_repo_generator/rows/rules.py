@@ -171,7 +171,7 @@ def _batch_normalization(view: NodeView) -> States:
     else:
         training = bool(view.attributes.get("training_mode", 0))
     if training:
-        raise MixesError("in training mode it normalises over the rows")
+        raise MixesError("in training mode it normalizes over the rows")
     view.fixed_but(0)
     rows = view.rows(0)
     if rows and rows.axis == 1 and view.rank(0) > 1:
@@ -180,11 +180,11 @@ def _batch_normalization(view: NodeView) -> States:
 
 
 def _per_channel(view: NodeView) -> States:
-    """Normalises over the dimensions behind the channels."""
+    """Normalizes over the dimensions behind the channels."""
     view.fixed_but(0)
     rows = view.rows(0)
     if rows and rows.axis > 1:
-        raise MixesError("it normalises over the rows")
+        raise MixesError("it normalizes over the rows")
     return [rows]
 
 
@@ -192,25 +192,25 @@ def _group_normalization(view: NodeView) -> States:
     view.fixed_but(0)
     rows = view.rows(0)
     if rows and rows.axis > 0:
-        raise MixesError("it normalises over the rows")
+        raise MixesError("it normalizes over the rows")
     return [rows]
 
 
 def _normalization_from(view: NodeView, *, default: int = -1) -> States:
-    """Normalises over `axis` and all dimensions behind it."""
+    """Normalizes over `axis` and all dimensions behind it."""
     view.fixed_but(0)
     rows, axis = view.rows(0), view.axis(default)
     if rows and rows.axis >= axis:
-        raise MixesError("it normalises over the rows")
+        raise MixesError("it normalizes over the rows")
     return [rows]
 
 
 def _last_dimension(view: NodeView, *, data: tuple[int, ...] = (0,)) -> States:
-    """Normalises over the last dimension, behind sums of its inputs."""
+    """Normalizes over the last dimension, behind sums of its inputs."""
     view.fixed_but(*data)
     rows = _elementwise(view, (slot for slot in data if view.has(slot)))[0]
     if rows and rows.axis == view.rank(0) - 1:
-        raise MixesError("it normalises over the rows")
+        raise MixesError("it normalizes over the rows")
     return [rows]
 
 
@@ -227,7 +227,7 @@ def _mean_variance(view: NodeView) -> States:
     axes = [axis % view.rank(0) for axis in view.attributes.get("axes", [0, 2, 3])]
     rows = view.rows(0)
     if rows and rows.axis in axes:
-        raise MixesError("it normalises over the rows")
+        raise MixesError("it normalizes over the rows")
     return [rows]
 
 
@@ -236,7 +236,7 @@ def _softmax(view: NodeView) -> States:
     old = view.opset < 13
     axis = view.axis(1 if old else -1)
     if rows and (rows.axis >= axis if old else rows.axis == axis):
-        raise MixesError("it normalises over the rows")
+        raise MixesError("it normalizes over the rows")
     return [rows]
 
 
@@ -448,7 +448,7 @@ _STANDARD_RULES: Final[dict[str, Rule]] = {
     "GroupNormalization": _group_normalization,
     "LayerNormalization": _normalization_from,
     "RMSNormalization": _normalization_from,
-    "LpNormalization": partial(_along, what="normalises over"),
+    "LpNormalization": partial(_along, what="normalizes over"),
     "MeanVarianceNormalization": _mean_variance,
     **dict.fromkeys(["Softmax", "LogSoftmax", "Hardmax"], _softmax),
     **dict.fromkeys(["CumSum", "CumProd"], _cumulative),

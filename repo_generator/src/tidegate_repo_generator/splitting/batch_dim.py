@@ -121,7 +121,7 @@ def _free_shape(model: Any, node: Any, name: str, first: int, flow: Dataflow, se
 
 def _add_constant(model: Any, name: str, values: list[int]) -> None:  # noqa: ANN401
     model.graph.initializer.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
-    if model.ir_version < 4:  # every initialiser is listed among the inputs there
+    if model.ir_version < 4:  # every initializer is listed among the inputs there
         model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, [len(values)]))
 
 

@@ -28,7 +28,7 @@ class Extraction:
     """Whether to cast float32 to float16 at the end of a span, and back at the start of the next."""
     _names: set[str] = field(init=False)
     _batch: str = field(init=False)
-    """Name of the batch dimension: the inputs' own where they agree, for exporters name that of each output anew."""
+    """Name of the batch dimension: the inputs' own if they agree, because exporters invent a new one per output."""
 
     def __post_init__(self) -> None:
         """Gather the names in use."""
