@@ -35,6 +35,7 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.slow
 def test_arrows_are_imports_and_all_imports_go_along_arrows() -> None:
     diagram = ARCHITECTURE.split("```mermaid")[1].split("```")[0]
     node_of = {

@@ -141,10 +141,10 @@ def requests(triton: "FakeTriton", model: str, folder: Path, rows: int = 1, seed
 def test_requests_draw_from_the_folder_by_their_seed(triton: "FakeTriton", tmp_path: Path) -> None:
     for width in (8, 16, 24):
         save_picture(tmp_path / f"{width}.png", width)
-    widths = [requests(triton, "image", tmp_path)(index).inputs[0].shape[3] for index in range(600)]
-    again = [requests(triton, "image", tmp_path)(index).inputs[0].shape[3] for index in range(50)]
-    others = [requests(triton, "image", tmp_path, seed=1)(index).inputs[0].shape[3] for index in range(50)]
-    assert widths[:50] == again != others
+    first, again, other = (requests(triton, "image", tmp_path, seed=seed) for seed in (0, 0, 1))
+    widths = [first(index).inputs[0].shape[3] for index in range(600)]
+    assert widths[:50] == [again(index).inputs[0].shape[3] for index in range(50)]
+    assert widths[:50] != [other(index).inputs[0].shape[3] for index in range(50)]
     assert all(150 < widths.count(width) < 250 for width in (8, 16, 24))
 
 

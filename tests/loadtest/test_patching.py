@@ -26,7 +26,9 @@ assert monkey.is_module_patched("socket") and monkey.is_module_patched("threadin
 """
 
 
-@pytest.mark.parametrize("program", [OTHERS, LOCUSTS], ids=["others", "Locust's"])
+@pytest.mark.parametrize(
+    "program", [pytest.param(OTHERS, id="others", marks=pytest.mark.slow), pytest.param(LOCUSTS, id="Locust's")]
+)
 def test_only_locusts_process_is_patched(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

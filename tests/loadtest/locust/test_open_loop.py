@@ -172,6 +172,7 @@ def test_a_closed_loop_lasts_as_long_as_locust_is_told(
     assert 0 < summary["issued"] <= len(triton.requests)
 
 
+@pytest.mark.slow
 def test_what_is_stopped_reports_what_had_ended(
     triton: "FakeTriton",
     start_locust: "StartLocust",

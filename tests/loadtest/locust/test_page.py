@@ -6,6 +6,8 @@ import urllib.request
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.loadtest.conftest import FakeTriton
     from tests.loadtest.locust.conftest import StartLocust
@@ -53,6 +55,7 @@ def test_the_page_starts_a_schedule_and_shows_its_attainment_twice(
         assert (line["name"], line["requests"], line["attainment"]) == ("echo", 50, "100.00%")
 
 
+@pytest.mark.slow
 def test_the_page_says_what_is_wrong_with_a_host(
     triton: "FakeTriton",
     start_locust: "StartLocust",

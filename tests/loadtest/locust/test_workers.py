@@ -63,6 +63,7 @@ class Client(TritonUser):
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_listen_yet_is_waited_for(
     triton: "FakeTriton",
     start_locust: "StartLocust",

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples import examples
 from tidegate.api import Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
 from tidegate.engine import Engine, OutcomeCounts
 from tidegate.host import Plugins
@@ -56,7 +57,7 @@ def bad_share(tally: OutcomeCounts) -> float:
     ],
 )
 def test_the_contract_is_kept_with_other_options(name: str, options: Options) -> None:
-    check_policy(PLUGINS.policy(name), worlds=20, options=options)
+    check_policy(PLUGINS.policy(name), worlds=examples(0.3), options=options)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from tests.examples import examples
 from tidegate.api import (
     CancelTimer,
     Dispatch,
@@ -286,14 +287,17 @@ def test_a_successor_knows_what_was_told_since_and_how_often_applications_come()
     assert follower._times["m", "default", "slow"] == moved
 
 
-@pytest.mark.parametrize("choice", ["worth", "earliest", "latest"])
+@pytest.mark.parametrize(
+    "choice",
+    ["worth", pytest.param("earliest", marks=pytest.mark.slow), pytest.param("latest", marks=pytest.mark.slow)],
+)
 def test_every_reading_of_the_algorithm_conforms(choice: str) -> None:
     check_policy(PolicySpec("orloj", "Orloj", Orloj), worlds=12, options={"choice": choice})
 
 
 class TestOrloj(PolicyConformance):
     spec = PolicySpec("orloj", "Orloj", Orloj)
-    worlds = 40
+    worlds = examples(0.5)
 
 
 class TestCostlyOrloj(PolicyConformance):

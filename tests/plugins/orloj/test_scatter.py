@@ -44,7 +44,10 @@ def scenario(*, told: bool, cv: float, rows: int = 1) -> Scenario:
     )
 
 
-@pytest.mark.parametrize(("cv", "rows"), [(0.15, 1), (0.3, 1), (0.3, 2)])
+@pytest.mark.parametrize(
+    ("cv", "rows"),
+    [(0.15, 1), pytest.param(0.3, 1, marks=pytest.mark.slow), pytest.param(0.3, 2, marks=pytest.mark.slow)],
+)
 def test_noise_of_batches_is_not_multiplied_by_their_size(cv: float, rows: int) -> None:
     told, learned = (
         simulate(RunSpec(scenario(told=each, cv=cv, rows=rows), PolicyChoice(name="orloj"), seed=4)).total.attainment
