@@ -12,32 +12,32 @@ from release.members import version
 
 METADATA = f"""\
 Metadata-Version: 2.4
-Name: tidegate-tides
+Name: tidegate-acme
 Version: {version()}
 Summary: When they come
 Author: The Tidegate authors
 License-Expression: Apache-2.0
 License-File: LICENSE
-Keywords: tides
+Keywords: acme
 Requires-Python: >=3.11
 Classifier: Programming Language :: Python :: 3.11
 Classifier: Typing :: Typed
 
-# tidegate-tides
+# tidegate-acme
 """
-INFO = f"tidegate_tides-{version()}.dist-info"
+INFO = f"tidegate_acme-{version()}.dist-info"
 WHEEL = {
     f"{INFO}/METADATA": METADATA,
     f"{INFO}/licenses/LICENSE": "",
     f"{INFO}/entry_points.txt": "",
-    "tidegate_tides/__init__.py": "",
-    "tidegate_tides/py.typed": "",
+    "tidegate_acme/__init__.py": "",
+    "tidegate_acme/py.typed": "",
 }
 SOURCE = {"PKG-INFO": METADATA, "LICENSE": "", "README.md": "", "pyproject.toml": ""}
 
 
 def _wheel(folder: Path, files: dict[str, str]) -> Path:
-    path = folder / f"tidegate_tides-{version()}-py3-none-any.whl"
+    path = folder / f"tidegate_acme-{version()}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as wheel:
         for name, text in files.items():
             wheel.writestr(name, text)
@@ -46,10 +46,10 @@ def _wheel(folder: Path, files: dict[str, str]) -> Path:
 
 def _source(folder: Path, files: dict[str, str | None]) -> Path:
     """One whose file is None is a link."""
-    path = folder / f"tidegate_tides-{version()}.tar.gz"
+    path = folder / f"tidegate_acme-{version()}.tar.gz"
     with tarfile.open(path, "w:gz") as source:
         for name, text in files.items():
-            info = tarfile.TarInfo(f"tidegate_tides-{version()}/{name}")
+            info = tarfile.TarInfo(f"tidegate_acme-{version()}/{name}")
             info.size = len(text or "")
             info.type = tarfile.SYMTYPE if text is None else tarfile.REGTYPE
             source.addfile(info, io.BytesIO((text or "").encode()))
@@ -67,7 +67,7 @@ def test_nothing_is_wrong(tmp_path: Path) -> None:
         (f"{INFO}/METADATA", f"it is not of version {version()}"),
         (f"{INFO}/licenses/LICENSE", "no licence"),
         (f"{INFO}/entry_points.txt", "no entry point: Tidegate does not find it"),
-        ("tidegate_tides/py.typed", "no tidegate_tides/py.typed: whoever imports it gets no types"),
+        ("tidegate_acme/py.typed", "no tidegate_acme/py.typed: whoever imports it gets no types"),
     ],
 )
 def test_a_wheel_that_lacks_something(missing: str, said: str, tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_a_source_distribution_with_a_link_that_leads_nowhere(tmp_path: Path) ->
         ("Author: The Tidegate authors", "its metadata has no Author"),
         ("License-Expression: Apache-2.0", "its metadata has no License-Expression"),
         ("License-File: LICENSE", "its metadata has no License-File"),
-        ("Keywords: tides", "its metadata has no Keywords"),
+        ("Keywords: acme", "its metadata has no Keywords"),
         ("Requires-Python: >=3.11", "its metadata has no Requires-Python"),
-        ("\n# tidegate-tides", "its metadata has no Description"),
+        ("\n# tidegate-acme", "its metadata has no Description"),
         ("Classifier: Typing :: Typed", "its classifiers lack Typing :: Typed"),
         ("Classifier: Programming Language :: Python :: 3.11", "its classifiers name no Python"),
     ],

@@ -25,7 +25,7 @@ def renamed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("work")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(["sh", "-ec", RECIPE], cwd=folder, env={**os.environ, "PATH": path}, check=True, timeout=120)
-    return folder / "tidegate-ebbtide"
+    return folder / "tidegate-acme-edf"
 
 
 def test_nothing_keeps_the_old_name(renamed: Path) -> None:
@@ -54,8 +54,8 @@ def test_its_entry_point_offers_it(renamed: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.syspath_prepend(renamed / "src")
     (module,) = project["project"]["entry-points"]["tidegate"].values()
     plugins.register(importlib.import_module(module), project["project"]["name"])
-    spec = plugins.policy("ebbtide")
-    assert spec.policy.__name__ == "Ebbtide"
+    spec = plugins.policy("acme-edf")
+    assert spec.policy.__name__ == "AcmeEdf"
     check_policy(spec, worlds=60, seed=1000)
 
 

@@ -1,15 +1,16 @@
-"""The contract: what a plugin has to know. Beside it: `tidegate.toolkit` to build policies from, `tidegate.schemas`.
+"""The plugin API: events and commands of policies, planners, and the specs that hooks return.
 
-Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; the batch runs along its *stages*, each
-one *partition* on one *worker*; a *profile* says how long that takes. Events come in, commands go out.
+A *request* of a *model* waits until a *policy* puts it into a *batch*. The batch runs along its *stages*, each one
+*partition* on one *worker*; a *profile* gives the latency. The engine passes events to the policy and applies the
+commands that it returns. Beside this package: `tidegate.toolkit` (building blocks), `tidegate.schemas` (files).
 
-policy    one method per event: BEGIN HERE; events: what it is told, commands: what it wants done
-model     the nouns; device: what workers are bound to, network: what is between them, shape: how one is read
-mig       into which instances NVIDIA cuts a GPU, and where in its memory each may begin
-interference  how tenants of one device slow each other down
-profile   how long a partition runs; latency_distribution: how long requests of an application run alone
-planner   from a problem to a plan; late_import: by what needs libraries that policies do without
-specs     what a distribution offers, and how its hooks return it
+policy        base class of policies: BEGIN HERE; events: its input, commands: its output
+model         requests, models, workers, batches; device: GPUs and slices, network: transfers, shape: shapes as text
+mig           MIG profiles of NVIDIA GPUs and where their instances may lie
+interference  how batches on one device slow each other down
+profile       latency of a partition by rows; latency_distribution: stand-alone latency of an application
+planner       from a problem to a plan; late_import: imports a planner's libraries when it runs
+specs         what a distribution offers, as its hooks return it
 """
 
 from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Dispatch, Drop, Preempt, Reroute, SetTimer

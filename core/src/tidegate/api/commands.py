@@ -7,66 +7,71 @@ from tidegate.api.model import Batch, Stage
 
 
 class Command(msgspec.Struct, frozen=True, gc=False, tag_field="command", tag=True):
-    """Something to be done."""
+    """Base class of the commands that a policy returns."""
 
 
 class Dispatch(Command, frozen=True, tag=True):
-    """Run a batch as its stages plan it. Its requests leave the queue; its workers are booked."""
+    """Run a batch along its stages. Its requests leave the queue; its workers are reserved for the planned times."""
 
     batch: Batch
 
 
 class Drop(Command, frozen=True, tag=True):
-    """Give a queued request up: its client is told at once rather than too late.
+    """Reject a queued request: its client gets an error at once.
 
-    Where a late answer is wanted all the same (`Request.late_until_ns`) the request arrives again, without a deadline.
+    If the client still wants a late response (`Request.late_until_ns`), the engine re-queues the request without a
+    deadline.
     """
 
     request_id: int
     reason: str
-    """Short and countable, e.g. `deadline_unreachable`: it labels a metric."""
+    """A short identifier such as `deadline_unreachable`; it becomes a metric label, so keep the number of reasons
+    small."""
 
 
 class Preempt(Command, frozen=True, tag=True):
-    """Give up a batch that runs: its work is lost, its requests arrive again right after its BatchFailed.
+    """Abort a running batch: its work is lost, and its requests arrive again right after its BatchFailed.
 
-    The worker is free when BatchFailed comes: at once in the simulator. Where an execution cannot be taken back, as on
-    Triton, the batch is told as StageFinished when it is done.
+    The worker is free when BatchFailed comes: at once in the simulator. Triton cannot abort an execution; there
+    StageFinished comes instead when the batch is done.
     """
 
     batch_id: int
 
 
 class Reroute(Command, frozen=True, tag=True):
-    """Plan the last stages of a batch anew: on other workers, at other instants.
+    """Replace the last stages of a batch by stages on other workers or at other times.
 
-    For when a stage took longer or shorter than planned, or a worker further on was lost.
+    Use it when a stage took longer or shorter than expected, or when a later worker was lost.
     """
 
     batch_id: int
     stages: tuple[Stage, ...]
-    """The stages that replace as many at the end of its path, none of which has begun; their partitions stay."""
+    """The new stages; they replace as many stages at the end of the batch's route.
+
+    None of those has started, and their partitions stay the same.
+    """
 
 
 class SetTimer(Command, frozen=True, tag=True):
-    """Tell me (TimerFired) at an instant. A key holds one timer: setting it again moves it."""
+    """Set a timer: TimerFired comes at `at_ns`. Each key has one timer; setting it again moves the timer."""
 
     key: TimerKey
     at_ns: int
 
 
 class CancelTimer(Command, frozen=True, tag=True):
-    """Forget a timer; one that is not set is no error."""
+    """Cancel a timer. Cancelling a timer that is not set is not an error."""
 
     key: TimerKey
 
 
 class Advise(Command, frozen=True, tag=True):
-    """How many workers the load wants: positive, more of them; negative, release so many."""
+    """Recommend a change of the number of workers: positive, add that many; negative, release that many."""
 
     workers: int
     reason: str = ""
 
 
 AnyCommand = Dispatch | Drop | Preempt | Reroute | SetTimer | CancelTimer | Advise
-"""The closed union, for decoding and for exhaustive matches."""
+"""Union of all commands, for decoding and for exhaustive matches."""

@@ -10,38 +10,38 @@ DEFAULT_KIND = "default"
 
 
 class WholeDevice(msgspec.Struct, frozen=True, tag="whole", forbid_unknown_fields=True):
-    """All of a device, as long as nobody else uses it."""
+    """The whole device, used by one worker."""
 
 
 class Mig(msgspec.Struct, frozen=True, tag="mig", forbid_unknown_fields=True):
-    """A MIG instance: part of a device with compute units and memory of its own, which others do not disturb."""
+    """A MIG instance: a part of a GPU with its own compute units and memory, isolated from other instances."""
 
     profile: Annotated[str, Meta(pattern=r"^[0-9a-z.+-]+\Z")]
-    """The size of the instance as NVIDIA writes it, e.g. `1g.5gb`."""
+    """The instance profile as NVIDIA writes it, e.g. `1g.5gb`."""
     start: Annotated[int, Meta(ge=0)]
-    """The first of the device's memory slices that are its own."""
+    """Index of the first memory slice of the GPU that the instance uses."""
 
 
 class Mps(msgspec.Struct, frozen=True, tag="mps", forbid_unknown_fields=True, omit_defaults=True):
-    """A share of the compute units of a device, or of a MIG instance, through NVIDIA MPS: a cap, no reservation.
+    """A limit on the compute units of a GPU or a MIG instance, through NVIDIA MPS. It reserves nothing.
 
-    The shares may exceed 100 %.
+    The percentages of the workers on one GPU may add up to more than 100.
     """
 
     percent: Annotated[int, Meta(ge=1, le=100)]
-    """The percentage of those compute units that it may use (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE)."""
+    """Percentage of the compute units that the worker may use (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), 1 to 100."""
     memory_mib: Annotated[int, Meta(ge=1)] | None = None
-    """The most device memory that it may take, in MiB; None: not limited."""
+    """Limit of device memory in MiB; None: no limit."""
     instance: Mig | None = None
-    """The MIG instance of which it is a share; None: of the whole device."""
+    """The MIG instance that the percentage refers to; None: the whole GPU."""
 
 
 Slice = WholeDevice | Mig | Mps
-"""How much of a device a worker has."""
+"""The part of a device that a worker uses."""
 
 
 def mig_instance(part: Slice) -> Mig | None:
-    """The MIG instance that a slice is, or is in; None: its device is not to be cut."""
+    """Return the MIG instance that a slice is or lies in; None if the GPU must not be partitioned."""
     match part:
         case WholeDevice():
             return None
@@ -54,7 +54,7 @@ def mig_instance(part: Slice) -> Mig | None:
 
 
 def compute_percent(part: Slice) -> int:
-    """The percentage of the compute units of its device, or of its MIG instance, that a worker may use."""
+    """Return the percentage of compute units, of its GPU or MIG instance, that a worker may use."""
     match part:
         case WholeDevice() | Mig():
             return 100
@@ -65,16 +65,16 @@ def compute_percent(part: Slice) -> int:
 
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One GPU of a machine. Workers with equal devices share it."""
+    """A GPU of a machine. Workers with equal devices share the GPU."""
 
     node: str
-    """The machine that it is in."""
+    """Name of the machine."""
     id: Annotated[int, Meta(ge=0)] | Annotated[str, Meta(pattern=r"^(GPU|MIG-GPU|MIG)-[0-9a-fA-F/-]+\Z")]
-    """The number of the device in that machine, from 0, or its UUID."""
+    """Index of the GPU in its machine, from 0, or its UUID."""
     product: str = ""
-    """What it is, e.g. `A100`: devices of one product are equally fast."""
+    """Product name, e.g. `A100`; devices of one product are equally fast."""
     memory_mib: Annotated[int, Meta(ge=1)] | None = None
-    """None: not known."""
+    """Device memory in MiB; None: unknown."""
 
     def kind(self, part: Slice) -> str:
         """The kind of a worker that has this part of it: `A100`, `A100/1g.5gb`, `A100/mps-25`, `A100/1g.5gb/mps-25`."""

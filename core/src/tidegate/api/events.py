@@ -7,49 +7,46 @@ from tidegate.api.model import Request, Worker
 from tidegate.api.profile import Profile
 
 TimerKey = str | int | tuple[str | int, ...]
-"""What a policy calls a timer. Setting a key again moves its timer."""
+"""Name that a policy gives to a timer. Setting a key again moves its timer."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag=True):
-    """Something that happened."""
+    """Base class of the events that a policy handles."""
 
     now_ns: int
 
 
 class RequestArrived(Event, frozen=True, tag=True):
-    """A request wants to be scheduled; also one whose batch failed and that is tried again."""
+    """A request is ready to be scheduled. Requests of a failed batch arrive again if they are retried."""
 
     request: Request
 
 
 class RequestCancelled(Event, frozen=True, tag=True):
-    """A queued request is gone: its client left, or no worker is left that hosts its model. Forget it."""
+    """A queued request is gone: its client left, or no worker hosts its model any more. Remove it from the queue."""
 
     request_id: int
 
 
 class StageFinished(Event, frozen=True, tag=True):
-    """A worker finished a stage, which did what it was to do. If nothing else is booked there, WorkerReady follows.
+    """A worker finished a stage successfully. WorkerReady follows unless the worker has another reservation.
 
-    A stage that failed, or was cut short because nobody waits for it any more, is told as BatchFailed: how long that
-    took says nothing about how long stages take.
+    A stage that failed or was cut short is reported as BatchFailed instead: its duration says nothing about latency.
     """
 
     batch_id: int
     stage: int
-    """Index into the batch's stages. After the last one its requests are answered, but for those that were
-    cancelled."""
+    """Index into the batch's stages. After the last stage the engine answers its requests, except cancelled ones."""
     worker_id: int
     started_ns: int
-    """When it was sent; a policy is told when the stage before it ended on this worker, if that was later."""
+    """Time at which the stage was sent, or at which the worker finished its previous stage, if that was later."""
     ended_ns: int
 
 
 class BatchFailed(Event, frozen=True, tag=True):
-    """A batch will not be answered.
+    """A batch failed and will not be answered.
 
-    Its workers are told as WorkerReady right after this, unless something else is booked on them; then requests that
-    are tried again arrive anew.
+    WorkerReady for its workers follows, unless they have other reservations; then the retried requests arrive again.
     """
 
     batch_id: int
@@ -57,82 +54,82 @@ class BatchFailed(Event, frozen=True, tag=True):
     worker_id: int
     reason: str
     retry: bool = False
-    """The failure was the worker's, not the requests': elsewhere they may succeed."""
+    """True: the worker is to blame, not the requests; they may succeed elsewhere."""
     apart: tuple[tuple[int, ...], ...] = ()
-    """Ids of requests that are tried again, in groups, because one of them may have spoiled it for the others.
+    """Ids of retried requests, in groups, when one request of the batch may be at fault (a poison request).
 
-    From now on those of a group share batches with none but each other, so that the one at fault is found. A group is
-    smaller than the batch was, which is why this ends; it does not count as a try. What is in no group has failed,
+    From now on requests of a group are batched only with each other, so that the poison request is isolated. Each group
+    is smaller than the batch, so the search ends; it does not count as a retry. Requests in no group have failed,
     unless `retry`.
     """
 
 
 class WorkerReady(Event, frozen=True, tag=True):
-    """A worker may be given a batch: nothing is booked on it, or nothing but a stage that is about to end.
+    """A worker can be given a batch: it is idle, or its last stage is about to end.
 
-    The latter is told to policies that overlap stages (`Policy.overlaps`): a batch that is dispatched there now is sent
-    while the stage still runs, so that it arrives as that ends and the worker does not idle meanwhile. A worker may be
-    told again, with another `free_ns`: when the stage that it runs ended, at the latest.
+    Policies with `supports_pipelined_dispatch` get the event before the stage ends: they dispatch early, so that the
+    worker is never idle between batches. The event may come again with another `free_ns`, at the latest when the stage
+    ended.
     """
 
     worker_id: int
     free_ns: int
-    """The instant from which on the duration of a stage counts that is dispatched there now: its planned start.
+    """Time from which a stage dispatched now runs: use it as the planned start.
 
-    `now_ns` for an idle worker, later for one that still runs a stage.
+    Equal to `now_ns` for an idle worker, later for one that still runs a stage.
     """
 
 
 class WorkerDelayed(Event, frozen=True, tag=True):
-    """A worker that was told to be ready, and was given nothing since, is not: its stage should be over and still runs.
+    """A worker that was announced by WorkerReady and got no batch is not ready: its last stage is overdue.
 
-    When it is, WorkerReady tells.
+    WorkerReady comes again when that stage ends.
     """
 
     worker_id: int
 
 
 class TimerFired(Event, frozen=True, tag=True):
-    """The instant that a policy asked for with SetTimer has come.
+    """A timer set by SetTimer is due.
 
-    `now_ns` is that instant even where the driver woke late, unless it had passed when it was asked for.
+    `now_ns` is the requested time even if the driver woke late, unless that time had passed when the timer was set.
     """
 
     key: TimerKey
 
 
 class WorkerJoined(Event, frozen=True, tag=True):
-    """A worker appeared, or came back; it is idle."""
+    """A worker appeared or came back; it is idle."""
 
     worker: Worker
 
 
 class WorkerLost(Event, frozen=True, tag=True):
-    """A worker is gone. What ran or was booked there is told as BatchFailed right after this.
+    """A worker is gone. BatchFailed for its running and reserved batches follows.
 
-    A batch that meanwhile runs an earlier stage on another worker is told as failed once that stage has finished.
+    A batch that still runs an earlier stage on another worker fails when that stage has finished.
     """
 
     worker_id: int
 
 
 class ProfileUpdated(Event, frozen=True, tag=True):
-    """Observed latencies moved the expectation: plan with this profile from now on."""
+    """Observed latency changed a profile; use the new profile from now on."""
 
     profile: Profile
 
 
 class LatencyDistributionUpdated(Event, frozen=True, tag=True):
-    """Requests of an application that ran alone moved the distribution of their times: plan with this from now on."""
+    """Requests of an application that ran alone changed its latency distribution; use the new one from now on."""
 
     times: LatencyDistribution
 
 
 class TimerLatencyUpdated(Event, frozen=True, tag=True):
-    """Timers fire later, or less late, than was known: who waits for a last moment has to ask for so much earlier."""
+    """The latency of timers changed: set timers that much before the last possible moment."""
 
     timer_latency_ns: int
-    """Takes the place of `Setup.timer_latency_ns`."""
+    """The new value of `Setup.timer_latency_ns`, in ns."""
 
 
 AnyEvent = (
@@ -149,4 +146,4 @@ AnyEvent = (
     | LatencyDistributionUpdated
     | TimerLatencyUpdated
 )
-"""The closed union, for decoding and for exhaustive matches."""
+"""Union of all events, for decoding and for exhaustive matches."""

@@ -12,23 +12,23 @@ import msgspec
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """One batch of a partition that runs on a share of a device, or of a MIG instance."""
+    """A batch of a partition that runs on a share of a GPU or a MIG instance."""
 
     partition: str
     rows: int
     percent: float = 100
-    """The percentage of the compute units that it may use: `Mps.percent`, 100 without MPS."""
+    """Percentage of the compute units that it may use: `Mps.percent`, or 100 without MPS."""
 
 
 class Interference(Protocol):
-    """How the tenants of one device slow each other down.
+    """A model of how batches on one GPU slow each other down.
 
-    Implementations hold no clock and draw nothing: simulator, planners and controllers ask one and the same.
+    Implementations are deterministic and read no clock; simulator, planners and controllers share one.
     """
 
     def slowdown(self, tenant: Tenant, neighbors: Iterable[Tenant]) -> float:
-        """How many times as long a batch takes beside these as it takes alone on the same share.
+        """Return how many times longer a batch of `tenant` takes beside `neighbors` than alone on the same share.
 
-        At least 1, which it is beside none; a further neighbor never makes it smaller. Raises KeyError for a partition
-        that is not known.
+        The result is at least 1, equals 1 without neighbors and never falls when a neighbor is added. Raises KeyError
+        if a partition is unknown.
         """

@@ -8,14 +8,14 @@ from tidegate.api.planner import PlanningError
 
 
 class LateImport:
-    """A function whose module is imported when it is called for the first time, or before that by `load`."""
+    """A function whose module is imported at its first call, or earlier by `load`."""
 
     def __init__(self, place: str, extra: str) -> None:
         self._module, _, self._name = place.partition(":")
         self._extra = extra
 
     def load(self) -> Callable[..., Any]:
-        """The function, its module imported. Raises PlanningError where a library is missing."""
+        """Import the module and return the function. Raises PlanningError if a library is missing."""
         try:
             found = import_module(self._module)
         except ModuleNotFoundError as error:
@@ -30,18 +30,18 @@ class LateImport:
 
 
 def imported_late(place: str, extra: str) -> Callable[..., Any]:
-    """The function at `place`, `package.module:name`, whose module is imported when it is called for the first time.
+    """Return a function that imports `place` (`package.module:name`) at its first call.
 
-    So who lists plugins, or runs policies alone, neither has nor waits for what planners need. Calls raise
-    PlanningError where a library is missing, and say to install `extra`.
+    Listing plugins or running policies then needs no planner libraries. Calls raise PlanningError if a library is
+    missing; the message says to install `extra`.
     """
     return LateImport(place, extra)
 
 
 def load(function: Callable[..., Any]) -> None:
-    """Import what a function needs, where that is imported late: before a clock begins that it is limited by.
+    """Import the libraries of a late-imported function now, so that a time limit does not include the import.
 
-    Raises PlanningError where a library is missing.
+    Raises PlanningError if a library is missing.
     """
     if isinstance(function, LateImport):
         function.load()

@@ -12,42 +12,42 @@ import msgspec
 from tidegate.api.profile import NS_PER_MS, Profile
 
 MAX_POINTS = 256
-"""About so many points of all distributions together are looked at where what batches take is computed."""
+"""Approximate number of points, over all distributions, from which the latency of batches is computed."""
 
 
 class LatencyDistribution(msgspec.Struct, frozen=True):
-    """The stand-alone execution times of one application's requests to a model, on one kind of worker.
+    """Distribution of the stand-alone latency of one application's requests to a model, on one class of workers.
 
-    A batch of k requests is padded to its longest: it takes `fixed_ns + scale * k * max(times)` (Orloj, section 4.1,
-    with c0 and c1), times a noise of mean 1. Where c0 is known, times are stretched about their mean, so that this law
-    is what batches take.
+    A batch of k requests is padded to its longest request. It takes `fixed_ns + scale * k * max(times)`, times noise of
+    mean 1 (Orloj, section 4.1, with c0 and c1). If c0 is known, the times are stretched about their mean to fit this
+    law.
     """
 
     model: str
     app: str
-    """The tag of the requests (`Request.app`)."""
+    """The tag of its requests (`Request.app`)."""
     kind: str
-    """The kind of the workers that they ran on."""
+    """The device class of the workers that ran them."""
     times_ns: tuple[int, ...]
-    """Equally probable times in ns, rising, at least one: as many points of the distribution as were worth telling."""
+    """Equally probable times in ns, ascending, at least one."""
     fixed_ns: float = 0.0
-    """What a batch costs besides its requests: c0."""
+    """Fixed latency of a batch in ns: c0."""
     scale: float = 1.0
-    """What a request adds of its own time where it runs with others: c1."""
+    """Latency that a request adds in a batch, as a multiple of its own time: c1."""
     noise_cv: float = 0.0
-    """Noise of batches: standard deviation over mean of what is the same for all requests of one. It is in no time."""
+    """Coefficient of variation of the noise that all requests of a batch share; `times_ns` do not contain it."""
 
     @property
     def mean_ns(self) -> float:
-        """The mean time."""
+        """Mean of the times, in ns."""
         return sum(self.times_ns) / len(self.times_ns)
 
     def share_within(self, time_ns: float) -> float:
-        """The probability that a request takes no longer than that: the distribution function F."""
+        """Return the probability that a request takes at most `time_ns`: the distribution function F."""
         return bisect_right(self.times_ns, time_ns) / len(self.times_ns)
 
     def expected_batch_ns(self, requests: int) -> float:
-        """What a batch of so many requests of this application is expected to take: c0 + c1 * k * E[max of k]."""
+        """Return the expected latency, in ns, of a batch of `requests` requests: c0 + c1 * k * E[max of k]."""
         count, longest_ns = len(self.times_ns), 0.0
         for rank, time_ns in enumerate(self.times_ns):
             longest_ns += time_ns * (((rank + 1) / count) ** requests - (rank / count) ** requests)
@@ -62,13 +62,15 @@ class LatencyDistribution(msgspec.Struct, frozen=True):
         *,
         most_points: int = MAX_POINTS,
     ) -> Profile:
-        """A profile of batches of requests, each of any of these applications as often as it comes (Orloj, 4.1, 4.2).
+        """Return the profile of batches whose requests are a random mix of these applications (Orloj, 4.1, 4.2).
 
-        A batch of k takes `c0 + c1 * k * longest`, and the longest of k is within t with probability `F(t) ** k`.
-        Expected is the mean of that, planned its quantile, to which the quantile of the noise adds as independent
-        deviations do, in ns. `shares`: how often each comes, by application, positive, in any unit. `like`: the profile
-        whose partition, kind, shape and number of rows it has. `most_points`: about so many of the times are looked at.
-        Raises ValueError for no application.
+        A batch of k takes `c0 + c1 * k * longest`; the longest of k is at most t with probability `F(t) ** k`. The
+        expected latency is its mean; the upper latency its quantile, plus the quantile of the noise as an independent
+        deviation.
+
+        `shares`: relative frequency by application, positive, in any unit. `like`: profile whose partition, class,
+        shape and rows the result takes. `quantile`: between 0 and 1. `most_points`: approximate number of times to use.
+        Raises ValueError if `among` is empty.
         """
         if not among:
             raise ValueError("no applications are given")

@@ -16,53 +16,53 @@ from tidegate.api.device import Mig
 
 
 class MigProfile(msgspec.Struct, frozen=True):
-    """One size of MIG instances on one GPU product."""
+    """A MIG instance profile of one GPU product."""
 
     name: str
-    """What NVIDIA calls it, e.g. `3g.20gb`; `+me` has the media engines."""
+    """Name by NVIDIA, e.g. `3g.20gb`; `+me` includes the media engines."""
     id: int
-    """Its number in `nvidia-smi mig -lgip`."""
+    """Profile id of `nvidia-smi mig -lgip`."""
     nvml: str
-    """Its name in NVML, after `NVML_GPU_INSTANCE_PROFILE_`."""
+    """Name in NVML, after `NVML_GPU_INSTANCE_PROFILE_`."""
     compute_slices: int
-    """How many GPCs it has."""
+    """Number of GPCs."""
     memory_slices: int
-    """How many memory slices it has, one after another."""
+    """Number of contiguous memory slices."""
     starts: tuple[int, ...]
-    """Which memory slices may be its first."""
+    """Memory slices at which an instance may start."""
     most: int
-    """How many of them a GPU has room for."""
+    """Maximum number of such instances on a GPU."""
     memory_gib: float
-    """Its memory as the driver reports it, give or take some MiB between drivers."""
+    """Memory in GiB as the driver reports it; drivers differ by some MiB."""
     multiprocessors: int | None
-    """Its streaming multiprocessors, which are not proportional to its slices on every product; None: not known."""
+    """Number of streaming multiprocessors, not proportional to slices on every product; None: unknown."""
 
     @property
     def has_media(self) -> bool:
-        """Whether it has the media engines, of which a GPU has one set."""
+        """Whether the profile includes the media engines, of which a GPU has one set."""
         return self.name.endswith("+me")
 
 
 Placed = tuple[Mig, ...]
-"""The MIG instances of one GPU, by their first memory slice."""
+"""The MIG instances of one GPU, ordered by first memory slice."""
 
 
 class MigGeometry(msgspec.Struct, frozen=True):
-    """What instances one GPU product can be cut into."""
+    """The MIG profiles of one GPU product, and where its instances may lie."""
 
     product: str
-    """The GPU with its memory, e.g. `A100-40GB`."""
+    """GPU product with its memory, e.g. `A100-40GB`."""
     compute_slices: int
     memory_slices: int
     multiprocessors: int
-    """What the whole GPU has with MIG off."""
+    """Number of streaming multiprocessors of the GPU with MIG off."""
     profiles: tuple[MigProfile, ...]
-    """From small to large, the plain one before its variants."""
+    """Profiles from small to large, the plain one before its variants."""
     inferred: str = ""
-    """What no listing of such a GPU has confirmed; empty: nothing."""
+    """Facts that no listing of such a GPU has confirmed; empty: none."""
 
     def profile(self, name: str) -> MigProfile:
-        """The profile of this name. Raises ValueError, which lists what there is."""
+        """Return the profile of this name. Raises ValueError, with the known names, if there is none."""
         for profile in self.profiles:
             if profile.name == name:
                 return profile
@@ -70,18 +70,18 @@ class MigGeometry(msgspec.Struct, frozen=True):
         raise ValueError(f"{self.product} has no MIG profile {name!r}: it has {known}")
 
     def plain(self, compute_slices: int) -> MigProfile | None:
-        """The plain profile with so many GPCs, neither with media engines nor with more memory; None: there is none."""
+        """Return the plain profile with this many GPCs (no media engines, no extra memory); None if there is none."""
         sized = (profile for profile in self.profiles if profile.compute_slices == compute_slices)
         return next(sized, None)
 
     @property
     def plain_names(self) -> tuple[str, ...]:
-        """The plain profiles, one for each number of GPCs, from small to large."""
+        """Names of the plain profiles, one for each number of GPCs, from small to large."""
         first = {profile.compute_slices: profile.name for profile in reversed(self.profiles)}
         return tuple(first[gpcs] for gpcs in sorted(first))
 
     def why_not(self, placed: Iterable[Mig]) -> str | None:
-        """Why a GPU cannot have these instances at once, and what it could; None: it can."""
+        """Return why a GPU cannot have these instances at once, with a remedy; None if it can."""
         instances = sorted(placed, key=lambda instance: (instance.start, instance.profile))
         try:
             profiles = [self.profile(instance.profile) for instance in instances]
@@ -108,25 +108,25 @@ class MigGeometry(msgspec.Struct, frozen=True):
         return self.why_not(placed) is None
 
     def configurations(self, names: Iterable[str] | None = None) -> tuple[Placed, ...]:
-        """Every legal set of instances of these profiles to which none of them can be added.
+        """Return every maximal legal set of instances of the given profiles.
 
-        `names`: default, the plain ones. Raises ValueError for a profile that there is not.
+        `names`: profile names, the plain ones by default. Raises ValueError if a name is unknown.
         """
         chosen = self.plain_names if names is None else tuple(sorted(set(names)))
         return _configurations(self, chosen)
 
     def place(self, names: Iterable[str]) -> Placed | None:
-        """Instances of these profiles, one for each mention, on one GPU; None where they do not fit together.
+        """Return a placement of one instance for each name on one GPU; None if they do not fit.
 
-        It is exact: 3g and 4g fit only as 4g at 0 and 3g at 4, which first-fit misses. Raises ValueError for a profile
-        that there is not.
+        The search is exact: 3g and 4g fit only with 4g at 0 and 3g at 4, which first-fit misses. Raises ValueError if a
+        name is unknown.
         """
         return next(iter(self.placements(names)), None)
 
     def placements(self, names: Iterable[str]) -> tuple[Placed, ...]:
-        """Every way to have instances of these profiles, one for each mention, on one GPU at once.
+        """Return every placement of one instance for each name on one GPU.
 
-        Raises ValueError for a profile that there is not.
+        Raises ValueError if a name is unknown.
         """
         return _placements(self, tuple(sorted(names)))
 
@@ -244,19 +244,19 @@ MIG_GEOMETRIES: dict[str, MigGeometry] = {
         ),
     )
 }
-"""Every product of which the geometry is known, by name."""
+"""Known geometries by product name."""
 
 _SAME_AS = {"A800": "A100", "H800": "H100"}
-"""Products for China that are cut as those of the rest of the world."""
+"""Products for China, and those with the same geometry."""
 _TOLERANCE = 0.1
-"""How far a size that was read may be from the product's: in GB or GiB, with or without what the driver keeps."""
+"""Maximum relative difference between a memory size that was read and the product's (GB or GiB, driver overhead)."""
 
 
 def mig_geometries(product: str, memory_mib: int | None = None) -> tuple[MigGeometry, ...]:
-    """The geometries that a GPU of this product may have: none where it is not known, several where memory decides.
+    """Return the geometries that a GPU may have: none if unknown, several if its memory decides.
 
-    `product`: a name of `MIG_GEOMETRIES` or what the driver calls it, e.g. `NVIDIA A100-SXM4-40GB`. `memory_mib`: what
-    the GPU has, for names that do not say it. Of an H100 PCIe the profiles hold, its multiprocessors are fewer.
+    `product`: a name of `MIG_GEOMETRIES` or of the driver, e.g. `NVIDIA A100-SXM4-40GB`. `memory_mib`: memory of the
+    GPU in MiB, for names without it. For an H100 PCIe the profiles are right, but it has fewer multiprocessors.
     """
     if product in MIG_GEOMETRIES:
         return (MIG_GEOMETRIES[product],)

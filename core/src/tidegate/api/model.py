@@ -11,72 +11,73 @@ import msgspec
 from tidegate.api.device import DEFAULT_KIND, Device, Slice, WholeDevice
 
 NEVER_NS: Final = 2**63 - 1
-"""The instant after every other: the deadline of a request that has none."""
+"""The time after all others, in ns: the deadline of a request without one, or an event that will not come."""
 
 
 DeadlineMissAction = Literal["reject", "serve"]
-"""What becomes of a request that cannot be answered by its model's SLO: it is refused, or answered all the same."""
+"""What the engine does with a request that will miss its SLO: reject it, or serve it anyway."""
 
 
 class Pipeline(msgspec.Struct, frozen=True):
-    """Pools in order: a batch passes through one worker of each, any that hosts the partition."""
+    """A sequence of worker pools: a batch passes through one worker of each, which hosts the partition."""
 
     partitions: tuple[str, ...]
-    """The partitions in the order in which they run; at least one."""
+    """Partitions in the order in which they run; at least one."""
     max_rows: int
-    """The batch size that it was planned for, the same for all its pools: no batch through it is larger."""
+    """Maximum batch size in rows, the same for all its pools."""
 
 
 class Model(msgspec.Struct, frozen=True):
-    """What clients address by name: one Triton model, or several partitions behind one name."""
+    """A model as clients name it: one Triton model, or several partitions behind one name."""
 
     name: str
     max_rows: int
-    """The largest request or batch, in rows: Triton's `max_batch_size`, or that of its widest pipeline."""
+    """Maximum rows of a request or batch: Triton's `max_batch_size`, or that of its widest pipeline."""
     slo_ns: int | None = None
-    """How long after its arrival a request may be answered; None: as soon as possible, and never too late."""
+    """Time from arrival to deadline, in ns; None: no deadline, answered as soon as possible."""
     pipelines: tuple[Pipeline, ...] = ()
-    """Empty for a model that is not split: then it is one partition of its own name."""
+    """The pipelines of a split model; empty for an unsplit model, which is one partition of the same name."""
     merge_limit: int | None = None
-    """The most rows of a batch of several requests. None: `max_rows`; 1: each request runs alone."""
+    """Maximum rows of a batch of several requests. None: `max_rows`; 1: each request runs alone."""
 
     on_deadline_miss: DeadlineMissAction = "reject"
-    """What becomes of requests that cannot be on time. Policies need not know: the engine sees to it."""
+    """What the engine does with requests that will miss their deadline; policies need not handle it."""
 
     @property
     def merges(self) -> bool:
-        """Whether its requests may share batches."""
+        """Whether requests of the model may share batches."""
         return self.merge_limit != 1
 
     @property
     def merged_rows(self) -> int:
-        """The size up to which a batch may grow by one more request; a single request may have more rows."""
+        """Maximum rows of a batch of several requests; a single request may have more."""
         return self.max_rows if self.merge_limit is None else min(self.merge_limit, self.max_rows)
 
     @property
     def paths(self) -> tuple[Pipeline, ...]:
-        """The pipelines of the model; that of the unsplit model where it has none."""
+        """The pipelines of the model; for an unsplit model one pipeline of one partition."""
         return self.pipelines or (Pipeline((self.name,), self.max_rows),)
 
 
 class Worker(msgspec.Struct, frozen=True):
-    """One place that runs one batch at a time: a Triton bound to a GPU, MIG slice or MPS share, or a lane of one."""
+    """A worker runs one batch at a time: a Triton instance on a GPU, a MIG slice or an MPS share, or one of its
+    slots."""
 
     id: int
-    """Small and stable: policies prefer the smallest, so that under low load the largest stay wholly idle."""
+    """Small and stable id; policies prefer the smallest, so that at low load some workers stay entirely idle."""
     name: str
-    """What people call it, e.g. `127.0.0.1:8001/resnet50/0`."""
+    """Name for people, e.g. `127.0.0.1:8001/resnet50/0`."""
     hosts: tuple[str, ...]
-    """The partitions loaded there, sorted. An unsplit model is one partition of the model's own name."""
+    """Partitions loaded there, sorted. An unsplit model is one partition with the model's name."""
     kind: str = ""
     """Workers of one kind are equally fast: profiles are kept by it (`ProfileKey`).
 
     It follows from the device and the slice unless it is named; without a device it is `default`.
     """
     device: Device | None = None
-    """The GPU that it is bound to; None: not known."""
+    """The GPU of the worker; None: unknown."""
     slice: Slice = WholeDevice()
-    """How much of the device it has."""
+    """The part of the device that the worker uses."""
 
     def __post_init__(self) -> None:
         """Name its kind."""
@@ -86,39 +87,42 @@ class Worker(msgspec.Struct, frozen=True):
 
     @property
     def node(self) -> str:
-        """The machine that it is in: what goes from one node to another crosses the links of both (`Network`)."""
+        """Name of the machine; data between workers of different nodes crosses both nodes' links (`Network`)."""
         return self.device.node if self.device else ""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """One inference call of a client."""
+    """One inference request of a client."""
 
     id: int
     model: str
     rows: int
-    """The size of the request along the batch dimension, at least 1."""
+    """Size along the batch dimension, at least 1."""
     arrival_ns: int
     deadline_ns: int = NEVER_NS
-    """The instant by which the answer must be back."""
+    """Time by which the response must have arrived, in ns; NEVER_NS: no deadline."""
     merge_key: str = ""
-    """Only requests of one model that merges, with equal keys, can share a batch (the shapes beyond the batch)."""
+    """Requests of a model with equal keys can share a batch (the key contains the shapes beyond the batch dimension).
+    """
     app: str = ""
-    """An application tag of the client's, for policies that learn a latency distribution per application."""
+    """Application tag that the client sent, for policies that learn a latency distribution for each application."""
     shape: str = ""
-    """The readable class of what varies in its tensors beyond the batch, e.g. `x:3,48,320`; empty where nothing does.
+    """Shape class of its tensors beyond the batch, e.g. `x:3,48,320`; empty if nothing varies.
 
-    Requests of one shape take equally long: profiles are kept by it.
+    Requests of one shape take equally long: there is a profile for each shape.
     """
     client: str = ""
-    """Whose it is: clients who wait for the same workers are served in turn."""
+    """The client, for fair queueing among clients that wait for the same workers."""
     deferrable: bool = True
-    """Whether its batch may wait for more requests to join. False where a batch of such requests was refused: nobody
-    else can join it, or there has to be time for another try."""
-    late_until_ns: int = 0
-    """The instant up to which its answer is wanted even after the deadline; not beyond that: it is to be on time.
+    """Whether its batch may wait for more requests.
 
-    A request that a policy gives up arrives again with the deadline NEVER_NS when nothing that can be on time wants a
-    worker, unless this has passed (`Model.on_deadline_miss`).
+    False after a batch of such requests failed: nothing can join it, or time must be left for a retry.
+    """
+    late_until_ns: int = 0
+    """Time up to which the client wants a late response, in ns; 0 or past: it wants none.
+
+    When a policy drops such a request, the engine re-queues it with the deadline NEVER_NS as soon as no request with a
+    deadline wants a worker (`Model.on_deadline_miss`).
     """
 
     def __post_init__(self) -> None:
@@ -128,48 +132,47 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_late(self) -> bool:
-        """Whether it was given up as one that cannot be on time, and is served all the same."""
+        """Whether the request was dropped for missing its deadline and is served anyway."""
         return self.deadline_ns == NEVER_NS and self.late_until_ns > 0
 
 
 QueueKey = tuple[str, str, str]
-"""(model, shape, merge key): requests of one queue take equally long and can share a batch; those of two never do.
+"""Key of a queue: (model, shape, merge key). Requests of one queue take equally long and can share a batch.
 
-The merge key is empty for a model whose requests run alone: those of one shape have one queue, however they differ,
-but for late ones, which nobody in time waits behind.
+The merge key is empty for models whose requests run alone: there is one queue for each shape, apart from late requests.
 """
 
 
 def queue_key(request: Request, model: Model) -> QueueKey:
-    """The queue that a request of this model belongs to."""
+    """Return the key of the queue that a request of this model belongs to."""
     return request.model, request.shape, request.merge_key if model.merges or request.is_late else ""
 
 
 class Stage(msgspec.Struct, frozen=True, gc=False):
-    """One partition of one batch on one worker, as planned."""
+    """A stage of a batch: one partition on one worker, with its planned start and duration."""
 
     worker_id: int
     partition: str
     start_ns: int
     duration_ns: int
     sent_ns: int = 0
-    """When its input is to set out from the stage before, for policies that plan links, too; before: as soon as it can.
+    """Time at which its input leaves the previous node, for policies that plan links; earlier than the start if set.
 
-    Kept to in simulation. Live the input goes with the call that starts the stage.
+    The simulator obeys it. The live proxy sends the input with the call that starts the stage.
     """
 
     @property
     def end_ns(self) -> int:
-        """When the worker is expected to be free again."""
+        """Planned end of the stage in ns: the worker is free from then on."""
         return self.start_ns + self.duration_ns
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """Requests that run together along the stages of one path. Its rows are the sum of its requests' rows."""
+    """Requests that run together along the stages of one route; its rows are the sum of their rows."""
 
     id: int
-    """Chosen by the policy, never used twice (`Policy.new_batch_id`)."""
+    """Id that the policy chose (`Policy.new_batch_id`); never used twice."""
     model: str
     request_ids: tuple[int, ...]
-    """The ids of its requests, in the order in which their rows are laid out."""
+    """Ids of its requests, in the order of their rows."""
     stages: tuple[Stage, ...]

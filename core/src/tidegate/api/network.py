@@ -8,19 +8,19 @@ NS_PER_S = 1_000_000_000
 
 
 class Network(msgspec.Struct, frozen=True):
-    """What it costs to carry the output of a stage to the node of the next one.
+    """Cost of moving the output of a stage to the node of the next stage.
 
-    Each node has one uplink and one downlink. A transfer occupies the uplink of its sender and the downlink of its
-    receiver together, one transfer at a time on each (PPipe, section 5.4). Within a node nothing is transferred.
+    Each node has one uplink and one downlink. A transfer occupies the sender's uplink and the receiver's downlink at
+    once, one transfer at a time on each (PPipe, section 5.4). Within a node a transfer takes no time.
     """
 
     bytes_per_row: Mapping[str, int]
-    """The bytes that a row of a partition's output has, by partition; 0 where it is not named."""
+    """Output bytes of one row, by partition; 0 for partitions not listed."""
     bytes_per_s: float
-    """Bandwidth of each uplink and of each downlink, positive."""
+    """Bandwidth of each uplink and each downlink in bytes per second, positive."""
     latency_ns: int = 0
-    """The time from the end of a transfer on the links until its rows are there."""
+    """Latency in ns from the end of a transfer on the links until its rows have arrived."""
 
     def transfer_ns(self, partition: str, rows: int) -> int:
-        """How long the output of so many rows of a partition occupies the links."""
+        """Return how long, in ns, the output of `rows` rows of a partition occupies the links."""
         return round(rows * self.bytes_per_row.get(partition, 0) / self.bytes_per_s * NS_PER_S)

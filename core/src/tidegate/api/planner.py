@@ -10,48 +10,48 @@ from pydantic import BaseModel, ConfigDict
 
 
 class PlanningError(Exception):
-    """There is no plan to give; the message says why and the remedy: which limit is too tight, what to install."""
+    """A planner found no plan; the message says why and names a remedy (which limit to relax, what to install)."""
 
 
 class VersionedDocument(BaseModel):
-    """A versioned document. Its fields carry their unit in their name."""
+    """Base class of versioned documents. Names of fields carry their unit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     version: Literal[1] = 1
 
 
 class Plan(VersionedDocument):
-    """What a planner answers."""
+    """Base class of a planner's result."""
 
     objective: float
-    """What the planner makes small or large; its docstring says what it is, and its unit."""
+    """The value that the planner minimizes or maximizes; the plan's docstring says which, and its unit."""
     bound: float | None
-    """No plan has a better objective than this; None where the planner does not know."""
+    """Bound on the objective of any plan; None if the planner does not know one."""
 
     @property
     def gap(self) -> float | None:
-        """How far the objective may be from the best one, as a share of it: 0 for a plan that is proven best."""
+        """Relative distance of the objective from its bound; 0 for a plan that is proven optimal."""
         return None if self.bound is None else gap_between(self.objective, self.bound)
 
     @property
     @abstractmethod
     def summary(self) -> str:
-        """The plan in a line."""
+        """The plan in one line."""
 
     @property
     @abstractmethod
     def table(self) -> list[dict[str, str]]:
-        """The plan for people: rows, each {column: text}, all with the same columns."""
+        """The plan as rows {column: text}, all with the same columns."""
 
 
 def gap_between(objective: float, bound: float) -> float:
-    """How far an objective may be from the best one, as a share of it."""
+    """Return the relative distance of an objective from its bound."""
     distance = abs(objective - bound)
     return distance / abs(objective) if distance > 0 and objective else distance
 
 
 class Progress(Protocol):
-    """How a planner says how far it is, and how it learns how late it is, since it holds no clock itself."""
+    """Callback by which a planner reports progress and gets the elapsed time in seconds; planners read no clock."""
 
     def __call__(self, *, objective: float | None = None, bound: float | None = None) -> float:
         """Report the best objective and the best bound so far, as far as known; returns the seconds since the start."""
@@ -60,8 +60,8 @@ class Progress(Protocol):
 class Planner(Protocol):
     """A function from a problem, of the planner's own type, to a plan.
 
-    It keeps to the time limit but for what it needs to begin and to end, and answers with the best plan that it found
-    by then. Raises PlanningError where it has none.
+    It obeys `time_limit_s`, apart from set-up and clean-up, and returns the best plan found by then. Raises
+    PlanningError if there is none.
     """
 
     def __call__(self, problem: Any, /, *, time_limit_s: float, progress: Progress) -> Plan:  # noqa: ANN401

@@ -34,7 +34,7 @@ from tidegate.api.network import Network
 from tidegate.api.profile import Profile
 
 Commands = Sequence[AnyCommand]
-"""What every handler returns, in the order in which the engine is to apply them."""
+"""Commands that a handler returns, in the order in which the engine applies them."""
 
 
 _HANDLERS: dict[type, str] = {
@@ -57,37 +57,37 @@ PATIENCE_NS = 1_000_000_000
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """What a policy knows when it is made. It never learns true service times."""
+    """The state that a policy is created with. It never contains true execution times."""
 
     models: tuple[Model, ...]
     workers: tuple[Worker, ...]
-    """The workers that are there at the start, all idle."""
+    """The workers at the start, all idle."""
     profiles: tuple[Profile, ...]
-    """One for every (partition, kind) that some worker hosts, of the empty shape; and those of the shapes that are
-    known. Of a shape that is met later, ProfileUpdated tells before the first request arrives."""
+    """One profile for every (partition, device class) that a worker hosts, for the empty shape, and those of known
+    shapes. For a shape that appears later, ProfileUpdated comes before its first request."""
     seed: int = 0
     first_batch_id: int = 0
     timer_latency_ns: int = 0
-    """How late a timer may fire: under virtual time never, live as the operating system pleases.
+    """How late a timer may fire, in ns: 0 in simulation, otherwise as observed.
 
-    Where a policy is made; what is observed later comes as TimerLatencyUpdated.
+    Later changes come as TimerLatencyUpdated.
     """
     network: Network | None = None
-    """Between the nodes of the workers; None: what goes from stage to stage takes no time of its own."""
+    """The network between the nodes of the workers; None: transfers take no time."""
     no_slo_max_deferral_ns: int = PATIENCE_NS
-    """How long requests without a deadline wait for those that have one; then workers are theirs in turn, too."""
+    """How long, in ns, requests without a deadline yield to requests with one; after that they share the workers."""
     latency_distributions: tuple[LatencyDistribution, ...] = ()
-    """How long the requests of applications run alone, as far as that is known."""
+    """Known latency distributions of applications."""
 
 
 class PolicyOptions(BaseModel):
-    """Base of a policy's options: validated. An unknown name is an error, and so is a number that is infinite."""
+    """Base class of a policy's options, validated: unknown names and infinite numbers are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class BatchIds:
-    """Numbers for batches, in the order in which they are dispatched."""
+    """Source of batch ids, in the order of dispatch."""
 
     __slots__ = ("_next",)
 
@@ -95,40 +95,40 @@ class BatchIds:
         self._next = first
 
     def draw(self) -> int:
-        """A number that was never drawn."""
+        """Return an id that was never returned before."""
         self._next += 1
         return self._next - 1
 
 
 class Policy(ABC):
-    """One method per event, each returning commands; the engine calls them one at a time, in the order of time.
+    """Base class of scheduling policies: one method for each event, each returning commands.
 
-    What a handler may count on: a RequestArrived request is queued until the policy dispatches or drops it or its
-    RequestCancelled comes; a worker runs what is booked on it, in the order of the planned starts; whenever it may be
-    given something new, WorkerReady tells.
+    The engine calls the methods one at a time, in order of time. A request that arrived stays queued until the policy
+    dispatches or drops it or RequestCancelled comes. A worker runs its reservations in the order of planned starts.
+    WorkerReady comes whenever a worker can be given a batch.
     """
 
     Options: ClassVar[type[PolicyOptions]] = PolicyOptions
     best_effort: bool = False
-    """True: may dispatch what is predicted to be late (invariant 8 is not asked of it)."""
+    """True: the policy may dispatch requests that are predicted to miss their deadline (invariant 8 is not checked)."""
     early_drop_reason: str = ""
-    """Why this policy may drop what an idle worker would answer in time, in a sentence; empty: it does not.
+    """Why this policy may drop a request that an idle worker could answer on time; empty: it does not.
 
-    With a reason, invariant 10 is not asked of it.
+    If given, invariant 10 is not checked.
     """
     quantile: float = 0.99
-    """The share of stages that is to be done by when it was planned: what `Profile.upper_ns` is learned to cover."""
+    """Fraction of stages that end within `Profile.upper_ns`: the quantile to learn."""
     runs_pipelines: ClassVar[bool] = False
-    """True: schedules models that are split into partitions (`Model.pipelines`), too."""
+    """True: the policy schedules models that are split into partitions (`Model.pipelines`), too."""
     awaits_ready: bool = True
-    """Whether it gives work only to workers that WorkerReady told of. False: it keeps books of its own of them.
+    """Whether it dispatches only to workers announced by WorkerReady. False: it reserves workers ahead.
 
-    The engine then runs no batch of late requests (`Model.on_deadline_miss`) on a worker before it tells of it.
+    If True, the engine runs no batch of late requests (`Model.on_deadline_miss`) on a worker before announcing it.
     """
     supports_pipelined_dispatch: bool = False
-    """True: a worker is told to be ready (WorkerReady) before the stage that it runs is over, so that it never idles.
+    """True: WorkerReady comes before the running stage has ended, so that the worker is never idle between batches.
 
-    The policy plans the start of what it then dispatches for the event's `free_ns`.
+    The policy then plans the start of its stage for the event's `free_ns`.
     """
 
     def __init__(self, setup: Setup, options: PolicyOptions) -> None:
@@ -145,7 +145,7 @@ class Policy(ABC):
 
     @classmethod
     def check_models(cls, models: Iterable[Model]) -> None:
-        """Raises ValueError for a model that this policy cannot schedule."""
+        """Raise ValueError if there is a model that this policy cannot schedule."""
         split = next((model.name for model in models if model.pipelines), None)
         if split is not None and not cls.runs_pipelines:
             raise ValueError(
@@ -154,106 +154,104 @@ class Policy(ABC):
             )
 
     def check_plan(self, models: Iterable[Model], workers: Iterable[Worker]) -> None:
-        """Raises ValueError for models or workers with which no successor of this policy can go on."""
+        """Raise ValueError if this policy cannot continue with these models or workers (`migrate`)."""
         self.check_models(models)
 
     def check_worker(self, worker: Worker) -> None:  # noqa: B027 - most can use any
-        """Raises ValueError for a worker that is to join and that this policy cannot use."""
+        """Raise ValueError if this policy cannot use a worker that is about to join."""
 
     def is_best_effort(self, model: str) -> bool:
-        """Whether it may dispatch requests of a model that are predicted to be late."""
+        """Whether the policy may dispatch requests of a model that are predicted to miss their deadline."""
         return self.best_effort
 
     def separate_applications(self, model: str) -> bool:
-        """Whether requests of a model's applications that take longer are told apart for this policy: by their shape.
+        """Whether the engine gives requests of slower applications a shape of their own for this policy.
 
-        Then the profile of each class is made of the distributions that are learned, of which the policy itself need
-        know nothing.
+        The engine then derives a profile for each class from the learned distributions; the policy need not know them.
         """
         return False
 
     def migrate(self, setup: Setup) -> Self:
-        """The policy that goes on where the models, workers or network have changed: of the same class and options.
+        """Return the policy that continues with changed models, workers or network: same class, same options.
 
-        One that learns hands over what still holds, and makes the rest anew from `setup`. What waits is told to the
-        successor as arrivals, though it has arrived before.
+        A policy that learns passes on what is still valid and derives the rest from `setup`. Waiting requests arrive
+        again at the new policy.
         """
         return type(self)(setup, self.options)
 
     def repaired(self, setup: Setup) -> Self:
-        """Make the policy that follows this one when the parts of it that broke are tried again (`fallback`)."""
+        """Return the policy that continues when failed parts of this one are retried (see `fallback`)."""
         return self.migrate(setup)
 
     def fallback(self, applied: int) -> tuple[str, Callable[[Setup], "Policy"]] | None:
-        """Who goes on where this policy broke; None: first come, first served, for all of it.
+        """Return the fallback for a policy that failed; None: first come, first served, for all models.
 
-        `applied`: so many of the commands with which it just answered were carried out, and the next one was refused;
-        or it raised instead of answering. A policy that is made of several says which part broke, as a name for
-        reports, and what makes the same policy with that part replaced.
+        `applied`: number of its last commands that were applied before one was rejected, 0 if it raised. A composite
+        policy returns the name of the failed part, for reports, and a function that creates the same policy with that
+        part replaced.
         """
         return None
 
     def is_readmitted(self, request: Request) -> bool:
-        """Whether a request that arrives is one of the `readmitted_ids`, which were counted before; asked once of
-        each."""
+        """Whether an arriving request was counted before (`readmitted_ids`). Call it at most once for each request."""
         if request.id not in self.readmitted_ids:
             return False
         self.readmitted_ids.discard(request.id)
         return True
 
     def new_batch_id(self) -> int:
-        """A batch id that was never used."""
+        """Return a batch id that was never used."""
         return self.batch_ids.draw()
 
     def handle(self, event: AnyEvent) -> Commands:
-        """Let the method that is named after the event answer it."""
+        """Call the handler that is named after the event, and return its commands."""
         handler: Callable[[AnyEvent], Commands] = getattr(self, _HANDLERS[type(event)])
         return handler(event)
 
     @abstractmethod
     def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """A request is queued."""
+        """Handle a request that was queued."""
 
     @abstractmethod
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
-        """A queued request is gone."""
+        """Handle a queued request that is gone."""
 
     @abstractmethod
     def on_worker_ready(self, event: WorkerReady) -> Commands:
-        """A worker may be given a batch."""
+        """Handle a worker that can be given a batch."""
 
     @abstractmethod
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """An idle worker appeared."""
+        """Handle a new idle worker."""
 
     @abstractmethod
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """A worker is gone."""
+        """Handle the loss of a worker."""
 
     @abstractmethod
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        """An expectation moved."""
+        """Handle a changed profile."""
 
     def on_stage_finished(self, event: StageFinished) -> Commands:
-        """A stage is over; a policy that keeps no books of what runs need not care."""
+        """Handle the end of a stage; optional for policies that do not track running batches."""
         return ()
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """A batch failed; a policy that keeps no books of what runs need not care."""
+        """Handle a failed batch; optional for policies that do not track running batches."""
         return ()
 
     def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
-        """A worker is not ready after all; a policy that does not overlap stages is never told."""
+        """Handle a worker that is not ready after all; comes only with `supports_pipelined_dispatch`."""
         return ()
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
-        """A timer came due; a policy that sets none need not care."""
+        """Handle a timer that is due; optional for policies that set none."""
         return ()
 
     def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
-        """A distribution moved; a policy that plans with profiles only need not care."""
+        """Handle a changed latency distribution; optional for policies that use profiles only."""
         return ()
 
     def on_timer_latency_updated(self, event: TimerLatencyUpdated) -> Commands:
-        """Timers fire otherwise than was known; a policy that waits for no last moment need not care."""
+        """Handle a changed timer latency; optional for policies that do not wait until the last moment."""
         return ()

@@ -11,43 +11,41 @@ import msgspec
 
 NS_PER_MS = 1_000_000
 MAX_SURPRISE_FACTOR = 2
-"""What is expected may be wrong by such a factor: of stages that vary, and of what was learned from too few."""
+"""Maximum ratio between an expected latency and the true one, in either direction."""
 EFFICIENT_COST_RATIO = 1.02
-"""How much longer per row a batch may take than the quickest one: measured tables are not smooth."""
+"""Maximum ratio between the latency per row of an efficient batch and the best one; measured tables are not smooth."""
 EVERY_SIZE_TO, SIZES_PER_DOUBLING = 256, 32
-"""A table tells of every batch size up to so many rows, and of so many sizes per doubling above: models of tables and
-trees take tens of thousands of rows, and what is learned of them is written anew after every few stages."""
+"""A table lists every batch size up to the first number of rows, and the second number of sizes per doubling above it.
+"""
 
 ProfileKey = tuple[str, str, str]
-"""What a profile is of: (partition, kind of worker, shape)."""
+"""Key of a profile: (partition, device class, shape)."""
 
 
 def ms_to_ns(milliseconds: float) -> int:
-    """Convert milliseconds, the unit of files and flags, into nanoseconds, the unit of the contract."""
+    """Convert milliseconds, the unit of files and flags, to nanoseconds, the unit of this package."""
     return round(milliseconds * NS_PER_MS)
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """How long one partition runs on one kind of worker, for requests of one shape, by rows.
+    """Latency of one partition on one device class, for requests of one shape, by rows.
 
-    Latency is a question with two answers. `expected_ns` is what a batch takes, its centre: the base of decisions about
-    throughput, such as whether a larger batch is worth forming. `upper_ns` is what may be promised, a high quantile
-    of it (`Policy.quantile`): the base of decisions about deadlines.
+    `expected_ns` is the mean latency of a batch: use it for throughput, e.g. whether a larger batch pays. `upper_ns` is
+    a high quantile (`Policy.quantile`): use it for deadlines.
 
-    The tables inside are how it is kept, and nobody else's business: looking up and inverting is what schedulers do
-    most. Between the sizes that they tell of lie straight lines.
+    Look-up and inversion are fast. Between the listed batch sizes the latency is interpolated linearly.
     """
 
     partition: str
     kind: str
     expected: tuple[int, ...]
-    """Nanoseconds by batch size, positive, never falling with rows."""
+    """Expected latency in ns by batch size, positive, non-decreasing."""
     planned: tuple[int, ...] = ()
-    """Nanoseconds by batch size, never below what is expected, never falling; empty: as expected."""
+    """Upper latency in ns by batch size, at least the expected one, non-decreasing; empty: equal to it."""
     shape: str = ""
-    """The shape of the requests (`Request.shape`). Empty: of those without one, and where a new shape starts from."""
+    """Shape of the requests (`Request.shape`). Empty: requests without one, and the start for a new shape."""
     sizes: tuple[int, ...] = ()
-    """The batch sizes that the tables tell of, in rows, rising from 1; empty: every one."""
+    """Batch sizes of the tables in rows, ascending from 1; empty: every size."""
 
     def __post_init__(self) -> None:
         """Refuse tables that no scheduler could use."""
@@ -70,14 +68,17 @@ class Profile(msgspec.Struct, frozen=True):
     def linear(
         cls, partition: str, *, alpha_ms: float, beta_ms: float, max_rows: int, kind: str = "default", shape: str = ""
     ) -> Self:
-        """`l(b) = alpha*b + beta` (Symphony, section 2.1), in milliseconds."""
+        """Create the profile `l(b) = alpha*b + beta` (Symphony, section 2.1).
+
+        `alpha_ms`: latency of each row; `beta_ms`: fixed latency of a batch, both in ms. `max_rows`: largest batch.
+        """
         sizes = sizes_up_to(max_rows)
         table_ns = tuple(ms_to_ns(alpha_ms * rows + beta_ms) for rows in sizes)
         return cls(partition, kind, table_ns, shape=shape, sizes=sizes)
 
     @classmethod
     def from_table(cls, partition: str, table_ns: Sequence[int], *, kind: str = "default") -> Self:
-        """A profile of what batches of 1, 2, 3 and so on rows take, `table_ns[rows - 1]`, however many those are."""
+        """Create a profile from the latency in ns of batches of 1, 2, 3, ... rows: `table_ns[rows - 1]`."""
         sizes = sizes_up_to(len(table_ns))
         return cls(partition, kind, tuple(table_ns[rows - 1] for rows in sizes), sizes=sizes)
 
@@ -92,10 +93,10 @@ class Profile(msgspec.Struct, frozen=True):
         kind: str = "default",
         shape: str = "",
     ) -> Self:
-        """A profile through measured latencies {rows: ms}: straight lines between them, made monotone.
+        """Create a profile through measured latencies {rows: ms}, interpolated linearly and made monotone.
 
-        Beyond the largest point the last slope goes on; below the smallest the first value holds. `upper_ms`: where
-        it was measured, too.
+        Beyond the largest point the last slope continues; below the smallest the first value holds. `expected_ms`: mean
+        latency. `upper_ms`: the high quantile, if measured. `max_rows`: largest batch of the profile.
         """
         sizes = sizes_up_to(max_rows)
         expected = _through(partition, expected_ms, sizes)
@@ -104,17 +105,20 @@ class Profile(msgspec.Struct, frozen=True):
 
     @classmethod
     def quickest(cls, profiles: Iterable[Self]) -> Self:
-        """What the quickest of these takes, by rows; the only one itself. Raises ValueError for none."""
+        """Return the pointwise minimum of profiles, by rows; a single profile unchanged. Raises ValueError for none."""
         return cls._combined(profiles, min, "quickest")
 
     @classmethod
     def slowest(cls, profiles: Iterable[Self]) -> Self:
-        """What the slowest of these takes, by rows; the only one itself. Raises ValueError for none."""
+        """Return the pointwise maximum of profiles, by rows; a single profile unchanged. Raises ValueError for none."""
         return cls._combined(profiles, max, "slowest")
 
     @classmethod
     def in_sequence(cls, profiles: Iterable[Self], max_rows: int) -> Self:
-        """What all of these take one after the other, for up to `max_rows` rows. Raises ValueError for none."""
+        """Return the profile of running all of these one after the other, up to `max_rows` rows.
+
+        Raises ValueError for none.
+        """
         listed = list(profiles)
         if not listed:
             raise ValueError("no profiles are given")
@@ -141,28 +145,28 @@ class Profile(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> ProfileKey:
-        """The partition, kind of worker and shape that it is of."""
+        """Its partition, device class and shape."""
         return self.partition, self.kind, self.shape
 
     @property
     def max_rows(self) -> int:
-        """The rows of the largest batch that it tells of."""
+        """Rows of the largest batch in the tables."""
         return self.sizes[-1] if self.sizes else len(self.expected)
 
     @property
     def every_size(self) -> Sequence[int]:
-        """The batch sizes that its tables tell of, in rows, rising: all up to `max_rows`, or enough of them."""
+        """Batch sizes of the tables in rows, ascending."""
         return self.sizes or range(1, len(self.expected) + 1)
 
     @property
     def fixed_cost_ns(self) -> float:
-        """What a batch costs besides its rows: beta, where the profile is a straight line; never negative."""
+        """Fixed latency of a batch in ns (beta of a linear profile); never negative."""
         per_row_ns = (self.expected[-1] - self.expected[0]) / max(1, self.max_rows - 1)
         return max(0.0, self.expected[0] - per_row_ns)
 
     @property
     def efficient_batch_rows(self) -> int:
-        """The largest batch that is worth forming: no smaller one takes less per row; 1 where one row takes no more."""
+        """Rows of the largest efficient batch: no smaller batch needs less time per row; 1 if batching does not pay."""
         per_row_ns = [latency_ns / rows for rows, latency_ns in zip(self.every_size, self.expected, strict=True)]
         enough_ns = EFFICIENT_COST_RATIO * min(per_row_ns)
         if per_row_ns[0] <= enough_ns:
@@ -170,19 +174,20 @@ class Profile(msgspec.Struct, frozen=True):
         return max(rows for rows, each_ns in zip(self.every_size, per_row_ns, strict=True) if each_ns <= enough_ns)
 
     def expected_ns(self, rows: int) -> int:
-        """What a batch of so many rows takes. Raises IndexError above `max_rows`."""
+        """Return the expected latency in ns of a batch of `rows` rows. Raises IndexError above `max_rows`."""
         return self._between(self.expected, rows) if self.sizes else self.expected[rows - 1]
 
     def upper_ns(self, rows: int) -> int:
-        """What may be promised of a batch of so many rows. Raises IndexError above `max_rows`."""
+        """Return the upper latency in ns of a batch of `rows` rows. Raises IndexError above `max_rows`."""
         return self._between(self.planned, rows) if self.sizes else self.planned[rows - 1]
 
     def lower_bound_ns(self, rows: int) -> int:
-        """What a batch of so many rows takes at least, as far as anybody can exclude: who has less time is lost."""
+        """Return a lower bound in ns of the latency of a batch: a request with less time left will miss its
+        deadline."""
         return max(1, self.expected_ns(rows) // MAX_SURPRISE_FACTOR)
 
     def largest_rows_within(self, budget_ns: int) -> int:
-        """The most rows of which may be promised that they finish within the budget; 0 where not even one does."""
+        """Return the most rows whose upper latency is at most `budget_ns`; 0 if even one row takes longer."""
         at, sizes = bisect_right(self.planned, budget_ns), self.sizes
         if not sizes:
             return at
@@ -193,10 +198,11 @@ class Profile(msgspec.Struct, frozen=True):
         return sizes[at - 1] + ((budget_ns - below_ns + 1) * gap - 1) // (above_ns - below_ns)
 
     def corrected(self, slope_ns: float, constant_ns: float, margin_ns: float, margin_share: float = 0.0) -> Self:
-        """This profile with a straight line added to what is expected, and a margin to what is planned besides.
+        """Return this profile with a straight line added to the expected latency, and a margin above it.
 
-        `slope_ns`: what the largest batch takes longer besides the constant, and smaller ones in proportion.
-        `margin_share`: a further margin, as a share of what is then expected.
+        `slope_ns`: what is added for the largest batch, proportionally less for smaller ones. `constant_ns`: what is
+        added for every batch. `margin_ns`: upper minus expected latency. `margin_share`: further margin, as a fraction
+        of the expected latency.
         """
         per_row_ns = slope_ns / self.max_rows
         corrected = (
@@ -208,14 +214,14 @@ class Profile(msgspec.Struct, frozen=True):
         return type(self)(self.partition, self.kind, expected, planned, self.shape, self.sizes)
 
     def scaled(self, factor: float) -> Self:
-        """This profile with everything taking so many times as long."""
+        """Return this profile with all latencies multiplied by `factor`."""
         expected, planned = (
             tuple(max(1, round(factor * taken_ns)) for taken_ns in table) for table in (self.expected, self.planned)
         )
         return msgspec.structs.replace(self, expected=expected, planned=planned)
 
     def with_margin_fraction(self, share: float) -> Self:
-        """This profile promising what is expected and a share of its margin: 0 is what is expected, 1 the profile."""
+        """Return this profile with its margin multiplied by `share`: 0 keeps none, 1 all of it."""
         planned = tuple(
             taken_ns + round(share * (promised_ns - taken_ns))
             for taken_ns, promised_ns in zip(self.expected, self.planned, strict=True)
@@ -223,16 +229,16 @@ class Profile(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, planned=planned)
 
     def lower_bound(self) -> Self:
-        """A profile that expects and promises what nobody can exclude: `lower_bound_ns`."""
+        """Return the profile whose expected and upper latency is `lower_bound_ns`."""
         least = tuple(map(self.lower_bound_ns, self.every_size))
         return msgspec.structs.replace(self, expected=least, planned=least)
 
     def of_shape(self, shape: str) -> Self:
-        """The same, said of another shape."""
+        """Return this profile for another shape."""
         return msgspec.structs.replace(self, shape=shape)
 
     def up_to(self, max_rows: int) -> Self:
-        """The same of batches of up to `max_rows` only, at the sizes that any profile of so many tells of."""
+        """Return this profile for batches of up to `max_rows` rows, at the standard batch sizes."""
         sizes = sizes_up_to(max_rows)
         if self.max_rows == max_rows and self.sizes == (sizes if len(sizes) < max_rows else ()):
             return self
@@ -251,7 +257,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=64)
 def sizes_up_to(max_rows: int) -> tuple[int, ...]:
-    """The batch sizes that the profile of a model tells of which takes up to `max_rows`, in rows, rising."""
+    """Return the standard batch sizes of a profile with this `max_rows`, in rows, ascending."""
     if max_rows <= EVERY_SIZE_TO:
         return tuple(range(1, max_rows + 1))
     sizes, first = list(range(1, EVERY_SIZE_TO)), EVERY_SIZE_TO

@@ -13,26 +13,26 @@ from tidegate.api.planner import Plan, Planner, VersionedDocument
 from tidegate.api.policy import Policy
 
 PROJECT_NAME = "tidegate"
-"""The entry-point group and pluggy's project name."""
+"""Name of the entry-point group and of the pluggy project."""
 
 hookimpl = pluggy.HookimplMarker(PROJECT_NAME)
 
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A policy that can be selected by name."""
+    """A policy that users select by name."""
 
     name: str
     summary: str
     """One line, for lists."""
     policy: type[Policy]
     recommend_options: tuple[dict[str, Any], ...] = ({},)
-    """Options with which `tidegate recommend` tries it: its defaults, and others that are better for some load."""
+    """Option sets that `tidegate recommend` simulates: the defaults, and others that suit some loads better."""
 
 
 @dataclass(frozen=True)
 class PlannerSpec:
-    """A planner that can be selected by name."""
+    """A planner that users select by name."""
 
     name: str
     summary: str
@@ -40,23 +40,23 @@ class PlannerSpec:
     problem: type[VersionedDocument]
     plan: type[Plan]
     run: Planner
-    """The planner: from a problem of the one type to a plan of the other."""
+    """The planner function: from a problem of type `problem` to a plan of type `plan`."""
     layout: Callable[[Any, Any], VersionedDocument] | None = None
-    """What makes of a problem and a plan of it a `tidegate.schemas.Layout`.
+    """Function from a problem and its plan to a `tidegate.schemas.Layout`.
 
-    None: its plans say nothing of partitions and workers.
+    None: its plans do not describe partitions and workers.
     """
     problem_of: Callable[[Any], VersionedDocument] | None = None
-    """What makes a problem of a `tidegate.schemas.Demand`, so that `tidegate recommend` tries the planner.
+    """Function from a `tidegate.schemas.Demand` to a problem, used by `tidegate recommend`.
 
-    It raises PlanningError for a demand that lacks what the planner needs: what is lacking, and the remedy. None: it is
-    not tried, as with planners that others are judged by.
+    It raises PlanningError if the demand lacks something; the message says what is missing and how to get it. None:
+    `recommend` skips the planner.
     """
 
 
 @dataclass(frozen=True)
 class CommandSpec:
-    """A subcommand of `tidegate`: a function whose annotated parameters Typer turns into a command line."""
+    """A subcommand of `tidegate`: Typer derives its command line from the annotated parameters of a function."""
 
     name: str
     run: Callable[..., Any]

@@ -1,1 +1,1 @@
-"""A scheduling policy for Tidegate: the policy is in `policy`, what offers it by name in `plugin`."""
+"""A scheduling policy for Tidegate: `policy` implements it, `plugin` registers it."""

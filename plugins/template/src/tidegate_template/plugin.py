@@ -1,4 +1,4 @@
-"""Offers the policy to Tidegate; the entry point in pyproject.toml names this module."""
+"""Registers the policy with Tidegate; the entry point in pyproject.toml names this module."""
 
 from tidegate.api import PolicySpec, hookimpl
 from tidegate_template.policy import Template
@@ -6,5 +6,5 @@ from tidegate_template.policy import Template
 
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
-    """Offer it by the name that `tidegate serve --policy` selects it with."""
-    return [PolicySpec("template", "Earliest deadline first; what cannot be on time is dropped", Template)]
+    """Return the policies of this distribution, by the names for `tidegate serve --policy`."""
+    return [PolicySpec("template", "Earliest deadline first; drops requests that will miss their deadline", Template)]
