@@ -5,7 +5,7 @@ stimuli     inputs of an engine: the events that policies see, and those that on
 effects     what an engine asks of its driver
 reducer     derives the outcome of each request and stage from the stream: every metric is computed from it
 event_log   the stream in a file: written by an observer, read back
-timelines     of an engine's requests, as they happen; timeline: what happened to one of them, and why
+timeline      what happened to one request, and why; timeline_recorder: records timelines while an engine runs
 """
 
 from tidegate.observation.effects import (

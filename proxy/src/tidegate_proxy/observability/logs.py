@@ -26,7 +26,7 @@ MAX_TEXT_CHARACTERS = 500
 """Characters of a field."""
 _MESSAGES = 1000
 """How many different messages are watched: one that is made anew for every request must not fill the memory."""
-TEXTS = ("error", "detail")
+TEXT_FIELDS = ("error", "detail")
 """Fields that follow the message in lines for people: the cause, and any other text."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 """Attributes of every record; the last is uvicorn's, the message once more."""
@@ -85,8 +85,8 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the first line; exceptions follow it."""
         fields = fields_of(record)
-        texts = [str(fields.pop(name)) for name in TEXTS if fields.get(name)]
-        listed = ", ".join(f"{name}={value}" for name, value in fields.items() if name not in TEXTS)
+        texts = [str(fields.pop(name)) for name in TEXT_FIELDS if fields.get(name)]
+        listed = ", ".join(f"{name}={value}" for name, value in fields.items() if name not in TEXT_FIELDS)
         line = ": ".join([super().formatMessage(record), *texts])
         return f"{line} ({listed})" if listed else line
 
