@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tidegate.cli import GROUPS, build_app
+from tidegate.cli import COMMAND_GROUPS, build_app
 from tidegate.host import Plugins
 
 APP = build_app(Plugins.installed())
@@ -29,7 +29,7 @@ def _is_multiple(parameter: Any) -> bool:  # noqa: ANN401 - a copy of click's
 
 
 def test_every_command_is_in_one_group() -> None:
-    grouped = [name for names in GROUPS.values() for name in names]
+    grouped = [name for names in COMMAND_GROUPS.values() for name in names]
     assert sorted(grouped) == sorted(COMMANDS)
 
 
@@ -48,7 +48,7 @@ def test_the_help_fits_80_columns_uncut(monkeypatch: pytest.MonkeyPatch) -> None
     for name, command in COMMANDS.items():
         first = command.help.split("\n")[0]
         assert any(re.fullmatch(rf" *{name} +{re.escape(first)}", line) for line in lines), name
-    assert [line[:-1] for line in lines if line in {f"{group}:" for group in GROUPS}] == list(GROUPS)
+    assert [line[:-1] for line in lines if line in {f"{group}:" for group in COMMAND_GROUPS}] == list(COMMAND_GROUPS)
 
 
 @pytest.mark.parametrize("arguments", [[], *([name] for name in COMMANDS)], ids=str)

@@ -58,7 +58,7 @@ class _GroupedCommands(TyperGroup):
 def _groups(commands: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield each group that has commands, with their names in order; commands of other plugins are in the last."""
     rest = set(commands)
-    for group, names in GROUPS.items():
+    for group, names in COMMAND_GROUPS.items():
         if found := [name for name in names if name in rest]:
             rest.difference_update(found)
             yield group, found
@@ -73,7 +73,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-GROUPS: Final = {
+COMMAND_GROUPS: Final = {
     "Serve": ("serve", "up", "down", "triton", "mig"),
     "Prepare": (
         *("init", "check", "generate", "split", "profile", "profile-blocks", "profile-shares"),
