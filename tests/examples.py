@@ -4,6 +4,10 @@ What a change is judged by must not depend on luck: a fault that one example in 
 the commit before. It is looked for by itself.
 """
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
@@ -21,3 +25,13 @@ providers._get_local_constants = Constants
 def examples(share: float) -> int:
     """The number of examples for a test whose examples cost 1 / `share` times as much as usual."""
     return max(1, round(settings().max_examples * share))
+
+
+def few(values: Iterable[Any], count: int = 1, ids: Sequence[str] | None = None) -> list[Any]:
+    """Return values of one parameter of which `make test` tries the first `count`, and `make test-all` all."""
+    given = list(values)
+    names = given if ids is None else ids
+    return [
+        pytest.param(value, id=str(name), marks=() if number < count else pytest.mark.slow)
+        for number, (value, name) in enumerate(zip(given, names, strict=True))
+    ]

@@ -12,6 +12,7 @@ from bench.no_regret.adversarial_workloads import Attack, attacks, suffer
 from bench.no_regret.adversarial_workloads import contenders as contenders_under_attack
 from bench.no_regret.baselines import DEFAULT, contenders, verdict
 from bench.no_regret.workloads import ROWS, beside, draw_workload, scenario_of
+from tests.examples import few
 from tidegate.workload import PolicyChoice
 
 
@@ -99,8 +100,8 @@ def _attack(name: str) -> Attack:
     return next(attack for attack in attacks() if attack.name == name)
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("load", [pytest.param("0.6", marks=pytest.mark.slow), "0.9"])
+@pytest.mark.parametrize("seed", few(range(2)))
+@pytest.mark.parametrize("load", few(["0.9", "0.6"]))
 def test_who_is_in_a_hurry_does_not_cut_the_batches_of_others_short(load: str, seed: int) -> None:
     """In the order of arrivals a batch ended at the first request that had no time for it: 11 % were on time at 0.9."""
     attack = _attack(f"50% have a third of the usual time, load {load}")

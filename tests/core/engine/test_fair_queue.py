@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from tests.core.engine.script import Script, arrived, engine_of, failed, run
 from tests.effect_log import EffectLog
+from tests.examples import few
 from tidegate.api import (
     NEVER_NS,
     AnyEvent,
@@ -130,7 +131,7 @@ def crowd(slo_ms: float | None = None, model: str = "m") -> dict[str, Client]:
     return {"crowd": Client(400, slo_ms=slo_ms), "neighbor": Client(1, slo_ms=slo_ms, pause_ms=5, model=model)}
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", few([1, 2]))
 @pytest.mark.parametrize(("policy", "slo_ms"), [("fifs", None), ("fifs", 100), ("symphony", None), ("symphony", 100)])
 def test_four_hundred_under_way_cost_a_neighbor_less_than_three_batches(
     policy: str, slo_ms: float | None, workers: int

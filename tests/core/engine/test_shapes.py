@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.examples import few
 from tidegate.api import (
     NEVER_NS,
     NS_PER_MS,
@@ -241,8 +242,8 @@ JITTER: dict[str, Callable[[random.Random], float]] = {
 }
 
 
-@pytest.mark.parametrize("stalls", [pytest.param(0.0, marks=pytest.mark.slow), 0.01])
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stalls", few([0.01, 0.0]))
+@pytest.mark.parametrize("seed", few(range(3)))
 def test_five_shapes_are_learned_within_two_hundred_requests(stalls: float, seed: int) -> None:
     shapes = FiveShapes(seed, 8000, JITTER["a tenth"], stalls)
     for shape, rows in sorted({(effect.shape, effect.rows) for effect, _ in shapes.ran}):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.examples import few
 from tidegate.sim.goodput import GoodputQuery, search_goodput, summarise_searches
 from tidegate.sim.run import RunSpec, SimulationError
 from tidegate.workload import PolicyChoice, Scenario
@@ -22,12 +23,7 @@ def metronome(make_scenario: MakeScenario, rate_rps: float) -> Scenario:
 
 @pytest.mark.parametrize(
     "begun_at_rps",
-    [
-        pytest.param(3, marks=pytest.mark.slow),
-        90,
-        pytest.param(104, marks=pytest.mark.slow),
-        pytest.param(900, marks=pytest.mark.slow),
-    ],
+    few([90, 3, 104, 900]),
 )
 def test_the_border_is_found_from_wherever_the_search_begins(make_scenario: MakeScenario, begun_at_rps: float) -> None:
     question = GoodputQuery(RunSpec(metronome(make_scenario, begun_at_rps), ONE_BY_ONE, 1), precision=0.005)

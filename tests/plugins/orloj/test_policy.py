@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from tests.examples import examples
+from tests.examples import examples, few
 from tidegate.api import (
     CancelTimer,
     Dispatch,
@@ -289,7 +289,7 @@ def test_a_successor_knows_what_was_told_since_and_how_often_applications_come()
 
 @pytest.mark.parametrize(
     "choice",
-    ["worth", pytest.param("earliest", marks=pytest.mark.slow), pytest.param("latest", marks=pytest.mark.slow)],
+    few(["worth", "earliest", "latest"]),
 )
 def test_every_reading_of_the_algorithm_conforms(choice: str) -> None:
     check_policy(PolicySpec("orloj", "Orloj", Orloj), worlds=12, options={"choice": choice})

@@ -114,6 +114,7 @@ def scenario(*, controlled: bool) -> Scenario:
     return Scenario.model_validate(given)
 
 
+@pytest.mark.slow
 def test_a_plan_for_another_mix_is_mended_while_it_serves_and_the_run_is_replayed() -> None:
     """Six GPUs bear about 750 requests/s; planned for equal rates, three of them get 350 requests/s of one model."""
     ppipe = PolicyChoice(name="ppipe")

@@ -27,6 +27,7 @@ def _scenario(models: int, workers: int, **arrivals: object) -> Scenario:
     )
 
 
+@pytest.mark.slow
 def test_with_many_models_workers_are_idle_in_proportion_to_the_load_that_is_missing() -> None:
     """Section 3.5. Eager batching keeps them all busy with small batches."""
     half = _scenario(12, 24, process="poisson", rate_rps=3000)

@@ -92,6 +92,7 @@ CHANGING: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_symphony_gives_workers_back_and_gets_them_again() -> None:
     """Six workers bear about 1,100 requests/s: a sixth of them is enough for the first minute."""
     log = io.BytesIO()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.examples import few
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
@@ -34,7 +35,7 @@ def attainment(policy: PolicyChoice, rate_rps: float, workers: int) -> float:
     return simulate(RunSpec(scenario(rate_rps, workers), policy, seed=1)).total.attainment
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("workers", few([1, 4]))
 @pytest.mark.parametrize("rate_rps", [400, 1400, 2000])
 def test_it_is_no_worse_than_whoever_takes_all_that_waits(rate_rps: float, workers: int) -> None:
     ours = attainment(PolicyChoice(name="symphony"), rate_rps * workers, workers)
@@ -42,7 +43,7 @@ def test_it_is_no_worse_than_whoever_takes_all_that_waits(rate_rps: float, worke
     assert ours > tritons - 0.02
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("workers", few([1, 4]))
 def test_at_overload_it_serves_what_the_workers_can(workers: int) -> None:
     """A worker bears 32 rows per 11.2 ms, which is 2857/s."""
     assert attainment(PolicyChoice(name="symphony"), 3000.0 * workers, workers) > 0.75

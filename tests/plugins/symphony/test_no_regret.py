@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.examples import few
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
@@ -10,7 +11,7 @@ DEFAULT = PolicyChoice(name="symphony")
 TRITON = PolicyChoice(name="triton")
 CONSOLIDATED = PolicyChoice(name="symphony", label="consolidated", options={"consolidate": True})
 
-SEEDS = [0, pytest.param(1, marks=pytest.mark.slow)]
+SEEDS = few(range(2))
 TRUE = {"alpha_ms": 2.0, "beta_ms": 8.0, "max_batch": 32}
 PEAK_RPS = 400.0
 """Of one worker: batches of sixteen, 40 ms each, half of the SLO."""

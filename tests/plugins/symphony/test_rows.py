@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples import few
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
@@ -38,12 +39,23 @@ def run(of: Scenario, policy: str, **options: str) -> RunResult:
 
 
 @pytest.mark.parametrize(
-    ("rows", "rate_rps"),
-    [(LOG_NORMAL, 2300), (TINY_OR_HALF, 1700), (TINY_OR_FULL, 800), (OVER_HALF, 600), (16, 950), (20, 650), (32, 420)],
-    ids=["log-normal", "1 or 16", "1 or 32", "17 or 24", "16", "20", "32"],
+    "load",
+    few(
+        [
+            (LOG_NORMAL, 2300),
+            (TINY_OR_HALF, 1700),
+            (TINY_OR_FULL, 800),
+            (OVER_HALF, 600),
+            (16, 950),
+            (20, 650),
+            (32, 420),
+        ],
+        2,
+        ids=["log-normal", "1 or 16", "1 or 32", "17 or 24", "16", "20", "32"],
+    ),
 )
-def test_the_default_and_the_paper_lose_no_more_than_simple_policies(rows: Any, rate_rps: float) -> None:  # noqa: ANN401
-    of = scenario(rows, rate_rps)
+def test_the_default_and_the_paper_lose_no_more_than_simple_policies(load: tuple[Any, float]) -> None:
+    of = scenario(*load)
     best = max(run(of, simple).total.attainment for simple in ("eager", "triton", "fifs"))
     assert run(of, "symphony").total.attainment >= best - 0.01
     assert run(of, "symphony", deferral="frontrun").total.attainment >= best - 0.01

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples import few
 from tidegate.api import Profile, ms_to_ns
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import RunSpec, simulate
@@ -135,7 +136,9 @@ MIXES = [
 ]
 
 
-@pytest.mark.parametrize("of", MIXES, ids=["two of each", "three quick", "three tiers", "three workers", "two workers"])
+@pytest.mark.parametrize(
+    "of", few(MIXES, ids=["two of each", "three quick", "three tiers", "three workers", "two workers"])
+)
 def test_no_model_loses_more_than_under_the_paper_or_simple_policies(of: Scenario) -> None:
     simple = [run(of, name) for name in ("eager", "nexus", "triton")] + [run(of, "symphony", deferral="frontrun")]
     best = min(result.total.worst_bad_rate for result in simple)

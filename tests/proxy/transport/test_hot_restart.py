@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from bench.replacement import replace_under_load
+from tests.examples import few
 from tidegate_proxy.transport.ports import prefer_newest
 
 
@@ -55,7 +56,7 @@ def test_the_newest_of_two_gets_all_new_connections(port: int) -> None:
 
 
 @pytest.mark.usefixtures("start_triton")  # which skips where there is no tritonserver
-@pytest.mark.parametrize("age_s", [None, pytest.param(2.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("age_s", few([None, 2.0]))
 def test_nothing_is_lost_when_a_tidegate_is_replaced_under_load(age_s: float | None) -> None:
     findings = replace_under_load(800, 1, Console(quiet=True), age_s, pause_s=0.02)
     assert findings.replacements == 1
