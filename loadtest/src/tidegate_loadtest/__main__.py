@@ -1,4 +1,4 @@
-"""`python -m tidegate_loadtest`."""
+"""Entry point of `python -m tidegate_loadtest`."""
 
 from tidegate_loadtest.cli import app
 

@@ -1,4 +1,4 @@
-"""The command line: a process of its own, so that the generator shares no interpreter with a server."""
+"""Command line of the load generator: a process of its own, so that it shares no interpreter with a server."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ app = typer.Typer(add_completion=False)
 
 
 class Process(StrEnum):
-    """How the arrivals of an open loop are spaced."""
+    """Arrival process of an open loop."""
 
     poisson = "poisson"
     gamma = "gamma"

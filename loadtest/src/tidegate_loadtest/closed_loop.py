@@ -1,6 +1,6 @@
-"""The closed loop: N callers, each sending its next request when the last was answered. Finds a server's capacity.
+"""Closed loop: N clients that each send the next request after the last response. Measures a server's capacity.
 
-It slows down when the server does, so it says nothing about deadlines under a given load: that is the open loop's.
+It slows down with the server, so it does not measure SLO attainment at a given load: use the open loop for that.
 """
 
 import asyncio
@@ -24,8 +24,9 @@ async def run_closed_loop(
 ) -> RunResult:
     """Keep `concurrency` requests in flight for `warmup_ns + window_ns`.
 
-    A request is scheduled when its caller's last was answered, or had failed; it is given up after `timeout_s`.
-    Requests of the warm-up leave no row in the result. Raises LoadTestError where none was sent in the window.
+    A request is scheduled when the previous one of its client was answered or failed; it is abandoned after
+    `timeout_s`. Requests of the warm-up leave no row in the result. Raises LoadTestError if none was sent in the
+    window.
     """
     recorder = Recorder(warmup_ns=warmup_ns, timeout_s=timeout_s)
     indices = count()

@@ -1,4 +1,4 @@
-"""The way to the server: gRPC channels, and the few questions that are asked before any load is sent."""
+"""Connection to the server: gRPC channels, and the queries that precede any load."""
 
 import re
 from collections.abc import Awaitable, Mapping
@@ -16,41 +16,41 @@ from tidegate_loadtest.tls import TlsFileError, credentials_of, options_of
 Answer = TypeVar("Answer")
 
 ANSWER_WITHIN_S = 5.0
-"""For questions about the server and its models, which are answered at once or not at all."""
+"""Timeout, in seconds, of queries about the server and its models."""
 
 
 class LoadTestError(Exception):
-    """The test cannot be run as asked. One line that a person can act on."""
+    """The test cannot be run as requested. The message is one line with the remedy."""
 
 
 class AsksForModels(Protocol):
-    """What can be asked about a server's models; both raise LoadTestError for an unknown one."""
+    """Source of models' metadata and configurations; both methods raise LoadTestError for an unknown model."""
 
     async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
-        """Names, types and shapes of a model's tensors."""
+        """Return the names, types and shapes of a model's tensors."""
 
     async def model_config(self, model: str) -> model_config_pb2.ModelConfig:
-        """A model's configuration."""
+        """Return a model's configuration."""
 
 
 class Connection:
     """Open channels to one server: `async with Connection("localhost:8001") as connection`.
 
-    tritonclient's stub is called directly, with tritonclient's own messages: these are built before the run, where
-    tritonclient's asyncio client would build each again while others are due.
+    tritonclient's stub is called directly, with its own messages: these are built before the run, whereas
+    tritonclient's asyncio client would build each one while others are due.
     """
 
     def __init__(self, target: str, *, channels: int = 1, tls: Mapping[str, Path | str] | None = None) -> None:
-        """`target` is HOST:PORT of a server's gRPC. One channel is one TCP connection.
+        """Prepare `channels` TCP connections to HOST:PORT of a server's gRPC service.
 
-        `tls`: the files `ca`, `cert` and `key`, and `server_name`, each of which may be left out; None: no TLS.
+        `tls`: the files `ca`, `cert` and `key`, and `server_name`, each optional; None: no TLS.
         """
         self.target = target
         self._tls = tls
         self._channel_count = channels
         self._channels: list[grpc.aio.Channel] = []
         self.stubs: list[GRPCInferenceServiceStub] = []
-        """One per channel."""
+        """Stubs, one per channel."""
 
     async def __aenter__(self) -> Self:
         """Connect. Raises LoadTestError where no live server answers."""
@@ -83,7 +83,7 @@ class Connection:
         await self._close()
 
     async def require_live(self) -> None:
-        """Raises LoadTestError where the server does not answer."""
+        """Raise LoadTestError if the server does not answer."""
         try:
             for stub in self.stubs:
                 await stub.ServerLive(pb.ServerLiveRequest(), timeout=ANSWER_WITHIN_S)
@@ -92,23 +92,23 @@ class Connection:
             raise LoadTestError(f"{self.target}: no Triton and no Tidegate answers: {why}") from error
 
     async def ready_models(self) -> list[str]:
-        """The names of all models that are ready, sorted. Raises LoadTestError where the server does not tell."""
+        """Return the sorted names of all ready models. Raises LoadTestError if the server does not list them."""
         request = pb.RepositoryIndexRequest(ready=True)
         answer = await self.ask(self.stubs[0].RepositoryIndex(request, timeout=ANSWER_WITHIN_S))
         return sorted({model.name for model in answer.models})
 
     async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
-        """Names, types and shapes of a model's tensors. Raises LoadTestError for an unknown model."""
+        """Return the names, types and shapes of a model's tensors. Raises LoadTestError for an unknown model."""
         request = pb.ModelMetadataRequest(name=model)
         return await self._ask_about(model, self.stubs[0].ModelMetadata(request, timeout=ANSWER_WITHIN_S))
 
     async def model_config(self, model: str) -> model_config_pb2.ModelConfig:
-        """A model's configuration. Raises LoadTestError for an unknown model."""
+        """Return a model's configuration. Raises LoadTestError for an unknown model."""
         request = pb.ModelConfigRequest(name=model)
         return (await self._ask_about(model, self.stubs[0].ModelConfig(request, timeout=ANSWER_WITHIN_S))).config
 
     async def ask(self, call: Awaitable[Answer]) -> Answer:
-        """Await an answer. Raises LoadTestError with what the server, or gRPC for it, said instead."""
+        """Await a response. Raises LoadTestError with the error of the server or of gRPC."""
         try:
             return await call
         except grpc.aio.AioRpcError as error:

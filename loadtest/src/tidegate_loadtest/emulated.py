@@ -1,9 +1,9 @@
-"""A scenario's cluster on this machine: real tritonservers whose models take a GPU's time, and Tidegate before them.
+"""Emulated cluster of a scenario: tritonservers on this machine with emulated GPUs, and Tidegate in front of them.
 
-Each entry of the scenario's `workers` is one tritonserver with as many instances of each of its models; each instance
-is a lane, that is a worker. The policy `triton` is Triton itself: its dynamic batcher with the policy's options, an
-instance group for each kind of GPU, and no Tidegate before it. Split models, and several kinds of GPU, are otherwise a
-deployment of one Triton for each worker (`emulated_layout`).
+Each entry of the scenario's `workers` is one tritonserver with that many instances of each of its models; each instance
+is one worker. The policy `triton` is Triton itself: its dynamic batcher with the policy's options, an instance group
+for each device class, and no Tidegate in front. Split models, and several device classes under other policies, become a
+deployment with one Triton for each worker (`emulated_layout`).
 """
 
 import json
@@ -49,27 +49,27 @@ from tidegate_loadtest.shapes import shape_of_request
 from tidegate_triton_models import model_source
 
 TRITON_POLICY = "triton"
-"""The policy that is Triton itself."""
+"""Policy name that stands for Triton's own dynamic batcher."""
 MAX_INSTANCES = 128
-"""An instance is a process of its own."""
+"""Largest number of model instances; each is a process of its own."""
 GPU_RESOURCE = "gpus"
-"""The resources, one for each kind of worker, by which Triton's rate limiter lets one model at a time onto a worker."""
+"""Resource of Triton's rate limiter, one per device class, by which it runs one model at a time per worker."""
 
 
 @dataclass(frozen=True)
 class EmulatedCluster:
-    """One that answers."""
+    """Running emulated cluster."""
 
     address: str
-    """Where its clients go."""
+    """HOST:PORT for clients."""
     event_log: Path | None
-    """What Tidegate records, complete once the cluster is stopped; None: Triton itself, which records nothing."""
+    """Event log of Tidegate, complete once the cluster is stopped; None for Triton itself."""
     tritons: tuple[str, ...]
-    """The addresses of the Tritons."""
+    """Addresses of the Tritons."""
 
 
 def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -> None:
-    """Raises LoadTestError naming the field that emulated GPUs cannot live up to, and the remedy."""
+    """Check that GPUs can be emulated for a scenario. Raises LoadTestError with the field and the remedy."""
     simulation, pools = scenario.simulation, scenario.workers
     own_batcher = any(choice.name == TRITON_POLICY for choice in choices)
     instances = sum(len(worker.hosts) for worker in layout_of(scenario).workers)
@@ -118,9 +118,9 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
 
 @contextmanager
 def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: Path) -> Iterator[EmulatedCluster]:
-    """Run the scenario's cluster under a policy until the block is left. Its files go into the folder `work`.
+    """Run the scenario's cluster under a policy until the block is left. `work`: folder for its files.
 
-    Raises LoadTestError where a part of it does not start.
+    Raises LoadTestError if a process fails to start.
     """
     event_log = work / "events.jsonl"
     own_batcher = choice.name == TRITON_POLICY
@@ -170,10 +170,10 @@ def write_emulated_model(
     seed: int,
     batching: dict[str, Any] | None,
 ) -> None:
-    """Write a model that takes the time of the scenario's, on as many instances as the pools have workers.
+    """Write an emulated model with the latency of the scenario's model, and an instance for each worker of the pools.
 
-    `pools`: of unlike kinds, each an instance group. `batching`: the options of the policy `triton`, for Triton to
-    batch it; None: it does not.
+    `pools`: one per device class, each an instance group. `batching`: the options of the policy `triton`, for Triton's
+    dynamic batcher; None: no dynamic batching.
     """
     config = model_config_pb2.ModelConfig(name=model.name, backend="python", max_batch_size=model.max_rows)
     inputs = _inputs(model)
@@ -205,7 +205,7 @@ def write_emulated_model(
 
 
 def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
-    """What policies expect of the scenario's models, as the file that `tidegate serve` reads; its path."""
+    """Write the profiles that policies use, as the file that `tidegate serve` reads; return its path."""
     for profile in setup_of(scenario, seed).profiles:
         points = [
             ProfilePoint(
@@ -254,7 +254,7 @@ def _inputs(model: ModelSpec) -> dict[str, tuple[int, ...]]:
 
 
 def by_kind(pools: Sequence[WorkerSpec]) -> list[WorkerSpec]:
-    """Equal workers as one entry."""
+    """Merge pools of equal workers into one entry each."""
     counts = Counter(pool.kind for pool in pools for _ in range(pool.count))
     first = {pool.kind: pool for pool in reversed(pools)}
     return [first[kind].model_copy(update={"count": count}) for kind, count in counts.items()]

@@ -1,6 +1,7 @@
-"""A scenario with split models, or with several kinds of GPU, as a deployment: a layout, and a Triton for each worker.
+"""Emulated deployment for scenarios with split models or several device classes: a layout, and one Triton per worker.
 
-Partitions take the time of their profiles on the worker's kind of GPU, and hand on as many bytes as the scenario says.
+Partitions have the latency of their profiles on the worker's device class, and pass on as many bytes as the scenario
+says.
 """
 
 import json
@@ -35,7 +36,7 @@ from tidegate_loadtest.connection import LoadTestError
 from tidegate_triton_models import model_source
 
 MAX_TRITONS: Final = 32
-"""Each is a server of its own, with a process for each model."""
+"""Largest number of Tritons; each is a server with a process for each model."""
 _INPUT_FLOATS: Final = 8
 _ANSWER_BYTES: Final = 32
 _FIRST_PORT: Final = 20_000
@@ -53,19 +54,19 @@ class _Step:
 
 
 def needs_layout(scenario: Scenario) -> bool:
-    """Whether one Triton for each entry of `workers` will not do."""
+    """Return whether the scenario needs one Triton per worker instead of one per entry of `workers`."""
     return is_laid_out(scenario) or len({pool.kind for pool in scenario.workers}) > 1
 
 
 def is_laid_out(scenario: Scenario) -> bool:
-    """Whether Triton by itself knows nothing of what there is: split models, shared GPUs, or a controller."""
+    """Return whether Triton alone cannot run the scenario: split models, shared GPUs, or a controller."""
     if scenario.layout is not None or any(model.pipelines for model in scenario.models):
         return True
     return isinstance(scenario.simulation.interference, InterferenceModel) or scenario.controller is not None
 
 
 def check_layout_can_be_emulated(scenario: Scenario) -> None:
-    """Raises LoadTestError naming the field, and the remedy."""
+    """Check that the layout can be emulated. Raises LoadTestError with the field and the remedy."""
     layout = layout_of(scenario)
     if len(layout.workers) > MAX_TRITONS:
         raise LoadTestError(
@@ -76,7 +77,7 @@ def check_layout_can_be_emulated(scenario: Scenario) -> None:
 
 
 def write_emulated_deployment(folder: Path, scenario: Scenario, choice: PolicyChoice, seed: int, record: Path) -> None:
-    """Write what `tidegate up` starts: a repository for each worker, and the proxy with the policy, recording."""
+    """Write the deployment for `tidegate up`: a repository per worker, and the proxy with the policy and event log."""
     layout = layout_of(scenario)
     steps, times = _steps(layout), true_times(scenario)
     parts = {part.name: part for part in layout.partitions}
@@ -163,7 +164,7 @@ def _set_parameters(config: model_config_pb2.ModelConfig, scenario: Scenario, mo
 
 
 def disturbances(scenario: Scenario, seed: int) -> dict[str, str]:
-    """The parameters of an emulated GPU that say by how much its stages take longer than they should."""
+    """Return the parameters of an emulated GPU that make its stages take longer than profiled."""
     parameters: dict[str, str] = {}
     if jitter := scenario.simulation.jitter:
         parameters |= {"jitter": str(jitter.cv), "jitter_kind": jitter.distribution, "seed": str(seed)}
@@ -180,13 +181,13 @@ def _write_model(folder: Path, config: model_config_pb2.ModelConfig) -> None:
 
 
 def true_times(scenario: Scenario) -> dict[tuple[str, str], Profile]:
-    """How long batches really take, as on simulated workers, by (partition, kind of worker)."""
+    """Return the true latency of batches, as on simulated workers, by (partition, device class)."""
     _, _, expected, _ = layout_of(scenario).contract()
     return {(profile.partition, profile.kind): profile for profile in true_profiles(scenario, expected)}
 
 
 def table_ms(profile: Profile) -> dict[int, float]:
-    """{rows: milliseconds}, as the emulated GPU takes it."""
+    """Return {rows: milliseconds}, as the emulated GPU reads it."""
     return {rows: profile.expected_ns(rows) / NS_PER_MS for rows in range(1, profile.max_rows + 1)}
 
 

@@ -1,8 +1,8 @@
-"""Real inputs: a folder of pictures and arrays for a model, sent in place of random tensors.
+"""Real inputs: a folder of images and arrays for a model, sent instead of random tensors.
 
-A file holds one row of a request: a picture is the model's only input, so is the array of a `.npy`, and a `.npz` holds
-one array for each input, by name. Each request draws its files from the folder, all equally likely: the mix of sizes in
-the folder is the mix that the server gets. A folder within it is an application: its requests carry its name.
+A file holds one row of a request: an image is the model's only input, as is the array of a `.npy`, and a `.npz` holds
+one array for each input, by name. Each request draws its files from the folder, all equally likely: the server gets the
+mix of sizes in the folder. A subfolder is an application: its requests carry its name.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,14 +22,14 @@ from tidegate_loadtest.model_inputs import infer_request
 ARRAY_SUFFIXES = (".npy", ".npz")
 PICTURE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 FILE_ORDER_PERIOD = 4096
-"""Requests after which the order of the files begins again."""
+"""Number of requests after which the order of the files repeats."""
 
 Tensors = dict[str, NDArray[Any]]
-"""One row's inputs by name, rows left out."""
+"""Inputs of one row by name, without the batch dimension."""
 
 
 def parse_inputs(texts: Iterable[str]) -> dict[str, Path]:
-    """`MODEL=FOLDER`, by model. Raises typer.BadParameter for anything else."""
+    """Parse `MODEL=FOLDER` texts; return the folders by model. Raises typer.BadParameter for anything else."""
     folders = {}
     for text in texts:
         model, equals, folder = text.partition("=")
@@ -40,7 +40,7 @@ def parse_inputs(texts: Iterable[str]) -> dict[str, Path]:
 
 
 class FileRequests:
-    """Requests for one model with tensors out of files, drawn from a seed: a `RequestFactory`."""
+    """Requests for one model with tensors from files, drawn from a seed: a `RequestFactory`."""
 
     def __init__(
         self,
@@ -51,10 +51,12 @@ class FileRequests:
         seed: int,
         distinct: int | None = None,
     ) -> None:
-        """`files` by application, "" is none. `rows` of a request, None: the model knows no rows.
+        """Prepare requests from `files` by application, "" for none.
 
-        Each file begins a request; with `distinct` so many do, drawn from each application's. Further rows of a
-        request are of files of the first one's application and shapes.
+        `rows` per request; None: the model has no batch dimension.
+
+        Each file begins a request, or `distinct` of them, drawn from each application's. Further rows of a request come
+        from files of the same application and shapes.
         """
         rng = np.random.default_rng(seed)
         self._requests = []
@@ -81,10 +83,10 @@ class FileRequests:
     async def for_model(
         cls, connection: AsksForModels, model: str, folder: Path, *, rows: int, seed: int
     ) -> "FileRequests":
-        """Ask the server for the inputs, and read the folder.
+        """Query the server for the inputs, and read the folder.
 
-        Raises LoadTestError for an unknown model, a file that does not fit it or cannot be read, a folder without any,
-        and more rows than the model takes.
+        Raises LoadTestError for an unknown model, a file that does not fit it or cannot be read, an empty folder, and
+        more rows than the model takes.
         """
         most = (await connection.model_config(model)).max_batch_size
         if rows > max(most, 1):
@@ -94,7 +96,10 @@ class FileRequests:
 
 
 async def inputs_of_model(connection: AsksForModels, model: str, folder: Path) -> dict[str, list[Tensors]]:
-    """A folder's inputs by application, as the model takes them. Raises LoadTestError as `FileRequests.for_model`."""
+    """Return a folder's inputs by application, as the model takes them.
+
+    Raises LoadTestError as `FileRequests.for_model`.
+    """
     metadata, config = await connection.model_metadata(model), await connection.model_config(model)
     declared = {
         tensor.name: (tensor.datatype, tuple(tensor.shape)[1:] if config.max_batch_size else tuple(tensor.shape))
@@ -106,7 +111,7 @@ async def inputs_of_model(connection: AsksForModels, model: str, folder: Path) -
 def read_applications(
     folder: Path, model: str, declared: Mapping[str, tuple[str, tuple[int, ...]]], optional: frozenset[str]
 ) -> dict[str, list[Tensors]]:
-    """The inputs of a folder, "", and of the folders within it, by their names; else as `read_inputs`."""
+    """Read the inputs of a folder under "", and those of its subfolders by name; see `read_inputs`."""
     within = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     applications = {path.name: read_inputs(path, model, declared, optional) for path in within}
     if not within or any(map(_is_input, folder.iterdir())):
@@ -117,9 +122,9 @@ def read_applications(
 def read_inputs(
     folder: Path, model: str, declared: Mapping[str, tuple[str, tuple[int, ...]]], optional: frozenset[str]
 ) -> list[Tensors]:
-    """Every picture and array of a folder, by the names of the files, as a model takes them.
+    """Read every image and array of a folder, ordered by file name, in the form that a model takes.
 
-    `declared` gives (Triton data type, shape without rows, -1 where it is open) by input name. Raises LoadTestError.
+    `declared`: (Triton data type, shape without rows, -1 where it is dynamic) by input name. Raises LoadTestError.
     """
     if not folder.is_dir():
         raise LoadTestError(f"--inputs {model}={folder}: there is no such folder")

@@ -1,4 +1,4 @@
-"""A scenario's requests, sent to a server at the instants at which the simulator has them arrive."""
+"""Sender of a scenario's requests at the same arrivals as in the simulator."""
 
 import asyncio
 from bisect import bisect_left
@@ -19,31 +19,31 @@ from tidegate_loadtest.shapes import Shapes
 
 @dataclass(frozen=True)
 class SendingOptions:
-    """How the requests are sent."""
+    """Options of sending requests."""
 
     shapes: Shapes
     channels: int = 1
-    """TCP connections that they are spread over."""
+    """Number of TCP connections for the requests."""
     timeout_s: float = 30.0
-    """A request is given up after this."""
+    """Time in seconds after which the client abandons a request."""
     lateness_limit_ms: float = 5.0
-    """The 99th percentile of lateness above which the generator fell behind."""
+    """Limit in ms of the 99th percentile of lateness; above it the generator fell behind."""
     inputs: Mapping[str, Path] = field(default_factory=dict)
-    """A folder of real inputs (input_files), by model; the others get random tensors."""
+    """Folder of real inputs (input_files), by model; the other models get random tensors."""
     tls: Mapping[str, Path | str] | None = None
-    """How the server's gRPC port speaks TLS, as `Connection` has it; None: it does not."""
+    """TLS files and server name, as in `Connection`; None for plaintext."""
 
 
 @dataclass(frozen=True)
 class LiveObservations:
-    """What the clients saw, and what the server says of itself."""
+    """Observations of the clients, and statistics of the server."""
 
     run: RunResult
-    """Row i is request number `first + i`."""
+    """Results; row i is request number `first + i`."""
     first: int
-    """The first request of the measured window."""
+    """Number of the first request in the measured window."""
     usage: Mapping[str, ServerUsage]
-    """The server's usage, by model; empty where the server keeps no statistics."""
+    """Server's usage, by model; empty if the server keeps no statistics."""
 
 
 async def send_scenario(
@@ -57,8 +57,8 @@ async def send_scenario(
 ) -> LiveObservations:
     """Send the requests of the warm-up and of the window; return when the last is answered or has failed.
 
-    Raises LoadTestError, before any of them is sent, where there is no server, a model is missing or takes fewer rows,
-    and where its shapes cannot be drawn.
+    Raises LoadTestError, before any of them is sent, if the server is unreachable, a model is missing or takes fewer
+    rows, or its shapes cannot be drawn.
     """
     warmup_ns, window_ns = (round(seconds * NS_PER_S) for seconds in (scenario.warmup_s, scenario.duration_s))
     async with Connection(target, channels=sending.channels, tls=sending.tls) as connection:

@@ -1,6 +1,6 @@
-"""`tidegate-locust`: Locust's own command line, with what Tidegate adds to it, and our users where no others are named.
+"""Command `tidegate-locust`: Locust's own command line, with Tidegate's options and default users.
 
-A command of its own, and no subcommand: in its process gevent replaces the standard library's sockets and threads.
+It is no subcommand of `tidegate`, because gevent replaces the standard library's sockets and threads in its process.
 """
 
 import os
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run Locust. `-f FILE` names a locustfile of one's own.
+    """Run Locust. `-f FILE` names another locustfile.
 
-    `locust -f FILE --help` lists none of our options: it prints its help before it reads the file. Here they are
-    known before.
+    `locust -f FILE --help` lists none of Tidegate's options, because it prints its help before it reads the file. Here
+    they are registered before.
     """
     try:
         from locust.main import main as locust  # noqa: PLC0415 - replaces the standard library

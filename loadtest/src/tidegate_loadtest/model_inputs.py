@@ -1,4 +1,4 @@
-"""Requests with random tensors, of the shapes and types that the server itself declares for a model."""
+"""Requests with random tensors, of the shapes and types that the server declares for a model."""
 
 import json
 from collections.abc import Mapping
@@ -15,27 +15,30 @@ from tidegate_loadtest.connection import AsksForModels, LoadTestError
 from tidegate_loadtest.shapes import Shape, Shapes
 
 DISTINCT_REQUESTS = 16
-"""How many different requests are drawn: enough that no cache answers for the model, few enough to fit in memory."""
+"""Number of different requests: enough to defeat caches, few enough to fit in memory."""
 OF_DRAWN_SHAPES = 8
-"""So many times as many where their shapes are drawn too, as long as they are within MOST_BYTES."""
+"""Factor on DISTINCT_REQUESTS where shapes are drawn too, as long as they are within MOST_BYTES."""
 MAX_BYTES = 1 << 28
 LIMITS_PARAMETER = "tidegate_input_limits"
-"""The parameter of a config.pbtxt that bounds the values of integer inputs, as JSON: {"token_type_ids": 2}."""
+"""Parameter of a config.pbtxt that bounds the values of integer inputs, as JSON: {"token_type_ids": 2}."""
 
 
 class RandomValues(StrEnum):
-    """Contents of random tensors."""
+    """Distribution of values in random tensors."""
 
     DRAWN = "drawn"
     """Floats from 0 to 1, integers below the limit of their input, or 128."""
     BITS = "bits"
-    """As drawn, with integers of 0 and 1."""
+    """Floats as in DRAWN, and integers of 0 and 1."""
     ONES = "ones"
     ZEROS = "zeros"
 
 
 def infer_request(model: str, tensors: Mapping[str, NDArray[Any]], *, app: str = "") -> pb.ModelInferRequest:
-    """The request that carries these tensors as raw bytes, by input name. `app`: its parameter of that name, if any."""
+    """Build a request with these tensors as raw bytes, by input name.
+
+    `app`: its parameter of that name; "" for none.
+    """
     request = pb.ModelInferRequest(model_name=model)
     if app:
         request.parameters["app"].string_param = app
@@ -47,7 +50,7 @@ def infer_request(model: str, tensors: Mapping[str, NDArray[Any]], *, app: str =
 
 
 class RandomRequests:
-    """Requests for one model, drawn once from a seed and sent in turn: a `RequestFactory`."""
+    """Requests for one model, drawn once from a seed and sent cyclically: a `RequestFactory`."""
 
     def __init__(
         self,
@@ -59,9 +62,9 @@ class RandomRequests:
         values: RandomValues = RandomValues.DRAWN,
         limits: Mapping[str, int] | None = None,
     ) -> None:
-        """`inputs` gives (Triton data type, full shape) by input name; so many `distinct` requests are drawn.
+        """Draw `distinct` requests. `inputs`: (Triton data type, full shape) by input name.
 
-        `limits`: integers of these inputs are smaller.
+        `limits`: exclusive upper bounds of integer inputs.
         """
         highest = {name: (limits or {}).get(name, 128) if values is RandomValues.DRAWN else 2 for name in inputs}
         rng = np.random.default_rng(seed)
@@ -94,10 +97,10 @@ class RandomRequests:
         distinct: int = DISTINCT_REQUESTS,
         values: RandomValues = RandomValues.DRAWN,
     ) -> "RandomRequests":
-        """Ask the server for the inputs. `shapes`, by input name and without rows, fills in what it leaves open.
+        """Query the server for the inputs. `shapes`: sizes of dynamic dimensions, by input name and without rows.
 
-        An optional input is sent only where `shapes` names it. Raises LoadTestError for an unknown model, input or data
-        type, a dimension that is left open or contradicts the model's, and more rows than the model takes.
+        An optional input is sent only if `shapes` names it. Raises LoadTestError for an unknown model, input or data
+        type, a dimension that is still dynamic or contradicts the model's, and more rows than the model takes.
         """
         metadata = await connection.model_metadata(model)
         config = await connection.model_config(model)

@@ -1,4 +1,4 @@
-"""The open loop: requests leave on schedule whatever the server does, as those of many independent clients would."""
+"""Open loop: requests leave on schedule whatever the server does, like those of many independent clients."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ async def run_open_loop(
     """Send the i-th request `arrivals_ns[i]` nanoseconds from now; return when the last is answered or has failed.
 
     The arrivals, in order, span `warmup_ns + window_ns`; those of the warm-up are sent but leave no row in the result.
-    A request is given up `timeout_s` after it was sent. Raises LoadTestError where no arrival falls into the window.
+    A request is abandoned `timeout_s` after it was sent. Raises LoadTestError if no arrival falls into the window.
     """
     stubs = connection.stubs
     # What is imported and drawn stays: a collection that walked it would make whoever is due late by tens of ms.

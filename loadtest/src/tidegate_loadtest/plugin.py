@@ -1,4 +1,4 @@
-"""Registers the load test's subcommands."""
+"""Registration of the load test's subcommands."""
 
 from tidegate.api import CommandSpec, hookimpl
 from tidegate_loadtest.commands.compare import compare
@@ -10,7 +10,7 @@ from tidegate_loadtest.commands.profile_shares import profile_shares
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `compare`, `fit-interference`, `loadtest`, `profile` and `profile-shares`."""
+    """Return the commands `compare`, `fit-interference`, `loadtest`, `profile` and `profile-shares`."""
     return [
         CommandSpec("compare", compare),
         CommandSpec("fit-interference", fit_interference),

@@ -1,4 +1,4 @@
-"""The commands that an emulated run needs, each a process of its own, and their end."""
+"""Processes of an emulated run: starts the commands and stops them."""
 
 import json
 import re
@@ -12,14 +12,14 @@ from typing import Any
 from tidegate_loadtest.connection import LoadTestError
 
 STOP_WITHIN_S = 20.0
-"""Longer than any of them takes in order; then it is killed."""
+"""Seconds after which a process that does not stop is killed."""
 
 
 @contextmanager
 def serving_command(*arguments: str, log: Path) -> Iterator[str]:
-    """Run `tidegate triton` or `tidegate serve` until the block is left; gives the gRPC address that it prints.
+    """Run `tidegate triton` or `tidegate serve` until the block is left; yield the gRPC address that it prints.
 
-    Its errors go to `log`. Raises LoadTestError, with its own words, where it ends before it listens.
+    Its errors go to `log`. Raises LoadTestError with its message if it exits before it listens.
     """
     with _running(*arguments, log=log) as process:
         yield _address(process, arguments[0], log)
@@ -27,9 +27,9 @@ def serving_command(*arguments: str, log: Path) -> Iterator[str]:
 
 @contextmanager
 def deployment_up(folder: Path, log: Path) -> Iterator[dict[str, Any]]:
-    """Run `tidegate up` over a folder, on free ports, until the block is left; gives the state that it tells.
+    """Run `tidegate up` for a folder, on free ports, until the block is left; yield its status document.
 
-    Its errors go to `log`. Raises LoadTestError, with its own words, where it does not come up.
+    Its errors go to `log`. Raises LoadTestError with its message if it does not become ready.
     """
     with _running("up", str(folder), "--foreground", "--json", "--free-ports", log=log) as process:
         yield _state(process, log)

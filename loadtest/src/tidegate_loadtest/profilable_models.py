@@ -1,10 +1,10 @@
-"""Which models of a server can be measured at all: those that Tidegate could schedule."""
+"""Models of a server that can be measured: those that Tidegate could schedule."""
 
 from tritonclient.grpc import model_config_pb2
 
 
 def why_not_measurable(config: model_config_pb2.ModelConfig) -> str:
-    """Why Tidegate would pass a model's requests on as they come, whatever anybody measures; empty: it need not."""
+    """Explain why Tidegate would bypass a model's requests despite any profile; "" if it can schedule them."""
     if config.max_batch_size < 1:
         return "max_batch_size 0: it has no rows to measure latency against"
     if config.HasField("ensemble_scheduling"):

@@ -1,4 +1,4 @@
-"""What `tidegate profile` prints: a row for each shape and size of batch, and the lines through them."""
+"""Output of `tidegate profile`: a row for each shape and batch size, and the lines fitted to them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,9 +10,9 @@ from tidegate_loadtest.profiler import fit_law
 
 
 def print_profiles(measured: Sequence[ModelProfile], requests: Mapping[str, int | None]) -> None:
-    """Print what was measured of one model.
+    """Print the profiles of one model.
 
-    `requests`: how many requests of a recording had each shape, None for a shape that was not drawn from one.
+    `requests`: how many requests of an event log had each shape; None for a shape that was not drawn from one.
     """
     by_shape = any(profile.shape for profile in measured)
     counted = any(requests.values())

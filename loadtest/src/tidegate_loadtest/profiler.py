@@ -1,7 +1,7 @@
-"""Measures how long a model runs, by shape and rows, through the server that serves it: what schedulers plan with.
+"""Profiler: measures a model's latency by shape and rows, through its server, for schedulers.
 
-One request at a time, so that nothing waits for anything: the latency includes the way to the server and back, which
-is what a proxy in front of it sees too.
+It sends one request at a time, so that nothing queues. The latency includes the network latency to the server, which a
+proxy in front of it sees too.
 """
 
 import time
@@ -20,26 +20,26 @@ from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, LIMITS_PARAMETER, 
 from tidegate_loadtest.requested_shapes import Dimensions, RequestedShape
 
 Progress = Callable[[int, str], None]
-"""Called with (requests measured so far, what is measured now)."""
+"""Progress callback, called with (requests measured so far, name of the current measurement)."""
 
 ANSWER_WITHIN_S = 600.0
-"""A request that takes longer has failed: nobody wants to wait for 40 of them."""
+"""Request timeout in seconds, after which a measurement fails."""
 OF_VALUES = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
-"""Errors with which a model may answer values that it cannot take."""
+"""Statuses with which a model may reject values that it cannot take."""
 MEASUREMENT_ROUNDS = 5
-"""How often each shape and size has its turn."""
+"""Number of rounds over all shapes and batch sizes."""
 WARM_UP_SHARE = 0.2
-"""The share of the samples that is sent first and thrown away: first runs allocate, compile and fill caches."""
+"""Fraction of the samples sent first and discarded: first executions allocate, compile and fill caches."""
 
 
 def default_sizes(max_rows: int) -> list[int]:
-    """Powers of two, and the largest batch."""
+    """Return the powers of two up to the largest batch, and that batch."""
     powers = [2**exponent for exponent in range(max_rows.bit_length()) if 2**exponent < max_rows]
     return [*powers, max_rows]
 
 
 async def sizes_to_measure(connection: Connection, model: str, asked: Sequence[int] | None) -> list[int]:
-    """The batch sizes to measure. Raises LoadTestError where the model cannot be batched, or not that far."""
+    """Return the batch sizes to measure. Raises LoadTestError if the model does not batch, or not that many rows."""
     max_rows = (await connection.model_config(model)).max_batch_size
     if max_rows < 1:
         raise LoadTestError(f"model {model!r} has max_batch_size 0: it has no rows to measure latency against")
@@ -51,9 +51,9 @@ async def sizes_to_measure(connection: Connection, model: str, asked: Sequence[i
 async def shapes_to_measure(
     connection: AsksForModels, model: str, asked: Sequence[RequestedShape]
 ) -> dict[str, RequestedShape]:
-    """The shapes to measure, each once, by how requests have them; without any the model must leave nothing open.
+    """Return the shapes to measure, each once, by their text; without any, the model must have no dynamic dimensions.
 
-    Raises LoadTestError, naming where it was asked for, for one that does not fit the model.
+    Raises LoadTestError, with the source of the shape, for one that does not fit the model.
     """
     shapes: dict[str, RequestedShape] = {}
     for each in asked or (RequestedShape("", {}, ""),):
@@ -67,10 +67,10 @@ async def shapes_to_measure(
 
 
 async def shape_to_measure(connection: AsksForModels, model: str, dimensions: Dimensions) -> str:
-    """The shape of requests whose inputs have these dimensions, as a Tidegate reads it from them.
+    """Return the shape text of requests whose inputs have these dimensions, as Tidegate derives it.
 
-    It names the inputs whose dimensions the model leaves open, and no others; empty where it leaves none open. Raises
-    LoadTestError for an unknown model or input, and for dimensions that are left open or contradict the model's.
+    It names the inputs with dynamic dimensions, and no others; "" if there are none. Raises LoadTestError for an
+    unknown model or input, and for dimensions that are still dynamic or contradict the model's.
     """
     requests = await RandomRequests.for_model(connection, model, rows=1, shapes=dimensions, seed=0, distinct=1)
     varies = await _open_inputs(connection, model)
@@ -78,7 +78,7 @@ async def shape_to_measure(connection: AsksForModels, model: str, dimensions: Di
 
 
 async def files_by_shape(connection: AsksForModels, model: str, folder: Path) -> dict[str, list[Tensors]]:
-    """Read a folder of inputs by their shape, as a Tidegate reads it from requests; the most frequent shape is first.
+    """Read a folder of inputs by shape, as Tidegate derives it from requests; the most frequent shape is first.
 
     Raises LoadTestError as `FileRequests.for_model` does.
     """
@@ -98,9 +98,9 @@ async def _open_inputs(connection: AsksForModels, model: str) -> set[str]:
 
 
 async def accepted_values(connection: Connection, model: str, dimensions: Dimensions) -> RandomValues:
-    """Find values that a model takes: what indexes a small table, say, must not be drawn from many.
+    """Find random values that a model accepts: an index into a small table, say, must be small.
 
-    Raises LoadTestError where it takes none, with what it said of the first.
+    Raises LoadTestError with the first error if it accepts none.
     """
     refusal: LoadTestError | None = None
     for values in RandomValues:
@@ -133,12 +133,12 @@ async def measure_profiles(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> list[ModelProfile]:
-    """Measure `samples` requests of every shape and size, after a warm-up; fit a straight line through the medians.
+    """Measure `samples` requests of every shape and batch size, after a warm-up; fit a straight line to the medians.
 
-    They take turns: what disturbs the machine for a while does not make one of them look slower than the others.
-    `shapes`: each the dimensions of the inputs that the model leaves open. `files`: real inputs for each shape, by its
-    text; without them tensors are random. `kind`: what the workers are called that run it. Raises LoadTestError for an
-    unknown model or dimensions that do not fit, and for a request that fails.
+    The measurements are interleaved, so that a temporary disturbance affects all of them alike. `shapes`: for each, the
+    dimensions of the inputs with dynamic dimensions. `files`: real inputs for each shape, by its text; without them
+    tensors are random. `kind`: device class of the workers. Raises LoadTestError for an unknown model or dimensions
+    that do not fit, and for a request that fails.
     """
     texts = [await shape_to_measure(connection, model, dimensions) for dimensions in shapes]
     values = RandomValues.DRAWN if files else await accepted_values(connection, model, shapes[0])
@@ -186,23 +186,23 @@ def _point(rows: int, taken_ms: Sequence[float]) -> ProfilePoint:
 
 
 def fit_line(points: Sequence[ProfilePoint]) -> tuple[float, float]:
-    """`l(b) = alpha*b + beta` through the medians, in ms, by least squares on the relative error; neither negative."""
+    """Fit `l(b) = alpha*b + beta` to the medians, in ms, by least squares on the relative error, both non-negative."""
     return _line([point.rows for point in points], [point.median_ms for point in points])
 
 
 @dataclass(frozen=True)
 class LatencyLaw:
-    """`l(b, e) = gamma*b*e + beta`: what a batch of b rows of e elements takes, whatever their shape."""
+    """Latency law `l(b, e) = gamma*b*e + beta` of a batch of b rows of e elements, whatever their shape."""
 
     gamma_ms: float
-    """Milliseconds per element of a row that varies."""
+    """Milliseconds per element of a row."""
     beta_ms: float
     worst: float
-    """The largest relative error among the medians that it was fitted to."""
+    """Largest relative error among the medians that it was fitted to."""
 
 
 def fit_law(profiles: Sequence[ModelProfile]) -> LatencyLaw | None:
-    """The law over a model's shapes, fitted as `fit_line` does; None without two shapes of unlike sizes."""
+    """Fit the law over a model's shapes, as `fit_line` does; None without two shapes of different sizes."""
     elements = [sum(map(prod, read_shape(profile.shape).values())) for profile in profiles]
     if len(set(elements)) < 2:
         return None

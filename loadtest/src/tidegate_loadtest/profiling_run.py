@@ -1,4 +1,4 @@
-"""Measuring several models, one after the other: what is to be measured, what failed, what is known already."""
+"""Profiling of several models, one after the other: which are to be measured, which failed, which are known already."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,30 +14,32 @@ from tidegate_loadtest.profiler import files_by_shape, measure_profiles, shapes_
 from tidegate_loadtest.requested_shapes import Dimensions, RequestedShape
 
 Asked = Callable[[str, bool], Sequence[RequestedShape]]
-"""The shapes that somebody wants of a model, by (name, whether its config leaves dimensions open). May raise
-LoadTestError."""
+"""Function that returns the requested shapes of a model, given (name, whether its config has dynamic dimensions).
+
+May raise LoadTestError.
+"""
 
 
 @dataclass(frozen=True)
 class ModelProfiling:
-    """One model that is to be measured."""
+    """Model that is to be measured."""
 
     model: str
     sizes: Sequence[int]
     """Batch sizes in rows."""
     shapes: Mapping[str, Dimensions]
-    """The dimensions of each input, by how requests have them."""
+    """Dimensions of each input, by shape text."""
     on_gpu: bool = False
     """Whether its server runs it on GPUs."""
     files: Mapping[str, Sequence[Tensors]] = field(default_factory=dict)
-    """Real inputs by the shape that requests have with them; empty: tensors are random."""
+    """Real inputs by the shape text of their requests; empty: tensors are random."""
 
     def requests(self, samples: int) -> int:
-        """How many requests are measured."""
+        """Return the number of requests to measure."""
         return len(self.sizes) * len(self.shapes) * samples
 
     def is_known(self, profiles: Collection[ModelProfile], kind: str, samples: int, hardware: Hardware | None) -> bool:
-        """Whether these profiles say all that measuring would, of the same hardware."""
+        """Return whether these profiles already cover all measurements of this model, on the same hardware."""
         known = {
             profile.shape: {point.rows for point in profile.points if point.samples >= samples}
             for profile in profiles
@@ -48,16 +50,16 @@ class ModelProfiling:
 
 @dataclass
 class ProfilingRun:
-    """What is to be measured, and what has become of it."""
+    """Profiling of several models: what is to be measured, and the results."""
 
     jobs: list[ModelProfiling] = field(default_factory=list)
-    """The models that are to be measured, in this order."""
+    """Models to measure, in this order."""
     known: list[str] = field(default_factory=list)
-    """The models that had been measured before."""
+    """Models that had been measured before."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """The models that cannot be measured, which nobody has asked for by name, with the reason."""
+    """Models that cannot be measured and were not requested by name, with the reason."""
     failed: dict[str, str] = field(default_factory=dict)
-    """The models that should have been measured and were not, with the reason."""
+    """Models that should have been measured and were not, with the reason."""
     measured: list[ModelProfile] = field(default_factory=list)
 
 
@@ -67,7 +69,7 @@ class InputFolders:
 
     folders: Mapping[str, Path] = field(default_factory=dict)
     most_shapes: int = 8
-    """The shapes to measure of a folder: so many, the most frequent."""
+    """Largest number of shapes to measure per folder: the most frequent ones."""
 
 
 async def plan_campaign(
@@ -78,7 +80,7 @@ async def plan_campaign(
     sizes: Sequence[int] | None,
     inputs: InputFolders = InputFolders(),
 ) -> None:
-    """Add what measuring these models means; without any all that can be measured. Raises LoadTestError."""
+    """Add the measurement of these models, or of all that can be measured if there are none. Raises LoadTestError."""
     for model in models or await connection.ready_models():
         if not models and (why := why_not_measurable(await connection.model_config(model))):
             campaign.left_out[model] = why
@@ -130,7 +132,7 @@ async def _job_of_files(
 def skip_known(
     campaign: ProfilingRun, profiles: Collection[ModelProfile], kind: str, samples: int, hardware: Hardware | None
 ) -> None:
-    """Measure nothing again that a campaign before this one has measured."""
+    """Remove measurements that an earlier run has done."""
     campaign.known = [job.model for job in campaign.jobs if job.is_known(profiles, kind, samples, hardware)]
     campaign.jobs = [job for job in campaign.jobs if job.model not in campaign.known]
 
@@ -145,10 +147,10 @@ async def carry_out(
     keep: Callable[[ModelProfiling, list[ModelProfile]], None],
     progress: Callable[[ModelProfiling, int, str], None],
 ) -> None:
-    """Measure one model after the other; one that fails hinders no other, but where the server is gone, all is over.
+    """Measure one model after the other; a failing one does not stop the others, but a lost server does.
 
-    `keep` is called with what was measured of a model, `progress` with (job, its requests so far, what is measured
-    now). Raises LoadTestError for a server that does not answer any more, and what `keep` raises.
+    `keep` is called with the profiles of a model, `progress` with (job, its requests so far, name of the current
+    measurement). Raises LoadTestError if the server becomes unreachable, and what `keep` raises.
     """
     for job in campaign.jobs:
 

@@ -1,4 +1,4 @@
-"""A bar on the terminal that costs the generator nothing."""
+"""Progress bar on the terminal that does not slow down the generator."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,9 +9,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 @contextmanager
 def progress_bar(console: Console, total_s: float) -> Iterator[Callable[[float, str], None]]:
-    """Gives what shows (seconds done, what goes on).
+    """Yield a function that shows (elapsed seconds, current activity).
 
-    It is redrawn only when it is called: drawing by itself, more often, would make the generator late.
+    It redraws only when it is called: a thread that redraws would delay the generator.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(

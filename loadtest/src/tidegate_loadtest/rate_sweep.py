@@ -1,4 +1,4 @@
-"""A scenario at several rates, on servers that run all the while: how much load each bears."""
+"""Rate sweep: a scenario at several rates, on servers that keep running, to find the load that each sustains."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,21 +17,21 @@ from tidegate_loadtest.recorder import Progress
 from tidegate_loadtest.scenario_run import LiveResult, LiveRun, live_document, run_live
 
 Shown = Callable[[int, str, Progress | None], None]
-"""Called with (runs that are done, what goes on, how far the run is)."""
+"""Progress callback, called with (finished runs, current activity, progress of the run)."""
 
 
 @dataclass(frozen=True)
 class RateSweep:
-    """What was measured."""
+    """Results of a rate sweep."""
 
     scenario: Scenario
     rates_rps: Sequence[float]
     limit: float
-    """The share of every model's requests that may go wrong."""
+    """Fraction of every model's requests that may miss their SLO or fail."""
     lives: Sequence[LiveResult]
 
     def curves(self) -> list[LoadCurve]:
-        """For each policy, or the server as it is: all rates that were tried, and the highest within the limit."""
+        """Return a curve for each policy or server: all measured rates, and the highest within the limit."""
         curves = []
         for policy in dict.fromkeys(live.run.policy.title for live in self.lives):
             rows = [(live.run.seed, live.result.total) for live in self.lives if live.run.policy.title == policy]
@@ -40,13 +40,13 @@ class RateSweep:
         return curves
 
     def document(self) -> Document:
-        """The document of `tidegate loadtest`: rows for each run, with their `rate_rps`, and the rates found."""
+        """Return the document of `tidegate loadtest`: rows for each run, with `rate_rps`, and the sustained rates."""
         found = [{"policy": curve.name, "highest_rps": curve.found_rps} for curve in self.curves()]
         return {**live_document(self.scenario, self.lives), "limit": self.limit, "highest": found}
 
 
 def parse_rates(text: str) -> list[float]:
-    """`100,200,400`, in requests per second; given in ascending order. Raises LoadTestError."""
+    """Parse `100,200,400`, in requests per second; return them ascending. Raises LoadTestError."""
     try:
         rates = [float(part) for part in text.split(",")]
     except ValueError:
@@ -57,7 +57,7 @@ def parse_rates(text: str) -> list[float]:
 
 
 def highest_within(tried: Sequence[LoadPoint], limit: float) -> float | None:
-    """The highest rate at which the median of the seeds is within the limit, and at every lower one that was tried."""
+    """Return the highest rate at which, and at every lower one, the median over the seeds is within the limit."""
     found = None
     for rate_rps in sorted({each.rate_rps for each in tried}):
         if median(each.attainment for each in tried if each.rate_rps == rate_rps) < 1 - limit:
@@ -69,7 +69,7 @@ def highest_within(tried: Sequence[LoadPoint], limit: float) -> float | None:
 def run_rate_sweep(
     scenario: Scenario, runs: Sequence[LiveRun], rates_rps: Sequence[float], limit: float, shown: Shown
 ) -> RateSweep:
-    """Each of the runs at each of the rates, from the lowest on; servers are started once.
+    """Run each of the runs at each of the rates, ascending; servers are started once.
 
     Raises what `run_live` raises.
     """
@@ -106,7 +106,7 @@ def _target(run: LiveRun) -> Iterator[str]:
 
 
 def load_verdicts(sweep: RateSweep) -> list[str]:
-    """Sentences, the best first: up to which rate each keeps its promises, and at which it does not any more."""
+    """Return sentences, the best first: the rate that each server sustains, and the rate at which it fails."""
     said = []
     for curve in sorted(sweep.curves(), key=lambda each: -(each.found_rps or 0)):
         kept = f"{words.limit(1 - sweep.limit)} of every model's requests on time"

@@ -1,4 +1,4 @@
-"""The page of a rate sweep."""
+"""HTML page of a rate sweep."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def rate_sweep_page(
     target: str | None,
     warnings: Sequence[str] = (),
 ) -> str:
-    """The page of `tidegate loadtest --rates`; `target`: the server that was measured, None: emulated clusters."""
+    """Return the page of `tidegate loadtest --rates`. `target`: address of the server; None: emulated clusters."""
     curves = sweep.curves()
     colors = Colors((model.name for model in sweep.scenario.models), (curve.name for curve in curves))
     results = [live.result for live in sweep.lives]

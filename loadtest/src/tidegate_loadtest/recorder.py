@@ -1,4 +1,4 @@
-"""Sends one request and writes down what became of it: what the open and the closed loop share."""
+"""Recorder of requests, shared by the open and the closed loop: sends a request and stores its outcome."""
 
 import asyncio
 import time
@@ -15,17 +15,17 @@ from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.result import CLIENT_TIMEOUT, OK_STATUS, RunResult, status_of
 
 RequestFactory = Callable[[int], pb.ModelInferRequest]
-"""Gives the i-th request. Runs on the sending thread, so it must be quick."""
+"""Function that returns the i-th request. It runs on the sending thread, so it must be quick."""
 
 PROGRESS_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is."""
+    """Progress of a run."""
 
     elapsed_ns: int
-    """Since the first request could be sent; warm-up included."""
+    """Nanoseconds since the first request could be sent, warm-up included."""
     answered: int
     failed: int
 
@@ -34,10 +34,10 @@ class Progress:
 
 
 class Recorder:
-    """The clock of one run and the rows of its result. The clock reads 0 where the measured window begins."""
+    """Clock of one run and the rows of its result. The clock reads 0 where the measured window begins."""
 
     def __init__(self, *, warmup_ns: int, timeout_s: float) -> None:
-        """The run starts now, `warmup_ns` before the window. A request is given up after `timeout_s`."""
+        """Start the run, `warmup_ns` before the window. A request is abandoned after `timeout_s`."""
         self._warmup_ns = warmup_ns
         self._timeout_s = timeout_s
         self._zero_ns = time.monotonic_ns() + warmup_ns
@@ -74,7 +74,7 @@ class Recorder:
 
     @asynccontextmanager
     async def reporting(self, progress: Callable[[Progress], None] | None) -> AsyncIterator[None]:
-        """Call `progress` now and then, and once at the end."""
+        """Call `progress` periodically, and once at the end."""
         if progress is None:
             yield
             return
@@ -86,7 +86,7 @@ class Recorder:
         progress(self._progress())
 
     def result(self, window_ns: int, *, lateness_limit_ms: float = 5.0) -> RunResult:
-        """The rows of the window. Raises LoadTestError where no request was due in it."""
+        """Return the rows of the window. Raises LoadTestError if no request was due in it."""
         rows = sorted(row for row in self._rows if row[1] >= 0)
         if not rows:
             raise LoadTestError("no request was due in the measured window: ask for a longer one, or for a higher rate")

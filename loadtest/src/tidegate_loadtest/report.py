@@ -1,4 +1,4 @@
-"""A summary as a table for people."""
+"""Summary of a run as a table."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from tidegate_loadtest.server_stats import ServerUsage
 
 
 def print_report(console: Console, summary: Summary, usage: ServerUsage | None, messages: Mapping[str, str]) -> None:
-    """Print what the clients saw, what the server says of itself, and the first message of each failure."""
+    """Print the client-side results, the server's statistics, and the first message of each failure."""
     table = Table(show_header=False, title=f"{summary.issued} requests in {summary.window_s:g} s")
     table.add_column(style="bold")
     table.add_column(justify="right")

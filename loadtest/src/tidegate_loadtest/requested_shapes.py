@@ -1,4 +1,4 @@
-"""The shapes that a model is to be measured with: written on the command line, or drawn from recorded traffic."""
+"""Shapes to measure for a model: from the command line, or from recorded traffic."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,41 +13,41 @@ from tidegate.schemas import read_shape
 from tidegate_loadtest.connection import LoadTestError
 
 Dimensions = Mapping[str, tuple[int, ...]]
-"""The dimensions of each input, by name, without the rows."""
+"""Dimensions of each input, by name, without the rows."""
 
 
 @dataclass(frozen=True)
 class RequestedShape:
-    """A shape that somebody wants measured."""
+    """Shape that was requested for measurement."""
 
     text: str
-    """As it was written; empty: nothing varies."""
+    """Text of the shape; "" if no dimension is dynamic."""
     dimensions: Dimensions
     source: str
-    """What it was written in, for errors."""
+    """Option or file that the shape comes from, for error messages."""
     requests: int | None = None
-    """How many requests of a recording had it; None: it was not drawn from one."""
+    """Number of requests in an event log with this shape; None: it was not drawn from one."""
 
 
 @dataclass(frozen=True)
 class RecordedShapes:
-    """What a recording says of the shapes of a model's requests."""
+    """Shapes of a model's requests in an event log."""
 
     shapes: tuple[RequestedShape, ...]
-    """The most frequent ones, most requests first."""
+    """Most frequent shapes, those with most requests first."""
     distinct: int
-    """How many shapes there were in all."""
+    """Number of different shapes in all."""
     requests: int
-    """How many requests of the model there were in all."""
+    """Number of the model's requests in all."""
 
     @property
     def share(self) -> float:
-        """The share of the requests that had one of `shapes`."""
+        """Fraction of the requests that had one of `shapes`."""
         return sum(shape.requests or 0 for shape in self.shapes) / self.requests
 
 
 def parse_asked(texts: Iterable[str]) -> list[RequestedShape]:
-    """The shapes of `--shape x:3,48,320;y:7`. Raises typer.BadParameter for what is none."""
+    """Parse the shapes of `--shape x:3,48,320;y:7`. Raises typer.BadParameter if one is invalid."""
     asked = []
     for text in texts:
         try:
@@ -58,10 +58,10 @@ def parse_asked(texts: Iterable[str]) -> list[RequestedShape]:
 
 
 def recorded_shapes(recording: BinaryIO, model: str, most: int) -> RecordedShapes:
-    """The `most` frequent shapes of a model's requests in the event log of `tidegate serve --event-log`.
+    """Return the `most` frequent shapes of a model's requests in the event log of `tidegate serve`.
 
-    Raises LoadTestError for a file that is no event log, and for one without a request of the model whose shape it
-    tells in full (it cuts those of more than a hundred characters).
+    Raises LoadTestError if the file is no event log, or has no request of the model with a complete shape (logs
+    truncate shapes of more than a hundred characters).
     """
     counts: dict[str, Counter[str]] = {}
     try:

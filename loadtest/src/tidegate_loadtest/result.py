@@ -1,4 +1,4 @@
-"""What a run measured: one row per request, and the summary that people read."""
+"""Result of a run: one row per request, and the summary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,93 +10,93 @@ from tidegate.api import NS_PER_MS, ms_to_ns
 from tidegate.workload.arrivals import NS_PER_S
 
 OK_STATUS = "OK"
-"""The status of an answered request; others are gRPC's names for its failures, CLIENT_TIMEOUT, and DROPS."""
+"""Status of an answered request; others are gRPC's names of failures, CLIENT_TIMEOUT, and DROP_STATUSES."""
 CLIENT_TIMEOUT = "CLIENT_TIMEOUT"
-"""Nothing came back for as long as the client was ready to wait."""
+"""Status of a request without a response within the client's timeout."""
 DROP_STATUSES = {"Request timeout expired": "timeout", "Exceeds maximum queue size": "queue full"}
-"""The words with which a scheduler, Triton's or Tidegate's, gives a request up, and the status that they become."""
+"""Messages with which Triton or Tidegate drops a request, and the status that each becomes."""
 
 
 def status_of(message: str, otherwise: str) -> str:
-    """The status of a request that was refused with this message: one of DROPS, or what else is known of it."""
+    """Return the status of a request that was rejected with this message: one of DROP_STATUSES, else `otherwise`."""
     return next((drop for words, drop in DROP_STATUSES.items() if words in message), otherwise)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One run in numbers. Latency counts from the scheduled arrival; None: nothing was answered."""
+    """Summary of one run. Latency counts from the scheduled arrival; None: no request was answered."""
 
     slo_ms: float
     window_s: float
-    """Length of the measured window: the span of the scheduled arrivals."""
+    """Length of the measured window in seconds: the span of the scheduled arrivals."""
     issued: int
     offered_rps: float
-    """Requests scheduled per second of the window: what was really drawn, not the rate that was asked for."""
+    """Requests scheduled per second of the window, as drawn, which may differ from the requested rate."""
     completed: int
-    """Answered, in time or late."""
+    """Number of answered requests, in time or late."""
     failed: Mapping[str, int]
-    """Not answered, by status."""
+    """Number of requests without an answer, by status."""
     attainment: float
-    """Answered within the SLO / issued. A failure or a drop is a miss."""
+    """Fraction of issued requests answered within the SLO. A failure or a drop is a miss."""
     throughput_rps: float
-    """Answers that came before the window closed, per second."""
+    """Responses per second that came before the window closed."""
     goodput_rps: float
-    """Answers within the SLO per second of the window."""
+    """Responses within the SLO per second of the window."""
     p50_ms: float | None
     p95_ms: float | None
     p99_ms: float | None
     lateness_p50_ms: float
-    """How much later than scheduled the generator itself issued its requests."""
+    """Median delay of the generator itself, from scheduled to sent, in ms."""
     lateness_p99_ms: float
     fell_behind: bool
-    """The generator was too late too often: the run says more about the client than about the server."""
+    """Whether the generator was late too often, so that the run measures the client rather than the server."""
 
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """The requests of the measured window in the order of their schedule, as arrays of one length.
+    """Requests of the measured window in the order of their schedule, as arrays of one length.
 
-    Instants are nanoseconds from the start of the window; the answers of the last requests may come after its end.
+    Instants are nanoseconds from the start of the window; the last responses may come after its end.
     """
 
     window_ns: int
     began_ns: int
-    """When the window began, on the machine's monotonic clock, by which a Tidegate on it records its events."""
+    """Start of the window on the machine's monotonic clock, which a Tidegate on it uses for its events."""
     scheduled_ns: NDArray[np.int64]
-    """When the request should have been sent."""
+    """Instants at which requests were due."""
     issued_ns: NDArray[np.int64]
-    """When it was sent."""
+    """Instants at which requests were sent."""
     finished_ns: NDArray[np.int64]
-    """When its answer, or its failure, was back."""
+    """Instants at which responses or failures arrived."""
     status: NDArray[np.str_]
-    """`OK_STATUS`, one of DROPS, the name of a gRPC status, or `CLIENT_TIMEOUT`."""
+    """Statuses: `OK`, one of DROP_STATUSES, the name of a gRPC status, or `CLIENT_TIMEOUT`."""
     messages: Mapping[str, str] = field(default_factory=dict)
-    """The first message that came with each status, to tell a person what went wrong."""
+    """First message of each status."""
     lateness_limit_ms: float = 5.0
-    """The 99th percentile of lateness above which the generator fell behind."""
+    """Limit in ms of the 99th percentile of lateness; above it the generator fell behind."""
 
     @property
     def ok(self) -> NDArray[np.bool_]:
-        """Which requests were answered."""
+        """Mask of the answered requests."""
         return np.equal(self.status, OK_STATUS)
 
     @property
     def latency_ns(self) -> NDArray[np.int64]:
-        """From the schedule, not from the sending: a stalled generator must not hide the wait that it caused."""
+        """Latency from the schedule, not from sending: a stalled generator must not hide the delay that it caused."""
         return self.finished_ns - self.scheduled_ns
 
     @property
     def lateness_ns(self) -> NDArray[np.int64]:
-        """How much later than scheduled each request was sent."""
+        """Delay of each request from scheduled to sent."""
         return self.issued_ns - self.scheduled_ns
 
     @property
     def fell_behind(self) -> bool:
-        """Whether the generator, rather than the server, is what this run measured."""
+        """Whether the run measures the generator rather than the server."""
         return float(np.percentile(self.lateness_ns, 99)) > self.lateness_limit_ms * NS_PER_MS
 
     def summary(self, slo_ms: float) -> Summary:
-        """Judge the run by a deadline of `slo_ms` milliseconds after each scheduled arrival."""
+        """Summarize the run with an SLO of `slo_ms` milliseconds after each scheduled arrival."""
         ok = self.ok
         window_s = self.window_ns / NS_PER_S
         on_time = int(np.count_nonzero(ok & (self.latency_ns <= ms_to_ns(slo_ms))))

@@ -1,4 +1,4 @@
-"""The requests of a scenario as tensors for the models that a server has."""
+"""Requests of a scenario as tensors for the models of a server."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +14,10 @@ from tidegate_loadtest.shapes import Shape, Shapes, shape_of_request
 
 
 class ScenarioRequests:
-    """A `RequestFactory`: request number i is for the model, and has the rows and the shape, that the scenario drew."""
+    """Requests of a scenario, a `RequestFactory`: number i has the model, rows and shape that the scenario drew."""
 
     def __init__(self, requests: RequestSequence, tensors: Mapping[tuple[int, int, str], RequestFactory]) -> None:
-        """`tensors` by (position of the model, rows, shape)."""
+        """Prepare the requests. `tensors`: sources by (index of the model, rows, shape)."""
         self._requests = requests
         self._tensors = tensors
 
@@ -38,10 +38,10 @@ class ScenarioRequests:
         seed: int,
         inputs: Mapping[str, Path] | None = None,
     ) -> "ScenarioRequests":
-        """Ask the server for every model's inputs. `shapes`, by INPUT or MODEL/INPUT, fills in what they leave open.
+        """Query the server for every model's inputs. `shapes`: sizes of dynamic dimensions, by INPUT or MODEL/INPUT.
 
         The models named in `inputs` get their tensors from a folder, the others random ones. Raises LoadTestError for a
-        model that is not there, takes fewer rows, or whose shapes cannot be drawn, and for files that do not fit.
+        model that is missing, takes fewer rows, or whose shapes cannot be drawn, and for files that do not fit.
         """
         folders = inputs or {}
         if strange := sorted(folders.keys() - set(requests.models)):

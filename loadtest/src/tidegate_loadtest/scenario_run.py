@@ -1,4 +1,4 @@
-"""One live run of a scenario: against a server that is there, or against a cluster emulated for it."""
+"""Live run of a scenario: against a running server, or against a cluster emulated for it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,29 +22,29 @@ from tidegate_loadtest.slo_evaluation import judge
 
 @dataclass(frozen=True)
 class LiveRun:
-    """What to run."""
+    """Parameters of one live run."""
 
     scenario: Scenario
     policy: PolicyChoice
     seed: int
     sending: SendingOptions
     target: str | None = None
-    """Where the server is; None: emulate the cluster, under the policy."""
+    """HOST:PORT of the server; None: emulate the cluster, under the policy."""
     gantt_s: float = 0.0
-    """For charts: keep the run's detail, and the requests and stages of so many seconds one by one."""
+    """Seconds of single requests and stages to keep for charts, with the run's detail; 0: none."""
     load: float = 1.0
-    """Multiplies the rate of the arrivals."""
+    """Factor on the arrival rate."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         at_rate = "" if self.load == 1 else f", {mean_rate_rps(self.scenario, self.load):,.4g}/s"
         return f"{self.policy.title}, seed {self.seed}{at_rate}"
 
 
 @dataclass(frozen=True)
 class LiveResult:
-    """What a run measured."""
+    """Result of one live run."""
 
     run: LiveRun
     result: RunResult
@@ -52,7 +52,7 @@ class LiveResult:
 
     @property
     def fell_behind(self) -> bool:
-        """Whether the generator, rather than the server, is what it measured."""
+        """Whether the run measures the generator rather than the server."""
         return self.seen.run.fell_behind
 
 
@@ -65,10 +65,10 @@ def plan_runs(
     target: str | None = None,
     gantt_s: float = 0.0,
 ) -> list[LiveRun]:
-    """The runs that are asked for, policies by name or label. Without any: the scenario's, or the target as it is.
+    """Return the runs for policies given by name or label; default: the scenario's, or the target unmodified.
 
-    `target`: HOST:PORT, or NAME=HOST:PORT, and NAME is what the results call it. Raises PluginError (policy
-    or controller not installed, or wrong options), and LoadTestError for what cannot be emulated.
+    `target`: HOST:PORT, or NAME=HOST:PORT, where NAME labels the results. Raises PluginError (policy or controller not
+    installed, or wrong options), and LoadTestError for a scenario that cannot be emulated.
     """
     if target is not None:
         choice, target = _of_target(scenario, policies, target)
@@ -98,9 +98,9 @@ def _of_target(scenario: Scenario, policies: Sequence[str], target: str) -> tupl
 def run_live(
     run: LiveRun, *, progress: Callable[[Progress], None] | None = None, work: Path | None = None
 ) -> LiveResult:
-    """Carry it out. What it starts, it has stopped when it returns or raises. Raises LoadTestError, TraceError.
+    """Execute a run; stop all processes that it started, even if it raises. Raises LoadTestError, TraceError.
 
-    `work`: an empty folder to leave an emulated cluster's files in (models, profiles, logs, Tidegate's event log).
+    `work`: an empty folder for an emulated cluster's files (models, profiles, logs, Tidegate's event log).
     """
     scenario, seed = run.scenario, run.seed
     requests = draw_requests(scenario, seed, run.load)
@@ -133,7 +133,7 @@ def run_live(
 
 
 def live_document(scenario: Scenario, lives: Sequence[LiveResult]) -> dict[str, Any]:
-    """The document of `tidegate simulate`, and which runs say more about the generator than about the server."""
+    """Return the document of `tidegate simulate`, with the runs that measure the generator rather than the server."""
     results = [live.result for live in lives]
     behind = [{"policy": live.run.policy.title, "seed": live.run.seed} for live in lives if live.fell_behind]
     return {**simulate_document(scenario, results), "command": "loadtest", "fell_behind": behind}

@@ -1,7 +1,7 @@
-"""What the server says of itself over a span of time: how large its batches were, and how busy its instances.
+"""Statistics of a server over a span of time: batch sizes and utilization of its instances.
 
 Triton's `inference_stats` adds the duration of an execution once per *request* in it: a batch of eight counts eight
-times. Only `batch_stats` counts executions once, so the busy share is made of those. `inference_count` counts rows.
+times. Only `batch_stats` counts executions once, so utilization uses those. `inference_count` counts rows.
 """
 
 import asyncio
@@ -19,27 +19,27 @@ from tidegate_loadtest.connection import ANSWER_WITHIN_S, Connection
 
 @dataclass(frozen=True)
 class StatsSnapshot:
-    """A model's counters since its server started, over all its versions."""
+    """Counters of a model since its server started, over all its versions."""
 
     at_ns: int
-    """When they were read, on this process's clock."""
+    """Instant at which they were read, on this process's clock."""
     rows: int
     requests: int
-    """The requests that succeeded."""
+    """Number of successful requests."""
     executions: int
     busy_ns: int
-    """Compute time, inputs and outputs included, of all executions on all instances."""
+    """Compute time in ns, inputs and outputs included, of all executions on all instances."""
     executions_of: Mapping[int, int]
-    """Executions by their rows."""
+    """Number of executions by their rows."""
     requests_ns: int
-    """What those that succeeded took in the server, queueing included, all together."""
+    """Total time in ns that successful requests spent in the server, queueing included."""
     executing_ns: int
-    """What their executions took, added up over the requests."""
+    """Total execution time in ns, counted once for each request."""
 
 
 @dataclass(frozen=True)
 class ServerUsage:
-    """The difference of two snapshots. None: the model did not run."""
+    """Difference of two snapshots. None: the model did not run."""
 
     executions: int
     mean_rows: float | None
@@ -47,19 +47,19 @@ class ServerUsage:
     mean_requests: float | None
     """Requests per execution."""
     mean_request_ms: float | None
-    """What a request took in the server, queueing included."""
+    """Mean time of a request in the server in ms, queueing included."""
     mean_executing_ms: float | None
-    """For how long the execution of a request's batch ran."""
+    """Mean duration in ms of the execution that a request was part of."""
     busy_share: float
-    """Compute time / (time that passed * instances)."""
+    """Utilization: compute time / (elapsed time * instances)."""
     busy_ns: int
-    """Compute time."""
+    """Compute time in ns."""
     executions_of: Mapping[int, int]
-    """Executions by their rows: those sizes that occurred."""
+    """Number of executions by their rows, for the sizes that occurred."""
 
     @classmethod
     def between(cls, before: StatsSnapshot, after: StatsSnapshot, *, instances: int) -> "ServerUsage":
-        """What happened from one snapshot to the other on a model of so many instances."""
+        """Return the difference of two snapshots for a model with this many instances."""
         executions = after.executions - before.executions
         requests = after.requests - before.requests
         grown = {rows: count - before.executions_of.get(rows, 0) for rows, count in after.executions_of.items()}
@@ -82,7 +82,7 @@ async def read_statistics(connection: Connection, model: str) -> StatsSnapshot:
 
 
 def snapshot_of(answer: pb.ModelStatisticsResponse) -> StatsSnapshot:
-    """The counters of one model, just read."""
+    """Convert the statistics of one model, just read, to a snapshot."""
     versions = answer.model_stats
     executions_of: Counter[int] = Counter()
     for version in versions:
@@ -111,7 +111,7 @@ def snapshot_of(answer: pb.ModelStatisticsResponse) -> StatsSnapshot:
 async def measure_usage(connection: Connection, model: str, *, warmup_s: float, window_s: float) -> ServerUsage:
     """Read the counters `warmup_s` from now and `window_s` later: beside a run, exactly its measured window.
 
-    An execution counts where it ends, so short windows over long executions are off by up to one per instance.
+    An execution counts when it ends, so short windows over long executions are off by up to one per instance.
     """
     instances = count_instances((await connection.model_config(model)).instance_group)
     await asyncio.sleep(warmup_s)
@@ -122,5 +122,5 @@ async def measure_usage(connection: Connection, model: str, *, warmup_s: float, 
 
 
 def count_instances(groups: Iterable[model_config_pb2.ModelInstanceGroup]) -> int:
-    """How many executions of a model can run at once. A group's `count` is per GPU."""
+    """Return the number of concurrent executions of a model. A group's `count` is per GPU."""
     return sum(group.count * max(len(group.gpus), 1) for group in groups if not group.passive) or 1

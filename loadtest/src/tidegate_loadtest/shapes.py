@@ -1,4 +1,4 @@
-"""`--shape NAME:3,48,320` on a command line: dimensions that a model leaves open, fixed or drawn for each request."""
+"""Parser of `--shape NAME:3,48,320`: sizes of a model's dynamic dimensions, fixed or drawn for each request."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -8,20 +8,20 @@ from tidegate.schemas import read_shape
 from tidegate_loadtest.connection import LoadTestError
 
 Size = int | Sequence[int]
-"""The size of one dimension: always the same, or one of several, equally likely (a repeated one is likelier)."""
+"""Size of one dimension: fixed, or one of several, equally likely (a repeated one is likelier)."""
 Shape = tuple[Size, ...]
-"""An input's dimensions without rows."""
+"""Dimensions of an input without rows."""
 Shapes = Mapping[str, Shape]
-"""The shapes by INPUT or MODEL/INPUT."""
+"""Shapes by INPUT or MODEL/INPUT."""
 
 
 def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
-    """Dimensions without rows, by input name. Raises typer.BadParameter for what is not NAME:sizes."""
+    """Parse dimensions without rows, by input name. Raises typer.BadParameter for a text that is not NAME:sizes."""
     return dict(_parse_shape(text) for text in texts)
 
 
 def shape_of_request(model: str, shape: str) -> dict[str, tuple[int, ...]]:
-    """The dimensions that a request's shape (`x:3,48,320;y:7`) names, by input. Raises LoadTestError."""
+    """Return the dimensions in a request's shape (`x:3,48,320;y:7`), by input. Raises LoadTestError."""
     try:
         return read_shape(shape)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a live run measured, in the columns of a simulated one: the same record, summarised by the same code."""
+"""SLO evaluation of a live run, in the columns of a simulated one and summarized by the same code."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -32,11 +32,10 @@ def judge(
     gantt_s: float = 0.0,
     load: float = 1.0,
 ) -> figures.RunResult:
-    """The rows of a run. A request is good if its answer was back in time by the client's clock, from its schedule.
+    """Return the rows of a run. A request is in time by the client's clock, from its scheduled arrival.
 
-    Batches come from the proxy's event log; where there is none, from the server's statistics, which know their sizes
-    but not on which worker each ran. A request that the client gave up waiting for is `stranded`. `load`: by which the
-    scenario's rate was multiplied.
+    Batches come from the proxy's event log; without one, from the server's statistics, which have their sizes but not
+    the worker of each. A request that the client abandoned is `stranded`. `load`: factor on the scenario's rate.
     """
     warmup_ns = round(scenario.warmup_s * NS_PER_S)
     record = RunRecord(requests, measured_from_ns=warmup_ns)

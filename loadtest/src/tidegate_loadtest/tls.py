@@ -1,4 +1,4 @@
-"""TLS towards the gRPC port of a server."""
+"""TLS for connections to the gRPC port of a server."""
 
 import ssl
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ import grpc
 
 
 class TlsFileError(Exception):
-    """A certificate or key that cannot be used; the message names the file."""
+    """A certificate or key is invalid; the message names the file."""
 
 
 def credentials_of(tls: Mapping[str, Path | str]) -> grpc.ChannelCredentials:
-    """The credentials of a channel, from the files `ca`, `cert` and `key`; without `ca` the system's are trusted.
+    """Return the credentials of a channel, from the files `ca`, `cert` and `key`; without `ca`, trust the system's CAs.
 
     Raises TlsFileError.
     """
@@ -35,7 +35,7 @@ def credentials_of(tls: Mapping[str, Path | str]) -> grpc.ChannelCredentials:
 
 
 def options_of(tls: Mapping[str, Path | str]) -> list[tuple[str, str]]:
-    """The options of that channel: the name in the server's certificate, where it is not that of the address."""
+    """Return the options of that channel: the name in the server's certificate, if it differs from the address."""
     return [("grpc.ssl_target_name_override", str(tls["server_name"]))] if "server_name" in tls else []
 
 

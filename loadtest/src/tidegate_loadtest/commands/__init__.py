@@ -1,1 +1,1 @@
-"""What the load test adds to the `tidegate` command."""
+"""Subcommands that the load test adds to `tidegate`."""

@@ -1,4 +1,4 @@
-"""`tidegate compare`: servers side by side."""
+"""Command `tidegate compare`: the same load on several servers."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,7 +73,7 @@ def compare(
 ) -> None:
     """Compare servers under the same load, with intervals.
 
-    Put the same load on several servers in turn, round after round; say which is better, and how sure that is.
+    Put the same load on several servers, one after the other, in rounds; say which is better, and how sure that is.
 
     In each round every target gets the same requests at the same instants, and another one is first; round number i has
     the seed of the first plus i. Differences are taken within the rounds, with 95 % confidence intervals (Student's t,

@@ -1,4 +1,4 @@
-"""`tidegate fit-interference`: from measured runs to the file that says how models slow each other down on one GPU."""
+"""Command `tidegate fit-interference`: writes an interference file from measured runs of models on one GPU."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`tidegate loadtest`: a scenario live."""
+"""Command `tidegate loadtest`: runs a scenario live."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,7 +74,7 @@ def loadtest(
     Run a scenario live: the very requests of `tidegate simulate`, at their instants; the same columns and report.
 
     Without --target the scenario's cluster is emulated on this machine: real tritonservers whose models take the time
-    of its profiles, and `tidegate serve` before them with each policy in turn (policy `triton`: Triton's own dynamic
+    of its profiles, and `tidegate serve` in front of them with each policy (policy `triton`: Triton's own dynamic
     batcher, and no Tidegate). With --target whatever runs there is measured, once for each seed; the results call
     it NAME, else as --policy says, else by its address. Examples:
 
@@ -170,7 +170,7 @@ def loadtest(
 
 @contextmanager
 def own_errors_explained() -> Iterator[None]:
-    """One line and exit status 1; SIGTERM ends it as Ctrl-C does, so that what was started is stopped."""
+    """Convert known errors to one line and exit status 1; end on SIGTERM as on Ctrl-C, so that processes stop."""
     import signal
 
     from rich.console import Console
@@ -197,7 +197,7 @@ def own_errors_explained() -> Iterator[None]:
 
 
 def print_lives(console: "Console", title: str, lives: "Sequence[LiveResult]") -> list[str]:
-    """The table, what went wrong, and (returned too) which runs do not measure the server."""
+    """Print the results, failures and warnings; return the warnings on runs that do not measure the server."""
     from rich.table import Table
 
     from tidegate.commands.common import in_ms

@@ -1,4 +1,4 @@
-"""`tidegate profile`: measure models, write the file that `tidegate serve --profiles` starts from."""
+"""Command `tidegate profile`: measures models and writes the file for `tidegate serve --profiles`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

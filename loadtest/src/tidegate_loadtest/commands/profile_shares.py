@@ -1,4 +1,4 @@
-"""`tidegate profile-shares`: run models on shares of one GPU, alone and beside each other, for `fit-interference`."""
+"""Command `tidegate profile-shares`: measures models on shares of a GPU, alone and together, for `fit-interference`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The JSON of a comparison."""
+"""JSON document of a comparison."""
 
 from dataclasses import asdict
 from typing import Any
@@ -17,7 +17,7 @@ from tidegate_loadtest.comparison.runs import Comparison
 
 
 def comparison_document(comparison: Comparison) -> dict[str, Any]:
-    """All that was measured: the rows of every run, in the order of the runs, and what follows from them."""
+    """Return all measurements: the rows of every run, in the order of the runs, and the figures computed from them."""
     base, *others = comparison.targets
     of_seed = {seed: number for number, seed in enumerate(comparison.seeds, 1)}
     contrasts = [contrast_of(comparison, target, base, figure) for target in others for figure in COMPARED_FIGURES]

@@ -1,4 +1,4 @@
-"""What a comparison found: figures over the rounds, what they are against another target's, and the verdict."""
+"""Findings of a comparison: figures over the rounds, differences between targets, and the verdict."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from tidegate_loadtest.result import DROP_STATUSES
 
 @dataclass(frozen=True)
 class ComparedFigure:
-    """One column. `shown` writes a value of it, `apart` a difference (with its sign)."""
+    """Figure that is compared. `shown` formats a value, `apart` a difference (with its sign)."""
 
     name: str
     heading: str
@@ -24,11 +24,11 @@ class ComparedFigure:
     shown: Callable[[float], str]
     apart: Callable[[float], str]
     most: Callable[[ResultRow], float] = lambda row: inf
-    """The greatest value that it can have; the least is zero."""
+    """Function that returns the largest possible value; the smallest is zero."""
 
     @property
     def widest(self) -> float:
-        """The greatest difference that two values of it can have."""
+        """Largest possible difference of two values."""
         return 1.0 if self is ATTAINMENT_FIGURE else inf
 
 
@@ -62,21 +62,21 @@ COMPARED_FIGURES = (
 
 @dataclass(frozen=True)
 class TargetContrast:
-    """A figure of a target against that of another, round by round: both had the same requests in each."""
+    """Figure of a target against that of another, round by round; both had the same requests in each round."""
 
     figure: ComparedFigure
     target: Target
     base: Target
     difference: ConfidenceInterval
-    """target - base."""
+    """Interval of target - base."""
     ratio: ConfidenceInterval | None
-    """target / base; None where one of them was zero in some round."""
+    """Interval of target / base; None if one of them was zero in a round."""
 
     @property
     def shown_by(self) -> tuple[ConfidenceInterval, Callable[[float], str], float]:
-        """What people are shown, how its values are written, and which of them means no difference.
+        """Interval to show, its formatter, and the value that means no difference.
 
-        For the goodput the ratio where there is one; else the difference.
+        This is the ratio for the goodput if there is one; otherwise the difference.
         """
         if self.figure is GOODPUT_FIGURE and self.ratio:
             return self.ratio, _percent, 1.0
@@ -91,14 +91,14 @@ class TargetContrast:
 
 
 def interval_of(comparison: Comparison, target: Target, figure: ComparedFigure) -> ConfidenceInterval | None:
-    """Over the complete rounds. None where the figure was never there."""
+    """Return the interval of a figure over the complete rounds, or None if no round has the figure."""
     rows = [live.result.total for live in comparison.of(target)]
     found = mean_of([value for row in rows if (value := figure.value(row)) is not None])
     return None if found is None else found.within(0.0, fmean(map(figure.most, rows)))
 
 
 def contrast_of(comparison: Comparison, target: Target, base: Target, figure: ComparedFigure) -> TargetContrast | None:
-    """Over the complete rounds. None where no round has the figure of both."""
+    """Return the contrast of two targets over the complete rounds, or None if no round has the figure of both."""
     runs = zip(comparison.of(target), comparison.of(base), strict=True)
     values = [(figure.value(own.result.total), figure.value(other.result.total)) for own, other in runs]
     pairs = [(own, other) for own, other in values if own is not None and other is not None]
@@ -113,7 +113,7 @@ def contrast_of(comparison: Comparison, target: Target, base: Target, figure: Co
 
 
 def verdict_of(contrast: TargetContrast, of_target: ConfidenceInterval, of_base: ConfidenceInterval) -> str:
-    """A sentence: which share each has in time, and whether the rounds show that these are different."""
+    """Return a sentence with the attainment of both targets and whether the rounds show a difference."""
     name, base, interval = contrast.target.name, contrast.base.name, contrast.difference
     both = f"{name} has {share(of_target.mean)} in time, {base} {share(of_base.mean)}"
     if interval.low is None:
@@ -124,7 +124,7 @@ def verdict_of(contrast: TargetContrast, of_target: ConfidenceInterval, of_base:
 
 
 def verdicts(comparison: Comparison) -> list[str]:
-    """What may be concluded of every other target against the first."""
+    """Return the verdicts of every other target against the first."""
     base, *others = comparison.targets
     said = []
     for target in others:
@@ -136,7 +136,7 @@ def verdicts(comparison: Comparison) -> list[str]:
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """What a reader must know first: why it ended early, runs that measure the generator, requests that failed."""
+    """Return warnings: why the comparison ended early, runs limited by the generator, failed requests."""
     said = [f"ended early: {comparison.stopped}"] if comparison.stopped else []
     if comparison.stopped and (complete := len(comparison.complete)) < len(comparison.seeds):
         said.append(f"only {complete} of {len(comparison.seeds)} rounds are complete: the figures are of these")
@@ -157,7 +157,7 @@ def warnings(comparison: Comparison) -> list[str]:
 
 
 def late_p99_ms(comparison: Comparison, target: Target) -> float | None:
-    """How late the generator was, in the worst of the target's rounds."""
+    """Return the p99 of the generator's lateness in ms, in the worst of the target's rounds; None if unknown."""
     lates = [live.result.total.lateness_p99_ms for live in comparison.of(target)]
     return max((late for late in lates if late is not None), default=None)
 

@@ -1,5 +1,4 @@
-"""What a handful of rounds says about a figure: its mean, and the 95 % confidence interval of Student's t, cut to what
-the figure can be."""
+"""Mean of a figure over a few rounds, with the 95 % confidence interval of Student's t, cut to possible values."""
 
 import math
 from collections.abc import Sequence
@@ -11,29 +10,29 @@ CONFIDENCE_LEVEL = 0.95
 
 @dataclass(frozen=True)
 class ConfidenceInterval:
-    """A mean and where it lies, in the figure's own unit."""
+    """Mean and its 95 % confidence interval, in the figure's own unit."""
 
     mean: float
     low: float | None
-    """None, as `high`: one value has no spread."""
+    """Lower bound; None, as `high`, for a single value."""
     high: float | None
     count: int
-    """Values that it was made of."""
+    """Number of values."""
 
     def within(self, least: float, most: float) -> "ConfidenceInterval":
-        """The same without what cannot be, which takes nothing from its confidence: the truth does not lie there."""
+        """Return the interval cut to [`least`, `most`]; the confidence stays, as the true value lies within them."""
         if self.low is None or self.high is None:
             return self
         low, high = max(self.low, min(least, self.mean)), min(self.high, max(most, self.mean))
         return ConfidenceInterval(self.mean, low, high, self.count)
 
     def excludes(self, value: float) -> bool:
-        """Whether the rounds show that the mean is not `value`. One round shows nothing."""
+        """Return whether the rounds show that the mean is not `value`; False for a single round."""
         return self.low is not None and self.high is not None and not self.low <= value <= self.high
 
 
 def mean_of(values: Sequence[float]) -> ConfidenceInterval | None:
-    """The mean of values that vary by chance, one for each round. None where there are none.
+    """Return the mean of one value per round with its interval, or None without values.
 
     The interval is mean +- t * s / sqrt(n), t the quantile of Student's distribution with n - 1 degrees of freedom.
     """
@@ -50,14 +49,14 @@ def mean_of(values: Sequence[float]) -> ConfidenceInterval | None:
 
 
 def difference_of(pairs: Sequence[tuple[float, float]]) -> ConfidenceInterval | None:
-    """The mean of value - base, of pairs (value, base)."""
+    """Return the mean of value - base, of pairs (value, base)."""
     return mean_of([value - base for value, base in pairs])
 
 
 def ratio_of(pairs: Sequence[tuple[float, float]]) -> ConfidenceInterval | None:
-    """The geometric mean of value / base, of pairs (value, base).
+    """Return the geometric mean of value / base, of pairs (value, base).
 
-    The interval is that of the logarithms. None where a value is zero: the ratio means nothing then.
+    The interval is that of the logarithms. Returns None if a value is zero, because the ratio is undefined.
     """
     if any(value <= 0 or base <= 0 for value, base in pairs):
         return None

@@ -1,4 +1,4 @@
-"""A comparison as one HTML page that needs no network."""
+"""HTML page of a comparison, which needs no network."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ from tidegate_loadtest.comparison.table import difference_cell, figure_cells
 
 
 def comparison_page(title: str, comparison: Comparison, document: Document, origin: PageOrigin) -> str:
-    """The verdicts, what speaks for them, how each target batches, all figures."""
+    """Return the page: verdicts, their evidence, batching settings of each target, all figures."""
     rounds = len(comparison.complete)
     rows = [row for live in comparison.lives for row in live.result.rows]
     return Page(

@@ -1,4 +1,4 @@
-"""The runs of a comparison: A B, then B A, and so on, so that what drifts in between falls on all alike."""
+"""Runs of a comparison, in the order A B, then B A, and so on, so that drift affects all targets alike."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,34 +15,34 @@ from tidegate_loadtest.scenario_requests import ScenarioRequests
 from tidegate_loadtest.scenario_run import LiveResult, LiveRun, run_live
 
 DETAIL_S = 0.001
-"""Detail is kept of every run; requests one by one are not shown."""
+"""Length of the detail kept of every run, in seconds; single requests are not shown."""
 Shown = Callable[[int, str, Progress], None]
-"""Called with (runs that are done, what the present one is called, how far it is)."""
+"""Progress callback, called with (finished runs, name of the current run, its progress)."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was measured."""
+    """Results of a comparison: its runs and batching settings."""
 
     scenario: Scenario
     targets: Sequence[Target]
     seeds: Sequence[int]
-    """The seeds, one for each round that was asked for."""
+    """Seeds, one for each requested round."""
     lives: Sequence[LiveResult]
-    """The runs, in the order in which they ran."""
+    """Runs, in the order in which they ran."""
     stopped: str | None = None
-    """Why the comparison ended before its last round: a server was not there any more."""
+    """Reason why the comparison ended before its last round (a server became unreachable); None if it did not."""
     settings: Mapping[str, BatchingSettings] = field(default_factory=dict)
-    """How each target batches, by its name."""
+    """Batching settings of each target, by its name."""
 
     def of(self, target: Target) -> list[LiveResult]:
-        """The runs against a target, by round: those rounds only in which every target had its run."""
+        """Return the runs against a target, by round, of the complete rounds."""
         by_seed = {live.run.seed: live for live in self.lives if live.run.policy.title == target.name}
         return [by_seed[seed] for seed in self.complete]
 
     @property
     def complete(self) -> list[int]:
-        """The seeds of the rounds in which every target had its run."""
+        """Seeds of the rounds in which every target had its run."""
         ran = [live.run.seed for live in self.lives]
         return [seed for seed in self.seeds if ran.count(seed) == len(self.targets)]
 
@@ -50,10 +50,10 @@ class Comparison:
 def check_targets(
     scenario: Scenario, targets: Sequence[Target], sending: SendingOptions, *, seed: int
 ) -> dict[str, BatchingSettings]:
-    """Ask every server for all that the first round needs of it, and how it batches; no inference request is sent.
+    """Check that every server can take the first round, and read its batching settings; send no inference request.
 
-    Raises LoadTestError, naming the target, for what would make its runs fail: nobody there, a model that is missing or
-    takes fewer rows, inputs that cannot be made.
+    Raises LoadTestError, with the target's name, for what would make its runs fail: an unreachable server, a model that
+    is missing or takes fewer rows, inputs that cannot be made.
     """
     requests = draw_requests(scenario, seed)
 
@@ -80,11 +80,11 @@ def compare(
     seed: int,
     shown: Shown | None = None,
 ) -> Comparison:
-    """Run the scenario on every target in turn, `rounds` times; round number i has the seed `seed + i`.
+    """Run the scenario on every target, `rounds` times; round number i has the seed `seed + i`.
 
-    Within a round all targets get the same requests at the same instants; who is first goes round. Raises LoadTestError
-    before any load where `check_targets` does. A server that goes away is no error: its requests fail, and the
-    comparison ends where it would have had to be asked again.
+    Within a round all targets get the same requests at the same instants; the first target rotates. Raises
+    LoadTestError before any load if `check_targets` does. If a server becomes unreachable, its requests fail, and the
+    comparison ends where it would have to be queried again.
     """
     settings = check_targets(scenario, targets, sending, seed=seed)
     seeds = [seed + number for number in range(rounds)]

@@ -1,4 +1,4 @@
-"""How the servers of a comparison batch: what they say of themselves when they are asked."""
+"""Batching settings of the servers of a comparison, as they report them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from tidegate_loadtest.server_stats import count_instances
 
 @dataclass(frozen=True)
 class BatchingSettings:
-    """One server."""
+    """Batching settings of one server."""
 
     server: str
-    """Its name and version."""
+    """Name and version of the server."""
     models: dict[str, str]
-    """How each model is batched, in words."""
+    """Batching of each model, as text."""
 
 
 async def read_settings(connection: Connection, models: Iterable[str]) -> BatchingSettings:
-    """Ask a server. Raises LoadTestError for an unknown model."""
+    """Query the settings of a server. Raises LoadTestError for an unknown model."""
     found = {name: in_words(await connection.model_config(name)) for name in models}
     request = pb.ServerMetadataRequest()
     try:
@@ -32,7 +32,7 @@ async def read_settings(connection: Connection, models: Iterable[str]) -> Batchi
 
 
 def in_words(config: model_config_pb2.ModelConfig) -> str:
-    """`up to 16 rows, dynamic_batching (delay 10 ms), 2 instances`."""
+    """Describe a model's batching: `up to 16 rows, dynamic_batching (delay 10 ms), 2 instances`."""
     size = f"up to {config.max_batch_size} rows" if config.max_batch_size > 0 else "unbatched"
     if config.HasField("dynamic_batching"):
         batching = config.dynamic_batching

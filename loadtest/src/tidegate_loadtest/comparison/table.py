@@ -1,4 +1,4 @@
-"""A comparison on the terminal."""
+"""Terminal output of a comparison."""
 
 from collections.abc import Collection, Sequence
 
@@ -20,11 +20,11 @@ from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.targets import Target
 
 SHOWN_DIFFERENCES = ("goodput_rps", "attainment", "p50_ms", "p99_ms", "mean_batch_rows")
-"""The differences that the terminal shows; document and page have all."""
+"""Figures whose differences the terminal shows; document and page have all."""
 
 
 def print_comparison(console: Console, comparison: Comparison, title: str) -> None:
-    """The figures, the differences to the first target, what a reader must know, the verdicts."""
+    """Print the figures, the differences to the first target, the warnings and the verdicts."""
     print_figures(console, comparison, title)
     if comparison.complete:
         console.print(_differences(comparison))
@@ -33,7 +33,7 @@ def print_comparison(console: Console, comparison: Comparison, title: str) -> No
 
 
 def print_figures(console: Console, comparison: Comparison, title: str, names: Collection[str] | None = None) -> None:
-    """The figures, all or those of these names, and what a reader must know."""
+    """Print the figures, all or those in `names`, and the warnings."""
     figures = [figure for figure in COMPARED_FIGURES if names is None or figure.name in names]
     rounds = len(comparison.complete)
     if rounds:
@@ -50,7 +50,7 @@ def print_figures(console: Console, comparison: Comparison, title: str, names: C
 
 
 def figure_cells(comparison: Comparison, figures: Sequence[ComparedFigure] = COMPARED_FIGURES) -> list[list[str]]:
-    """A line for each target: its name, the figures, the generator's lateness in the worst round."""
+    """Return a row for each target: its name, the figures, the generator's lateness in the worst round."""
     lines = []
     for target in comparison.targets:
         cells = [with_spread(interval_of(comparison, target, figure), figure) for figure in figures]
@@ -60,7 +60,7 @@ def figure_cells(comparison: Comparison, figures: Sequence[ComparedFigure] = COM
 
 
 def with_spread(interval: ConfidenceInterval | None, figure: ComparedFigure) -> str:
-    """`98.3`, and under it `97.9 .. 98.7`."""
+    """Format a mean with its interval: `98.3`, and under it `97.9 .. 98.7`."""
     if interval is None:
         return "-"
     shown = figure.shown(interval.mean)
@@ -70,7 +70,7 @@ def with_spread(interval: ConfidenceInterval | None, figure: ComparedFigure) -> 
 
 
 def difference_cell(comparison: Comparison, target: Target, base: Target, figure: ComparedFigure) -> str:
-    """`+13.1 (+12.0 .. +14.2)`, in percent for the goodput."""
+    """Format a difference with its interval: `+13.1 (+12.0 .. +14.2)`, in percent for the goodput."""
     contrast = contrast_of(comparison, target, base, figure)
     return "-" if contrast is None else str(contrast)
 

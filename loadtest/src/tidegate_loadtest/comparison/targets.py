@@ -1,4 +1,4 @@
-"""The servers of a comparison: those that run, by name, or clusters emulated for it."""
+"""Targets of a comparison: running servers, by name, or clusters emulated for it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,24 +16,24 @@ _PLAIN: Final = "grpc://"
 
 @dataclass(frozen=True)
 class Target:
-    """One server."""
+    """Server under test."""
 
     name: str
-    """What the results call it."""
+    """Name in the results."""
     address: str
-    """HOST:PORT of its gRPC."""
+    """HOST:PORT of its gRPC service."""
     started_with: str = ""
-    """The policy and its options, where it was started for the comparison."""
+    """Policy and its options if the server was started for the comparison, else ""."""
     is_plain: bool = False
-    """Whether it speaks no TLS, though the others do."""
+    """Whether it uses no TLS, though the other targets do."""
 
     def sending(self, sending: SendingOptions) -> SendingOptions:
-        """How requests are sent to it, where they are sent so to the others."""
+        """Return the sending options for this target, given those of all."""
         return replace(sending, tls=None) if self.is_plain else sending
 
 
 def parse_targets(texts: Iterable[str]) -> list[Target]:
-    """`NAME=HOST:PORT`, or `NAME=grpc://HOST:PORT`, each a text of its own or several with commas.
+    """Parse `NAME=HOST:PORT` or `NAME=grpc://HOST:PORT`, one per text or several separated by commas.
 
     Raises LoadTestError for anything else.
     """
@@ -67,10 +67,11 @@ def emulated_targets(
     work: Path,
     starting: Callable[[str], None] | None = None,
 ) -> Iterator[list[Target]]:
-    """A cluster of the scenario's for every policy, all at once, until the block is left; only one at a time has load.
+    """Run an emulated cluster of the scenario for every policy at once, until the block is left.
 
-    The choices are those of `plan_runs`, which has checked them. Their files go into the folder `work`; `starting` is
-    told of each. Raises LoadTestError where they are more than a machine can hold, and where one does not start.
+    Only one at a time gets load. `choices` come from `plan_runs`, which has checked them. `work`: folder for their
+    files; `starting`: called with the name of each. Raises LoadTestError if there are too many for one machine, or one
+    fails to start.
     """
     from tidegate_loadtest.emulated import (  # noqa: PLC0415 - of the extra `emulated`
         MAX_INSTANCES,

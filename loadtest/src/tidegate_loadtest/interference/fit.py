@@ -1,6 +1,7 @@
-"""Fits the interference model of InSS to measured runs: what models take and use alone, and mind of their neighbors.
+"""Fitting of the InSS interference model: standalone latency, resource use and sensitivity to neighbors.
 
-Least squares with nothing negative: of three co-runs alone, plain ones make out that a neighbor speeds somebody up.
+Uses least squares with non-negative coefficients: with three co-runs, unconstrained ones can predict that a neighbor
+speeds up a model.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,11 +16,11 @@ from tidegate_loadtest.interference.missing_utilization import learn_uses
 from tidegate_loadtest.interference.runs import CoRun, RunsError, SoloRun
 
 MIN_SOLO = 4
-"""Runs of a model alone: two batches on two shares."""
+"""Smallest number of standalone runs of a model: two batch sizes on two shares."""
 
 
 def with_compute(solo: Sequence[SoloRun], compute: Mapping[tuple[str, int, float], float]) -> list[SoloRun]:
-    """Solo runs, told what of them was computing. Raises RunsError where that is more than all of it."""
+    """Return solo runs with their compute time in ms. Raises RunsError if it exceeds the latency."""
     told = []
     for run in solo:
         gpu_ms = compute.get((run.model, run.rows, run.percent), run.gpu_ms)
@@ -33,7 +34,7 @@ def with_compute(solo: Sequence[SoloRun], compute: Mapping[tuple[str, int, float
 
 
 def transfers(solo: Iterable[SoloRun]) -> dict[str, NonDecreasingLine]:
-    """What the bus takes, by model and rows, from the runs that tell it."""
+    """Return the transfer time over the bus by model and rows, from the runs that measure it."""
     told: dict[str, list[tuple[float, float]]] = {}
     for run in solo:
         if run.gpu_ms is not None:
@@ -49,10 +50,10 @@ def fit(
     buses: Mapping[str, NonDecreasingLine] | None = None,
     company: bool = True,
 ) -> InterferenceModel:
-    """The model of these runs. Raises RunsError naming the models of which there are not enough.
+    """Fit the interference model to these runs. Raises RunsError with the models that have too few.
 
-    `buses`: what transfers take, by model; None: what the solo runs tell of it. `company`: a neighbor may cost
-    something whatever it does; False: cache and DRAM explain it all, as in InSS.
+    `buses`: transfer times by model; None: those of the solo runs. `company`: allow a constant cost of having a
+    neighbor; False: cache and DRAM explain everything, as in InSS.
     """
     alone = fit_alone(solo, gpu, transfers(solo) if buses is None else buses)
     seen = {tenant.partition for run in co_runs for tenant in run.tenants}
@@ -72,13 +73,13 @@ def fit(
 
 
 def unseen_models(solo: Iterable[SoloRun]) -> list[str]:
-    """The models of which no run says how much of cache and DRAM it used."""
+    """Return the models without a run that measures their use of cache and DRAM."""
     seen = {run.model for run in solo if run.cache_percent is not None or run.dram_percent is not None}
     return sorted({run.model for run in solo} - seen)
 
 
 def fit_alone(solo: Sequence[SoloRun], gpu: str, buses: Mapping[str, NonDecreasingLine]) -> InterferenceModel:
-    """What the models take and use alone, as if none minded any neighbor. Raises RunsError."""
+    """Fit standalone latency and resource use, with no sensitivity to neighbors. Raises RunsError."""
     by_model: dict[str, list[SoloRun]] = {}
     for run in solo:
         by_model.setdefault(run.model, []).append(run)
@@ -92,7 +93,7 @@ def fit_alone(solo: Sequence[SoloRun], gpu: str, buses: Mapping[str, NonDecreasi
 
 
 def constant_factors(alone: InterferenceModel, co_runs: Sequence[CoRun]) -> dict[str, float]:
-    """The control: how many times as long each model takes while anybody is beside it, whoever that is."""
+    """Return the control: by model, the constant slowdown factor when any neighbor runs."""
     shares: dict[str, list[float]] = {}
     for run in co_runs:
         for tenant, _, taken_ms in run.sides():

@@ -1,4 +1,4 @@
-"""How good a fitted model is: its errors on runs that it was not fitted to, beside those of controls."""
+"""Errors of a fitted interference model on runs that it was not fitted to, beside those of controls."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from tidegate.schemas import HeldOut, InterferenceModel, Tenant
 from tidegate_loadtest.interference.runs import CoRun, SoloRun
 
 Predict = Callable[[Tenant, tuple[Tenant, ...]], float]
-"""Milliseconds of a batch beside neighbors."""
+"""Function that predicts the milliseconds of a batch beside neighbors."""
 
 
 @dataclass(frozen=True)
 class RelativeErrors:
-    """Relative errors, |predicted - measured| / measured, of some runs."""
+    """Relative errors of some runs, |predicted - measured| / measured."""
 
     runs: int
     mean: float
@@ -23,12 +23,12 @@ class RelativeErrors:
     largest: float
 
     def document(self) -> HeldOut:
-        """The same as the interference file has it."""
+        """Convert to the form of the interference file."""
         return HeldOut(runs=self.runs, mean=self.mean, p95=self.p95)
 
 
 def split(co_runs: Sequence[CoRun], share: float, seed: int) -> tuple[list[CoRun], list[CoRun]]:
-    """What to fit to, and what to hold out: so large a share of the runs, drawn by the seed, with all their sides."""
+    """Split runs into those to fit and those to hold out: the fraction `share`, drawn by `seed`."""
     held = set(Random(seed).sample(range(len(co_runs)), round(share * len(co_runs))))
     return (
         [run for at, run in enumerate(co_runs) if at not in held],
@@ -37,7 +37,7 @@ def split(co_runs: Sequence[CoRun], share: float, seed: int) -> tuple[list[CoRun
 
 
 def few_of_each(co_runs: Sequence[CoRun], number: int, seed: int) -> list[CoRun]:
-    """So many runs for each model, drawn by the seed: those of InSS are three."""
+    """Draw `number` runs for each model by `seed`; InSS uses three."""
     names = sorted({tenant.partition for run in co_runs for tenant in run.tenants})
     rng, chosen = Random(seed), set[int]()
     for name in names:
@@ -47,22 +47,22 @@ def few_of_each(co_runs: Sequence[CoRun], number: int, seed: int) -> list[CoRun]
 
 
 def by_model(model: InterferenceModel) -> Predict:
-    """What the fitted model says."""
+    """Return the predictor of the fitted model."""
     return model.expected_ms
 
 
 def by_constant(model: InterferenceModel, factors: Mapping[str, float]) -> Predict:
-    """What the control says: a factor on what the fitted model says of the batch alone."""
+    """Return the predictor of the control: a constant factor on the standalone latency."""
     return lambda tenant, _: model.alone(tenant).taken_ms * factors[tenant.partition]
 
 
 def by_nothing(model: InterferenceModel) -> Predict:
-    """What is said by who knows of no neighbors."""
+    """Return the predictor that ignores neighbors."""
     return lambda tenant, _: model.alone(tenant).taken_ms
 
 
 def errors_by_model(predict: Predict, co_runs: Sequence[CoRun]) -> dict[str, RelativeErrors]:
-    """The errors on co-runs, by model; under the empty name those of all."""
+    """Return the errors on co-runs, by model; those of all models under ""."""
     found: dict[str, list[float]] = {}
     for run in co_runs:
         for tenant, neighbors, taken_ms in run.sides():
@@ -71,7 +71,7 @@ def errors_by_model(predict: Predict, co_runs: Sequence[CoRun]) -> dict[str, Rel
 
 
 def errors_alone(model: InterferenceModel, solo: Sequence[SoloRun]) -> dict[str, RelativeErrors]:
-    """The errors on solo runs, by model; under the empty name those of all."""
+    """Return the errors on solo runs, by model; those of all models under ""."""
     found: dict[str, list[float]] = {}
     for run in solo:
         taken_ms = model.alone(Tenant(run.model, run.rows, run.percent)).taken_ms

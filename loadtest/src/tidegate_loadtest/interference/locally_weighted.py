@@ -1,7 +1,7 @@
-"""Locally weighted regression of what a model takes over batch and share, from a few runs (InSS, section 4.1).
+"""Locally weighted regression of a model's latency over batch size and share, from a few runs (InSS, section 4.1).
 
-Around each place a quadratic in (ln rows, ln percent) is fitted to ln ms, near runs counting for more. Tried on other
-axes, straight lines, or whole milliseconds it was off several times as far.
+Around each point a quadratic in (ln rows, ln percent) is fitted to ln ms, with higher weights for near runs. On other
+axes, with straight lines, or in plain milliseconds the errors were several times as large.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from tidegate.schemas import ShareTable
 from tidegate_loadtest.interference.runs import SoloRun
 
 KERNEL_BANDWIDTH = 0.3
-"""How fast the weight of a run falls: the standard deviation of a Gaussian, the runs being one wide along each axis."""
+"""Standard deviation of the Gaussian weights, where the runs span 1 along each axis."""
 SLOPE_RIDGE = 1e-6
-"""How much slopes and curvatures are held back, so that where runs do not tell of one it is none."""
+"""Ridge penalty on slopes and curvatures, so that undetermined ones are zero."""
 TABLE_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 PERCENT_STEP = 5
 
@@ -23,10 +23,10 @@ Floats = NDArray[np.float64]
 
 
 class LocallyWeighted:
-    """A surface through measured runs."""
+    """Latency surface through measured runs."""
 
     def __init__(self, rows: Sequence[float], percents: Sequence[float], taken_ms: Sequence[float]) -> None:
-        """One entry of each for every run."""
+        """Fit the surface; each argument has one entry per run."""
         places: Floats = np.log(np.column_stack([rows, percents]))
         widths = np.ptp(places, axis=0)
         self._widths = np.where(widths > 0, widths, 1.0)
@@ -34,7 +34,7 @@ class LocallyWeighted:
         self._heights: Floats = np.log(np.asarray(taken_ms, dtype=np.float64))
 
     def at(self, rows: float, percent: float) -> float:
-        """Milliseconds there."""
+        """Return the milliseconds at a batch size and a share in percent."""
         away = self._places - np.log([rows, percent]) / self._widths
         squared = (away**2).sum(axis=1)
         # The nearest run has the weight 1, however far it is.
@@ -49,9 +49,9 @@ class LocallyWeighted:
 
 
 def table_of(runs: Sequence[SoloRun], gpu_ms: Sequence[float]) -> ShareTable:
-    """A model's surface as a table within the batches and shares that were run, never falling with rows nor share.
+    """Return a model's surface as a table over the measured batch sizes and shares, monotonic in both.
 
-    `gpu_ms`: what each of the runs computed.
+    `gpu_ms`: compute time of each run in ms.
     """
     rows, percents = [run.rows for run in runs], [run.percent for run in runs]
     surface = LocallyWeighted(rows, percents, gpu_ms)

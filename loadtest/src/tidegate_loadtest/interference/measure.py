@@ -1,7 +1,7 @@
-"""Runs models on shares of one GPU, alone and beside each other, through the Tritons that have those shares.
+"""Measurement of models on shares of one GPU, alone and together, through the Tritons that have those shares.
 
-A share is a Triton's for as long as it lives (MPS), so there is one Triton for each share, all with the same models and
-idle unless they are measured. A model's time is that between two of its answers while it always has a request to run.
+A Triton keeps its share for its lifetime (MPS), so there is one Triton for each share, all with the same models and
+idle unless measured. A model's latency is the time between two responses while a request is always queued.
 """
 
 import asyncio
@@ -17,19 +17,22 @@ from tidegate_loadtest.model_inputs import RandomRequests
 from tidegate_loadtest.shapes import Shapes
 
 IN_FLIGHT = 2
-"""Requests of a model: while one runs the next one waits in its Triton, so that the GPU waits for nobody."""
+"""Requests in flight per model: one runs while the next one waits in its Triton, so that the GPU never idles."""
 MIN_ANSWERS = 5
-"""An answer in the window besides the first tells of one batch: the mean of fewer says little."""
+"""Smallest number of responses in the window; the mean of fewer is unreliable."""
 
 Progress = Callable[[str], None]
-"""Called with what is measured now."""
+"""Progress callback, called with the name of the current measurement."""
 
 Placed = tuple[Tenant, int]
-"""A tenant, and the number of the Triton that runs it: two of them may have equal shares."""
+"""Tenant, and the index of the Triton that runs it: two of them may have equal shares."""
 
 
 async def check_alone(connection: Connection, model: str) -> int:
-    """The largest batch of a model. Raises LoadTestError where its Triton runs several at once, or merges any."""
+    """Return the largest batch of a model.
+
+    Raises LoadTestError if its Triton has several instances or batches dynamically.
+    """
     config = await connection.model_config(model)
     if (instances := sum(group.count for group in config.instance_group)) > 1:
         raise LoadTestError(
@@ -45,10 +48,10 @@ async def check_alone(connection: Connection, model: str) -> int:
 def groups(
     models: Mapping[str, Sequence[int]], percents: Sequence[float], *, number: int, size: int, seed: int
 ) -> list[tuple[Placed, ...]]:
-    """What to run together: `number` groups for each model, who else is in them drawn by the seed.
+    """Choose `number` groups of models to run together for each model, the other members drawn by `seed`.
 
-    `models`: the batches of each; `percents`: the shares of the Tritons, by their numbers. Shares of a group exceed
-    100 % together only where all do. Raises LoadTestError for fewer Tritons than a group has members.
+    `models`: batch sizes of each; `percents`: shares of the Tritons, by index. Shares of a group exceed 100 % together
+    only if all groups do. Raises LoadTestError if there are fewer Tritons than members of a group.
     """
     if len(percents) < size:
         raise LoadTestError(f"{size} models beside each other need {size} Tritons, each with a share: give more")
@@ -70,15 +73,15 @@ def groups(
 
 
 class SharedGpu:
-    """The Tritons of one GPU, each with a share of it."""
+    """Tritons of one GPU, each with a share of it."""
 
     def __init__(self, tritons: Sequence[Connection], shapes: Shapes, *, warmup_s: float, window_s: float) -> None:
-        """`shapes`: of the inputs that models leave open, by name."""
+        """Prepare the measurement. `shapes`: sizes of dynamic input dimensions, by input name."""
         self._tritons, self._shapes = tritons, shapes
         self._warmup_ns, self._window_ns = round(warmup_s * 1e9), round(window_s * 1e9)
 
     async def alone(self, planned: Sequence[Placed], progress: Progress) -> list[SoloRun]:
-        """Run each of them by itself. Raises LoadTestError."""
+        """Measure each model alone. Raises LoadTestError."""
         runs = []
         for placed in planned:
             tenant, _ = placed
@@ -88,7 +91,7 @@ class SharedGpu:
         return runs
 
     async def beside(self, planned: Sequence[tuple[Placed, ...]], progress: Progress) -> list[CoRun]:
-        """Run each of these groups. Raises LoadTestError."""
+        """Measure each group of models together. Raises LoadTestError."""
         runs = []
         for group in planned:
             tenants = tuple(tenant for tenant, _ in group)

@@ -1,7 +1,7 @@
-"""Learns from co-runs what models use whose use of cache and DRAM nobody measured: by what their neighbors feel of it.
+"""Estimation of unmeasured cache and DRAM use of models, from the slowdown of their neighbors in co-runs.
 
-What a batch minds times what its neighbor uses is what is felt: a product of two unknowns. Each is found in turn while
-the other one stands still, by least squares with nothing negative, so that the error falls from turn to turn.
+The slowdown of a batch is its sensitivity times the use of its neighbor: a product of two unknowns. Each is estimated
+alternately while the other one is fixed, by non-negative least squares, so that the error falls with every step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,15 @@ from tidegate_loadtest.interference.runs import CoRun
 
 FIT_ITERATIONS = 40
 PRIOR_RUNS = 2.0
-"""So many runs' worth of belief, for each model, that all are felt alike: a few runs must not say the contrary."""
+"""Weight, in runs per model, of the prior that all models cause equal slowdown: a few runs must not outweigh it."""
 
 
 def learn_uses(
     alone: InterferenceModel, co_runs: Sequence[CoRun], unseen: Sequence[str]
 ) -> Mapping[str, NonDecreasingLine]:
-    """What these models use of what is called cache, by rows per second: 100 for the one that is felt the most.
+    """Estimate the use of the resource called cache by these models, over rows per second: 100 for the heaviest.
 
-    `alone` says what the others use. Empty where nobody minds anybody.
+    `alone`: resource use of the other models. Empty if no model is sensitive to neighbors.
     """
     victims = {name: number for number, name in enumerate(sorted(alone.models))}
     columns = {name: number for number, name in enumerate(unseen)}

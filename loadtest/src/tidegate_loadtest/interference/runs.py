@@ -1,9 +1,9 @@
-"""Measured runs of models on shares of a GPU, alone and beside each other, as CSV files have them.
+"""Measured runs of models on shares of a GPU, alone and together, in CSV files.
 
-A solo run is a line `model,batch,share_pct,latency_ms`. `l2_util_pct` and `dram_util_pct` besides are what Nsight
-Compute says of it, `gpu_latency_ms` is what of its latency is not the bus's. Co-runs are lines of the same columns,
-where those with one number in the column `run` ran together; or, two of them in a line, `model1,model2,batch1,...`. A
-column `gpu` says what they ran on.
+A solo run is a line `model,batch,share_pct,latency_ms`. The optional `l2_util_pct` and `dram_util_pct` come from Nsight
+Compute, `gpu_latency_ms` is the latency without bus transfers. Co-runs are lines of the same columns, where those with
+one number in the column `run` ran together; or, for two in a line, `model1,model2,batch1,...`. A column `gpu` names the
+GPU.
 """
 
 import csv
@@ -21,39 +21,39 @@ PAIR_COLUMNS = ("model1", "model2", "batch1", "batch2", "share1_pct", "share2_pc
 
 
 class RunsError(Exception):
-    """Files of runs that cannot be used; the message names file, line and remedy."""
+    """A file of runs is invalid; the message names file, line and remedy."""
 
 
 @dataclass(frozen=True)
 class SoloRun:
-    """One batch size of a model alone on a share of the GPU, as measured."""
+    """Measured run of one batch size of a model, alone on a share of the GPU."""
 
     model: str
     rows: int
     percent: float
     taken_ms: float
     gpu_ms: float | None = None
-    """What of it was computing; None: not measured."""
+    """Compute time in ms; None if not measured."""
     cache_percent: float | None = None
     dram_percent: float | None = None
 
 
 @dataclass(frozen=True)
 class CoRun:
-    """Models that ran beside each other, all of them all the time."""
+    """Measured run of several models that were all busy all the time."""
 
     tenants: tuple[Tenant, ...]
     taken_ms: tuple[float, ...]
-    """What a batch of each took on average."""
+    """Mean latency of a batch of each, in ms."""
 
     def sides(self) -> Iterator[tuple[Tenant, tuple[Tenant, ...], float]]:
-        """Each of them, those beside it, and what it took."""
+        """Yield each tenant, its neighbors and its latency in ms."""
         for at, (tenant, taken_ms) in enumerate(zip(self.tenants, self.taken_ms, strict=True)):
             yield tenant, self.tenants[:at] + self.tenants[at + 1 :], taken_ms
 
 
 def read_solo(path: Path, gpu: str) -> list[SoloRun]:
-    """The solo runs of a file. Raises RunsError, also where it was measured on another GPU."""
+    """Read the solo runs of a file. Raises RunsError if it is invalid or was measured on another GPU."""
     runs = []
     for line in _lines(path, gpu, SOLO_COLUMNS):
         taken_ms, gpu_ms = line.positive("latency_ms"), line.optional("gpu_latency_ms")
@@ -65,7 +65,7 @@ def read_solo(path: Path, gpu: str) -> list[SoloRun]:
 
 
 def read_co_runs(path: Path, gpu: str) -> list[CoRun]:
-    """The co-runs of a file. Raises RunsError, also where it was measured on another GPU."""
+    """Read the co-runs of a file. Raises RunsError if it is invalid or was measured on another GPU."""
     together: dict[str, list[tuple[Tenant, float]]] = {}
     numbers = count()
     for line in _lines(path, gpu, CO_RUNS, PAIR_COLUMNS):
@@ -80,7 +80,7 @@ def read_co_runs(path: Path, gpu: str) -> list[CoRun]:
 
 
 def read_compute(path: Path, gpu: str) -> dict[tuple[str, int, float], float]:
-    """What of a solo run's latency is not the bus's, by (model, rows, percent). Raises RunsError."""
+    """Read the compute time in ms of solo runs, by (model, rows, percent). Raises RunsError."""
     columns = ("model", "batch", "share_pct", "gpu_latency_ms")
     return {line.tenant(): line.positive("gpu_latency_ms") for line in _lines(path, gpu, columns)}
 
@@ -156,7 +156,7 @@ def _lines(path: Path, gpu: str, *headers: Sequence[str]) -> Iterator[_Line]:
 
 
 def write_solo(path: Path, gpu: str, runs: Sequence[SoloRun]) -> None:
-    """Write solo runs, as `read_solo` reads them. Raises OSError, also where there is such a file already."""
+    """Write solo runs, as `read_solo` reads them. Raises OSError, also if the file exists."""
     with path.open("x", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["gpu", *SOLO_COLUMNS])
@@ -164,7 +164,7 @@ def write_solo(path: Path, gpu: str, runs: Sequence[SoloRun]) -> None:
 
 
 def write_co_runs(path: Path, gpu: str, runs: Sequence[CoRun]) -> None:
-    """Write co-runs, as `read_co_runs` reads them. Raises OSError, also where there is such a file already."""
+    """Write co-runs, as `read_co_runs` reads them. Raises OSError, also if the file exists."""
     with path.open("x", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["gpu", *CO_RUNS])

@@ -1,17 +1,17 @@
-"""Locust for models: its web page, command line and workers, over tritonclient's own gRPC and HTTP connections.
+"""Locust for inference servers: its web page, command line and workers, over tritonclient's gRPC and HTTP connections.
 
-`tidegate-locust` runs `locustfile`; one of your own imports `users`, as that does. Whoever imports this package has a
-patched process: `import locust` makes the standard library gevent's, the lines below do so for gRPC. Nothing else of
-Tidegate imports it.
+`tidegate-locust` runs `locustfile`; a locustfile of your own imports `users`. Importing this package patches the
+process: `import locust` replaces the standard library's sockets and threads with gevent's, and the lines below do so
+for gRPC. No other package of Tidegate imports it.
 
     locustfile   the users that `tidegate-locust` starts
-    users        TritonUser, the base of a locustfile's users; registers the rest with Locust's events
-    options      what is added to Locust's command line
-    load         what there is to send: a schedule (open loop), or a model that is asked again and again (closed loop)
+    users        TritonUser, the base class of users; registers the rest with Locust's events
+    options      options added to Locust's command line
+    load         requests to send: a schedule (open loop), or a model that is called repeatedly (closed loop)
     triton       the connections, gRPC and HTTP
-    worker       a process that sends: its share of the load, lateness, what became of each request
-    coordinator    the process that Locust starts tests in: splits the load, gathers the rows, knows the end
-    shape        an open loop ends when it has ended
+    worker       a sending process: its part of the load, lateness, outcome of each request
+    coordinator    the process in which Locust starts tests: splits the load, gathers the rows, detects the end
+    shape        ends an open loop when its schedule has ended
     outcome      the rows as the result of `tidegate loadtest`: tables, JSON, report
     page         the tab of Locust's web page
 """

@@ -1,4 +1,4 @@
-"""Where Locust starts tests, alone or as the master of workers: splits the load, gathers what became of it."""
+"""Coordinator of a Locust test, alone or as the master of workers: splits the load, gathers the outcomes."""
 
 import logging
 import time
@@ -26,46 +26,46 @@ from tidegate_loadtest.scenario_requests import ScenarioRequests
 from tidegate_loadtest.server_stats import ServerUsage, StatsSnapshot, count_instances, snapshot_of
 
 USER_ERRORS = (LoadTestError, ScenarioError, TraceError, PluginError, OSError)
-"""What a person can remedy."""
+"""Errors that a user can remedy."""
 LOCAL_WORKER = "local"
 """Locust's name for the only worker of a test without workers."""
 READY_WITHIN_S = 60.0
 BEGIN_IN_S = 0.5
-"""From the word to the first instant: it has to reach every worker before."""
+"""Delay in seconds from the start message to the first request: the message must reach every worker before."""
 logger = logging.getLogger(__name__)
 Column = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class GatheredRows:
-    """One row for each request that has ended, in no order."""
+    """Outcomes of the requests that have ended, one row each, in no order."""
 
     columns: dict[str, Column]
-    """The columns of `OutcomeRows`."""
+    """Columns of `OutcomeRows`."""
     senders: list[str]
-    """The worker that sent each."""
+    """Worker that sent each request."""
     statuses: list[str]
-    """What the column `status` has positions in."""
+    """Texts that the column `status` refers to by index."""
     messages: dict[str, str]
-    """The first one that came with each status."""
+    """First message of each status."""
 
 
 class Coordinator:
-    """One for the life of a Locust process; a web page may run many tests."""
+    """Coordinator for the lifetime of a Locust process; a web page may run many tests."""
 
     def __init__(self, environment: Environment, options: Options) -> None:
-        """Only registers: nothing is sent before a test is started."""
+        """Register with Locust; send nothing before a test is started."""
         self.environment = environment
         self.options = options
         self.load: Load | None = None
         self.target = ""
         self.running = False
         self.failed = ""
-        """Why the test could not begin."""
+        """Reason why the test could not begin; "" if it did."""
         self.stopped_ns: int | None = None
-        """When it was stopped, in nanoseconds of the measured window; None: it ran to its end."""
+        """Instant at which it was stopped, in nanoseconds of the measured window; None: it ran to its end."""
         self.usage: dict[str, ServerUsage] = {}
-        """What the server says of itself over the measured window, by model; empty where it keeps no statistics."""
+        """Server's usage in the measured window, by model; empty if it keeps no statistics."""
         self._connection: TritonConnection | None = None
         self._ready: AsyncResult[bool] = AsyncResult()
         self._listening: set[str] = set()
@@ -89,7 +89,7 @@ class Coordinator:
         environment.events.test_stop.add_listener(self._on_test_stop)
 
     def check(self) -> None:
-        """Do all that can go wrong before any load is sent: read, connect, draw. Raises one of WRONG."""
+        """Validate the test before any load is sent: read files, connect, draw requests. Raises one of USER_ERRORS."""
         self.load = Load.asked_for(self.options)
         self.target = target_of(self.environment.host)
         sending = self.options.sending()
@@ -101,12 +101,12 @@ class Coordinator:
 
     @property
     def now_ns(self) -> int:
-        """Since the measured window began."""
+        """Nanoseconds since the measured window began."""
         return time.time_ns() - self._window_unix_ns
 
     @property
     def workers(self) -> list[str]:
-        """The ids of the workers that can send."""
+        """Ids of the workers that can send."""
         runner = self.environment.runner
         if isinstance(runner, MasterRunner):
             return [node.id for node in runner.clients.ready + runner.clients.running + runner.clients.spawning]
@@ -114,11 +114,11 @@ class Coordinator:
 
     @property
     def ended(self) -> bool:
-        """Whether an open loop has sent all that there was, or what is left of it is lost with its workers."""
+        """Whether an open loop has sent all requests, or its remaining ones are lost with their workers."""
         return self.running and (bool(self.failed) or not self._sending & {*self.workers})
 
     def rows(self) -> "GatheredRows":
-        """What has become of the requests so far."""
+        """Return the outcomes of the requests that have ended so far."""
         names: list[str] = []
         messages: dict[str, str] = {}
         columns: dict[str, list[Column]] = {name: [np.empty(0, np.int64)] for name in OutcomeRows.COLUMNS}

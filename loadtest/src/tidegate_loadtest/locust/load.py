@@ -1,4 +1,4 @@
-"""What there is to send: drawn once where a test is started, then divided among those that send."""
+"""Load of a Locust test: drawn once when a test starts, then divided among the sending processes."""
 
 from array import array
 from collections.abc import Mapping
@@ -23,31 +23,31 @@ from tidegate_loadtest.locust.options import Options
 from tidegate_loadtest.scenario_run import plan_runs
 
 CLOSED_LOOP_REQUESTS = 4096
-"""Different requests of a closed loop; then they begin again."""
+"""Number of different requests of a closed loop, after which they repeat."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """One test."""
+    """Load of one test."""
 
     options: Options
     scenario: Scenario | None
     requests: RequestSequence
-    """Open loop: the schedule, warm-up included. Closed loop: what is sent in turn; their instants say nothing."""
+    """Requests. Open loop: the schedule, warm-up included. Closed loop: the sequence to send; arrivals are ignored."""
     seed: int
     warmup_ns: int
     window_ns: int | None
-    """None: a closed loop lasts until it is stopped."""
+    """Length of the window in nanoseconds; None: a closed loop lasts until it is stopped."""
 
     @property
     def slo_ms(self) -> Mapping[str, float | None]:
-        """The SLO of each model."""
+        """SLO of each model in ms, or None."""
         slos = zip(self.requests.models, self.requests.slos_ns, strict=True)
         return {model: None if slo_ns == NEVER_NS else slo_ns / NS_PER_MS for model, slo_ns in slos}
 
     @classmethod
     def asked_for(cls, options: Options) -> "Load":
-        """Draw it. Raises LoadTestError, ScenarioError, TraceError and PluginError."""
+        """Draw the load from the options. Raises LoadTestError, ScenarioError, TraceError and PluginError."""
         if options.scenario is not None:
             scenario = read_scenario(options.scenario_path)
             seed = scenario.seed if options.seed is None else options.seed
@@ -65,18 +65,18 @@ class Load:
 
 @dataclass(frozen=True)
 class LoadShare:
-    """What one process sends of a load."""
+    """Part of a load that one process sends."""
 
     options: Options
     target: str
     seed: int
     number: "array[int]"
-    """The number of each request in the whole load."""
+    """Number of each request in the whole load."""
     requests: RequestSequence
 
     @classmethod
     def of(cls, load: Load, target: str, position: int, processes: int) -> "LoadShare":
-        """Every `processes`-th request of the schedule from `position` on. A closed loop has no parts."""
+        """Return every `processes`-th request of the schedule from `position` on; a closed loop is not divided."""
         every = slice(position, None, processes) if load.options.open_loop else slice(None)
         whole = load.requests
         part = RequestSequence(
@@ -92,7 +92,7 @@ class LoadShare:
         return cls(load.options, target, load.seed, array("q", range(len(whole)))[every], part)
 
     def as_message(self) -> dict[str, Any]:
-        """For the process that sends it."""
+        """Serialize for the message to the sending process."""
         part = self.requests
         return {
             "options": self.options.as_message(),
@@ -109,7 +109,7 @@ class LoadShare:
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> "LoadShare":
-        """What `as_message` gave."""
+        """Restore from the result of `as_message`."""
         part = RequestSequence(
             models=tuple(message["models"]),
             slos_ns=tuple(message["slos_ns"]),

@@ -1,7 +1,7 @@
-"""The users of `tidegate-locust`, as a locustfile: Locust finds its users by the file that they are in."""
+"""Locustfile of `tidegate-locust`: Locust finds its users by the file that defines them."""
 
 from tidegate_loadtest.locust.users import TritonUser
 
 
 class Client(TritonUser):
-    """Asks what the options say, as fast as it is answered; `wait_time` would have it think in between."""
+    """User that sends the requests of the options, each after the last response; set `wait_time` for think time."""

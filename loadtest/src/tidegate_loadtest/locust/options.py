@@ -1,4 +1,4 @@
-"""What is added to Locust's command line, and what a test is told by it."""
+"""Options added to Locust's command line."""
 
 from argparse import Namespace
 from dataclasses import asdict, dataclass, fields
@@ -13,12 +13,12 @@ from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.shapes import parse_shapes
 
 OPTION_PREFIX = "tidegate_"
-"""What our names in Locust's options begin with: it has a `json`, a `html` and more of its own."""
+"""Prefix of Tidegate's options in Locust's namespace, which has a `json`, a `html` and more of its own."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for; the names are those of the options."""
+    """Options of a test, named like those of the command line."""
 
     scenario: str | None = None
     model: str | None = None
@@ -43,7 +43,7 @@ class Options:
 
     @classmethod
     def of(cls, parsed: Namespace) -> "Options":
-        """Ours among Locust's. Raises LoadTestError for what does not go together."""
+        """Read the options from Locust's. Raises LoadTestError for invalid combinations."""
         given = {field.name: getattr(parsed, OPTION_PREFIX + field.name) for field in fields(cls)}
         options = cls(**{**given, "shape": tuple(given["shape"] or ()), "inputs": tuple(given["inputs"] or ())})
         options._check()
@@ -72,37 +72,37 @@ class Options:
 
     @property
     def open_loop(self) -> bool:
-        """Whether there is a schedule. Otherwise each user waits for its answer before it asks again."""
+        """Whether requests follow a schedule. Otherwise each user waits for its response before the next request."""
         return self.scenario is not None or self.rate is not None
 
     @property
     def scenario_path(self) -> Path:
-        """Where the scenario is."""
+        """Path of the scenario file."""
         assert self.scenario is not None
         return Path(self.scenario)
 
     @property
     def policies(self) -> list[str]:
-        """What the run is to be called, as `plan_runs` takes it."""
+        """Policies or the label of the run, as `plan_runs` takes them."""
         return [self.policy] if self.policy else []
 
     def sending(self) -> SendingOptions:
-        """Ours, as every other sender takes them. Raises LoadTestError."""
+        """Return the sending options. Raises LoadTestError."""
         shapes, folders = parse_shapes(self.shape), parse_inputs(self.inputs)
         return SendingOptions(shapes, self.channels, self.timeout_s, self.lateness_limit_ms, inputs=folders)
 
     def as_message(self) -> dict[str, Any]:
-        """For a worker."""
+        """Serialize for the message to a worker."""
         return asdict(self)
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> "Options":
-        """What `as_message` gave."""
+        """Restore from the result of `as_message`."""
         return cls(**{**message, "shape": tuple(message["shape"]), "inputs": tuple(message["inputs"])})
 
 
 def add_options(parser: LocustArgumentParser) -> None:
-    """Locust's `init_command_line_parser`. Locust's own --host says where the server is."""
+    """Add the options; a listener of Locust's `init_command_line_parser`. Locust's own --host names the server."""
     group: Any = parser.add_argument_group("Tidegate: what to send (the server: --host HOST:PORT)")
     default = Options()
 
@@ -143,7 +143,7 @@ def add_options(parser: LocustArgumentParser) -> None:
 
 
 def target_of(host: str | None) -> str:
-    """HOST:PORT of Locust's --host, which may carry a scheme. Raises LoadTestError."""
+    """Return HOST:PORT of Locust's --host, which may carry a scheme. Raises LoadTestError."""
     target = (host or "").rpartition("://")[2].rstrip("/")
     if not target.rpartition(":")[2].isdigit() or ":" not in target:
         raise LoadTestError(f"--host must be HOST:PORT of a server, such as localhost:8001, not {host!r}")

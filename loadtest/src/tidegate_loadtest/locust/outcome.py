@@ -1,4 +1,4 @@
-"""What became of a load, as the result of `tidegate loadtest`: the same judgement, columns and report."""
+"""Outcome of a Locust test as the result of `tidegate loadtest`: the same SLO evaluation, columns and report."""
 
 import csv
 import json
@@ -26,15 +26,15 @@ from tidegate_loadtest.scenario_run import LiveResult, live_document, plan_runs
 from tidegate_loadtest.slo_evaluation import judge
 
 UNREPORTED_STATUS = "UNREPORTED"
-"""The status of a request whose worker was lost: it was not sent, or nobody knows what became of it."""
+"""Status of a request whose worker was lost: it is unknown whether the request was sent or answered."""
 
 NO_SLO_MS = 1e9
 
 
 def outcome(conductor: Coordinator) -> tuple[RequestSequence, RunResult, int]:
-    """The requests that count, warm-up included; what became of those of the window; the position of the first of them.
+    """Return the requests, warm-up included, the results of those in the window, and the index of the first of these.
 
-    Of a test that was stopped those that were due, and had ended, before. Raises LoadTestError where there are none.
+    For a stopped test, only requests that were due and had ended before count. Raises LoadTestError if there are none.
     """
     load = conductor.load
     assert load is not None
@@ -102,7 +102,7 @@ def _part(whole: RequestSequence, number: Column) -> RequestSequence:
 
 
 def report(conductor: Coordinator, console: Console) -> None:
-    """Print SLO attainment and lateness, and write the files that were asked for. Raises LoadTestError, OSError."""
+    """Print SLO attainment and lateness, and write the requested files. Raises LoadTestError, OSError."""
     load, options = conductor.load, conductor.options
     assert load is not None
     if options.requests_csv:
@@ -171,7 +171,7 @@ def _report_model(conductor: Coordinator, console: Console, run: RunResult) -> N
 
 
 def by_model(conductor: Coordinator) -> list[dict[str, Any]]:
-    """The lines of Locust's page: one for each model, of what has ended so far."""
+    """Return the rows of Locust's page: one for each model, over the requests that have ended so far."""
     load = conductor.load
     if load is None:
         return []

@@ -1,4 +1,4 @@
-"""A tab of Locust's web page: SLO attainment and lateness, by model."""
+"""Tab of Locust's web page with SLO attainment and lateness, by model."""
 
 import json
 
@@ -24,7 +24,7 @@ TABLE_COLUMNS = {
 
 
 def add_tab(page: WebUI, conductor: Coordinator) -> None:
-    """Show what has ended so far; the page asks for it with its own statistics."""
+    """Add the tab, which the page refreshes together with its own statistics."""
     page.template_args["extended_tabs"] = [{"title": "SLO attainment", "key": TAB_KEY}]
     structure = [{"key": key, "title": title} for key, title in TABLE_COLUMNS.items()]
     page.template_args["extended_tables"] = [{"key": TAB_KEY, "structure": structure}]

@@ -1,4 +1,4 @@
-"""The load shape of an open loop: one user stands for each sender; it ends when the schedule has ended."""
+"""Load shape of an open loop: one user per sending process; it ends with the schedule."""
 
 from locust import LoadTestShape
 
@@ -6,14 +6,14 @@ from tidegate_loadtest.locust.coordinator import Coordinator
 
 
 class ScheduleShape(LoadTestShape):  # type: ignore[misc]
-    """Locust asks it every second how many users there should be."""
+    """Load shape that Locust queries every second for the number of users."""
 
     def __init__(self, conductor: Coordinator) -> None:
         super().__init__()
         self._conductor = conductor
 
     def tick(self) -> tuple[int, float] | None:
-        """As many users as senders at once, until all is sent and answered."""
+        """Return (users, spawn rate): as many users as sending processes, or None when all is sent and answered."""
         if self._conductor.ended:
             return None
         senders = len(self._conductor.workers)

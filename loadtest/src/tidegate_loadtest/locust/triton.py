@@ -1,8 +1,8 @@
 """Connections to a Triton or Tidegate in a patched process: tritonclient's own, gRPC or HTTP.
 
-Both send without waiting, so that an open loop stays open, and tell what became of it: OK, a gRPC status, `HTTP` and
-its status, DROPS, or CLIENT_TIMEOUT. The wait is bounded here: a deadline would travel with the request, and a server
-that schedules by deadlines would take our patience for the client's SLO.
+Both send without waiting, so that an open loop stays open, and report a status: OK, a gRPC status, `HTTP` and its
+status, one of DROP_STATUSES, or CLIENT_TIMEOUT. The timeout is enforced in this process: a gRPC deadline would travel
+with the request, and a server that schedules by deadlines would take the timeout for the SLO.
 """
 
 from abc import ABC, abstractmethod
@@ -25,28 +25,31 @@ from tidegate_loadtest.connection import ANSWER_WITHIN_S, LoadTestError
 from tidegate_loadtest.result import CLIENT_TIMEOUT, OK_STATUS, status_of
 
 Done = Callable[[str, str], None]
-"""Called once for each request with its status and, where it is not OK, what was said."""
+"""Completion callback, called once for each request with its status and, unless it is OK, the error message."""
 T = TypeVar("T")
 
 REAP_EVERY_S = 0.05
 HTTP_CONNECTIONS = 1000
-"""At once: geventhttpclient takes no more descriptors than select() knows. Further requests wait for one, as late."""
+"""Largest number of concurrent connections: geventhttpclient is limited by select().
+
+Further requests wait, and are late.
+"""
 
 
 class TritonConnection(ABC):
-    """One server; answers the questions that `model_inputs` and the others ask before a run."""
+    """Connection to one server, for requests and for the queries that precede a run."""
 
     def __init__(self, target: str, timeout_s: float) -> None:
-        """`target` is HOST:PORT."""
+        """Prepare a connection to HOST:PORT with a request timeout in seconds."""
         self.target = target
         self.timeout_s = timeout_s
 
     @abstractmethod
     def send(self, request: pb.ModelInferRequest, done: Done) -> None:
-        """Send, and return at once."""
+        """Send a request and return at once."""
 
     def ask(self, request: pb.ModelInferRequest) -> tuple[str, str]:
-        """Send, and wait for the status and what was said."""
+        """Send a request and wait; return its status and the error message."""
         answer: AsyncResult[tuple[str, str]] = AsyncResult()
         self.send(request, lambda status, message: answer.set((status, message)))
         said: tuple[str, str] = answer.get()
@@ -54,19 +57,19 @@ class TritonConnection(ABC):
 
     @abstractmethod
     def check_live(self) -> None:
-        """Raises LoadTestError where no live server answers."""
+        """Raise LoadTestError if no live server answers."""
 
     @abstractmethod
     async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
-        """Names, types and shapes of a model's tensors. Raises LoadTestError for an unknown model."""
+        """Return the names, types and shapes of a model's tensors. Raises LoadTestError for an unknown model."""
 
     @abstractmethod
     async def model_config(self, model: str) -> model_config_pb2.ModelConfig:
-        """A model's configuration. Raises LoadTestError for an unknown model."""
+        """Return a model's configuration. Raises LoadTestError for an unknown model."""
 
     @abstractmethod
     def model_statistics(self, model: str) -> pb.ModelStatisticsResponse:
-        """A model's counters. Raises LoadTestError."""
+        """Return a model's statistics. Raises LoadTestError."""
 
     def _asked(self, question: Callable[[], T]) -> T:
         try:
@@ -81,14 +84,14 @@ class TritonConnection(ABC):
 
 
 class GrpcConnection(TritonConnection):
-    """tritonclient.grpc clients, one for each channel.
+    """Connection over gRPC: one tritonclient.grpc client per channel.
 
-    Requests are prepared before the run and handed to the clients' stubs: a blocking `infer()` would hold one of
-    gevent's ten threads until it is answered, and whoever came later would wait for it.
+    Requests are prepared before the run and passed to the clients' stubs: a blocking `infer()` would occupy one of
+    gevent's ten threads until it is answered, and later requests would wait for it.
     """
 
     def __init__(self, target: str, timeout_s: float, channels: int) -> None:
-        """Several channels also share the work of taking the answers in: a channel has one thread for it."""
+        """Open `channels` channels; each has a thread that reads its responses."""
         super().__init__(target, timeout_s)
         options = [
             ("grpc.max_send_message_length", -1),
@@ -105,7 +108,7 @@ class GrpcConnection(TritonConnection):
         gevent.spawn(self._reap)
 
     def send(self, request: pb.ModelInferRequest, done: Done) -> None:
-        """See TritonConnection."""
+        """Send a request and return at once."""
         key = self._next
         self._next += 1
         call = self._stubs[key % len(self._stubs)].future(request)
@@ -127,20 +130,20 @@ class GrpcConnection(TritonConnection):
         call.add_done_callback(answered)
 
     def check_live(self) -> None:
-        """See TritonConnection."""
+        """Raise LoadTestError if no live server answers."""
         for client in self._clients:
             self._asked(lambda client=client: client.is_server_live(client_timeout=ANSWER_WITHIN_S))  # type: ignore[misc]
 
     async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
-        """See TritonConnection."""
+        """Return the names, types and shapes of a model's tensors. Raises LoadTestError for an unknown model."""
         return self._asked(lambda: self._clients[0].get_model_metadata(model, client_timeout=ANSWER_WITHIN_S))
 
     async def model_config(self, model: str) -> model_config_pb2.ModelConfig:
-        """See TritonConnection."""
+        """Return a model's configuration. Raises LoadTestError for an unknown model."""
         return self._asked(lambda: self._clients[0].get_model_config(model, client_timeout=ANSWER_WITHIN_S)).config
 
     def model_statistics(self, model: str) -> pb.ModelStatisticsResponse:
-        """See TritonConnection."""
+        """Return a model's statistics. Raises LoadTestError."""
         return self._asked(lambda: self._clients[0].get_inference_statistics(model, client_timeout=ANSWER_WITHIN_S))
 
     def _reap(self) -> None:
@@ -158,10 +161,10 @@ class GrpcConnection(TritonConnection):
 
 
 class HttpConnection(TritonConnection):
-    """A tritonclient.http client, whose connections are made as they are needed."""
+    """Connection over HTTP: a tritonclient.http client that opens connections on demand."""
 
     def __init__(self, target: str, timeout_s: float) -> None:
-        """A request has a connection of its own until it is answered."""
+        """Prepare the client; each request occupies a connection until it is answered."""
         super().__init__(target, timeout_s)
         self._client = triton_http.InferenceServerClient(
             target, concurrency=HTTP_CONNECTIONS, connection_timeout=timeout_s, network_timeout=2 * timeout_s
@@ -171,7 +174,7 @@ class HttpConnection(TritonConnection):
         self._prepared: list[pb.ModelInferRequest] = []
 
     def send(self, request: pb.ModelInferRequest, done: Done) -> None:
-        """See TritonConnection."""
+        """Send a request and return at once."""
         gevent.spawn(self._infer, request, done)
 
     def _infer(self, request: pb.ModelInferRequest, done: Done) -> None:
@@ -190,21 +193,21 @@ class HttpConnection(TritonConnection):
             done(OK_STATUS, "")
 
     def check_live(self) -> None:
-        """See TritonConnection."""
+        """Raise LoadTestError if no live server answers."""
         self._asked(self._client.is_server_live)
 
     async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
-        """See TritonConnection."""
+        """Return the names, types and shapes of a model's tensors. Raises LoadTestError for an unknown model."""
         answer = self._asked(lambda: self._client.get_model_metadata(model))
         return json_format.ParseDict(answer, pb.ModelMetadataResponse(), ignore_unknown_fields=True)
 
     async def model_config(self, model: str) -> model_config_pb2.ModelConfig:
-        """See TritonConnection."""
+        """Return a model's configuration. Raises LoadTestError for an unknown model."""
         answer = self._asked(lambda: self._client.get_model_config(model))
         return json_format.ParseDict(answer, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
 
     def model_statistics(self, model: str) -> pb.ModelStatisticsResponse:
-        """See TritonConnection."""
+        """Return a model's statistics. Raises LoadTestError."""
         answer = self._asked(lambda: self._client.get_inference_statistics(model))
         return json_format.ParseDict(answer, pb.ModelStatisticsResponse(), ignore_unknown_fields=True)
 
@@ -224,7 +227,7 @@ class HttpConnection(TritonConnection):
 
 
 def connect(target: str, protocol: str, *, timeout_s: float, channels: int) -> TritonConnection:
-    """Connect. Raises LoadTestError where no live server answers."""
+    """Connect to a server. Raises LoadTestError if no live server answers."""
     connection: TritonConnection
     if protocol == "grpc":
         connection = GrpcConnection(target, timeout_s, channels)
@@ -235,7 +238,7 @@ def connect(target: str, protocol: str, *, timeout_s: float, channels: int) -> T
 
 
 def finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The value of a coroutine that asks a TritonConnection: it never waits, so that it needs no event loop."""
+    """Return the value of a coroutine that queries a TritonConnection: it never suspends, so it needs no event loop."""
     try:
         coroutine.send(None)
     except StopIteration as end:

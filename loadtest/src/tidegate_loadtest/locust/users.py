@@ -1,4 +1,4 @@
-"""The base of a locustfile's users: `from tidegate_loadtest.locust.users import TritonUser`."""
+"""Base class of a locustfile's users: `from tidegate_loadtest.locust.users import TritonUser`."""
 
 import logging
 import signal
@@ -27,18 +27,19 @@ logger = logging.getLogger(__name__)
 
 
 class TritonUser(User):  # type: ignore[misc]
-    """Closed loop: asks, waits for the answer, asks again after its `wait_time` (none).
+    """User that calls a Triton or Tidegate.
 
-    Open loop: stands for the process that sends; requests leave by the schedule, however many users there are.
+    Closed loop: it sends, waits for the response, and sends again after its `wait_time` (none by default). Open loop:
+    it represents the sending process; requests follow the schedule, however many users there are.
     """
 
     abstract = True  # a locustfile that imports it starts its own subclass only
     worker: "AsyncResult[Worker]" = AsyncResult()
-    """The worker of this process; Locust may start users before it is there."""
+    """Worker of this process; Locust may start users before it exists."""
 
     @task  # type: ignore[untyped-decorator]
     def ask(self) -> None:
-        """One request."""
+        """Send one request."""
         worker = self.worker.get()
         worker.begun.wait()
         if worker.open_loop:

@@ -1,4 +1,4 @@
-"""A process that sends: its share of the load, when each request left, and what became of it."""
+"""Sending process of a Locust test: its part of the load, send times, and outcomes."""
 
 import gc
 import time
@@ -21,34 +21,34 @@ from tidegate_loadtest.scenario_requests import ScenarioRequests
 
 FLUSH_EVERY_S = 0.5
 AWAKE_BEFORE_S = 0.001
-"""An instant is awaited wide awake from so long before it: libev sleeps whole milliseconds, rounded up."""
+"""Seconds before an instant from which the worker polls: libev sleeps whole milliseconds, rounded up."""
 LISTENS, SHARE, READY, FAILED, GO, ROWS, DONE = (
     f"tidegate_{name}" for name in ("listens", "share", "ready", "failed", "go", "rows", "done")
 )
-"""The messages: conductor to worker are `SHARE` (what to send) and `GO` (when), the others come back."""
+"""Message types: `SHARE` (what to send) and `GO` (when) go from coordinator to worker, the others back."""
 
 
 class UnansweredRequest(Exception):
-    """What Locust counts as an error: a request that was not answered."""
+    """A request was not answered; Locust counts it as an error."""
 
 
 class OutcomeRows:
-    """What became of requests, by column; nanoseconds since the measured window began."""
+    """Outcomes of requests, by column; instants in nanoseconds since the measured window began."""
 
     COLUMNS = ("number", "scheduled_ns", "issued_ns", "finished_ns", "status")
 
     def __init__(self) -> None:
         self.columns = {name: array("q") for name in self.COLUMNS}
         self.statuses: list[str] = []
-        """What the column `status` has positions in."""
+        """Texts that the column `status` refers to by index."""
         self.messages: dict[str, str] = {}
-        """The first one that came with each status."""
+        """First message of each status."""
 
     def __len__(self) -> int:
         return len(self.columns["number"])
 
     def add(self, number: int, scheduled_ns: int, issued_ns: int, finished_ns: int, status: str, message: str) -> None:
-        """One request has ended."""
+        """Append the outcome of one request."""
         if status not in self.statuses:
             self.statuses.append(status)
         if message:
@@ -58,18 +58,18 @@ class OutcomeRows:
             column.append(value)
 
     def as_message(self) -> dict[str, Any]:
-        """For the conductor."""
+        """Serialize for the message to the coordinator."""
         columns = {name: column.tobytes() for name, column in self.columns.items()}
         return {**columns, "statuses": self.statuses, "messages": self.messages}
 
 
 class Worker:
-    """Does what the conductor's messages say; sends rows until the test is stopped."""
+    """Worker that executes the coordinator's messages and sends rows until the test is stopped."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.begun = Event()
-        """Users wait for it."""
+        """Event that users wait for."""
         self.open_loop = False
         self._share: LoadShare
         self._connection: TritonConnection | None = None
@@ -87,11 +87,11 @@ class Worker:
         environment.events.test_stop.add_listener(self._on_test_stop)
 
     def tell_that_it_listens(self) -> None:
-        """Locust counts a worker as ready as soon as it is connected, and drops what it cannot hand to anybody yet."""
+        """Notify the coordinator that this worker listens; before that, Locust drops messages to it."""
         self._send(LISTENS, {})
 
     def call(self) -> None:
-        """One request of a closed loop: sent now, waited for."""
+        """Send one request of a closed loop and wait for it."""
         number = self._next
         self._next += 1
         connection = self._connection
