@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Backend(StrEnum):
-    """Where tasks run."""
+    """Interface of a backend that runs tasks in parallel."""
 
     processes = "processes"
     """Processes of this machine."""

@@ -1,4 +1,4 @@
-"""What runs first: `tidegate --version` is answered before anything else is imported."""
+"""Entry point: answers `tidegate --version` before anything else is imported."""
 
 import sys
 

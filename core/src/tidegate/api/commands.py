@@ -1,4 +1,4 @@
-"""What a policy wants done. Imperative; the engine checks each against the invariants before it takes effect."""
+"""Commands that a policy returns. The engine checks each against the invariants before it applies it."""
 
 import msgspec
 

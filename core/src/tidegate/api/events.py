@@ -1,4 +1,4 @@
-"""What happened, told to a policy. Past tense; every event carries the instant at which it is told."""
+"""Events that a policy handles. Every event carries the time at which the policy gets it."""
 
 import msgspec
 

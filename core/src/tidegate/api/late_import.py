@@ -1,4 +1,4 @@
-"""What needs libraries that policies do without, imported when it runs: most planners."""
+"""Functions whose modules are imported when they run, since most planners need libraries that policies do not."""
 
 from collections.abc import Callable
 from importlib import import_module

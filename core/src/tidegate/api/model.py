@@ -15,7 +15,7 @@ NEVER_NS: Final = 2**63 - 1
 
 
 DeadlineMissAction = Literal["reject", "serve"]
-"""What the engine does with a request that will miss its SLO: reject it, or serve it anyway."""
+"""Action of the engine on a request that will miss its SLO: reject it, or serve it anyway."""
 
 
 class Pipeline(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Model(msgspec.Struct, frozen=True):
     """Maximum rows of a batch of several requests. None: `max_rows`; 1: each request runs alone."""
 
     on_deadline_miss: DeadlineMissAction = "reject"
-    """What the engine does with requests that will miss their deadline; policies need not handle it."""
+    """Action of the engine on requests that will miss their deadline; policies need not handle it."""
 
     @property
     def merges(self) -> bool:

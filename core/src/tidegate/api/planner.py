@@ -1,6 +1,6 @@
-"""What a planner is: a function from a problem to a plan. Both are documents that people can read and diff.
+"""Planners: functions from a problem to a plan, both documents that people can read and diff.
 
-Every planner has a problem and a plan of its own shape: what they share is here.
+Every planner has its own types of problem and plan; this module has their base classes.
 """
 
 from abc import abstractmethod

@@ -246,7 +246,7 @@ class Profile(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, expected=expected, planned=planned, sizes=sizes)
 
     def _between(self, table_ns: tuple[int, ...], rows: int) -> int:
-        """What lies on the straight line between the two sizes nearest to this one, rounded down."""
+        """Return the linear interpolation between the two listed sizes around `rows`, rounded down."""
         sizes = self.sizes
         at = bisect_left(sizes, rows)
         if sizes[at] == rows:

@@ -1,4 +1,4 @@
-"""What a part of a request's shape says (`Request.shape`): the dimensions of one input, rows not counted."""
+"""Shapes as text (`Request.shape`): the dimensions of one input without the batch dimension."""
 
 
 def read_sizes(text: str) -> tuple[int, ...] | None:

@@ -1,6 +1,6 @@
-"""What a distribution adds to Tidegate: entry-point group `tidegate`, one module each, whose hooks return these specs.
+"""Specs by which a distribution extends Tidegate: its hooks, in the entry-point group `tidegate`, return them.
 
-Hooks register, methods decide: each hook is called once, at start; configuration selects what it returned by name.
+Each hook is called once, at start; the configuration selects a spec by name.
 """
 
 from collections.abc import Callable

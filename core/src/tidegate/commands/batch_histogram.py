@@ -76,7 +76,7 @@ def _sizes_in(source: Path) -> "RequestSizes":
 
 
 def _of_models_page(page: object) -> "RequestSizes":
-    """What /models says of those that are scheduled."""
+    """Return the scheduled models that `/models` lists."""
     from pydantic import ValidationError
 
     from tidegate.schemas import RequestSizes, field_errors

@@ -1,4 +1,4 @@
-"""What commands that run scenarios share: their errors, their progress bar, where their results go."""
+"""Helpers of the commands that run scenarios: error messages, progress bar, output files."""
 
 import os
 import shlex
@@ -32,11 +32,11 @@ __all__ = [
 
 T = TypeVar("T")
 SIM_EXTRA_MODULES = {"numpy", "joblib", "yaml"}
-"""What the extra `sim` brings."""
+"""Modules that the extra `sim` installs."""
 
 
 def said_of(error: Exception) -> str:
-    """What an error says; of one of the operating system first the file."""
+    """Return the text of an error; for one of the operating system with the file first."""
     if isinstance(error, OSError) and error.filename:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error)

@@ -87,7 +87,7 @@ def _told(header: "LogHeader", entries: "Iterable[LogEntry]", request_id: int) -
 
 
 def _unknown(request_id: int, entries: "Iterable[LogEntry]") -> str:
-    """Which requests there are, and which of them may be the ones that are looked for."""
+    """Return an error that lists known requests, and those that the user may have meant."""
     from tidegate.api import RequestArrived
     from tidegate.observation import TimelineRecorder
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 POLICY_NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-"""What a policy may be called: it becomes the name of a distribution, of a module and of a class."""
+"""Pattern of policy names: the name becomes that of a distribution, a module and a class."""
 HOW_TO_COPY: Final = re.compile(r"^## Make it yours.*?(?=^## )", re.MULTILINE | re.DOTALL)
 """The part of the template's README that is about the template."""
 

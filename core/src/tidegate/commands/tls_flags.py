@@ -26,7 +26,7 @@ TlsServerNameFlag = Annotated[
 def tls_of(
     tls: bool, ca: Path | None, cert: Path | None, key: Path | None, server_name: str | None
 ) -> dict[str, Path | str] | None:
-    """What the flags say, as `tritons[].tls` of a configuration has it, with absolute paths; None: no TLS."""
+    """Return the TLS section that the flags describe (`tritons[].tls`), with absolute paths; None: no TLS."""
     files = {"ca": ca, "cert": cert, "key": key}
     found: dict[str, Path | str] = {name: path.absolute() for name, path in files.items() if path is not None}
     if server_name is not None:

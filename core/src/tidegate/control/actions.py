@@ -1,4 +1,4 @@
-"""What a control loop asks of its driver: the simulator, or the proxy."""
+"""Actions that a control loop asks its driver, the simulator or the proxy, to carry out."""
 
 from dataclasses import dataclass
 

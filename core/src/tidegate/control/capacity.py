@@ -1,4 +1,4 @@
-"""What a layout bears, and how much of the GPUs it takes: estimates by which changes are judged."""
+"""Estimates by which changes of a layout are judged: the rate that it serves, and the GPUs that it uses."""
 
 import re
 from collections import defaultdict

@@ -1,6 +1,6 @@
-"""Which layouts of a controller are brought about, and which are refused, and why.
+"""The governor permits a controller's layout, or rejects it with a reason.
 
-A controller may be wrong, restless or broken: what served before goes on serving.
+A controller may be wrong, unstable or broken: the current layout keeps serving.
 """
 
 from collections.abc import Collection, Mapping

@@ -147,7 +147,7 @@ class LayoutChange:
 def progress(
     now_ns: int, number: int, state: ChangeState, before: LayoutRevision, after: LayoutRevision, reason: str = ""
 ) -> ChangeProgressed:
-    """What is told of a change from one revision to another."""
+    """Return the progress event of a change from one revision to another."""
     old, new = before.workers, after.workers
     starts = tuple(worker.name for worker_id, worker in new.items() if worker_id not in old)
     stops = tuple(worker.name for worker_id, worker in old.items() if worker_id not in new)

@@ -11,12 +11,12 @@ from tidegate.api import Model, Network, Profile, Worker
 from tidegate.schemas import Layout, LayoutWorker
 
 Loaded = tuple[tuple[str, str, tuple[int, int], int], ...]
-"""What a worker has loaded: partition, model, blocks and the largest batch, for each."""
+"""Partitions that a worker has loaded: partition, model, blocks and largest batch of each."""
 
 
 @dataclass(frozen=True)
 class LayoutRevision:
-    """What serves: the ids never change their workers, and are never used again."""
+    """A layout with the ids of its workers; an id is never reused for another worker."""
 
     layout: Layout
     ids: tuple[int, ...]
@@ -82,7 +82,7 @@ def _place(worker: LayoutWorker) -> tuple[object, ...]:
 
 
 def _loads(layout: Layout) -> dict[str, Loaded]:
-    """What each worker of a layout loads, by name."""
+    """Return the loaded partitions of each worker of a layout, by name."""
     parts = {part.name: part for part in layout.partitions}
     batches: dict[str, int] = {}
     for model in layout.models:

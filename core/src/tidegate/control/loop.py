@@ -22,7 +22,7 @@ from tidegate.schemas import Layout, field_errors
 Unanswered = Callable[[], Collection[Request]]
 """Gives the requests that have come and not ended: asked for only when it matters."""
 ControllerAnswer = Layout | str | None
-"""What a controller wants; a string: why it has no answer."""
+"""Result of a controller: a layout, None (no change), or a string: why it failed."""
 
 
 class ControlLoop:
@@ -38,7 +38,7 @@ class ControlLoop:
         now_ns: int = 0,
     ) -> None:
         self.revision = LayoutRevision.of(layout)
-        """What serves at present."""
+        """The current revision of the layout."""
         self.change: LayoutChange | None = None
         """The change that is under way."""
         self.away: set[int] = set()
@@ -54,7 +54,7 @@ class ControlLoop:
         self._next_id = len(layout.workers)
         self._number = 0
         self._asked: Observation | None = None
-        """What the controller was asked last, if it has not answered yet."""
+        """The last observation that the controller was asked about, until it answers."""
         self._refused: tuple[Layout | None, str] | None = None
         """The layout that was refused last, and why: it is told once."""
 
@@ -81,14 +81,14 @@ class ControlLoop:
         return [QueryController(self._asked)]
 
     def answer(self, observation: Observation) -> ControllerAnswer:
-        """What the controller says to an observation. It may take long: nothing else of the loop is touched."""
+        """Return the controller's answer to an observation. It may take long and touches no other state of the loop."""
         try:
             return _checked(self._controller.step(observation))
         except Exception as fault:  # a controller may raise anything
             return f"{type(fault).__name__}: {fault}"
 
     def on_answer(self, now_ns: int, answer: ControllerAnswer) -> list[Action]:
-        """What `answer` gave. Once control was stopped it does not count any more."""
+        """Handle the result of `answer`; it is ignored after control was stopped."""
         observed, self._asked = self._asked, None
         if observed is None or not self._enabled:
             return []

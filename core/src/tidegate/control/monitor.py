@@ -1,4 +1,4 @@
-"""What happened since a controller was asked last: read from the stream of an engine's observations."""
+"""Computes the observation since a controller was asked last from an engine's event stream."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -84,9 +84,9 @@ class Monitor(OutcomeListener):
     def observe(
         self, now_ns: int, revision: LayoutRevision, unanswered: Collection[Request], away: Collection[int] = ()
     ) -> Observation:
-        """What happened since this was asked last.
+        """Return the observation of the period since the last call.
 
-        `unanswered`: the requests that have come and not ended; `away`: the ids of workers that are not there.
+        `unanswered`: requests that arrived and have not ended; `away`: ids of workers that are not available.
         """
         waiting, waiting_rows = Counter[str](), Counter[str]()
         for request in unanswered:

@@ -1,4 +1,4 @@
-"""What a controller is told."""
+"""Observations: the input of a controller."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tidegate.schemas import Layout
 
 @dataclass(frozen=True)
 class ModelLoad:
-    """What was asked of a model, and how it went. A request counts when it ends, however it does."""
+    """Traffic of a model in a period, and its outcomes. A request counts when it ends, whatever its outcome."""
 
     rate_rps: float
     """Requests that came, per second."""
@@ -37,7 +37,7 @@ class Observation:
     busy: Mapping[str, float]
     """The share of the period for which each worker of the layout ran stages, by name."""
     advice: Advise | None = None
-    """What the policy said last in the period about the number of its workers."""
+    """Last recommendation of the policy in the period: the change of the number of its workers."""
     away: frozenset[str] = frozenset()
     """The names of the layout's workers that are not there: lost, and not back yet."""
 

@@ -1,4 +1,4 @@
-"""What controllers that plan for rates have in common: whose rates these are, and when they are others."""
+"""Helpers of controllers that plan for request rates: estimated rates, and whether they have drifted."""
 
 from collections.abc import Iterable, Mapping
 from math import sqrt
@@ -10,7 +10,7 @@ MAX_CHANCE_DEVIATIONS = 3
 
 
 def check_models(planned: Iterable[str], layout: Layout) -> None:
-    """Raises ValueError where the models of a controller's problem are not those that the layout serves."""
+    """Raise ValueError if the models of a controller's problem are not those of the layout."""
     if odd := set(planned) ^ {model.name for model in layout.models}:
         raise ValueError(
             f"problem: its models are not those that are served: {min(odd)!r} is in one of the two only: give the "
@@ -43,7 +43,8 @@ class SteadyRates:
         """How much came, in how many seconds, by model."""
 
     def observe(self, rates: Mapping[str, float], period_s: float) -> Mapping[str, float]:
-        """What is believed of the rates, per second and by model, now that these came for a period of `period_s`."""
+        """Return the estimated rates, in requests per second by model, after a period of `period_s` seconds with
+        `rates`."""
         for name, rate in rates.items():
             came, seconds = self._seen.get(name, (0.0, 0.0))
             if seconds and have_drifted({name: rate}, {name: came / seconds}, period_s, drift=0.0):

@@ -48,7 +48,7 @@ class InFlightBatch:
 
 @dataclass(slots=True)
 class Reservations:
-    """What is booked on a worker, in the order of the planned starts."""
+    """Reservations of a worker, in the order of planned starts."""
 
     worker: Worker
     hosts: frozenset[str]
@@ -117,7 +117,7 @@ class WorkerTable:
         self._hosted: Counter[str] = Counter()
         self._host_sets: dict[tuple[str, ...], frozenset[str]] = {}
         self._takes_rows: dict[str, int] = {}
-        """What `takes_rows` found out since the workers last changed."""
+        """Results of `takes_rows` since the workers last changed."""
         for worker in workers:
             self.add(worker)
 

@@ -42,7 +42,7 @@ from tidegate.toolkit import FirstComeFirstServed
 BY_MODEL = "by-model"
 """The name under which it is installed."""
 DEFAULT_POLICY = PolicySpec("first come, first served", "The oldest on the first idle worker", FirstComeFirstServed)
-"""Who decides for the models that no part names."""
+"""Policy of the models that no part names."""
 NO_PART = -1
 """Whose a worker is that hosts none of the models."""
 
@@ -86,7 +86,7 @@ class PolicyPart(BaseModel):
 
 
 class ByModelOptions(PolicyOptions):
-    """Options of `by-model`."""
+    """Options of the policy `by-model`."""
 
     parts: tuple[PolicyPart, ...] = Field(
         default=(),
@@ -172,10 +172,7 @@ class ByModel(Policy):
         return name, lambda setup: type(self)(setup, self.options, self.parts, broken)
 
     def check_plan(self, models: Iterable[Model], workers: Iterable[Worker]) -> None:
-        """Raises ValueError for a model that its part cannot schedule, and where two parts share what is to be one's.
-
-        That is a worker, or a partition.
-        """
+        """Raise ValueError if a part cannot schedule its models, or if two parts share a worker or a partition."""
         models = tuple(models)
         for index, policy in enumerate(self.parts):
             policy.check_models(model for model in models if self._part_named(model.name) == index)
@@ -184,18 +181,18 @@ class ByModel(Policy):
             _part_that_has(worker, part_of)
 
     def check_worker(self, worker: Worker) -> None:
-        """Raises ValueError for a worker that hosts models of two parts."""
+        """Raise ValueError if a worker hosts models of two parts."""
         _part_that_has(worker, self._part_of)
 
     def is_best_effort(self, model: str) -> bool:
-        """As the part has it that decides for the model."""
+        """Return the setting of the part that schedules the model."""
         index = self._part_of.get(model)
         if index is None:  # it is to come with the plan that a successor is made for
             index = self._part_named(model)
         return self.parts[index].is_best_effort(model)
 
     def separate_applications(self, model: str) -> bool:
-        """As the options of its part have it."""
+        """Return the setting in the options of the model's part."""
         index = self._part_of.get(model, len(self.options.parts))
         return index < len(self.options.parts) and self.options.parts[index].separate_applications
 
@@ -278,7 +275,7 @@ class ByModel(Policy):
         return commands
 
     def _relay(self, index: int, commands: Commands) -> Iterator[AnyCommand]:
-        """What a part commands, with names of timers that are no other part's, and advice for all parts together."""
+        """Return a part's commands with timer keys of its own, and recommendations summed over all parts."""
         for command in commands:
             match command:
                 case Dispatch(batch):
@@ -319,7 +316,7 @@ class ByModel(Policy):
         return part_of
 
     def _setup_of(self, index: int) -> Setup:
-        """What a part is made of: its models, its workers, and the profiles of what they host."""
+        """Return the setup of a part: its models, its workers, and their profiles."""
         setup = self.setup
         return replace(
             setup,

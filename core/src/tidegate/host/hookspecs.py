@@ -13,7 +13,7 @@ hookspec = pluggy.HookspecMarker(PROJECT_NAME)
 
 
 class Hooks:
-    """The hook specifications."""
+    """Hook specifications that a distribution may implement."""
 
     @hookspec
     def tidegate_policies(self) -> Iterable[PolicySpec]:

@@ -106,7 +106,8 @@ class Plugins:
         return make_policy(self.policy(name), setup, options, self)
 
     def check_options(self, policy: str, options: dict[str, Any]) -> None:
-        """Raises PluginError where a policy does not take these options; names what is wrong, and those that exist."""
+        """Raise PluginError if a policy does not accept these options; the message names the problem and the known
+        options."""
         _validated(self.policy(policy).policy.Options, options, f"policy {policy!r}", plugins=self)
 
     def make_controller(self, choice: ControllerChoice, layout: Layout, *, seed: int = 0) -> Controller:
@@ -123,7 +124,7 @@ class Plugins:
     def _offers(
         self, plugin: object, hook: str, kind: type[S], known: dict[str, S], source: str
     ) -> list[Callable[[], None]]:
-        """What one plugin's hook returns, checked, as the deeds that will keep it."""
+        """Return the checked results of one plugin's hook, as functions that register them."""
         others = [other for other in self._manager.get_plugins() if other is not plugin]
         caller = self._manager.subset_hook_caller(hook, others)
         returned: dict[str, S] = {}

@@ -1,4 +1,4 @@
-"""What options plugins have, in words: name, type with its bounds, default, and what each does."""
+"""Options of plugins as text: name, type with bounds, default and description."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ class PluginOption:
     type: str
     """In words, with its bounds, e.g. `number, at least 0`."""
     default: str | None
-    """As a file has it; None: it must be given."""
+    """Default as a file has it; None: the option is required."""
     description: str
 
 

@@ -1,4 +1,4 @@
-"""What an engine asks of its driver: the simulator or the proxy."""
+"""Effects that an engine asks its driver, the simulator or the proxy, to carry out."""
 
 import msgspec
 
@@ -92,4 +92,4 @@ AnyEffect = (
     | Drop
     | Advise
 )
-"""What a driver handles; Drop and Advise are the policy's own commands, checked and passed on."""
+"""Union of effects; Drop and Advise are checked commands of the policy that are passed on."""

@@ -28,7 +28,7 @@ class LogHeader(msgspec.Struct, frozen=True):
 
 
 class _Version(msgspec.Struct, frozen=True):
-    """What every version's header tells."""
+    """Fields that the headers of all versions have."""
 
     version: int
 

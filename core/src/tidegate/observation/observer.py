@@ -1,4 +1,4 @@
-"""Who watches an engine, and how a distribution offers one."""
+"""Observers of an engine, and how a distribution offers one."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tidegate.observation.stimuli import AnyStimulus
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine does besides what its policy says; the same events have the same answers only with the same."""
+    """Settings of an engine besides its policy; equal events give equal commands only under equal settings."""
 
     learn: bool
     """Whether profiles are corrected by what is observed."""

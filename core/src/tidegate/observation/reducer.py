@@ -52,7 +52,7 @@ class OutcomeCounts:
 
 
 class OutcomeListener:
-    """What a reducer tells, in the order in which it happened; a reader overrides what it wants to know."""
+    """Base class of listeners to a reducer: override the notifications of interest. They come in order of time."""
 
     def joined(self, now_ns: int, effect: StartStage, requests: Sequence[Request]) -> None:
         """A batch began with this stage; `requests`: those of it that nobody has cancelled."""
@@ -95,7 +95,7 @@ class SentStage:
 
 
 class Reducer:
-    """What waits and what runs, as far as the stream tells: no more is remembered than that."""
+    """Tracks waiting requests and running stages from an engine's stream, and notifies listeners of outcomes."""
 
     def __init__(self, *readers: OutcomeListener) -> None:
         self._tally = OutcomeCounts()

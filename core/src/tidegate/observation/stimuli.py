@@ -1,4 +1,4 @@
-"""What happens to an engine: the events of the contract, and those that stay between a driver and its engine."""
+"""Inputs of an engine: the events that policies handle, and those between a driver and its engine."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""What happened to a request, and why, in words."""
+"""Timelines: what happened to a request, and why, in sentences."""
 
 from collections.abc import Mapping
 
@@ -34,7 +34,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class RequestTimeline(msgspec.Struct):
-    """What happened to one request."""
+    """Steps of one request from arrival to its end."""
 
     request: Request
     steps: list[Step] = msgspec.field(default_factory=list)
@@ -57,10 +57,10 @@ class RequestTimeline(msgspec.Struct):
 
 
 class Why(msgspec.Struct, frozen=True):
-    """What made a policy decide."""
+    """Cause of a policy's decision."""
 
     event: AnyStimulus
-    """What it had just been told, or where that is not known what the engine had."""
+    """The last event that the policy got, or the engine's input where that is unknown."""
     timer: tuple[int, int] | None = None
     """When a timer that fired was set, and for when; None for other events."""
 

@@ -60,14 +60,14 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
         self._models: dict[str, Model] = {}
         self._workers: dict[int, Worker] = {}
         self._lost: set[int] = set()
-        """Which of them are not there: their names are still told."""
+        """Workers that are gone; their names still appear."""
         self._reducer = Reducer(self)
         self._timers: dict[TimerKey, tuple[int, int]] = {}
         """When each was set, and for when."""
         self._told: list[tuple[AnyEvent, Sequence[AnyCommand]]] = []
-        """What the policy was told because of the present stimulus, with its answers."""
+        """Events that the policy got because of the current stimulus, with its commands."""
         self._why: dict[int, Why] = {}
-        """What it had just been told when it dispatched or dropped requests then, by their ids."""
+        """Last event before the policy dispatched or dropped requests, by request id."""
 
     def __iter__(self) -> Iterator[RequestTimeline]:
         return iter(self._timelines.values())

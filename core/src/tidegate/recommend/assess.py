@@ -25,7 +25,7 @@ from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 MAX_BUNDLES = 256
 """So many are bought at most."""
 GPU_SEARCH_FACTOR = 2
-"""What sufficed in a run is too little on other seeds, perhaps: the least is looked for up to so many times that."""
+"""Factor by which the search for the least hardware exceeds what sufficed in one run, as other seeds may need more."""
 TRITONS_MOST = 4
 """Triton is asked for up to so many times what suffices without it."""
 TRITON_FINALISTS = 3
@@ -35,12 +35,12 @@ REPORTED_WINDOW_FACTOR = 2
 FEWER_SEEDS = HELD_OUT_SEEDS[:4]
 """For what is asked of many."""
 LOAD, SLO = 1.1, 0.9
-"""What may change: ten percent more load, SLOs a tenth tighter."""
+"""Changes to assess: 10 % more load; SLOs 10 % shorter."""
 
 
 @dataclass(frozen=True)
 class ChangedAssessment:
-    """What would be, if something were otherwise."""
+    """Assessment of the same hardware with one thing changed."""
 
     name: str
     ours: HeldOutResult | None
@@ -50,7 +50,7 @@ class ChangedAssessment:
 
 @dataclass(frozen=True)
 class Assessment:
-    """What a choice of hardware is good for."""
+    """Results for one choice of hardware: the best candidate, Triton's best, and what follows."""
 
     site: HardwareSite
     count: int
@@ -275,7 +275,7 @@ def tightened(scenario: Scenario, slo: float) -> Scenario:
 
 
 def _by_reason(broken: Sequence[tuple[Candidate, str]]) -> list[UnfitCandidate]:
-    """What could not run, those with one reason together."""
+    """Return rejected candidates grouped by reason."""
     reasons: dict[str, list[str]] = {}
     for candidate, why in broken:
         _, colon, reason = why.partition(": ")

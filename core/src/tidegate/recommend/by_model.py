@@ -65,14 +65,14 @@ def tuned_by_model(
 
 
 def _least_worst(known: float, loads: int) -> float:
-    """What the worst model must have under each of the loads, for the mean score to be above a known one.
+    """Return the least attainment of the worst model, under each load, at which the mean score can beat a known one.
 
-    No score is above the mean of 1 and what the worst model has, and under the other loads none is above 1.
+    No score exceeds the mean of 1 and the worst model's attainment, and under the other loads none exceeds 1.
     """
     return max(0.0, 1 - 2 * loads * (1 - known))
 
 
 def _missed(scenario: Scenario, outcomes: Sequence[SimulationOutcome]) -> Callable[[str], float]:
-    """What tells models apart by how many of their requests are missed: those that miss most are the least."""
+    """Return a sort key that puts models with the most missed requests first."""
     weights = {model.name: weight for model, weight in zip(scenario.models, scenario.weights(), strict=True)}
     return lambda name: -weights[name] * sum(1 - outcome.models.get(name, 1.0) for outcome in outcomes)

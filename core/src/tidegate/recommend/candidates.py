@@ -1,4 +1,4 @@
-"""What can be run: a policy with options, on whole GPUs or on a planner's layout; and what cannot, with the reason."""
+"""Candidates: a policy with options, on whole GPUs or on a planner's layout; and those rejected, with the reason."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class UnfitCandidate:
-    """What was not tried, or could not run."""
+    """A candidate that was not simulated or failed, with the reason."""
 
     names: tuple[str, ...]
     why: str
@@ -65,7 +65,7 @@ class HardwareSite:
         return self.bundle.gpus * count if self.question.buy else self.bundle.gpus[:count]
 
     def cost(self, count: int) -> float:
-        """What these cost: their price, or one for each GPU."""
+        """Return the price of these GPUs, or their number if there are no prices."""
         if self.bundle is None:
             return 1.0
         return self.bundle.cost * count if self.question.buy else float(count)

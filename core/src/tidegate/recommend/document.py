@@ -17,7 +17,7 @@ Document = dict[str, Any]
 
 
 def recommend_document(found: Recommendation, said: Sequence[str]) -> Document:
-    """All of the answer; `said`: it in words."""
+    """Return the recommendation as a JSON document; `said`: its sentences."""
     return {
         "version": DOCUMENT_VERSION,
         "command": "recommend",

@@ -46,7 +46,7 @@ def write_files(found: Recommendation, folder: Path, said: list[str]) -> list[Pa
 
 
 def check_folder(folder: Path) -> None:
-    """Raises FolderError where something would be overwritten."""
+    """Raise FolderError if writing would overwrite a file."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FolderError(f"{folder}: it is there already: name a folder that is not, or is empty")
 
@@ -89,7 +89,7 @@ def dynamic_batching(scenario: Scenario, candidate: Candidate) -> str:
 
 
 def host_of(name: str) -> str:
-    """What stands in the configuration for the address of a worker, or of a kind of worker."""
+    """Return the placeholder for the address of a worker, or of a class of workers, in the configuration."""
     return "triton-" + "".join(letter if letter.isalnum() else "-" for letter in name).lower()
 
 
@@ -103,7 +103,7 @@ def _scenario(found: Recommendation) -> dict[str, Any]:
 
 
 def _profiles(scenario: Scenario) -> ProfileFile:
-    """What the scenario expects, for the proxy to start from."""
+    """Return the scenario's profiles, as initial profiles of the proxy."""
     _, _, profiles, _ = layout_of(scenario).contract()
     found = []
     for profile in with_shapes(scenario, profiles, told=True):

@@ -22,7 +22,7 @@ class GpuBundle:
     gpus: tuple[str, ...]
     """Each by its product, in the order in which they are kept: where fewer will do, the last are spared."""
     price: float | None = None
-    """What all of them cost, in any unit; None: one for each GPU."""
+    """Price of all GPUs together, in any unit; None: 1 for each GPU."""
 
     @property
     def cost(self) -> float:
@@ -31,7 +31,7 @@ class GpuBundle:
 
     @property
     def text(self) -> str:
-        """As it is written on the command line."""
+        """The GPUs as on the command line, e.g. `2xA100`."""
         return format_gpus(self.gpus) + ("" if self.price is None else f"={self.price:g}")
 
 
@@ -64,7 +64,7 @@ def parse_offer(text: str) -> GpuBundle:
 
 
 def check_measured(models: Iterable[ModelSpec], products: Iterable[str]) -> None:
-    """Raises ScenarioError for a product on which, whole or cut, nobody measured some model."""
+    """Raise ScenarioError if a model was not measured on a product, whole or partitioned."""
     known = {model.name: list(model.profiles) for model in models if model.profiles}
     for product in dict.fromkeys(products):
         for name, kinds in known.items():

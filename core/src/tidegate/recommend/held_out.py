@@ -1,6 +1,6 @@
-"""What was chosen, on seeds that did not choose it: means with their 95 % intervals.
+"""Runs the chosen candidate on held-out seeds: means with 95 % confidence intervals.
 
-A candidate that is the best of many on some seeds was lucky there, too: what it is reported with are others.
+The best of many candidates was lucky on the seeds that chose it; its figures come from other seeds.
 """
 
 from collections.abc import Sequence

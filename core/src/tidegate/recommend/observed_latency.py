@@ -17,7 +17,7 @@ MIN_STAGES = 20
 ENOUGH_OF_A_SIZE = 3
 """So many stages of one size have a median that is worth something."""
 MAX_GUESS_RATIO = 2.0
-"""What is off by such a factor was a guess."""
+"""Ratio between observed and initial latency above which the initial one was a guess."""
 
 
 class ObservedLatencies(OutcomeListener):
@@ -68,7 +68,7 @@ class ObservedLatencies(OutcomeListener):
         return {rows: median(took) for rows, took in sorted(table.items()) if len(took) >= ENOUGH_OF_A_SIZE}
 
     def _similar(self, model: str, kind: str, shape: str, max_rows: int) -> Profile | None:
-        """What batches of the most similar shape take of which several sizes ran; None: of none did."""
+        """Return the latency of the most similar shape that ran at several batch sizes; None if there is none."""
         others = {
             other: medians
             for name, its, other in self._took_ms

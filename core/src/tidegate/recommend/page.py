@@ -67,7 +67,7 @@ def _contenders(chosen: Assessment) -> list[tuple[str, HeldOutResult]]:
 
 
 def _models(found: Recommendation, chosen: Assessment) -> Chart:
-    """What is kept of each model."""
+    """Return the table of models with their attainment."""
     contenders = _contenders(chosen)
     colors = Colors((), [name for name, _ in contenders])
     bars = [

@@ -12,7 +12,7 @@ from tidegate.workload import Scenario, mean_rate_rps, sizes_of
 from tidegate.workload.scenario import ModelSpec
 
 OF_THE_LAYOUT = ("profile", "profiles", "max_batch", "pipelines")
-"""What a layout says of a model, so that a scenario with one must not."""
+"""Fields that a layout defines for its models, so a scenario with a layout must not contain them."""
 
 
 def planned_on(question: RecommendQuery, planner: PlannerSpec, gpus: Sequence[str]) -> Scenario:

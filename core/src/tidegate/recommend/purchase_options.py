@@ -1,4 +1,4 @@
-"""What could be bought: the likely cheapest is assessed first, and nothing that is sure to be dearer."""
+"""Purchase options: assesses the probably cheapest first, and skips options that cannot be cheaper."""
 
 from collections.abc import Sequence
 from math import ceil

@@ -1,4 +1,4 @@
-"""What is asked: which traffic, on which hardware, how good it shall be."""
+"""Query of `tidegate recommend`: traffic, hardware, and the attainment to reach."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class RecommendQuery:
     scenario: Scenario
     """Models and their arrivals; its workers say what there is where `bundles` is empty."""
     recording: RecordedTraffic | None = None
-    """What arrived, in place of what the scenario would draw."""
+    """Recorded traffic, used instead of the scenario's arrivals."""
     bundles: tuple[GpuBundle, ...] = ()
     """Hardware: one that there is, or several that could be bought. Empty: the scenario's workers as they are."""
     buy: bool = False

@@ -14,12 +14,12 @@ from tidegate.recommend.simulation_runs import SimulationRuns
 from tidegate.workload import Scenario
 
 MAX_ATTAINMENT_LOSS = 0.001
-"""Who needs fewer GPUs may lose so much attainment, if the goal is kept: a request in a thousand."""
+"""Attainment that may be lost for a recommendation with fewer GPUs, if the goal is still met: 0.1 pp."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What was found."""
+    """The recommendation: hardware, policy, and the assessments behind it."""
 
     question: RecommendQuery
     verdict: Literal["run", "stay"]
@@ -27,14 +27,14 @@ class Recommendation:
     chosen: Assessment
     """The recommended hardware's."""
     assessed: tuple[Assessment, ...]
-    """What every hardware that was asked for is good for."""
+    """Assessments of every hardware option."""
     unfit: tuple[UnfitCandidate, ...]
     runs: int
     """How many simulations it took."""
 
     @property
     def candidate(self) -> Candidate:
-        """What to run: with `stay` Triton's own batcher, with the settings that are best."""
+        """Candidate to run; with `stay` Triton's own batcher, with its best settings."""
         if self.verdict == "stay":
             assert self.chosen.triton is not None, "or there would be nothing to stay with"
             return self.chosen.triton

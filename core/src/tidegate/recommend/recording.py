@@ -33,7 +33,7 @@ class RecordingError(Exception):
 
 @dataclass(frozen=True)
 class RecordedTraffic:
-    """What arrived, in order."""
+    """Recorded arrivals in order of time."""
 
     models: tuple[str, ...]
     at_ns: "array[int]"
@@ -76,11 +76,10 @@ class RecordedTraffic:
 
 
 def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[RecordedTraffic, dict[str, Any]]:
-    """What arrived, and the models as a scenario lists them.
+    """Return the arrivals of an event log, and its models as a scenario lists them.
 
-    Their SLO is the one that they were served with, where their requests had about that, else what half of them had.
-
-    Raises RecordingError, and ValueError for a log that is none.
+    A model's SLO is the one it was served with, if its requests had about that, otherwise their median. Raises
+    RecordingError, and ValueError if the file is no event log.
     """
     known = {model.name: number for number, model in enumerate(setup.models)}
     at_ns, model, rows = array("q"), array("q"), array("q")

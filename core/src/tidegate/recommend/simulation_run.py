@@ -23,7 +23,7 @@ MIN_REQUESTS = 20
 
 @dataclass(frozen=True)
 class SimulationRun:
-    """What to run. Pickles."""
+    """One run to simulate; can be pickled."""
 
     scenario: Scenario
     choice: PolicyChoice
@@ -39,7 +39,7 @@ class SimulationRun:
 
 @dataclass(frozen=True)
 class SimulationOutcome:
-    """What a run tells."""
+    """Outcome of one run: requests, drops and attainment by model."""
 
     attainment: float = 0.0
     """That of all requests."""
@@ -59,7 +59,7 @@ class SimulationOutcome:
 
     @property
     def score(self) -> float:
-        """What candidates are chosen by: the mean of the attainment of all requests and that of the worst model."""
+        """Score by which candidates are compared: mean of the overall attainment and that of the worst model."""
         return (self.attainment + self.worst) / 2
 
 

@@ -13,7 +13,7 @@ Collect = Callable[[str, Iterable[SimulationOutcome], int], list[SimulationOutco
 """Collects the outcomes that are still to come, of which there are so many, and says meanwhile what is being done."""
 
 Key = tuple[object, ...]
-"""What tells runs apart, but for the goal: it changes only how soon they end."""
+"""Key that identifies a run; the goal is not part of it, since it only ends runs early."""
 
 
 def quietly(label: str, outcomes: Iterable[SimulationOutcome], total: int) -> list[SimulationOutcome]:
@@ -31,7 +31,7 @@ class SimulationRuns:
     count: int = 0
     """How many were run."""
     _known: dict[Key, SimulationOutcome] = field(default_factory=dict)
-    """What came of runs that were carried out to the end."""
+    """Outcomes of complete runs."""
     _stopped: dict[Key, tuple[float, SimulationOutcome]] = field(default_factory=dict)
     """The goal that other runs missed, and what they had come to."""
     _digests: dict[int, tuple[Scenario, str]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class SimulationRuns:
         return [outcome for outcome in told if outcome is not None]
 
     def _told(self, key: Key, goal: float | None) -> SimulationOutcome | None:
-        """What is known of a run: who carried it out to the end knows what it would have missed, too."""
+        """Return the known outcome of a run; a complete run covers one with any goal."""
         if (known := self._known.get(key)) is not None:
             return known
         missed, outcome = self._stopped.get(key, (2.0, None))

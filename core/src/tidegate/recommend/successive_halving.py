@@ -21,13 +21,13 @@ SEEDS_BY_ROUND = ((0,), (1, 2), (3, 4, 5))
 MAX_HEAT_SURVIVORS = 16
 """So many go on from a heat with the traffic as it is, at most."""
 MAX_SCORE_GAP = 0.1
-"""Who is so far behind the best in the heat does not go on: what it lacks is no matter of luck."""
+"""Score gap to the best entrant of a heat above which an entrant is eliminated."""
 PACEMAKER_COUNT = 4
 """So many run the heat to its end first; then it is known how far behind is too far."""
 SURVIVORS_BY_ROUND = (6, 3)
 """How many go on after the first and after the second round, at most."""
 NO_CONTEST = 0.995
-"""Who is above this with the traffic as it is, in the heat, cannot be told from others who are."""
+"""Score above which entrants of a heat with unchanged traffic cannot be told apart."""
 STEP, STEPS = 1.2, 12
 """The load grows by this factor, so many times at most, until the best is not above that any more."""
 
@@ -45,7 +45,7 @@ class EntrantStanding(Generic[Entrant]):
 
 @dataclass(frozen=True)
 class HalvingResult(Generic[Entrant]):
-    """What came out."""
+    """Result of successive halving: the entrants by rank."""
 
     load: float
     """Times the traffic, at which it was decided; above 1: there and with the traffic as it is."""

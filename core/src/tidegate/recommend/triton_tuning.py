@@ -14,19 +14,19 @@ from tidegate.workload import PolicyChoice, Scenario, layout_of
 TRITON_POLICY = "triton"
 """The policy that is Triton's own batcher."""
 BY_MODEL = "triton, by model"
-"""What results call it with settings of single models."""
+"""Label of Triton with settings for each model."""
 DELAY_SLO_FRACTIONS = (0.0, 0.05, 0.1, 0.2, 0.4)
-"""As shares of the shortest SLO: how long a batch waits for more."""
+"""Queue delays to try, as fractions of the shortest SLO."""
 TIMEOUT_SLO_FRACTIONS = (0.0, 0.25, 0.5, 0.75)
-"""As shares of the shortest SLO: when a request that waits is refused; 0: never."""
+"""Queue timeouts to try, as fractions of the shortest SLO; 0: none."""
 PREFERRED_BATCH_SIZES = ((), (8,), (32,))
 """Preferred batch sizes."""
 TIME_OPTIONS = ("max_queue_delay_ms", "default_timeout_ms")
 """The options that are a time."""
 Own = dict[str, dict[str, Any]]
-"""What is otherwise for some models, by name."""
+"""Settings of single models that differ, by name."""
 SOLO_DELAY_SLO_FRACTION = 0.1
-"""As a share of a model's SLO: the delay that a preferred size of its own is tried with, where it has none."""
+"""Queue delay, as a fraction of the model's SLO, with which its own preferred size is tried if it has none."""
 
 
 def triton_choices(scenario: Scenario) -> list[PolicyChoice]:

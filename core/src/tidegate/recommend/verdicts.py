@@ -95,7 +95,7 @@ def _beside(found: Recommendation) -> str:
 
 
 def _too_few(found: Recommendation) -> str:
-    """Which models are rare."""
+    """Return a sentence that names models with few requests."""
     judged = found.chosen.ours.models
     rare = [model.name for model in found.question.scenario.models if model.share and model.name not in judged]
     if not rare:
@@ -137,7 +137,7 @@ def _saved(found: Recommendation) -> str:
 
 
 def _offers(found: Recommendation) -> str:
-    """What the other hardware would cost."""
+    """Return sentences on the price of the other hardware."""
     others = [each for each in found.assessed if each is not found.chosen]
     if not others:
         return ""
@@ -151,7 +151,7 @@ def _offer(its: Assessment) -> str:
 
 
 def _changes(found: Recommendation) -> list[str]:
-    """What would be otherwise if something changed."""
+    """Return sentences on the assessed changes."""
     goal = found.question.goal
     told = [_change(change, goal, found.verdict) for change in found.chosen.changes]
     parts = [said for said in told if said]

@@ -23,7 +23,7 @@ class BarSegment:
 
 @dataclass(frozen=True)
 class StackedBar:
-    """One bar."""
+    """A horizontal bar made of segments."""
 
     name: str
     parts: Sequence[BarSegment]

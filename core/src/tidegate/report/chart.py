@@ -21,7 +21,7 @@ class LegendEntry:
 
 @dataclass(frozen=True)
 class Chart:
-    """What stands under one title."""
+    """A titled chart: plots, bars or lanes, with a legend."""
 
     title: str
     """A question."""
@@ -29,7 +29,7 @@ class Chart:
     """HTML."""
     legend: Sequence[LegendEntry] = ()
     note: str = ""
-    """What a reader must know to read it."""
+    """Note below the chart that explains how to read it."""
     wide: bool = False
     """It takes the whole width of the page."""
 
@@ -72,7 +72,7 @@ def facets(
 
 
 def legend(entries: Sequence[LegendEntry]) -> str:
-    """Which color means what; nothing where there is nothing to tell apart."""
+    """Return the legend as HTML; empty if there is only one color."""
     if not entries:
         return ""
     items = "".join(f"<li>{_key(entry)}{escape(entry.name)}</li>" for entry in dict.fromkeys(entries))

@@ -1,4 +1,4 @@
-"""Which color means what: the same on every page. What they look like by day and by night stands in `style.css`."""
+"""Colors of charts: the same meaning on every page. `style.css` defines them for light and dark mode."""
 
 from collections.abc import Iterable, Mapping
 

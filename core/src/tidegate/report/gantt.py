@@ -1,4 +1,4 @@
-"""What ran where: a lane for each worker, strips for what happened at instants. All of a page are zoomed at once."""
+"""Gantt charts: a lane for each worker, strips for instants. All charts of a page zoom together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ ZOOM_BUTTONS = (
 
 @dataclass(frozen=True)
 class GanttSpan:
-    """Something that lasted."""
+    """A span of time in a lane of a Gantt chart."""
 
     start_ns: int
     end_ns: int
@@ -97,7 +97,7 @@ def _name(name: str, at: float) -> str:
 
 
 def _ticks(until_us: float) -> str:
-    """As long as nothing is zoomed; then `zoom.js` draws them."""
+    """Return the initial ticks; `zoom.js` redraws them on zoom."""
     axis = PlotAxis.over([], "", least=0.0, most=until_us / US_PER_MS)
     ticks = "".join(
         f'<text x="{percent(axis.place(tick))}" y="14" text-anchor="middle">{escape(axis.written(tick))}</text>'

@@ -1,4 +1,4 @@
-"""What is drawn between two axes. Each mark writes itself as SVG, into a space of 100 % by `height` pixels."""
+"""Marks between two axes; each renders itself as SVG into 100 % width and `height` pixels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,7 +123,7 @@ class ColumnMarks:
 
 
 def stretched(drawn: str, height: float) -> str:
-    """What is drawn WIDE units wide and `height` pixels high, stretched to the width that there is."""
+    """Return SVG drawn PLOT_WIDTH_UNITS wide and `height` pixels high, stretched to the available width."""
     return (
         f'<svg width="100%" height="{height:g}" viewBox="0 0 {PLOT_WIDTH_UNITS} {height:g}" preserveAspectRatio="none" '
         f'class="cut" overflow="hidden">{drawn}</svg>'
@@ -136,5 +136,5 @@ def percent(share: float) -> str:
 
 
 def titled(said: str) -> str:
-    """What is said when a mark is pointed at, and to those who hear the page."""
+    """Return a mark with a tooltip, which screen readers read, too."""
     return f"<title>{escape(said)}</title>" if said else ""

@@ -62,14 +62,14 @@ class PageSection:
 
 @dataclass(frozen=True)
 class Page:
-    """A report."""
+    """An HTML report: verdicts, origin, sections."""
 
     title: str
     verdicts: Sequence[str]
-    """What may be concluded, the first sentence before all else."""
+    """Conclusions, the most important sentence first."""
     origin: PageOrigin
     facts: Mapping[str, str]
-    """What else was asked: seeds, servers."""
+    """Parameters of the run, such as seeds and servers."""
     scenario: Mapping[str, object]
     """The scenario, as JSON has it."""
     parts: Sequence[Chart | PageSection]

@@ -19,7 +19,7 @@ MIN_LEFT = 36
 
 @dataclass(frozen=True)
 class Plot:
-    """Marks over two axes."""
+    """A plot: marks over two axes."""
 
     marks: Sequence[Mark]
     x: PlotAxis

@@ -1,4 +1,4 @@
-"""Which model is whose: what a server reads of a plan of sub-clusters."""
+"""Assignment of models to sub-clusters: the part of a plan that a server reads."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from tidegate.api import VersionedDocument
 
 
 class Assignment(VersionedDocument):
-    """What of a plan says where each model goes; the rest of it is passed over, and may be left out."""
+    """The part of a plan that assigns models; other fields are ignored and may be missing."""
 
     model_config = ConfigDict(extra="ignore")
     kind: Literal["subclusters"] = "subclusters"

@@ -17,7 +17,7 @@ Microseconds = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 
 
 class BlockLatencies(BaseModel):
-    """What was measured on one kind of worker at one virtual share: a complete table, blocks by batch sizes."""
+    """Latency measured on one device class at one virtual share: a complete table of blocks by batch sizes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: str = Field(min_length=1)
@@ -61,7 +61,7 @@ class BlockProfile(VersionedDocument):
     cut_bytes: list[Annotated[int, Field(ge=1)]]
     """Bytes per row that cross each of the boundaries between blocks, as sent (halved where sent as fp16)."""
     memory_mib: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
-    """What each block keeps on a device: weights, and workspace where that was measured; None where nothing was."""
+    """Device memory of each block in MiB: weights, and workspace if measured; None if not measured."""
     latencies: list[BlockLatencies]
 
     @model_validator(mode="after")
@@ -113,7 +113,7 @@ class BlockProfile(VersionedDocument):
         return sum(row[below] + weight * (row[above] - row[below]) for row in table.latency_us[first:last])
 
     def missing(self, kind: str, shares: list[int], rows: list[int]) -> list[tuple[int, int]]:
-        """Which (share, batch size) of a kind were not measured, in the order asked for; of all blocks alike."""
+        """Return the pairs (share, batch size) of a class that were not measured, in the order of the arguments."""
         tables = {share: self._table(kind, share) for share in shares}
         return [
             (share, size) for share, table in tables.items() for size in rows if table is None or size not in table.rows

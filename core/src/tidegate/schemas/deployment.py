@@ -38,7 +38,7 @@ class _Part(BaseModel):
 
 
 class DeployedPartition(_Part):
-    """A partition, extracted."""
+    """A partition that was extracted from a model."""
 
     name: Name
     model: Name
@@ -60,7 +60,7 @@ class DeployedWorker(_Part):
 
 
 class Deployment(VersionedDocument):
-    """What is where in a folder that was generated from a layout; paths are relative to it."""
+    """Contents of a folder generated from a layout; paths are relative to it."""
 
     kind: Literal["deployment"] = "deployment"
     deploy_target: Literal["embedded", "triton", "triton-tensorrt", "tensorrt"]

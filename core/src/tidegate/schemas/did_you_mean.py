@@ -1,4 +1,4 @@
-"""What somebody may have meant who wrote a name that there is not."""
+"""Suggestions for unknown names."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -17,9 +17,10 @@ def closest(given: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(given: str, known: Iterable[str], heading: str) -> str:
-    """What to put behind "there is no such thing": `; did you mean 'symphony'? Installed: fifs, symphony`.
+    """Return the end of an error message about an unknown name, with a suggestion and the known names.
 
-    Where nothing is like it: `; installed: fifs, symphony`. `heading`: what the known ones are, in small letters.
+    For example `; did you mean 'symphony'? Installed: fifs, symphony`, or without a similar name `; installed: fifs,
+    symphony`. `heading`: noun for the known names, in lower case.
     """
     names = sorted(known)
     meant = closest(given, names)

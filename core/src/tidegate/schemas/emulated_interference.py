@@ -1,4 +1,4 @@
-"""What emulated GPUs of a deployment are told, so that those who share one slow each other down as a fitted model says.
+"""Interference among the emulated GPUs of a deployment, so that workers on one slow each other down by a fitted model.
 
 The deployment's folder has the model, and for each device a board: a file on which all who are busy there, in whatever
 process, say what they use. It is a worker's place that says which board is its own, so one that moves finds its new

@@ -32,7 +32,7 @@ class _Part(BaseModel):
 
 
 class ShareTable(_Part):
-    """What one model computes alone on a share of the GPU: milliseconds by rows and percentage of the compute units."""
+    """Compute time of one model alone on shares of a GPU: milliseconds by rows and percentage of the compute units."""
 
     rows: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
     percents: tuple[Percent, ...] = Field(min_length=1)
@@ -83,7 +83,7 @@ class NonDecreasingLine(_Part):
 
 
 class Sensitivity(_Part):
-    """What a model minds of its neighbors: how much longer computing takes, as a share of what it takes alone."""
+    """Sensitivity of a model to its neighbors: relative increase of its compute time."""
 
     cache: NonNegative = 0.0
     """For each percent of the L2 cache's bandwidth that a neighbor uses."""
@@ -98,7 +98,7 @@ class SharingModel(_Part):
 
     gpu_ms: ShareTable
     transfer_ms: NonDecreasingLine = NonDecreasingLine()
-    """What the bus takes besides, to the GPU and back, by rows: neighbors do not slow it down."""
+    """Transfer time to and from the GPU in ms, by rows; neighbors do not slow it down."""
     cache_percent: NonDecreasingLine = NonDecreasingLine()
     """The share of the L2 cache's bandwidth that it uses alone, by rows per second of computing."""
     dram_percent: NonDecreasingLine = NonDecreasingLine()
@@ -115,7 +115,7 @@ class HeldOut(_Part):
 
 
 class StandaloneTenant(NamedTuple):
-    """What a tenant is by itself."""
+    """Latency and resource use of a tenant by itself."""
 
     transfer_ms: float
     gpu_ms: float
@@ -133,18 +133,18 @@ class InterferenceModel(VersionedDocument):
 
     kind: Literal["interference"] = "interference"
     gpu: Name
-    """What they were measured on, as a device's product is written, `V100`; a MIG instance: `A100/3g.20gb`."""
+    """Product that was measured, e.g. `V100`; a MIG instance: `A100/3g.20gb`."""
     models: dict[Name, SharingModel] = Field(min_length=1)
     held_out: HeldOut | None = None
     """How good it is, as far as that was measured."""
 
     @cached_property
     def _known(self) -> dict[Tenant, StandaloneTenant]:
-        """What was asked for already. (A private attribute of pydantic takes seven times as long to look up.)"""
+        """Cache of results. (A private attribute of pydantic takes seven times as long to look up.)"""
         return {}
 
     def alone(self, tenant: Tenant) -> StandaloneTenant:
-        """What a batch takes and uses alone on its share. Raises KeyError for a model that is not listed."""
+        """Return latency and resource use of a batch alone on its share. Raises KeyError for an unknown model."""
         known = self._known.get(tenant)
         if known is None:
             model = self.models[tenant.partition]
@@ -155,7 +155,7 @@ class InterferenceModel(VersionedDocument):
         return known
 
     def expected_ms(self, tenant: Tenant, neighbors: Iterable[Tenant]) -> float:
-        """What a batch takes while these run beside it. Raises KeyError for a model that is not listed."""
+        """Return the latency in ms of a batch beside these neighbors. Raises KeyError for an unknown model."""
         mine, sensitivity = self.alone(tenant), self.models[tenant.partition].sensitivity
         added = 0.0
         for theirs in map(self.alone, neighbors):
@@ -177,7 +177,7 @@ class InterferenceModel(VersionedDocument):
         return Profile(model, kind, tuple(taken_ns))
 
     def lacks(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Which of these models it knows nothing of."""
+        """Return those of these models that the file does not contain."""
         return tuple(sorted(set(names) - self.models.keys()))
 
 

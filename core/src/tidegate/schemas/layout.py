@@ -85,7 +85,7 @@ class LayoutWorker(_Part):
 
 
 class LayoutNetwork(_Part):
-    """Between the nodes."""
+    """The network between the nodes of a layout."""
 
     gbps: Positive = Field(description="Of each node's uplink, and of its downlink")
     latency_ms: float = Field(default=0.0, ge=0, lt=1e6)

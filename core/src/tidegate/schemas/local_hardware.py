@@ -13,7 +13,7 @@ _CPU_NAME = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 
 
 def hardware_here(cpuinfo: Path = Path("/proc/cpuinfo"), nvml: Any = None) -> Hardware:  # noqa: ANN401 - pynvml says no types
-    """What this machine has. `nvml`: the module `pynvml`, or what stands in for it."""
+    """Return the hardware of this machine. `nvml`: the module `pynvml`, or a substitute for tests."""
     gpus, driver = _gpus(nvml)
     return Hardware(cpu=_cpu(cpuinfo), cores=len(os.sched_getaffinity(0)), gpus=gpus, driver=driver)
 
@@ -48,5 +48,5 @@ def _gpus(nvml: Any) -> tuple[tuple[str, ...], str]:  # noqa: ANN401
 
 
 def _text(given: str | bytes) -> str:
-    """As NVML's bindings give it: bytes until their version 11.510, text since."""
+    """Return text from NVML's bindings, which return bytes before version 11.510."""
     return given.decode() if isinstance(given, bytes) else given

@@ -47,7 +47,7 @@ class ModelProfile(BaseModel):
     """The height of the same line at 0: milliseconds per batch."""
     points: list[ProfilePoint] = Field(min_length=1)
     hardware: Hardware | None = None
-    """What it was measured on, where that is known: a server elsewhere does not tell."""
+    """Hardware that was measured; None: unknown, since a remote server does not tell."""
 
     @field_validator("shape")
     @classmethod
@@ -67,7 +67,7 @@ class ModelProfile(BaseModel):
 
     @property
     def key(self) -> ProfileKey:
-        """What it is of."""
+        """Key of the profile: model, device class and shape."""
         return self.model, self.kind, self.shape
 
     def to_profile(self, max_rows: int) -> Profile:
@@ -94,20 +94,20 @@ class ProfileFile(BaseModel):
         return self
 
     def measured_for(self, model: str, kind: str) -> list[ModelProfile]:
-        """What was measured of a model and holds for a kind of worker, one of each shape; empty where nothing does.
+        """Return the measurements of a model that apply to a device class, one for each shape; empty if there are none.
 
-        Where this kind was not measured, that of the whole device holds for it (`A100` for `A100/mps-50`), else what
-        was measured without naming a kind.
+        If the class was not measured, those of the whole device apply (`A100` for `A100/mps-50`), otherwise those
+        without a class.
         """
         measured = [profile for profile in self.profiles if profile.model == model]
         likes = (kind, kind.rpartition("/")[0], DEFAULT_KIND)
         return next(filter(None, ([each for each in measured if each.kind == like] for like in likes)), [])
 
     def profiles_of(self, model: str, kind: str, max_rows: int) -> tuple[Profile, ...]:
-        """What is known of a model on a kind of worker, for batches of up to `max_rows`; empty where nothing is.
+        """Return the profiles of a model on a device class, for batches of up to `max_rows` rows; empty if unknown.
 
-        There is a profile of each shape that was measured for it (`measured_for`), and first one of the empty shape: if
-        that was not measured, what the slowest of the others takes.
+        There is one for each measured shape (`measured_for`), preceded by one of the empty shape: if that was not
+        measured, the slowest of the others.
         """
         mine = self.measured_for(model, kind)
         found = [profile.model_copy(update={"kind": kind}).to_profile(max_rows) for profile in mine]

@@ -17,19 +17,19 @@ MAX_SHOWN_CHARACTERS: Final = 60
 
 @dataclass(frozen=True)
 class ValueProblem:
-    """What a value must be, and what it is."""
+    """A requirement on a value, and the value that violates it."""
 
     wanted: str
     """A sentence without its subject, e.g. `must be a number`."""
     given: str = ""
-    """What stands there instead; empty where the sentence has said it."""
+    """The value as text; empty if the requirement mentions it."""
 
     def __str__(self) -> str:
         return f"{self.wanted}, not {self.given}" if self.given else self.wanted
 
 
 def value_problem(error: ErrorDetails) -> ValueProblem:
-    """What pydantic refuses, in words. `error` comes with its context."""
+    """Return the problem with a value that pydantic rejected. `error`: includes its context."""
     kind, given, context = error["type"], error["input"], error.get("ctx", {})
     if given is None and kind in _FIELDS:
         return ValueProblem("is empty")
@@ -92,7 +92,7 @@ _TYPES_OF_VALUES: Final = {
     "none_required": "left empty",
     "path_type": "a path",
 }
-"""What types are called by people who write files."""
+"""Names of types for people who write files."""
 
 _BOUNDS: Final = {
     "greater_than": ("more than", "gt"),
@@ -104,7 +104,7 @@ _BOUNDS: Final = {
 
 
 def _number(bound: object) -> str:
-    """As people write it: pydantic makes 1.0 of 1."""
+    """Return a bound as text: pydantic makes 1.0 of 1."""
     return f"{bound:.12g}" if isinstance(bound, float) else str(bound)
 
 
@@ -140,7 +140,7 @@ WHOLE_DOCUMENT: Final = "document"
 _TYPES = ("list[", "tuple[", "dict[", "constrained-", "function-", "[key]")
 """How steps of a path begin that are types, not fields."""
 _NAMES_ITS_FIELD = re.compile(r"([\w.]+): (.+)", re.DOTALL)
-"""What a check of the whole document says, where it begins with the field that it is about."""
+"""Pattern of messages of whole-document checks that begin with a field."""
 Location = tuple[int | str, ...]
 
 
@@ -151,7 +151,7 @@ class FieldError:
     where: str
     """The path of the field, e.g. `models.0.slo_ms`."""
     what: str
-    """What is wrong with it."""
+    """The problem with the field."""
 
     def __str__(self) -> str:
         return self.what if self.where == WHOLE_DOCUMENT else f"{self.where}: {self.what}"
@@ -190,9 +190,9 @@ def field_errors(
 
 
 def format_field_errors(source: str, wrong: Sequence[FieldError], *, most: int = 8) -> str:
-    """What is wrong with a file: one line that begins with its name, or, where more is wrong, a line for each.
+    """Return the problems of a file as text: one line with its name, or a line for each problem.
 
-    Beyond `most` lines the rest is only counted.
+    `most`: number of lines; further problems are only counted.
     """
     if len(wrong) == 1:
         return f"{source}: {wrong[0]}"
@@ -201,7 +201,7 @@ def format_field_errors(source: str, wrong: Sequence[FieldError], *, most: int =
 
 
 def _as_one(said: Sequence[ValueProblem]) -> Iterator[str]:
-    """What members of a union say of one value, as one sentence: a number or a list, not text."""
+    """Merge the problems that several members of a union report for one value into one sentence."""
     alike = {what.given for what in said}
     if len(said) == 1 or len(alike) > 1 or not all(what.wanted.startswith("must be ") for what in said):
         yield from dict.fromkeys(map(str, said))
@@ -222,7 +222,7 @@ def _is_other_than_text(location: Location, places: Sequence[Location], *, deepe
 
 
 def _no_such_field(location: Location, kind: type[BaseModel]) -> str:
-    """What may have been meant: a field called nearly so, one that belongs elsewhere, or one of those that are."""
+    """Return a suggestion for an unknown field: a similar name, its place elsewhere, or the known fields."""
     if meant := _meant(location, kind):
         return f"there is no such field; did you mean {meant}?"
     if elsewhere := next(_shards(kind, str(location[-1])), None):
@@ -270,7 +270,7 @@ def _below(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:  # noqa: A
 
 
 def _inside(types: Sequence[Any], step: int | str) -> list[Any]:
-    """What is behind a step of a path; the types themselves where the step only names one of them."""
+    """Return the types behind one step of a path, or the types themselves if the step only names one of them."""
     found: list[Any] = []
     for each in types:
         origin, arguments = get_origin(each), get_args(each)
@@ -299,7 +299,7 @@ def _alternatives(annotation: Any) -> list[Any]:  # noqa: ANN401 - whatever can 
 
 
 def format_yaml_error(error: Exception) -> str:
-    """What the parser (yaml.YAMLError) says, and where: its own words take several lines, with the text in them."""
+    """Return the message and the position of a parser error (yaml.YAMLError) as one line."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None or problem is None:
         return f"it is no YAML: {' '.join(str(error).split())}"

@@ -50,7 +50,7 @@ TOLD_POINTS = 128
 
 
 def setup_of(scenario: Scenario, seed: int) -> Setup:
-    """What a policy is told at the start."""
+    """Return the policy's setup for a scenario and a seed."""
     models, workers, profiles, network = layout_of(scenario).contract()
     return Setup(
         models=models_as_asked(scenario, models),
@@ -172,13 +172,13 @@ def simulation_of(
 
 @dataclass(frozen=True)
 class _LayoutSwitch:
-    """What simulated workers stand on, to which more are added when the layout changes."""
+    """Base state of simulated workers, extended when the layout changes."""
 
     scenario: Scenario
     seed: int
     cluster: Cluster
     tables: dict[ProfileKey, Sequence[int]]
-    """What batches truly take."""
+    """True latency tables of batches."""
     links: NetworkLinks | None
     record: RunRecord
 
@@ -204,7 +204,7 @@ class _LayoutSwitch:
 
 
 def _table_ns(profile: Profile) -> tuple[int, ...]:
-    """What batches of 1, 2, ... rows take."""
+    """Return the latency in ns of batches of 1, 2, ... rows."""
     return tuple(map(profile.expected_ns, range(1, profile.max_rows + 1)))
 
 
@@ -240,7 +240,7 @@ def _interference(told: float | InterferenceModel) -> Interference | None:
 
 
 def _shared_with_others(worker: Worker) -> Hashable:
-    """What it has in common with those that slow it down: its device, of which a MIG instance is a part by itself."""
+    """Return the resource that a worker shares with those that slow it down: its device or MIG instance."""
     instance = mig_instance(worker.slice)
     return (worker.device, instance) if instance else worker.device
 

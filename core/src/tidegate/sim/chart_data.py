@@ -1,4 +1,4 @@
-"""What charts need of a run beyond its figures: how latencies are distributed, when requests came and were missed."""
+"""Data of charts beyond the figures of a run: distributions of latency, arrivals and misses over time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,12 +48,12 @@ class ArrivalMark:
 
 @dataclass(frozen=True)
 class RunDetail:
-    """One run."""
+    """Chart data of one run."""
 
     span_s: float
     """The length of a span of the window."""
     workers: list[str]
-    """All of them, whether they ran anything or not."""
+    """All workers, including those that ran nothing."""
     models: list[ModelDetail]
     arrivals: list[ArrivalMark]
     """The requests of the first moments, by their arrival."""

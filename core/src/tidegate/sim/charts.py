@@ -53,7 +53,7 @@ def outcomes(results: Sequence[RunResult], contender: str = "policy") -> Chart:
 
 
 def waiting_and_executing(results: Sequence[RunResult], slos_ms: dict[str, float | None]) -> Chart | None:
-    """What the answered waited and ran, as shares of their SLOs. None where it is not known."""
+    """Return the chart of queueing and execution time of answered requests, relative to their SLOs. None if unknown."""
 
     def bar(name: str, rows: Sequence[ResultRow]) -> StackedBar | None:
         slo_ms = slos_ms.get(rows[0].model)
@@ -80,9 +80,10 @@ def waiting_and_executing(results: Sequence[RunResult], slos_ms: dict[str, float
 
 
 def latency_curves(results: Sequence[RunResult], colors: Colors) -> Chart | None:
-    """Which share of the requests is answered within which share of the SLO. None where no model has one.
+    """Return the cumulative distributions of latency relative to the SLO, one plot for each model, one line for each
+    contender.
 
-    A plot for each model, in it a line for each contender: ten models are told apart by their places, not by ten hues.
+    None if no model has an SLO.
     """
     of_policy = {policy: _details(own) for policy, own in by_policy(results).items()}
     curves: dict[str, dict[str, list[Point]]] = {}

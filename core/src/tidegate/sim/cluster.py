@@ -25,7 +25,7 @@ class _Running:
     since_ns: int
     fails: bool
     tenant: Tenant | None = None
-    """What its neighbors feel of it; None: nobody shares its worker's GPU."""
+    """Its effect on neighbors; None: no other worker shares its GPU."""
     slowdown: float = 1.0
     """How many times as long it takes while its GPU is as it is now."""
     ends_ns: int = 0

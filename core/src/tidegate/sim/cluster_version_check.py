@@ -1,4 +1,4 @@
-"""What every worker of a cluster must have as this machine has it, so that the same runs give the same bytes."""
+"""Versions that every machine of a cluster must share with this one, so that equal runs give equal bytes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ Installed = Mapping[str, str]
 
 PYTHON_KEY = "Python"
 REQUIRED_NAMES = (PYTHON_KEY, "tidegate", "numpy")
-"""What a run cannot do without, wherever it is; plugins are missed only where a run uses one."""
+"""Names that every run needs; plugins are required only by runs that use them."""
 
 
 def what_is_installed() -> Callable[[], dict[str, str]]:
@@ -38,7 +38,7 @@ def what_is_installed() -> Callable[[], dict[str, str]]:
 
 @dataclass(frozen=True)
 class ClusterVersions:
-    """What was found on the workers, compared with this machine; made by `check_versions`."""
+    """Versions on the workers of a cluster, compared with this machine; created by `check_versions`."""
 
     cluster: str
     missing: Mapping[str, tuple[str, ...]]

@@ -94,7 +94,7 @@ class SimulatedControl:
                     self._agenda.schedule(action)
 
     def _change_of(self, now_ns: int, revision: LayoutRevision) -> TopologyChanged:
-        """What the engine is told: without the workers that are away, which come back by themselves."""
+        """Return the topology change for the engine, without workers that are away and come back by themselves."""
         event = self._switch(now_ns, revision)
         here = tuple(worker for worker in event.workers if worker.id not in self._loop.away)
         return TopologyChanged(event.now_ns, event.models, here, event.profiles, event.network)

@@ -1,4 +1,4 @@
-"""What is still to happen in a simulation, in a total order: by instant, what was fed before what was scheduled."""
+"""Future events of a simulation in a total order: by time, then fed events before scheduled ones."""
 
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
@@ -8,7 +8,7 @@ from tidegate.engine import AnyStimulus
 
 
 class EventQueue:
-    """The events to come."""
+    """Priority queue of future events."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, AnyStimulus]] = []

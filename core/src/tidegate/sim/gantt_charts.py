@@ -1,4 +1,4 @@
-"""What ran where in the first moments of the window: a chart for each policy, all over the same stretch of time."""
+"""Gantt charts of the first moments of the window: one for each policy, over the same time span."""
 
 from collections.abc import Sequence
 

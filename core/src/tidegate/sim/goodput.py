@@ -63,7 +63,7 @@ class Goodput:
 
 @dataclass(frozen=True)
 class GoodputQuery:
-    """What to search: a run (whose own load is where the search begins) and a limit. Pickles."""
+    """Input of a goodput search: a run, whose load is the first rate, and a limit. Can be pickled."""
 
     run: RunSpec
     limit: float = MAX_MISS_RATE

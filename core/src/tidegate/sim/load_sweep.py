@@ -12,7 +12,7 @@ CHART_TITLE = "How much load does each bear before its worst model misses too mu
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """One run."""
+    """One run at one load."""
 
     rate_rps: float
     attainment: float
@@ -24,7 +24,7 @@ class LoadPoint:
 
 @dataclass(frozen=True)
 class LoadCurve:
-    """What a policy, or a server, was tried with."""
+    """Runs of a policy or a server at several loads."""
 
     name: str
     tried: Sequence[LoadPoint]

@@ -41,7 +41,7 @@ def connect(ray: Any, cluster: str, address: str, option: str) -> None:  # noqa:
 
 
 def installed_on_nodes(ray: Any, cluster: str) -> dict[str, dict[str, str]]:  # noqa: ANN401
-    """What every node that runs tasks has, by its address. Raises ParallelBackendError."""
+    """Return the versions on every node that runs tasks, by address. Raises ParallelBackendError."""
     strategy = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
     ask = ray.remote(num_cpus=0)(what_is_installed())
     answers = {
@@ -60,5 +60,5 @@ def installed_on_nodes(ray: Any, cluster: str) -> dict[str, dict[str, str]]:  # 
 
 
 def first_line(error: Exception) -> str:
-    """What an error of Ray's says before it goes into detail."""
+    """Return the first line of an error of Ray."""
     return " ".join(str(error).split("\n\n")[0].split())

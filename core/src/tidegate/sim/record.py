@@ -1,4 +1,4 @@
-"""What happened to every request and on every worker of one run: arrays, since there are many."""
+"""Records the outcome of every request and the work of every worker of one run, in arrays."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ WAITING, ANSWERED, LATE, FAILED, FIRST_DROP = 0, 1, 2, 3, 4
 """How a request ended; from FIRST_DROP on: dropped, the reason being `reasons[outcome - FIRST_DROP]`."""
 MAX_REASONS = 250
 OTHER_REASONS = "other"
-"""What drops are counted as once a policy has given too many reasons to count."""
+"""Reason under which drops are counted once a policy has given too many reasons."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class RunRecord(OutcomeListener):
         """Whether to go on would change nothing; None where that is not asked for."""
         self._bad = [0] * len(requests.models)
         self.waited = [LatencySums() for _ in requests.models]
-        """What the answered of each model waited and ran."""
+        """Sums of queueing and execution time of answered requests, by model."""
         self._ran_ns: dict[int, int] = {}
         """For how long the stages of a batch that have ended ran, by its id."""
 

@@ -21,7 +21,7 @@ class ReplayDifference:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What a replay found."""
+    """Result of a replay: the first difference, if any."""
 
     events: int
     """How many were replayed: all, or those up to the difference."""

@@ -1,4 +1,4 @@
-"""What a run measured: a row of figures for each model, and one for all of them together."""
+"""Results of a run: a row of figures for each model, and one for all models together."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class ResultRow:
     p95_ms: float | None
     p99_ms: float | None
     mean_waiting_ms: float | None
-    """What the answered waited, on average: their latency but for the time that their batches ran. None: not known."""
+    """Mean queueing time of answered requests in ms: latency without execution. None: unknown."""
     mean_executing_ms: float | None
     """For how long their batches ran, on average."""
     batches: int
@@ -95,7 +95,7 @@ class StageBar:
 
 @dataclass(frozen=True)
 class WorkerAdvice:
-    """What a policy said at an instant about the number of its workers."""
+    """Recommendation of a policy on the number of its workers, at one time."""
 
     at_s: float
     """Seconds of the measured window."""
@@ -127,11 +127,11 @@ class RunResult:
     gantt: list[StageBar] = field(default_factory=list)
     """The first moments of the window."""
     advice: list[WorkerAdvice] = field(default_factory=list)
-    """What the policies advised in the window, in order."""
+    """Recommendations on the number of workers in the window, in order."""
     changes: list[SimulatedLayoutChange] = field(default_factory=list)
-    """What became of the changes of the layout, from the warm-up on, in order."""
+    """Changes of the layout from the warm-up on, in order."""
     detail: RunDetail | None = None
-    """What charts need beyond the figures, where it was asked for."""
+    """Chart data, if requested."""
     stopped_early: bool = False
     """The run was ended once more requests had gone wrong than may: the counts are a part of the whole."""
 
@@ -272,7 +272,7 @@ class _Books:
         }
 
     def advice(self) -> list[WorkerAdvice]:
-        """What the policy advised in the window."""
+        """Return the recommendations on the number of workers in the window."""
         return [
             WorkerAdvice((at_ns - self._start_ns) / NS_PER_S, said.workers, said.reason)
             for at_ns, said in self._record.advice
@@ -280,7 +280,7 @@ class _Books:
         ]
 
     def changes(self) -> list[SimulatedLayoutChange]:
-        """What became of the changes of the layout."""
+        """Return the changes of the layout."""
         return [
             SimulatedLayoutChange(
                 (its.now_ns - self._start_ns) / NS_PER_S,

@@ -24,7 +24,7 @@ class SimulationError(Exception):
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What to simulate. Pickles, so that it can run in another process."""
+    """Specification of a simulation; can be pickled for another process."""
 
     scenario: Scenario
     policy: PolicyChoice
@@ -36,7 +36,7 @@ class RunSpec:
     gantt_s: float = 0.0
     """For charts: keep the run's detail, and the requests and stages of so many seconds one by one."""
     changes: dict[str, Any] = field(default_factory=dict)
-    """What a sweep changed in the scenario, by field: for labels."""
+    """Fields of the scenario that a sweep changed, with their values, for labels."""
 
 
 def simulate(

@@ -1,4 +1,4 @@
-"""What a policy would have done with requests that passed a Tidegate untouched, and how far that is to be believed.
+"""Shadow mode: simulates a policy on requests that bypassed scheduling, and checks how far to trust the result.
 
 The requests of a sliding window go through the simulator twice: under the policy, and under a model of Triton's own
 batcher. Of the second it is also known what was measured: where the two differ by more than `MAX_CALIBRATION_ERROR`
@@ -60,7 +60,7 @@ class ShadowWindow:
         self._seen: list[BypassedRequest] = []
         self._ended: list[BypassedResponse] = []
         self._executed: list[tuple[int, dict[str, dict[str, TritonStatistics]]]] = []
-        """What the Tritons had executed, by model and counters, and when they said so."""
+        """Statistics of the Tritons, by model and counters, with the time of each."""
         self._slo_ns = {model.name: model.slo_ns for model in begin.setup.models if model.slo_ns is not None}
 
     def take(self, passed: BypassedTraffic) -> None:
@@ -183,7 +183,7 @@ class ShadowWindow:
         return ""
 
     def _told(self, model: str, seen: Sequence[BypassedRequest], ended: Sequence[BypassedResponse]) -> TritonBatchStats:
-        """What the Tritons said of a model within the window; nothing of one that has several shapes."""
+        """Return the batch statistics of a model in the window; none for a model with several shapes."""
         if len({request.shape for request in seen if request.model == model}) > 1:
             return NOTHING_TOLD
         said = [(now_ns, of_models.get(model, {})) for now_ns, of_models in self._executed]

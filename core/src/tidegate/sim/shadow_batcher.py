@@ -18,7 +18,7 @@ from tidegate.sim.shadow_replay import ShadowReplayResult, replay_under_batcher
 from tidegate.sim.triton_batch_stats import TritonBatchStats
 
 BEGINS_MS: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""What an idle instance may take to begin: from the first on, so that nothing is assumed where batches do not tell."""
+"""Start-up times of an idle instance in ms that are tried; the first is used where batches do not tell."""
 MEAN_SIZE_TOLERANCE: Final = 0.03
 """The mean size of a thousand batches differs by about as much, as a share, by chance: nearer is not asked for."""
 MAX_TRIES: Final = 2
@@ -38,7 +38,10 @@ class OwnBatcher:
     def took_ns(
         self, seen: Sequence[BypassedRequest], told: Mapping[str, TritonBatchStats], between_ns: tuple[int, int]
     ) -> list[int | None]:
-        """What each request took. `told`: of the batches that ended between these instants. Raises PluginError."""
+        """Return the latency of each request in ns, simulated with Triton's batcher.
+
+        `told`: statistics of batches that ended in the period. Raises PluginError.
+        """
         counted = [each for of_model in told.values() for each in of_model.sizes]
         if not counted:
             self.begin_ms = None

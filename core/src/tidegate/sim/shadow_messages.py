@@ -1,4 +1,4 @@
-"""What a Tidegate in shadow mode tells the process beside it, and what that says: JSON lines."""
+"""Messages between the proxy in shadow mode and the shadow process: JSON lines."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tidegate.api import Setup
 
 
 class ShadowSetup(msgspec.Struct, tag="begin", frozen=True):
-    """What there is: sent first, and again when it changes, which empties the window."""
+    """Setup message: sent first and after each change, which empties the window."""
 
     setup: Setup
     policy: str
@@ -20,7 +20,7 @@ class ShadowSetup(msgspec.Struct, tag="begin", frozen=True):
 
 
 class BypassedRequest(msgspec.Struct, array_like=True, frozen=True):
-    """One request that passed."""
+    """A request that bypassed scheduling."""
 
     at_ns: int
     model: str
@@ -40,11 +40,11 @@ class BypassedResponse(msgspec.Struct, array_like=True, frozen=True):
 
 
 class TritonStatistics(msgspec.Struct, array_like=True, frozen=True):
-    """What the statistics of one Triton say of one version of a model, since it was loaded there."""
+    """Statistics of one model version on one Triton since it was loaded there."""
 
     model: str
     counters: str
-    """Which Triton and which version: what is said again under the same name goes on from before, or began anew."""
+    """Triton and version: counters under the same name continue, or restarted."""
     answered: int
     answered_ns: int
     """From when they had a request until they had its answer, summed over the answered."""
@@ -53,7 +53,7 @@ class TritonStatistics(msgspec.Struct, array_like=True, frozen=True):
 
 
 class BypassedTraffic(msgspec.Struct, tag="passed", frozen=True):
-    """What passed since the last message."""
+    """Requests and responses that bypassed scheduling since the last message."""
 
     now_ns: int
     seen: list[BypassedRequest]
@@ -61,11 +61,11 @@ class BypassedTraffic(msgspec.Struct, tag="passed", frozen=True):
     report: bool
     """Whether a report is wanted now."""
     executed: list[TritonStatistics] = []
-    """What the Tritons have executed by now, as far as they answered; empty where that was not asked for."""
+    """Statistics of the Tritons that answered; empty if they were not requested."""
 
 
 class ShadowEstimate(msgspec.Struct, frozen=True):
-    """What is said of one model, or (`model` empty) of all that have an SLO. Attainments are shares, 0 to 1."""
+    """Result for one model, or (`model` empty) for all with an SLO. Attainments are fractions, 0 to 1."""
 
     model: str
     requests: int
@@ -90,7 +90,7 @@ class ShadowEstimate(msgspec.Struct, frozen=True):
 
 
 class ShadowReport(msgspec.Struct, frozen=True):
-    """What is said of a window."""
+    """Report on one window."""
 
     policy: str
     window_s: float

@@ -21,10 +21,10 @@ MAX_IDLE_TIMERS: Final = 100_000
 
 
 class ShadowReplayResult(NamedTuple):
-    """What came of it."""
+    """Result of simulating the window once more."""
 
     took_ns: list[int | None]
-    """What each request took from its arrival to its answer; None where it had none, or none in time."""
+    """Latency of each request in ns; None if it had no response, or none in time."""
     batches: list[tuple[int, str, int]]
     """When each batch ended, by the clock of the requests, of which model it was, and how many rows it had."""
 

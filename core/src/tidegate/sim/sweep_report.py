@@ -84,7 +84,7 @@ def _values(runs: Sequence[RunSpec]) -> dict[str, list[str]]:
 
 
 def _names(runs: Sequence[RunSpec]) -> list[str]:
-    """What the line of each run is called: its policy, and what else differs between lines."""
+    """Return the label of each run: its policy, and the fields that differ."""
     _field, *others = runs[0].changes
     telling = [name for name in others if len(_values(runs)[name]) > 1]
     return [

@@ -89,7 +89,7 @@ def _or_dash(value: float | None) -> str:
 
 
 def advice_section(result: RunResult) -> PageSection | None:
-    """What a policy advised on the number of its workers; None where it never did."""
+    """Return the table of worker recommendations of a policy; None if it made none."""
     if not result.advice:
         return None
     heading = f"Advice on the number of workers: {result.total.policy}, seed {result.total.seed}"
@@ -101,7 +101,7 @@ def advice_section(result: RunResult) -> PageSection | None:
 
 
 def changes_section(result: RunResult) -> PageSection | None:
-    """What became of the changes of the layout; None where there were none."""
+    """Return the table of layout changes; None if there were none."""
     if not result.changes:
         return None
     heading = f"Changes of the layout: {result.total.policy}, seed {result.total.seed}"

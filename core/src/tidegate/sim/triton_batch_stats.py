@@ -1,4 +1,4 @@
-"""What the Tritons' statistics say of the batches that were executed between two instants."""
+"""Batches executed between two times, by the statistics of the Tritons."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,10 @@ class TritonBatchStats(NamedTuple):
         return [(rows, count) for rows, (count, _) in self.batches.items()]
 
     def table_ns(self, profile: Profile) -> tuple[int, ...]:
-        """What batches of 1, 2, ... rows take: sizes of which there were none differ from the profile as the others."""
+        """Return the latency in ns of batches of 1, 2, ...
+
+        rows; missing sizes deviate from the profile as the others do.
+        """
         expected_ns = [profile.expected_ns(rows) for rows in range(1, profile.max_rows + 1)]
         known = {rows: each for rows, each in self.batches.items() if rows <= profile.max_rows}
         if not known:

@@ -46,10 +46,10 @@ class ConstantSlowdown:
 
 @dataclass(frozen=True)
 class TrueLatency:
-    """True latencies."""
+    """True latency of stages, which policies do not see."""
 
     tables_ns: Mapping[ProfileKey, Sequence[int]]
-    """What batches take, by (partition, kind of worker, shape), by rows - 1: without what requests carry."""
+    """Latency of batches in ns by (partition, device class, shape), by rows - 1, without the times of requests."""
     times_ms: Sequence[float] | None = None
     """Milliseconds that each request carries, by its id; None: nothing."""
     combine: Mapping[str, Combine] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class TrueLatency:
 def drawing_factors(
     jitter: JitterSpec | None, stalls: StallSpec | None, seed: int, worker: int
 ) -> Callable[[], float] | None:
-    """What draws by how much a worker's stages take longer than they should; None: by nothing."""
+    """Return a generator of the factors by which a worker's stages exceed their expected latency; None: always 1."""
     jittered, stalled = _drawing_jitter(jitter, seed, worker), _drawing_stalls(stalls, seed, worker)
     if jittered is None or stalled is None:
         return jittered or stalled
@@ -85,7 +85,7 @@ def drawing_factors(
 
 
 def _drawing_stalls(spec: StallSpec | None, seed: int, worker: int) -> Callable[[], float] | None:
-    """What draws the factors of the stages that a stall of the host makes longer, and 1 for the others."""
+    """Return a generator of the factors of stages during stalls of the host; 1 for other stages."""
     if spec is None or not spec.probability:
         return None
     rng, probability = stream(seed, "stalls", worker), spec.probability
@@ -94,7 +94,7 @@ def _drawing_stalls(spec: StallSpec | None, seed: int, worker: int) -> Callable[
 
 
 def _drawing_jitter(spec: JitterSpec | None, seed: int, worker: int) -> Callable[[], float] | None:
-    """What draws the factors of a worker's stages: mean 1, a stream of its own."""
+    """Return a generator of jitter factors of a worker's stages: mean 1, with its own random stream."""
     if spec is None:
         return None
     rng = stream(seed, "jitter", worker)
@@ -106,7 +106,7 @@ def _drawing_jitter(spec: JitterSpec | None, seed: int, worker: int) -> Callable
 
 
 def drawing_delays(spec: NetworkSpec | None, seed: int, worker: int) -> Callable[[int], int] | None:
-    """What draws, by rows, the delays of a worker's stages: jitter comes from a stream of its own."""
+    """Return a generator of delays of a worker's stages, by rows, with its own random stream."""
     if spec is None:
         return None
     control_ns, per_row_ns = spec.control_ms * NS_PER_MS, spec.data_ms_per_row * NS_PER_MS
@@ -117,7 +117,7 @@ def drawing_delays(spec: NetworkSpec | None, seed: int, worker: int) -> Callable
 
 
 def drawing_failures(spec: FailureSpec | None, seed: int, worker: int) -> Callable[[], bool] | None:
-    """What draws whether a worker's next stage fails: a stream of its own."""
+    """Return a generator that decides whether a worker's next stage fails, with its own random stream."""
     if spec is None or not spec.probability:
         return None
     rng, probability = stream(seed, "failures", worker), spec.probability

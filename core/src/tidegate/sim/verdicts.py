@@ -16,7 +16,7 @@ MAX_OTHERS = 9
 
 @dataclass(frozen=True)
 class PolicyStanding:
-    """What a policy made of a scenario, over the seeds."""
+    """Summary of a policy's results over the seeds."""
 
     policy: str
     attainment: float

@@ -1,4 +1,4 @@
-"""What would have been otherwise: requests that came, once more, under another policy or with other workers.
+"""What-if analysis: simulates recorded requests again under another policy or with other workers.
 
 A question tells what was known when they came. What stages took is told by the profiles and by how much stages took
 more or less than that: the factors are drawn from those that were observed.
@@ -24,13 +24,13 @@ AS_IT_IS: Final = "as it is"
 MAX_IDLE_TIMERS: Final = 10_000
 """How often timers may fire in a row while nothing runs and requests wait."""
 WHAT_IF_POLICIES: Final = ("symphony", "orloj", "eager", "nexus", "fifs")
-"""What is tried for models that are not split, where it is installed."""
+"""Policies tried for models that are not split, if installed."""
 POLICIES_OF_SPLIT: Final = ("ppipe", "reactive")
 MORE_LOAD_FACTOR: Final = 1.1
 
 
 class WhatIfAlternative(msgspec.Struct, frozen=True):
-    """What is otherwise; by default nothing."""
+    """A change to simulate; by default none."""
 
     name: str
     policy: str = ""
@@ -44,7 +44,7 @@ class WhatIfAlternative(msgspec.Struct, frozen=True):
 
 
 class WhatIfQuestion(msgspec.Struct, frozen=True):
-    """What is known of the requests that came, and of what served them."""
+    """Recorded requests and the state when they arrived."""
 
     setup: Setup
     """With the profiles as they were learned."""
@@ -70,7 +70,7 @@ class WhatIfAnswer(msgspec.Struct, frozen=True):
 
 
 def usual_alternatives(question: WhatIfQuestion, installed: Plugins) -> list[WhatIfAlternative]:
-    """As it is, one worker less, one more, a tenth more requests, and the other policies."""
+    """Return the usual changes: none, one worker less or more, 10 % more requests, and other policies."""
     setup = question.setup
     found = [WhatIfAlternative(AS_IT_IS)]
     if spare := _spare(setup):

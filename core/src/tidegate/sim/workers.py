@@ -1,4 +1,4 @@
-"""What a simulation needs of the workers that it simulates, and the simplest ones."""
+"""Interface between a simulation and its workers, and the simplest workers."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -31,20 +31,20 @@ Execution = Callable[[StartStage, int], Outcome]
 
 
 def finished(effect: StartStage, started_ns: int, ended_ns: int) -> StageFinished:
-    """What a worker tells of a stage that went well."""
+    """Return the event of a stage that finished."""
     worker_id = effect.batch.stages[effect.stage].worker_id
     return StageFinished(ended_ns, effect.batch.id, effect.stage, worker_id, started_ns, ended_ns)
 
 
 def failed(effect: StartStage, ended_ns: int, reason: str, *, retry: bool) -> BatchFailed:
-    """What a worker tells of a stage that went wrong."""
+    """Return the event of a stage that failed."""
     return BatchFailed(
         ended_ns, effect.batch.id, effect.stage, effect.batch.stages[effect.stage].worker_id, reason, retry
     )
 
 
 def preempted(effect: CancelStage, now_ns: int) -> BatchFailed:
-    """What a worker tells when its stage is taken from it."""
+    """Return the event of a stage that was preempted."""
     worker_id = effect.batch.stages[effect.stage].worker_id
     return BatchFailed(now_ns, effect.batch.id, effect.stage, worker_id, "preempted", retry=True)
 

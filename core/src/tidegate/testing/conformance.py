@@ -20,7 +20,7 @@ class ConformanceError(AssertionError):
 
 @dataclass(frozen=True)
 class ConformanceFault:
-    """What a policy did wrong in one world, which ended with it."""
+    """Violation of an invariant by a policy in one world, which ended with it."""
 
     policy: str
     world: int
@@ -68,7 +68,7 @@ def check_world(spec: PolicySpec, world: ConformanceWorld, options: Mapping[str,
 
 
 def log_of_world(spec: PolicySpec, seed: int, options: Mapping[str, Any] | None = None) -> bytes:
-    """What a policy does in the world of this seed: its event log. Raises as `check_world` does."""
+    """Return the event log of a policy in the world of this seed. Raises as `check_world` does."""
     return _ended_log(spec, _world(spec, seed), options)
 
 

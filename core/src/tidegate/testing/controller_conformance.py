@@ -84,9 +84,9 @@ def _random_load(rng: random.Random, model: LayoutModel) -> ModelLoad:
 def answers(
     spec: ControllerSpec, options: Mapping[str, Any], first: Layout | None, seed: int, steps: int
 ) -> list[Layout | None]:
-    """What a controller says in a situation of this seed, step by step; its layouts serve from then on.
+    """Return a controller's answers in the situation of this seed, step by step; its layouts take effect.
 
-    `first`: the layout that it begins with; None: a random one. A PlanningError counts as None.
+    `first`: initial layout; None: a random one. A PlanningError counts as None.
     """
     rng = random.Random(seed)
     layout = first or random_layout(rng)
@@ -179,7 +179,7 @@ class ControllerConformance:
                 )
 
     def test_it_has_a_summary_of_one_line(self) -> None:
-        """What `tidegate plugins` lists."""
+        """Check the summary that `tidegate plugins` lists."""
         if not self.spec.summary.strip() or "\n" in self.spec.summary:
             raise ConformanceError(f"controller {self.spec.name!r}: its summary is not one line: {self.spec.summary!r}")
 
@@ -200,14 +200,14 @@ class ControllerConformance:
         raise ConformanceError(f"controller {self.spec.name!r} takes options that it does not have")
 
     def test_it_is_a_controller(self) -> None:
-        """What the governor and the loop count on."""
+        """Check the interface that the governor and the loop use."""
         if not issubclass(self.spec.controller, Controller):
             raise ConformanceError(f"{self.spec.controller!r} is no subclass of Controller")
 
     @classmethod
     @cache
     def _said(cls) -> dict[int, list[Layout | None]]:
-        """What it says in each situation, by seed. Whatever it raises but PlanningError is its fault."""
+        """Return its answer in each situation, by seed; exceptions other than PlanningError are failures."""
         said = {}
         for seed in range(cls.situations):
             try:

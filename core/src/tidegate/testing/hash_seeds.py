@@ -37,7 +37,7 @@ def find_hash_fault(spec: PolicySpec, *, worlds: int, seed: int, options: Mappin
 
 
 def digests(spec: PolicySpec, worlds: int, seed: int, options: Mapping[str, Any]) -> list[str]:
-    """What a policy does in each world, shortened."""
+    """Return a digest of a policy's commands in each world."""
     return [hashlib.sha256(_log_of(spec, world, options)).hexdigest() for world in range(seed, seed + worlds)]
 
 

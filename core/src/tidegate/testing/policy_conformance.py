@@ -68,7 +68,8 @@ class PolicyConformance:
         self._holds(8)
 
     def test_10_no_idle_refusal(self) -> None:
-        """What an idle worker would answer in time is not dropped; skipped for a policy that says why it does so."""
+        """Check that no request is dropped that an idle worker would answer on time; skipped with
+        `early_drop_reason`."""
         if reason := self.spec.policy.early_drop_reason:
             raise SkipTest(f"policy {self.spec.name!r} declares: {reason}")
         self._holds(10)
@@ -78,7 +79,7 @@ class PolicyConformance:
         self._holds(None)
 
     def test_it_has_a_summary_of_one_line(self) -> None:
-        """What `tidegate plugins` lists."""
+        """Check the summary that `tidegate plugins` lists."""
         if not self.spec.summary.strip() or "\n" in self.spec.summary:
             raise ConformanceError(f"policy {self.spec.name!r}: its summary is not one line: {self.spec.summary!r}")
 

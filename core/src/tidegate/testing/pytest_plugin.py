@@ -27,7 +27,7 @@ def playbook_of() -> PlaybookOf:
 
 @pytest.fixture
 def plugins() -> Plugins:
-    """What is installed: loaded anew for every test, so that one may register more."""
+    """Return the installed plugins, loaded anew for every test, so that a test can register more."""
     from tidegate.host import Plugins  # noqa: PLC0415 - see above
 
     return Plugins.installed()

@@ -52,7 +52,7 @@ ROW_MIXES = ("few", "few", "log-normal", "1 or 16")
 
 @dataclass(frozen=True)
 class ConformanceWorld:
-    """What a policy is made with, what happens from outside, and how true durations differ from plans."""
+    """A random world: the policy's setup, external events, and how true durations differ from profiles."""
 
     setup: Setup
     events: tuple[AnyStimulus, ...]
@@ -149,7 +149,7 @@ class _DropsAreDue:
         self._engine = engine
         self._requests: dict[int, Request] = {}
         self._profiles = dict(engine.expectations.profiles)
-        """What was expected before the event."""
+        """Profiles before the event."""
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         """Look at what was dropped."""
@@ -166,7 +166,7 @@ class _DropsAreDue:
 
 
 def refused(failed: BatchFailed, batch: Batch) -> BatchFailed:
-    """What a driver tells of a batch that one of its requests may have spoilt: the halves are tried apart."""
+    """Return the failure of a batch with a suspected poison request: the halves are retried apart."""
     request_ids, half = batch.request_ids, len(batch.request_ids) // 2
     apart = (request_ids[:half], request_ids[half:]) if half else ()
     return msgspec.structs.replace(failed, retry=False, apart=apart)

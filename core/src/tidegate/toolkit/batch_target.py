@@ -73,10 +73,8 @@ class ArrivalRate:
         return rows / max(mass_ns, MIN_MASS_NS)
 
     def _faded(self, now_ns: int) -> tuple[float, float]:
-        """What is left at an instant of the rows, and of the same average of "one per nanosecond".
-
-        To divide by the latter takes out the bias of a short past.
-        """
+        """Return the decayed sum of rows and the decayed time: their ratio is a rate without the bias of a short
+        history."""
         fade = exp(-(now_ns - self._at_ns) / MEMORY_NS)
         return self._rows * fade, self._mass_ns * fade + MEMORY_NS * (1 - fade)
 

@@ -1,4 +1,4 @@
-"""Which requests of a queue would run together if a batch started now: what many policies of batching share."""
+"""Batch formation: which requests of a queue would run together if a batch started now."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which workers are idle, or about to be: what a policy dispatches to."""
+"""Idle workers, and those about to be idle: the candidates for a dispatch."""
 
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -19,7 +19,7 @@ class _Pool:
     heap: list[int] = field(default_factory=list)
     """The idle ones, and such as ceased to be: those go once they are at the top."""
     listed: set[int] = field(default_factory=set)
-    """Who is in the heap."""
+    """Ids of the workers in the heap."""
 
     def release(self, worker_id: int) -> None:
         self.idle.add(worker_id)
@@ -117,7 +117,7 @@ class IdleWorkers:
         return [self._workers[worker_id] for _, worker_id in sorted(found.values())]
 
     def hosts(self, worker_id: int) -> frozenset[str]:
-        """What a worker that is here hosts: one set for all that host the same."""
+        """Return the partitions that a worker hosts: one set for all workers with the same ones."""
         return self._pool_of[worker_id].hosts
 
     def is_idle(self, worker_id: int) -> bool:
@@ -134,7 +134,8 @@ class IdleWorkers:
         return sum(len(pool.members) for pool in self._pools_of.get(partition, ()))
 
     def sharing(self, partition: str) -> tuple[frozenset[str], int]:
-        """What shares workers with a partition, be it by way of others, and how many workers that are."""
+        """Return the partitions that share workers with a partition, directly or indirectly, and the number of
+        workers."""
         shared, pools = {partition}, [pool for pool in self._pools.values() if pool.members]
         while found := [pool for pool in pools if not pool.hosts <= shared and pool.hosts & shared]:
             for pool in found:

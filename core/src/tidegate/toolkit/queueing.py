@@ -271,7 +271,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return self._look_again(now_ns, partitions, shape)
 
     def _look_again(self, now_ns: int, partitions: tuple[str, ...], shape: str | None = None) -> Commands:
-        """What waits for these partitions decides anew; of one shape, where one is given."""
+        """Reconsider the queues of these partitions; only those of one shape if `shape` is given."""
         affected = [
             queue
             for queue in self.queues.values()

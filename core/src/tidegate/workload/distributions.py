@@ -25,7 +25,7 @@ class Distribution(ScenarioSection):
 
     @abstractmethod
     def quantile(self, share: float) -> float:
-        """What this share of the draws does not exceed; 0 < share < 1."""
+        """Return the quantile of the distribution; 0 < share < 1."""
 
     @property
     @abstractmethod
@@ -71,7 +71,8 @@ class LogNormal(Distribution):
     cv: float = Field(gt=0, description="Coefficient of variation: standard deviation over mean")
 
     def drawing_from(self, rng: Random) -> Draw:
-        """What draws numbers whose own mean and coefficient of variation these are, not their logarithms'."""
+        """Return a log-normal distribution with this mean and coefficient of variation (of the values, not of their
+        logarithms)."""
         mu, sigma = lognormal_parameters(self.mean, self.cv)
         return lambda: rng.lognormvariate(mu, sigma)
 

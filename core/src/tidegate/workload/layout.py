@@ -8,7 +8,7 @@ from tidegate.workload.workers import devices_of
 
 
 def layout_of(scenario: Scenario) -> Layout:
-    """What is loaded where. A model that is not split is one partition of its own name."""
+    """Return the layout of a scenario. An unsplit model is one partition of its own name."""
     if scenario.layout is not None:
         slos_ms = {model.name: model.slo_ms for model in scenario.models}
         models = (model.model_copy(update={"slo_ms": slos_ms[model.name]}) for model in scenario.layout.models)

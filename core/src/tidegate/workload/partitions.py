@@ -12,7 +12,8 @@ P = TypeVar("P")
 
 
 def of_kind(profiles: Mapping[str, P], kind: str) -> P | None:
-    """What is given for a kind of worker; for a part of a GPU (`A100/mps-50`) without its own, the whole one's."""
+    """Return the entry of a device class; for a part of a GPU (`A100/mps-50`) without its own entry, that of the
+    GPU."""
     return profiles.get(kind) or profiles.get(kind.rpartition("/")[0])
 
 
@@ -31,7 +32,7 @@ class PartitionSpec(ScenarioSection):
         return self
 
     def profile_on(self, kind: str) -> ProfileSpec | None:
-        """What is expected of it on a kind of worker; None where it has no profile for that."""
+        """Return the profile of the partition on a device class; None if it has none."""
         return self.profile or of_kind(self.profiles, kind)
 
 

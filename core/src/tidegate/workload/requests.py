@@ -23,7 +23,7 @@ class RequestSequence:
     """The SLO of each model, in the order of `models`; NEVER_NS: none."""
     at_ns: "array[int]"
     model: "array[int]"
-    """Which of the models each is for."""
+    """Index of the model of each request."""
     rows: "array[int] | None"
     """None: one each."""
     apps: tuple[str, ...] | None
@@ -31,7 +31,7 @@ class RequestSequence:
     shapes: tuple[str, ...] | None
     """The shape of each request; None: they have none."""
     times_ms: "array[float] | None"
-    """What each carries beyond its batch (hidden from policies). None: nothing."""
+    """Milliseconds that each request adds to its batch (hidden from policies). None: nothing."""
     served_late: frozenset[str] = frozenset()
     """The models whose answers are wanted when they are late, too."""
 
@@ -181,7 +181,7 @@ def _is_plain(model: ModelSpec) -> bool:
 
 
 def _details(model: ModelSpec, seed: int) -> RowsOf:
-    """What draws the rows, the application and the carried milliseconds of the model's next request."""
+    """Return a generator of rows, application and added milliseconds of the model's requests."""
     apps = [(app.name, app.rows or model.rows, app.time_ms or model.time_ms) for app in model.apps]
     apps = apps or [("", model.rows, model.time_ms)]
     draws: list[tuple[str, Draw, Draw]] = [

@@ -116,7 +116,8 @@ class ModelSpec(ScenarioSection):
 
     @property
     def partitions(self) -> dict[str, tuple[PartitionSpec, int]]:
-        """What workers load of it, by name, each with the largest batch in rows; itself, where it is not split."""
+        """Return the partitions of the model by name, each with its largest batch in rows; itself if it is not
+        split."""
         if not self.pipelines:
             whole = PartitionSpec.model_construct(
                 name=self.name, profile=self.profile, profiles=self.profiles, output_bytes=0
@@ -225,7 +226,7 @@ class PolicyChoice(ScenarioSection):
 
     @property
     def title(self) -> str:
-        """What results call it."""
+        """Label in results."""
         options = ", ".join(f"{key}={value}" for key, value in self.options.items())
         return self.label or (f"{self.name}({options})" if options else self.name)
 
@@ -239,7 +240,7 @@ def _models_from(given: object) -> ModelsFrom:
 
 
 class Scenario(ScenarioSection):
-    """The document."""
+    """Contents of a scenario file: models, workers, arrivals, policies."""
 
     version: Literal[1] = SCENARIO_VERSION
     name: str = Field(default="", description="For titles; default: the name of the file")
@@ -378,7 +379,8 @@ class Scenario(ScenarioSection):
 
     @property
     def partitions(self) -> dict[str, tuple[PartitionSpec, int]]:
-        """What workers can load, by name, each with the largest batch in rows: of a scenario without a layout."""
+        """Return the partitions that workers can load, by name, with the largest batch in rows, if there is no
+        layout."""
         return {name: part for model in self.models for name, part in model.partitions.items()}
 
     def model(self, name: str) -> ModelSpec:
@@ -386,6 +388,6 @@ class Scenario(ScenarioSection):
         return next(model for model in self.models if model.name == name)
 
     def weights(self) -> list[float]:
-        """What part of the arrivals each model gets, in any unit: its share times what the popularity gives it."""
+        """Return the relative arrival rate of each model, in any unit: its share times its popularity."""
         exponent = self.popularity.exponent if self.popularity.law == "zipf" else 0.0
         return [model.share / rank**exponent for rank, model in enumerate(self.models, 1)]

@@ -75,7 +75,7 @@ def _change(path: Path, data: Any, field: str, value: Any) -> None:  # noqa: ANN
 
 
 def _keys(path: Path, part: Any, step: str, field: str) -> list[Any]:  # noqa: ANN401
-    """What one step of a field's path means in this part of the document."""
+    """Return the types behind one step of a field's path."""
     if isinstance(part, list) and step == "*":
         return list(range(len(part)))
     if isinstance(part, list) and step.isdecimal() and int(step) < len(part):

@@ -1,4 +1,4 @@
-"""What the sections of a scenario are made of: their base, and kinds of values that several of them have."""
+"""Base class of a scenario's sections, and types of values that several sections use."""
 
 from typing import Annotated
 

@@ -33,7 +33,8 @@ class ShapeSpec(ScenarioSection):
         return bool(self.profiles) and of_kind(self.profiles, kind) is None
 
     def profile_from(self, base: Profile) -> Profile:
-        """What batches of this shape take, where the model's profile on the same kind of worker is `base`."""
+        """Return the profile of batches of this shape, derived from the model's profile `base` on the same device
+        class."""
         own = self.profile or of_kind(self.profiles, base.kind)
         if own is not None:
             return own.build(base.partition, base.kind, base.max_rows).of_shape(self.shape)

@@ -59,10 +59,11 @@ class StallSpec(ScenarioSection):
 
 
 class NetworkSpec(ScenarioSection):
-    """What a stage takes besides running: its call and its rows travel there, its answer back (Symphony, figure 18).
+    """Delays of a stage beside execution: its call and rows travel to the worker, its response back (Symphony, figure
+    18).
 
-    The worker is busy all the while, as a Triton that is waited for is, but for a stage that was on its way when the
-    one before it ended.
+    The worker is busy meanwhile, as one is that waits for Triton, except for a stage that was in flight when the
+    previous one ended.
     """
 
     control_ms: float = Field(default=0, ge=0, lt=1e6, description="Of every stage")
@@ -120,7 +121,7 @@ def _read_interference(given: object, info: ValidationInfo) -> float | Interfere
 
 
 class SimulationSpec(ScenarioSection):
-    """What only the simulator needs: ignored when the scenario is run live."""
+    """Settings of the simulator only; ignored in a live run."""
 
     service: dict[str, ServiceSpec] = Field(default_factory=dict, description="By model, or partition of a split one")
     jitter: JitterSpec | None = None
@@ -136,7 +137,7 @@ class SimulationSpec(ScenarioSection):
     learn: bool = Field(default=True, description="The engine corrects profiles by what it observes, as it does live")
 
     def check_names(self, partitions: list[str], nodes: list[str]) -> None:
-        """Raises ValueError for a partition, a node or a worker that the scenario does not have. `nodes`: by worker."""
+        """Raise ValueError if a partition, node or worker is not in the scenario. `nodes`: node by worker."""
         workers = len(nodes)
         for name in self.service:
             if name not in partitions:
@@ -151,9 +152,9 @@ class SimulationSpec(ScenarioSection):
                 raise ValueError(f"simulation.events.{index}: there is no {who!r} ({there})")
 
     def check_sharing(self, workers: Iterable[tuple[Device, Slice, Iterable[str]]]) -> None:
-        """Raises ValueError where workers share a GPU of which the interference file does not tell.
+        """Raise ValueError if workers share a GPU that the interference file does not cover.
 
-        `workers`: each one's device, its slice, and what it hosts.
+        `workers`: the device, slice and partitions of each.
         """
         model = self.interference
         if isinstance(model, float):

@@ -30,7 +30,7 @@ class Trace:
     at_s: tuple[float, ...]
     """Seconds since the first arrival."""
     source: tuple[str, ...] | None
-    """What each was for: a model's name (lines) or a function's (Azure); None: not recorded."""
+    """Source of each arrival: a model (lines) or a function (Azure); None: not recorded."""
     period_s: float
     """How long the trace lasts, the mean gap after its last arrival included: then it can begin again."""
 
@@ -40,7 +40,7 @@ class Trace:
         return len(self.at_s) / self.period_s
 
     def sources_by_popularity(self) -> list[str]:
-        """What the arrivals were for, the most frequent first; ties by name."""
+        """Return the sources of the arrivals, most frequent first; ties by name."""
         counts = Counter(self.source or ())
         return sorted(counts, key=lambda name: (-counts[name], name))
 

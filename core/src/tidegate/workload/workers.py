@@ -12,7 +12,7 @@ from tidegate.workload.simulated import NetworkSpec
 
 
 class WorkerSpec(ScenarioSection):
-    """Several equal workers."""
+    """A group of equal workers."""
 
     count: int = Field(ge=1, le=100_000)
     gpu: Name = Field(default="default", description="What GPU they have, e.g. `A100`: those of one name are equal")
@@ -58,7 +58,7 @@ class WorkerSpec(ScenarioSection):
 
     @property
     def kind(self) -> str:
-        """What their profiles are listed by."""
+        """Device class by which their profiles are listed."""
         return Device(self.node, 0, self.gpu).kind(self.slice)
 
 

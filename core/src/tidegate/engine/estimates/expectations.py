@@ -1,4 +1,4 @@
-"""What is expected of every partition on every kind of worker: the profiles, kept honest by what is observed."""
+"""Expected latency of every partition on every class of workers: the profiles, corrected by observations."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ class _Tracked:
     """The state of a key besides its profile."""
 
     base: Profile
-    """What is expected when the learned is doubted."""
+    """Profile to use while the learned one is in doubt."""
     learner: ProfileLearner
     probe: Profile
-    """What the latest probe is let through under: the base, or less where hardly a stage has shown that to be true."""
+    """Profile under which the latest probe runs: the base, or a lower one that few stages have confirmed."""
     confirmed: int = 0
     """How many stages on warm workers took about as long as the base says."""
     active_ns: int = -PATIENCE_NS
@@ -72,7 +72,7 @@ class Expectations:
         self._guessed: set[ProfileKey] = set()
         """The keys whose base was derived from other shapes."""
         self._learners: dict[tuple[str, str], dict[str, ProfileLearner]] = {}
-        """What learns a profile, by (partition, kind) and then by shape."""
+        """Learners of profiles, by (partition, class) and then by shape."""
         self._tracked: dict[ProfileKey, _Tracked] = {}
         self._keys_of: dict[tuple[str, str], dict[ProfileKey, None]] = {}
         """The keys that stages of a model and a shape may have."""
@@ -85,7 +85,7 @@ class Expectations:
             self._track(profile)
 
     def check(self, workers: Iterable[Worker], models: Mapping[str, Model]) -> None:
-        """Raises ValueError where a worker hosts a partition without a profile for each batch size of its pipelines."""
+        """Raise ValueError if a worker hosts a partition without a profile for each batch size of its pipelines."""
         rows: dict[str, int] = {}
         for model in models.values():
             for path in model.paths:
@@ -259,7 +259,7 @@ class Expectations:
         return self.profiles[key]
 
     def _rescale(self, key: ProfileKey, tracked: _Tracked, rows: int, duration_ns: int) -> Profile:
-        """What was told is too long as a whole: what the probe took is learned from instead."""
+        """Scale a profile that is too long overall by what the probe took."""
         profile = tracked.base.scaled(duration_ns / tracked.base.expected_ns(rows))
         self.replace(profile)
         return profile
@@ -276,7 +276,7 @@ class Expectations:
 
     @staticmethod
     def _upper_ns(profile: Profile, request: Request) -> int:
-        """What a request takes alone; what a part of it takes where a pipeline is narrower."""
+        """Return the upper latency of a request alone, or of a part of it where a pipeline is narrower."""
         return profile.upper_ns(min(request.rows, profile.max_rows))
 
     def _expect(self, key: ProfileKey, profile: Profile) -> None:

@@ -81,8 +81,7 @@ class LatencySpread:
 OBSERVATION_WEIGHT_DECAY = 0.995
 """Weight of an observation after each later one: the last two hundred or so decide."""
 SHIFTED, FORGETTING_THEN = 1.0, 0.85
-"""What stages take has changed where the last of them stray to one side, by so many times the usual on average: the
-last few decide then."""
+"""Thresholds of a change: the error of the last stages relative to the usual one, and the weight decay from then on."""
 AVERAGE_GAIN = 1 / 16
 """The gain of that average."""
 MAX_ERROR_RATIO = 5.0
@@ -122,7 +121,7 @@ class ProfileCorrection:
         self._lately = 0.0
 
     def at(self, rows: int) -> float:
-        """What is added for so many rows."""
+        """Return the correction in ns for a batch of `rows` rows."""
         return self.slope * rows / self._most_rows + self.offset
 
     def believe(self, slope: float, offset: float) -> None:
@@ -256,7 +255,7 @@ class ProfileLearner:
 
     @property
     def published(self) -> Profile:
-        """What it told last; at first the base."""
+        """The profile published last; the base at first."""
         return self._published
 
     def observe(self, rows: int, duration_ns: int) -> Profile | None:
@@ -417,7 +416,7 @@ class ProfileLearner:
         return [(rows, residual - correction(rows)) for rows, residual in latest]
 
     def _margin(self) -> float:
-        """What covers the given share of the latest stages, besides what is expected: so many times the spread."""
+        """Return the margin that covers the given fraction of the latest stages, in multiples of the spread."""
         spread = self._spread.at
         sizes = set(self._rows)
         added_ns = {rows: self._correction.at(rows) for rows in sizes}

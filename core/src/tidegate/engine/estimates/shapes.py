@@ -15,7 +15,7 @@ CLASSES_PER_DOUBLING = 4
 """How many classes the further shapes fall into: within one, the elements of two shapes differ by less than a fifth."""
 
 FURTHER_SHAPES_PREFIX = "~"
-"""What the names of classes of further shapes begin with; the elements follow."""
+"""Prefix of the names of classes for further shapes; the number of elements follows."""
 MAX_ELEMENTS = 10**15
 """More than any machine holds: a shape that says more tells nothing."""
 SIMILAR_ELEMENTS_RATIO = 1.05

@@ -1,4 +1,4 @@
-"""What requests of each application take where they run alone: learned from the batches of one request.
+"""Stand-alone latency of each application's requests, learned from batches of one request.
 
 No request is run a second time to learn this. A scheduler knows of a request's time nothing but its application, so
 that those of an application that happen to run alone take what all of them do. Batches of several tell what requests
@@ -23,7 +23,7 @@ FIRST_REPORT_STAGES = 8
 """It is told for the first time when so many stages were seen, then at every doubling, then every FURTHER."""
 REPORT_INTERVAL_STAGES = 64
 PRIOR_VALID_STAGES = 64
-"""What was told by others counts until so many stages were seen."""
+"""Stages after which a distribution from elsewhere no longer counts."""
 MIN_CHANGE_FRACTION = 0.02
 """It is told again where its mean, a tenth of it at either end, its noise, or what a batch takes, moved by so much."""
 BATCH_SAMPLING_INTERVAL = 8
@@ -78,7 +78,7 @@ class StandaloneLatency:
         self._seen: dict[Key, _Seen] = {}
         self._apps: dict[tuple[str, str], int] = {}
         self._laws: dict[tuple[str, str], BatchLaw] = {}
-        """What batches share, by (model, kind of worker)."""
+        """Laws of batches by (model, device class)."""
         for times in given:
             seen = self._see((times.model, times.app, times.kind))
             if seen:
@@ -93,7 +93,7 @@ class StandaloneLatency:
 
     @property
     def known(self) -> tuple[LatencyDistribution, ...]:
-        """What was told last."""
+        """The distribution published last."""
         return tuple(seen.told for seen in self._seen.values() if seen.told)
 
     def observe(self, request: Request, kind: str, duration_ns: int, profile: Profile) -> LatencyDistribution | None:

@@ -113,7 +113,7 @@ class TimeClasses:
 
 
 def _name(shape: str, step: int) -> str:
-    """What a class of requests of this shape is called, as a shape: in figures and reports, too."""
+    """Return the name of a latency class, used as a shape in metrics and reports."""
     return f"{shape}{', ' if shape else ''}{CLASS_LATENCY_RATIO**step:.3g}x as long" if step else shape
 
 

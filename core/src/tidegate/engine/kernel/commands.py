@@ -1,4 +1,4 @@
-"""What the policy wants: every command is checked against the books and carried out."""
+"""Checks every command of a policy against the state and applies it."""
 
 from tidegate.api import Advise, AnyCommand, Batch, CancelTimer, Dispatch, Drop, Preempt, Request, Reroute, SetTimer
 from tidegate.engine.kernel.invariants import EngineStateError, InvariantViolation, check_deadlines, check_dispatch

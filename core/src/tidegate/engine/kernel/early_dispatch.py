@@ -28,7 +28,7 @@ from tidegate.engine.state_tables import InFlightBatch
 from tidegate.engine.timers import Timers
 
 FIRST_LEAD_NS = 250_000
-"""What live engines begin with: less than any way there and back."""
+"""Initial lead of live engines in ns: less than any network round trip."""
 MAX_NS = 5_000_000
 """No batch is sent longer than that before the stage that it waits for would usually end: so long it may be in the way.
 
@@ -74,7 +74,7 @@ class _Excess:
 
 
 class _Pace:
-    """What stages of a partition take on a worker: the latest of one sort."""
+    """Latest durations of a partition's stages of one sort on a worker."""
 
     __slots__ = ("_excess", "_profile", "_stages")
 

@@ -88,10 +88,9 @@ class Engine:
         self.name = name
         """The name of the policy that decides, as long as it does not break."""
         self.reducer = Reducer()
-        """What became of requests and stages, and what is under way: drivers and figures read it, and tell it of
-        readers.
+        """Derives the outcome of requests and stages from the stream; drivers and metrics add listeners.
 
-        What a reader raises is a fault of the driver's. Those who watch and are to be isolated are observers.
+        An exception in a listener is an error of the driver; use an observer for code that must be isolated.
         """
         self._strict = strict
         self._timelines = timelines
@@ -126,7 +125,7 @@ class Engine:
 
     @property
     def decides(self) -> str:
-        """Who decides, in words: the policy by its name, or what goes on in its stead where it broke, or a part did."""
+        """Name of the current policy, and of the fallback where it or a part of it failed."""
         if type(self._state.policy) is FirstComeFirstServed:
             return f"first come, first served, as {self.name} broke"
         broken = self._policy.broken_parts
@@ -243,9 +242,9 @@ class Engine:
             self._policy.tell_all(waiting.advance(self._state.now_ns))
 
     def timeline(self, request_id: int) -> RequestTimeline | None:
-        """What happened to a request, and why; None where it is not known, or no more.
+        """Return the timeline of a request; None if it is unknown, or was forgotten.
 
-        Raises ValueError where the engine was made without `timelines`.
+        Raises ValueError if the engine was created without `timelines`.
         """
         if self._timelines is None:
             raise ValueError("this engine keeps no timelines: make it with Engine(..., timelines=TimelineRecorder())")

@@ -1,4 +1,4 @@
-"""What happened: each event enters the books, and the policy is told of it."""
+"""Applies each event to the state and passes it to the policy."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -162,7 +162,7 @@ class EventHandlers:
             self._learn(flight, event, duration_ns)
 
     def _alone_ns(self, flight: InFlightBatch, event: StageFinished) -> int | None:
-        """What a stage that has just ended would have taken on an idle worker; None where that is not known."""
+        """Return what a stage that just ended would have taken on an idle worker, in ns; None if unknown."""
         worker = self._fleet.workers.get(event.worker_id)
         if worker is None:
             return None

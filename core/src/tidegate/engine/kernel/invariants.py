@@ -1,4 +1,4 @@
-"""What no policy may do: the numbered invariants, checked on every command before it takes effect.
+"""The numbered invariants: each command of a policy is checked against them before it takes effect.
 
 1 conservation · 2 exclusivity · 3 causality · 4 monotone clock · 5 no oracle · 6 determinism · 7 parity ·
 8 deadline honesty · 9 isolation · 10 no idle refusal. 1-4 and 8 are checks made here and in the engine; 5-7 and 9

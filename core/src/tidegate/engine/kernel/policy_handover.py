@@ -1,4 +1,4 @@
-"""Which policy decides, and how another follows it."""
+"""The current policy, and how another one takes over."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -29,7 +29,7 @@ class PolicyHandover:
         self.timers = Timers()
         """The timers that the policy has set."""
         self.network = setup.network
-        """What the next policy plans transfers with."""
+        """Network for the transfers of the next policy."""
         self.lateness = TimerLatency(setup.timer_latency_ns)
         """How late its timers fire."""
         self._seed, self._patience_ns = setup.seed, setup.no_slo_max_deferral_ns
@@ -69,7 +69,7 @@ class PolicyHandover:
         self.offered = {worker.id for worker in idle}
 
     def setup(self, models: Iterable[Model], workers: Iterable[Worker], first_batch_id: int) -> Setup:
-        """What the next policy is made of, with the profiles as they stand."""
+        """Return the setup of the next policy, with the current profiles."""
         profiles = tuple(self._expectations.profiles.values())
         slack_ns, no_slo_max_deferral_ns = self.lateness.slack_ns, self._patience_ns
         return Setup(

@@ -1,4 +1,4 @@
-"""Who decides: the policy is told what happened and its commands are carried out; one that breaks is replaced."""
+"""Passes events to the policy and applies its commands; replaces a policy that fails."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -45,7 +45,7 @@ class PolicyRunner:
         self.name = name
         self._strict = strict
         self.witness = witness
-        """Who is told what the policy is told; None: nobody."""
+        """Observer that sees what the policy gets; None: none."""
         self.broken_parts: list[str] = []
         """Parts of the policy that broke and were replaced, while the others go on."""
 

@@ -15,10 +15,10 @@ REFUSABLE_EVENTS = frozenset({WorkerJoined, TopologyChanged, PolicyChanged, Time
 
 
 def check_event(event: AnyStimulus, state: EngineState, policies: Policies | None) -> None:
-    """Raises ValueError for a worker without profiles, a plan that does not add up, or a policy that cannot be made.
+    """Raise an error if an engine in this state must reject an event; nothing is changed.
 
-    InvariantViolation for a timer. `state`: what the engine has at present; nothing of it is changed. `policies`: makes
-    a policy by its name; None: the engine keeps its own.
+    `policies`: creates a policy by name; None: the engine keeps its own. Raises ValueError for a worker without
+    profiles, an inconsistent topology or a policy that cannot be created, InvariantViolation for a timer.
     """
     try:
         match event:

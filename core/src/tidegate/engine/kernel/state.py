@@ -1,4 +1,4 @@
-"""What an engine knows at the moment: the books, who decides, and what is still to be told."""
+"""State of an engine: requests, workers, the current policy and pending notifications."""
 
 from collections.abc import Iterable
 
@@ -60,7 +60,7 @@ class EngineState:
         self.tries = RetryCounter()
         self.succession = PolicyHandover(policy, self.fleet, self.expectations, self.alone)
         self.classes = TimeClasses(lambda: self.policy)
-        """Which applications' requests take about as long."""
+        """Classes of applications whose requests take about as long."""
         for times in setup.latency_distributions:
             self.classes.tell(times)
         self.waiting = WaitingRequests(
@@ -74,13 +74,13 @@ class EngineState:
         self.next_batch_id = setup.first_batch_id
         """The least that the next batch may be called."""
         self.effects: list[AnyEffect] = []
-        """What the driver has to do because of the latest event, in order."""
+        """Effects of the current event for the driver, in order."""
         self.commands: list[AnyCommand] = []
-        """What the policy wanted because of it, and was carried out."""
+        """Commands of the policy for the current event that were applied."""
         self.reprieved: list[tuple[Request, list[ProfileKey]]] = []
         """Dropped in this event because of expectations that are doubted, which give them another chance."""
         self.learned: list[ProfileKey | TimerLatencyUpdated] = []
-        """What stages that start teach: told at the end of this event, as the policy's commands are not all applied."""
+        """Profiles changed by stages that started; published at the end of the event, after all commands."""
 
     @property
     def policy(self) -> Policy:

@@ -19,7 +19,7 @@ class InconsistentStateError(Exception):
 
 
 def validate(state: EngineState, reducer: Reducer) -> None:
-    """Raises InconsistentStateError, with every sentence that is not true."""
+    """Raise InconsistentStateError with every statement that does not hold."""
     wrong: list[str] = []
     for check in (_requests, _flights, _bookings, _workers, _timers, _sharing):
         try:

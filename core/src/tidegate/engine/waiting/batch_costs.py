@@ -1,4 +1,4 @@
-"""What batches of a model take where it runs, and which requests that leaves time for."""
+"""Latency of a model's batches where it runs, and which requests still have time for them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,24 +21,24 @@ class WidestRoute:
 
 @dataclass(slots=True)
 class _Cost:
-    """What batches of a model and a shape take along its place."""
+    """Latency of batches of a model and shape along its route."""
 
     version: int
     """The version of the expectations that this follows from."""
     profiles: Sequence[Profile]
     """The profiles that this follows from."""
     along: Profile
-    """What a batch takes on the workers that are quickest at it, stage by stage."""
+    """Profile along the fastest workers, stage by stage."""
     grace_ns: int
-    """What all workers of the place do while the largest batch runs."""
+    """Time in ns for all workers of the route to start a batch while the largest batch runs."""
     budget_ns: int = -1
     """The time that the latest request had in all that was asked about: most have the same. -1: none was."""
     full_ns: int = 0
-    """What the largest batch takes that such a request has time for, as `BatchCosts._full_ns` found."""
+    """Latency of the largest batch that such a request has time for (`BatchCosts._full_ns`)."""
 
 
 class BatchCosts:
-    """What batches take of the models that share workers, as is planned at the moment."""
+    """Latency of batches of models that share workers, by the current profiles."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class BatchCosts:
         self._expectations = expectations
         self._is_best_effort = is_best_effort
         self._costs: dict[tuple[str, str], _Cost] = {}
-        """What batches cost, by model and shape."""
+        """Costs of batches by model and shape."""
 
     def counts_time_of(self, request: Request) -> bool:
         """Whether a request is given up when it cannot be on time."""
@@ -76,13 +76,14 @@ class BatchCosts:
         return now_ns + full_ns + full_ns // len(self._places[request.model].workers) > request.deadline_ns
 
     def grace_ns(self, model: str, shape: str) -> int:
-        """What all workers of a model do while its largest batch of this shape runs."""
+        """Return the time in ns within which all workers of a model start a batch while its largest batch of this shape
+        runs."""
         return self._cost_of(model, shape).grace_ns
 
     def _full_ns(self, request: Request) -> int:
-        """What the largest batch takes whose oldest request has time to wait for the next worker; 0 if none has.
+        """Return the latency of the largest batch whose oldest request has time to wait for the next worker; 0 if none.
 
-        What `staggered_target` says of a model under overload, here of the time that this request was given.
+        As `staggered_target` computes for a model under overload, for the time that this request has.
         """
         cost = self._cost_of(request.model, request.shape)
         budget_ns = request.deadline_ns - request.arrival_ns

@@ -11,10 +11,10 @@ from tidegate.engine.waiting.fair_queue_group import FairQueueGroup
 
 
 class FairQueue:
-    """What of the waiting requests the policy sees: `queued`, which the engine keeps; the others are held here.
+    """Fair queueing: decides which waiting requests the policy sees (`queued`) and holds the others back.
 
-    The engine says what waits, starts and leaves, and after every event asks for what is next. Late requests take no
-    part in it: they have what nobody else wants (`late`).
+    The engine reports arrivals, starts and departures, and asks for the next requests after every event. Late requests
+    take no part (`late`).
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class FairQueue:
 
     @property
     def held(self) -> list[Request]:
-        """What the policy does not see."""
+        """Number of requests that the policy does not see."""
         return [request for shared in self._contended for request in shared.held]
 
     @property
@@ -66,7 +66,7 @@ class FairQueue:
         return False
 
     def excess(self, now_ns: int) -> list[Request]:
-        """What the policy must not see any more, oldest first; each is to be called back."""
+        """Return requests that the policy must not see any more, oldest first; the engine withdraws each."""
         return [request for shared in self._contended for request in shared.excess(now_ns, self._queued.values())]
 
     def call_back(self, request: Request) -> None:
@@ -85,7 +85,7 @@ class FairQueue:
         return None
 
     def hopeless(self, now_ns: int) -> list[Request]:
-        """What is held and cannot be on time any more."""
+        """Return throttled requests that will miss their deadline."""
         return [request for shared in self._contended for request in shared.pop_hopeless(now_ns)]
 
     def hopeless_ns(self, request: Request) -> int | None:
@@ -93,7 +93,7 @@ class FairQueue:
         return self._shared_by[request.model].hopeless_ns(request)
 
     def reprieve(self, request: Request) -> None:
-        """What is held may be on time after all: something else is expected by now."""
+        """Put back a throttled request that may be on time after all, since a profile changed."""
         self._shared_by[request.model].reprieve(request)
 
     def start(self, model: str, requests: list[Request], rows: int, duration_ns: int) -> None:

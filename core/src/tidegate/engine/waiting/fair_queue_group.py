@@ -36,7 +36,7 @@ class VisibleRequests:
         self._rows: dict[str, dict[QueueKey, int]] = {}
         """The rows, by model and key, of what the policy sees and can still be in a batch of full size."""
         self._counted: dict[int, Request] = {}
-        """What is among those rows, by id."""
+        """Counted rows by request id."""
         self._stale = Timers()
         """When what of it has a deadline ceases to be."""
 
@@ -81,7 +81,7 @@ class VisibleRequests:
         self._discount(request.id)
 
     def pass_time(self, now_ns: int) -> None:
-        """What leaves no time for a batch of full size any more counts for none."""
+        """Stop counting requests that have no time left for a full batch."""
         if self._stale.earliest_ns <= now_ns:
             for _, request_id in self._stale.pop_due(now_ns):
                 if isinstance(request_id, int):
@@ -142,7 +142,7 @@ class FairQueueGroup:
         self.hopeless.clear()
         self._held: dict[str, ThrottledRequests] = {}
         self._newcomer: Request | None = None
-        """What came while nothing was held: it is looked at before it is, as most that come are shown at once."""
+        """A request that arrived while nothing was throttled; it is checked first, since most are shown at once."""
         self._flows = WaitingFlows(self._patience_ns)
         self._view = VisibleRequests(self._costs)
         self._crowded_ns: dict[str, list[int]] = {}
@@ -185,9 +185,9 @@ class FairQueueGroup:
             self._newcomer = request
 
     def excess(self, now_ns: int, queued: Collection[Request]) -> list[Request]:
-        """What the policy is not to see any more, since others have begun to wait, too; oldest first.
+        """Return requests to withdraw from the policy because other clients now wait, oldest first.
 
-        `queued`: what it sees, of these models and others. Each of them is to be called back.
+        `queued`: requests that the policy sees, of these and other models.
         """
         excess: list[Request] = []
         seen, held, newcomer = self._view.models, self._held, self._newcomer
@@ -245,7 +245,7 @@ class FairQueueGroup:
                 self._forget()
 
     def pop_hopeless(self, now_ns: int) -> list[Request]:
-        """What is held and cannot be on time any more: each has to `leave`, or is given a `reprieve`."""
+        """Return throttled requests that will miss their deadline: each must `leave` or get a `reprieve`."""
         newcomer = self._newcomer
         if newcomer and self._costs.counts_time_of(newcomer) and self._costs.hopeless_ns(newcomer) <= now_ns:
             self._hold_newcomer()
@@ -404,7 +404,7 @@ class FairQueueGroup:
             crowded_ns[False] = now_ns
 
     def _excess_of(self, model: str, queued: Iterable[Request], *, hurried: bool) -> list[Request]:
-        """What is beyond a full batch of each kind, and beyond the kinds that are begun at a time."""
+        """Return requests beyond a full batch of each queue, and beyond the queues that may start at once."""
         most_rows = self._fleet.models[model].max_rows
         kept: set[int] = set()
         rows: dict[QueueKey, int] = {}

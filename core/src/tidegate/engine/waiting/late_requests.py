@@ -22,7 +22,7 @@ from tidegate.engine.timers import MAX_DEAD_TIMERS
 from tidegate.engine.waiting.flows import ClientFlow, ThrottledRequests
 
 LATE_KEY_SUFFIX = "/late"
-"""What is added to the merge key of late requests, so that they share batches with none but each other."""
+"""Suffix of the merge key of late requests, so that they share batches only with each other."""
 
 
 class _LateOfModel:
@@ -74,7 +74,7 @@ class _LateOfModel:
 
 
 class LateRequests:
-    """What is late: held here, or shown to the policy, which may run it."""
+    """Late requests: held here, or shown to the policy, which may run them."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ class LateRequests:
         self._held: dict[int, Request] = {}
         self._of_model: dict[str, _LateOfModel] = {}
         self._unseen: set[int] = set()
-        """What of it, by id, the policy has never known of."""
+        """Late requests, by id, that the policy has never seen."""
         self._led: set[int] = set()
         """The workers, by id, whose latest batch was formed for a late request."""
         self._shown: dict[int, Request] = {}
-        """What the policy was shown; what it ran stays until `to_call_back`."""
+        """Late requests shown to the policy; those that it ran stay until `to_call_back`."""
         self._expiries: list[tuple[int, int]] = []
         """When the answers are wanted no more, and which by id.
 
@@ -257,7 +257,7 @@ class LateRequests:
         return None
 
     def to_call_back(self) -> list[Request]:
-        """What the policy sees, has not run, and is to forget: others want the workers."""
+        """Return late requests that the policy sees and must forget, since others need the workers."""
         shown = self._shown = {
             request_id: late for request_id, late in self._shown.items() if request_id in self._queued
         }

@@ -21,7 +21,7 @@ OUT_OF_TURN = "fair_share"
 IN_VAIN = "deadline_unreachable"
 """Why a request is dropped whose time ran out where it waited: policies give the same reason."""
 News = RequestArrived | RequestCancelled | ProfileUpdated | Drop | None
-"""What is told next: an event to the policy, or a request's end; None: first what follows from what was told."""
+"""Next notification: an event for the policy, or the end of a request; None: first handle the consequences."""
 
 
 class WaitingRequests:
@@ -51,9 +51,9 @@ class WaitingRequests:
             fleet, expectations, self.queued, no_slo_max_deferral_ns, lambda name: decides().is_best_effort(name)
         )
         self._hurried = OutOfOrderDeadlines(self.queued, self._has_no_request, self._sharing.hopeless_ns)
-        """What of `queued` may wait behind requests that have more time."""
+        """Requests of `queued` that wait behind requests with more time."""
         self.late = LateRequests(fleet, expectations, self.queued, is_free)
-        """What cannot be on time any more, and waits to be served all the same."""
+        """Requests that will miss their deadline and wait to be served anyway."""
 
     def __len__(self) -> int:
         return len(self.queued) + len(self._sharing) + len(self.late)
@@ -232,7 +232,7 @@ class WaitingRequests:
 
     @property
     def homeless(self) -> list[Request]:
-        """What is queued though no worker is left that it can run on."""
+        """Return queued requests that no remaining worker can run."""
         return [request for request in self.queued.values() if not self._fleet.serves(request)]
 
     def pop_homeless_late(self) -> list[Request]:
