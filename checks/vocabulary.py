@@ -18,6 +18,8 @@ VOCABULARY: Final = ROOT / "docs/reference/vocabulary.yaml"
 PAGES: Final = ("*.md", "docs/**/*.md", "*/README.md", "plugins/*/README.md")
 SOURCES: Final = ("*/src/**/*.py", "plugins/*/src/**/*.py")
 KEYS: Final = ("*/src/**/*.js", "*/src/**/*.json", "scenarios/**/*.yaml", "deploy/**/*.yaml", "deploy/**/*.json")
+FORMER_NAMES: Final = "\n## Former names\n"
+"""Heading of the table of old names in the glossary, which is not read."""
 LINK: Final = re.compile(r"\]\([^)\s]*\)|https?://\S+")
 HELP: Final = {"help", "short_help", "epilog", "description"}
 """Arguments whose text is command help, or the description of an option."""
@@ -74,7 +76,7 @@ def check(root: Path, vocabulary: Vocabulary) -> dict[str, list[str]]:
     spelling = rules([each for each in vocabulary["banned"] if each["word"].startswith("-")])
     found: dict[str, list[str]] = {}
     for file in sorted({path for pattern in (*PAGES, *SOURCES, *KEYS) for path in root.glob(pattern)}):
-        text, name = file.read_text(encoding="utf-8"), str(file.relative_to(root))
+        text, name = file.read_text(encoding="utf-8").partition(FORMER_NAMES)[0], str(file.relative_to(root))
         of_file = set(findings(text, 1, banned if file.suffix == ".md" else spelling))
         if file.suffix == ".py":
             of_file |= {each for line, part in texts_of(text) for each in findings(part, line, banned)}

@@ -35,6 +35,7 @@ def _check(folder: Path, name: str, text: str) -> list[str]:
         ("It foretells.", ["README.md:1: 'foretell'; write `predict`"]),
         ("`leg: 1` and `start_leg`", ["README.md:1: 'leg'; write `stage`"]),
         ("[x](../leg.md) https://example.org/leg", []),
+        ("Stages.\n\n## Former names\n\n| leg | stage |", []),
         ("`emulated_colors`", ["README.md:1: 'color'; write `color`"]),
     ],
 )

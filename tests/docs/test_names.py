@@ -10,6 +10,7 @@ import pytest
 import typer
 from pydantic import BaseModel
 
+from checks.vocabulary import FORMER_NAMES
 from tidegate.cli import build_app
 from tidegate.host import Plugins
 from tidegate_proxy.configuration.config import ServeConfig
@@ -32,6 +33,10 @@ NOT_METRICS = re.compile(
 )
 
 
+def _text(page: Path) -> str:
+    return (ROOT / page).read_text(encoding="utf-8").partition(FORMER_NAMES)[0]
+
+
 @cache
 def _commands() -> dict[str, Any]:
     """The commands of `tidegate`, by name: typer brings a click of its own."""
@@ -50,7 +55,7 @@ def _code(text: str) -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_commands_and_flags_exist(page: Path) -> None:
     wrong = []
-    for line in _code((ROOT / page).read_text(encoding="utf-8")):
+    for line in _code(_text(page)):
         found = re.search(r"(?:^|[\s$&;(])tidegate ([a-z][a-z-]+)(?=[\s`)]|$)(.*)", line)
         if found is None:
             continue
@@ -68,14 +73,14 @@ def test_commands_and_flags_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parts[0] == "docs"], ids=str)
 def test_metrics_exist(page: Path) -> None:
-    names = set(re.findall(r"(?<![\w./-])tidegate_[a-z_]+[a-z](?![\w./(-])", (ROOT / page).read_text(encoding="utf-8")))
+    names = set(re.findall(r"(?<![\w./-])tidegate_[a-z_]+[a-z](?![\w./(-])", _text(page)))
     known = {re.sub(r"_(bucket|sum|count)$", "", name) for name in names if not NOT_METRICS.match(name)}
     assert [name for name in sorted(known) if f"`{name}`" not in METRICS and name + "_" not in METRICS] == []
 
 
 @pytest.mark.parametrize("page", HOW_TO, ids=str)
 def test_a_how_to_is_short(page: Path) -> None:
-    assert len((ROOT / page).read_text(encoding="utf-8").split()) <= MAX_HOW_TO_WORDS
+    assert len(_text(page).split()) <= MAX_HOW_TO_WORDS
 
 
 def _fields(annotation: object) -> dict[str, object]:
@@ -101,13 +106,13 @@ def _is_option(path: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_options_exist(page: Path) -> None:
     """Options of the configuration that a page writes with their sections, as `limits.max_connections`."""
-    paths = re.findall(r"`([a-z_]+(?:\.(?:[a-z_]+|N|\*))+)(?:: [^`]*)?`", (ROOT / page).read_text(encoding="utf-8"))
+    paths = re.findall(r"`([a-z_]+(?:\.(?:[a-z_]+|N|\*))+)(?:: [^`]*)?`", _text(page))
     sections = set(_fields(ServeConfig)) - NOT_SECTIONS
     assert [path for path in sorted(set(paths)) if path.partition(".")[0] in sections and not _is_option(path)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_modules_that_are_run_exist(page: Path) -> None:
-    modules = re.findall(r"python -m ((?:bench|demo|release|docsite|checks)[\w.]*)", (ROOT / page).read_text("utf-8"))
+    modules = re.findall(r"python -m ((?:bench|demo|release|docsite|checks)[\w.]*)", _text(page))
     paths = [ROOT / module.replace(".", "/") for module in set(modules)]
     assert [path for path in paths if not (path.is_dir() or path.with_suffix(".py").exists())] == []

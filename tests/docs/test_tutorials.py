@@ -37,13 +37,14 @@ def _elsewhere(commands: str) -> str:
         "serve --triton localhost:8001", "serve --triton localhost:8001,http=localhost:8000,metrics=localhost:8002"
     )
     commands = commands.replace(
-        "record: run.jsonl",
-        "record: run.jsonl\nlisten: {grpc: '127.0.0.1:8101', http: '127.0.0.1:8100', metrics: '127.0.0.1:8102'}",
+        "event_log: run.jsonl",
+        "event_log: run.jsonl\nlisten: {grpc: '127.0.0.1:8101', http: '127.0.0.1:8100', metrics: '127.0.0.1:8102'}",
     )
     commands = commands.replace(
         "--event-log run",
         "--listen 127.0.0.1:8101 --listen-http 127.0.0.1:8100 --listen-metrics 127.0.0.1:8102 --event-log run",
     )
+    assert "127.0.0.1:8101" in commands, "a Tidegate would listen on the ports of the page"
     return re.sub(rf"\b({'|'.join(PORTS)})\b", lambda match: there[match[1]], commands)
 
 
