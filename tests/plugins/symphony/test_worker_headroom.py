@@ -1,7 +1,7 @@
 """Quick models beside slow ones: batches that last long leave room for requests with little time."""
 
 from dataclasses import replace
-from math import factorial
+from math import ceil, factorial, floor
 from typing import Any
 
 import pytest
@@ -13,7 +13,12 @@ from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_symphony.latency_bounds import LatencyBounds, QueueOutlook
 from tidegate_symphony.natural_batching import ArrivalEstimate
-from tidegate_symphony.worker_headroom import MAX_BLOCKING_PROBABILITY, WorkerHeadroom, rooms_for
+from tidegate_symphony.worker_headroom import (
+    MAX_BLOCKING_PROBABILITY,
+    OVERLOAD_FACTOR,
+    WorkerHeadroom,
+    rooms_for,
+)
 
 SLOW, QUICK = (6.0, 24.0, 180.0), (1.0, 2.0, 22.0)
 """(alpha, beta, SLO) in ms."""
@@ -48,6 +53,14 @@ def test_requests_with_little_time_are_left_the_workers_that_their_load_needs() 
 )
 def test_nothing_is_left_where_enough_workers_are_free_anyway(kinds: list[ArrivalEstimate]) -> None:
     assert rooms_for(kinds, 4, ALONE) == ()
+
+
+def test_overloaded_workers_leave_nothing() -> None:
+    kinds = [arriving(SLOW, 600), arriving(QUICK, 150)]
+    asked = sum(kind.asked_in_cycles_of(kind.outlook.slo_ns or 0) for kind in kinds)
+    assert rooms_for(kinds, ceil(asked / OVERLOAD_FACTOR), None), "as many workers as are enough but for what is unsure"
+    assert not rooms_for(kinds, floor(asked / OVERLOAD_FACTOR), None)
+    assert rooms_for(kinds, floor(asked / OVERLOAD_FACTOR), ALONE), "the load is sustained, as the cycle shows"
 
 
 def test_rows_count_rather_than_requests() -> None:

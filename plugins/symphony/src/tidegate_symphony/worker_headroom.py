@@ -18,6 +18,9 @@ SPARE_WORKERS_FACTOR = 0.3
 tiers of models lose three times as many on six workers."""
 WAIT_SLO_FRACTION = 0.25
 """Batches that wait for room are taken to be of what arrives in such a share of their SLO."""
+OVERLOAD_FACTOR = 1.15
+"""Workers are overloaded where batches of what arrives in the SLO of each kind ask for so many times as many workers.
+To wait for a worker that is spare only makes every batch late then: rates are estimates, so it takes more than 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +36,21 @@ def rooms_for(kinds: Sequence[ArrivalEstimate], workers: int, cycle_ns: float | 
 
     Too often: as Erlang's loss formula has it, if no batch waited and all were of what arrives in `cycle_ns`; None: in
     the SLO of each. The room is what the load of that kind, and of those with less time, needs in batches of what
-    arrives while it can wait; at most half of the workers, and no more than those that block it do without.
+    arrives while it can wait; at most half of the workers, and no more than those that block it do without. Overloaded
+    workers leave no room: batches that wait for it all start when none of them can wait any longer, and miss their SLO
+    together. With 20 and more kinds that cost up to 17 percentage points of attainment.
     """
-    judged = [(kind, kind.outlook.slo_ns) for kind in kinds if kind.rows_per_ns and kind.outlook.slo_ns is not None]
+    bounded = [(kind, kind.outlook.slo_ns) for kind in kinds if kind.outlook.slo_ns is not None]
+    if (
+        cycle_ns is None
+        and sum(kind.asked_in_cycles_of(slo_ns) for kind, slo_ns in bounded) > OVERLOAD_FACTOR * workers
+    ):
+        return ()
+    judged = [(kind, slo_ns) for kind, slo_ns in bounded if kind.rows_per_ns]
     waits = sorted(
         ((slo_ns - kind.outlook.profile.upper_ns(kind.request_rows), kind) for kind, slo_ns in judged),
         key=lambda entry: entry[0],
     )
-    bounded = [(kind, kind.outlook.slo_ns) for kind in kinds if kind.outlook.slo_ns is not None]
     unbounded = [kind for kind in kinds if kind.outlook.slo_ns is None]
     merged = _Lasting(kind.batches_in_cycles_of(cycle_ns or slo_ns) for kind, slo_ns in bounded)
     grown = _Lasting((_alone_ns(kind), kind.asked_in_cycles_of(WAIT_SLO_FRACTION * slo_ns)) for kind, slo_ns in bounded)
