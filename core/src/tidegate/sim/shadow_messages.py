@@ -90,7 +90,7 @@ class ShadowEstimate(msgspec.Struct, frozen=True):
 
 
 class ShadowReport(msgspec.Struct, frozen=True):
-    """Report on one window."""
+    """Report on the results for one window."""
 
     policy: str
     window_s: float

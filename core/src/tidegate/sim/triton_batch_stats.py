@@ -50,7 +50,7 @@ NOTHING_TOLD: Final = TritonBatchStats()
 def told(
     said: Sequence[tuple[int, Mapping[str, TritonStatistics]]], ended: Iterable[BypassedResponse]
 ) -> TritonBatchStats:
-    """What was executed of one model between these instants, at which its counters said so; else `NOTHING_TOLD`.
+    """Return the batches of one model executed between these times, by its counters; otherwise `NOTHING_TOLD`.
 
     Between two instants that follow each other only what grew in counters that were heard of at both is known: those
     of a Triton that did not answer or began anew say nothing of that time.

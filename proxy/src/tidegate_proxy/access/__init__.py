@@ -1,1 +1,4 @@
-"""Who gets in, and how: TLS, credentials, APIs that are not for everybody. `gate` is what the servers ask."""
+"""Access control: TLS, credentials and restricted APIs. The servers ask `gate`.
+
+`passthrough_apis`: APIs that a Triton restricts itself.
+"""

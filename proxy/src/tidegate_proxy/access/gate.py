@@ -1,4 +1,4 @@
-"""Who gets in, and whose a request is: what the servers ask before anything is done for a call.
+"""Access control: which calls are admitted, and which client a request belongs to. Servers ask before any other work.
 
 Credentials come first (bearer tokens and API keys out of files: one a line, as it is or as `sha256:` and 64 hexadecimal
 digits; blank lines and comments do not count), then the APIs that are not for everybody, as Triton's
@@ -26,14 +26,14 @@ from tidegate_proxy.configuration.tritons import TritonAddress
 
 
 class GrpcRefusal(NamedTuple):
-    """What a gRPC call ends with."""
+    """Status and message with which a gRPC call is rejected."""
 
     code: grpc.StatusCode
     details: str
 
 
 class HttpRefusal(NamedTuple):
-    """What an HTTP request is answered with."""
+    """Status and message with which an HTTP request is rejected."""
 
     status: int
     body: bytes
@@ -173,7 +173,7 @@ class RestrictionError(Exception):
 
 @dataclass(frozen=True)
 class _Key:
-    """What opens an API; None: nothing does."""
+    """Header that unlocks an API; None: nothing unlocks it."""
 
     name: str
     value: bytes
@@ -183,7 +183,7 @@ class Restrictions:
     """The rules, ready to be asked. Immutable: make a new one to change them."""
 
     def __init__(self, restrictions: Sequence[ApiRestriction]) -> None:
-        """Raises RestrictionError for a `value_file` that cannot be used."""
+        """Raise RestrictionError if a `value_file` cannot be used."""
         over_grpc = _keys(restrictions, "grpc")
         self._of_method = {method: over_grpc[api] for method, api in METHOD_API.items() if api in over_grpc}
         self._over_http = _keys(restrictions, "http")
@@ -218,7 +218,7 @@ class Restrictions:
 
 
 def headers_of(triton: TritonAddress) -> tuple[tuple[str, str], ...]:
-    """What opens the APIs that a Triton restricts, as over HTTP. Raises RestrictionError."""
+    """Return the headers that unlock the APIs that a Triton restricts, in HTTP form. Raises RestrictionError."""
     return tuple((name, _header_value(path)) for name, path in triton.headers.items())
 
 
@@ -300,7 +300,7 @@ class DashboardAuth:
     """The rules, ready to be asked. Immutable: make a new one to change them."""
 
     def __init__(self, config: ServeConfig) -> None:
-        """Raises CredentialFileError for a file of tokens that cannot be used."""
+        """Raise CredentialFileError if a file of tokens cannot be used."""
         page = config.dashboard
         self._enabled = page.enabled
         self._local = config.listen.metrics is not None and is_local(config.listen.metrics)
@@ -331,7 +331,7 @@ class AccessControl:
     """Asked before anything is done for a call."""
 
     def __init__(self, config: ServeConfig) -> None:
-        """Raises CredentialFileError and RestrictionError for files that cannot be used."""
+        """Raise CredentialFileError or RestrictionError if a file cannot be used."""
         self.replace(config)
 
     def replace(self, config: ServeConfig) -> None:

@@ -10,7 +10,7 @@ from tidegate_proxy.configuration.apis import Api, Protocol
 Headers = Sequence[tuple[str, str]]
 
 GRPC_PREFIX: Final = "triton-grpc-protocol-"
-"""What Triton puts before the name of a header that opens an API, over gRPC."""
+"""Prefix of the header with which Triton unlocks an API over gRPC."""
 
 
 @dataclass(frozen=True, slots=True)

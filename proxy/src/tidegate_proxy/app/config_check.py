@@ -1,4 +1,4 @@
-"""What can be wrong with a configuration beyond its fields: what it names cannot be used."""
+"""Checks of a configuration beyond its fields: files, plugins and addresses that it names."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -100,7 +100,7 @@ def plugin_problems(config: ServeConfig, plugins: Plugins) -> list[FieldError]:
 
 
 def _uses(config: ServeConfig) -> Iterator[tuple[str, Callable[[], object]]]:
-    """What it takes to use the files that a field names, by field."""
+    """Return the requirements of the files that a field names, by field."""
     yield "plan", partial(assignment_of, config)
     if config.shard_links.secret_file is not None:
         yield "shard_links.secret_file", partial(secret_in, config.shard_links.secret_file)
@@ -121,7 +121,7 @@ def _uses(config: ServeConfig) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def warnings(config: ServeConfig) -> list[FieldError]:
-    """What works, and is likely not what was meant."""
+    """Return warnings about settings that work and are probably unintended."""
     found = []
     if config.limits.keepalive_s < TRITON_PING_INTERVAL_S:
         found.append(
@@ -160,7 +160,7 @@ def _observer_problems(config: ServeConfig, plugins: Plugins) -> list[FieldError
 def _option_problems(
     where: str, kind: type[BaseModel], options: Mapping[str, object], plugins: Plugins
 ) -> list[FieldError]:
-    """What a plugin does not like of the options that it is given."""
+    """Return the problems that a plugin has with its options."""
     try:
         kind.model_validate(options, context={"plugins": plugins})
     except ValidationError as error:

@@ -47,7 +47,7 @@ class ServedDocument(NamedTuple):
 
     answer: "Callable[[MetricsPage], Awaitable[HttpAnswer]]"
     api: Api
-    """What restricts this API restricts the document."""
+    """API whose restriction applies to the document."""
     needs_credential: bool
     """Whether a client shows a credential for it, where there are any, though the API is open without one."""
 

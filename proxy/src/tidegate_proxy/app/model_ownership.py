@@ -1,4 +1,4 @@
-"""Which models a shard answers for: those of its Tritons, but for what a plan gives to other shards."""
+"""Model ownership of a shard: the models of its Tritons, except those that a plan assigns to other shards."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ class ServedModels:
     def __init__(self, shard: Shard, directory: CurrentCatalog) -> None:
         assert shard.number is not None, "it is one of several"
         self.number = shard.number
-        """Which of the shards it is."""
+        """Number of this shard."""
         self._shard = shard
         self._directory = directory
         self._assignment: Mapping[str, int] = {}
@@ -35,7 +35,7 @@ class ServedModels:
 
     @property
     def leaving(self) -> frozenset[str]:
-        """What the Tritons have and other shards answer for."""
+        """Return the models of the Tritons that other shards own."""
         names = self._directory.catalog.names
         return frozenset(name for name in names if self._assignment.get(name, self.number) != self.number)
 

@@ -100,7 +100,7 @@ class Proxy:
 
     @property
     def catalog(self) -> Catalog:
-        """What the Tritons serve."""
+        """The current catalog of the Tritons."""
         return self._directory.catalog
 
     async def show_metrics(

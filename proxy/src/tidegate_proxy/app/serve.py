@@ -362,8 +362,7 @@ async def _tell_what_needs_attention(
 async def _first_catalog(
     backends: Sequence[Backend], config: ServeConfig, measured: ProfileFile, shard: int | None
 ) -> Catalog:
-    """What the Tritons serve, asked again until `startup_timeout_s` is over while one of them is silent. Raises
-    BackendError."""
+    """Return the catalog; queries silent Tritons again until `startup_timeout_s` is over. Raises BackendError."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + config.startup_timeout_s
     while True:
@@ -379,9 +378,9 @@ async def _first_catalog(
 async def _first_look(
     backends: Sequence[Backend], config: ServeConfig, measured: ProfileFile, shard: int | None
 ) -> Catalog:
-    """What the Tritons serve, once they are as the configuration wants them; what needs attention is logged.
+    """Return the catalog once the Tritons are as configured, and log what needs attention.
 
-    `shard`: where they are those of one of several shards, its number.
+    `shard`: number of the shard, if there are several.
     """
     if shard is not None:
         await load_missing(backends, planned_for(shard, assignment_of(config)))
@@ -450,7 +449,8 @@ def _new_recording(path: Path) -> BinaryIO:
 
 
 def _close_quietly(record: BinaryIO) -> None:
-    """What is not in the file by now is lost with a disk that is full; the observer that wrote it said so."""
+    """Close without raising: a full disk loses what is not in the file, and the observer that wrote it has reported
+    it."""
     with suppress(OSError):
         record.close()
 

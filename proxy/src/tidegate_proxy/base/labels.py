@@ -11,14 +11,14 @@ _FADES_AFTER: Final = 100
 """Counts halve after so many labels for each that is kept apart."""
 _HOUR_S: Final = 3600.0
 OTHER_LABEL: Final = "other"
-"""What labels become of which there are too many already."""
+"""Label value for all values beyond the limit."""
 _SECRET: Final = re.compile("auth|key|token|secret|passw|credential|cookie|session|signature", re.IGNORECASE)
 _DIGITS: Final = 16
 """How many digits of a digest are used."""
 
 
 def digest(text: str) -> str:
-    """What tells a text apart from others and says nothing else of it; "" for ""."""
+    """Return a short digest that distinguishes a text without revealing it; "" for ""."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGITS] if text else ""
 
 

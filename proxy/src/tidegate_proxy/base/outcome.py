@@ -1,4 +1,4 @@
-"""What becomes of a request, as its client is told: an answer, or why there is none."""
+"""Outcome of a request for its client: a response, or an error."""
 
 import grpc
 
@@ -10,7 +10,7 @@ SHUTTING_DOWN = "Tidegate is shutting down"
 
 
 class RequestFailed(Exception):
-    """What a client gets instead of an answer."""
+    """Error that a client gets instead of a response."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class RequestFailed(Exception):
 
 
 def own_fault(words: str = "Tidegate failed; its log says more") -> RequestFailed:
-    """What a client is told when a fault of Tidegate's own is why it gets no answer."""
+    """Return the error for a request that failed because of an internal error of Tidegate."""
     return RequestFailed(grpc.StatusCode.INTERNAL, words, refusal=refusal.INTERNAL_ERROR)
 
 

@@ -10,7 +10,7 @@ DEADLINE_UNREACHABLE: Final = "deadline_unreachable"
 DEADLINE_EXPIRED: Final = "deadline_expired"
 """Its time had run out when it came."""
 QUEUE_FULL: Final = "queue_full"
-"""As much waits already as may wait: by `limits`, or by what is left of the client's or the model's part."""
+"""Reason: the queue is full, by `limits` or by the share of the client or model."""
 REASON_UNAVAILABLE: Final = "unavailable"
 """No worker is left that it could run on, or each of its tries met a worker that failed."""
 SHUTTING_DOWN: Final = "shutting_down"
@@ -27,5 +27,5 @@ _OTHER: Final = re.compile(r"[^a-z0-9]+")
 
 
 def word_of(reason: str) -> str:
-    """What a policy gave as its reason, as one word: `queue full` is `queue_full`."""
+    """Return a policy's drop reason as one word: `queue full` becomes `queue_full`."""
     return _OTHER.sub("_", reason.lower()[:MAX_LETTERS]).strip("_") or "dropped"

@@ -86,7 +86,7 @@ def doctor(
 def _examined(
     settings: "ServeConfig", *, timed: bool, repositories: "list[Path]"
 ) -> "tuple[DoctorFacts | None, list[Finding]]":
-    """What is found without the Tritons; where that is not wrong, what they add to it."""
+    """Return the findings without Tritons and, if there is no error, those of the Tritons."""
     import asyncio
 
     from tidegate.host import Plugins

@@ -86,7 +86,7 @@ def _entry(service: ServedModel) -> str:
 
 
 def _fate(service: ServedModel) -> str:
-    """What happens to the requests of a model, in a line."""
+    """Return a line on the scheduling mode of a model."""
     model = service.model
     words = _WORDS[service.consent.scheduling]
     if model is not None and model.merges:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MigAction(StrEnum):
-    """What to do."""
+    """Action that `tidegate mig` carries out."""
 
     SHOW = "show"
     PLAN = "plan"

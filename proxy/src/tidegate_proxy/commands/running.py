@@ -1,4 +1,4 @@
-"""What the commands that serve have in common: a proxy until a signal says to stop, and what is said of it."""
+"""Helpers of commands that run a proxy until a signal arrives."""
 
 import asyncio
 import gc
@@ -46,7 +46,7 @@ def allow_all_files() -> None:
 
 
 def serving_errors() -> tuple[type[Exception], ...]:
-    """What keeps a proxy from serving, each with the remedy in its message."""
+    """Context that turns errors that prevent serving into messages with a remedy."""
     from tidegate.host import PluginError
     from tidegate.schemas import DocumentError, ProfileFileError
     from tidegate_proxy.access.gate import CredentialFileError, RestrictionError

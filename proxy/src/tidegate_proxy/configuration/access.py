@@ -1,4 +1,4 @@
-"""Who may call what: the sections `authentication`, `restricted` and `page` of the configuration."""
+"""Access control: the sections `authentication`, `restricted` and `dashboard` of the configuration."""
 
 from typing import Self
 
@@ -9,7 +9,7 @@ from tidegate_proxy.configuration.section import ConfigSection, HeaderName, Inpu
 
 
 class AuthenticationConfig(ConfigSection):
-    """Who may call. One of the two files, or both: then either credential will do."""
+    """Credentials of callers: one of the two files, or both; then either credential suffices."""
 
     tokens_file: InputFile | None = Field(default=None, description="Tokens, sent as `Authorization: Bearer TOKEN`")
     api_keys_file: InputFile | None = Field(default=None, description="API keys, sent in `header`")

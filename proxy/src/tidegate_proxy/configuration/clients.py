@@ -22,7 +22,7 @@ _TAKEN_PARAMETERS: Final = frozenset(
 
 
 class ClientsConfig(ConfigSection):
-    """Who counts as one client: clients who wait for the same workers are served in turn."""
+    """Identification of clients for fair queueing among those that wait for the same workers."""
 
     by: Literal["connection", "token", "metadata"] = Field(
         default="connection", description="One connection; one bearer token or API key; or one value of `key`"
@@ -37,7 +37,7 @@ class ClientsConfig(ConfigSection):
 
 
 class AppConfig(ConfigSection):
-    """What tells the application of a request, for policies that learn how long each takes."""
+    """Identification of a request's application, for policies that learn latency by application."""
 
     parameter: Name | None = Field(default=None, description="Name of a request parameter; it hinders no merge")
     header: HeaderName | None = Field(default=None, description="Or name of a gRPC metadata key, or HTTP header")

@@ -81,21 +81,21 @@ class ListenConfig(ConfigSection):
 
 
 class PolicyChoice(ConfigSection):
-    """The scheduling policy."""
+    """The scheduling policy and its options."""
 
     name: Name = Field(default="symphony", description="`tidegate plugins` lists them")
     options: dict[Name, Any] = Field(default_factory=dict, description="Options of that policy")
 
 
 class ObserverChoice(ConfigSection):
-    """Who watches the engine."""
+    """An observer of the engine, and its options."""
 
     name: Name = Field(description="`tidegate plugins` lists them")
     options: dict[Name, Any] = Field(default_factory=dict, description="Options of that observer")
 
 
 class ModelConfig(ConfigSection):
-    """What Tidegate knows of a model beside its config.pbtxt."""
+    """Settings of a model beside its config.pbtxt."""
 
     slo_ms: float | None = Field(default=None, gt=0, lt=1e12, description="Replaces `slo_ms` of its config.pbtxt")
     scheduling: SchedulingMode | None = Field(
@@ -127,7 +127,7 @@ class SheddingConfig(ConfigSection):
 
 
 class RetriesConfig(ConfigSection):
-    """What happens to requests on a Triton that is lost, and to those whose batch another request spoiled."""
+    """Retries of requests on a lost Triton, and of those whose batch failed because of another request."""
 
     max: int = Field(
         default=1, ge=0, le=10, description="How often a request is tried elsewhere, its deadline allowing"
@@ -141,7 +141,7 @@ class RetriesConfig(ConfigSection):
 
 
 class OutlierDetection(ConfigSection):
-    """Which Tritons are given nothing for a while, as they fail while others do well, though they answer probes."""
+    """Outlier detection: ejects Tritons that fail while others succeed, though they answer probes."""
 
     consecutive_errors: int = Field(default=5, ge=0, description="So many failures in a row; 0: they do not matter")
     error_rate: float = Field(default=0.5, gt=0, le=1, description="Or such a share of its calls within `window_s`")
@@ -187,14 +187,14 @@ class ServerTls(ConfigSection):
 
 
 class LogConfig(ConfigSection):
-    """What Tidegate writes to standard error."""
+    """Settings of the log on standard error."""
 
     format: Literal["text", "json"] = Field(default="text", description="For people, or one JSON object a line")
     level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least that is written")
 
 
 class TracingConfig(ConfigSection):
-    """OpenTelemetry."""
+    """Settings of tracing with OpenTelemetry."""
 
     endpoint: str = Field(pattern=r"^https?://[^/\s]+", description="URL of an OTLP collector, e.g. http://otel:4317")
 

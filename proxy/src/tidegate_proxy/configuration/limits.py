@@ -1,4 +1,4 @@
-"""What is refused or given up so that the rest goes on: the section `limits` of the configuration."""
+"""Limits that protect the service from overload: the section `limits` of the configuration."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ INT32_MAX: Final = 2**31 - 1
 
 
 class LimitsConfig(ConfigSection):
-    """What is refused or given up so that the rest goes on."""
+    """Limits on connections, bytes, queues and timeouts."""
 
     max_queue_size: int = Field(default=100_000, ge=1, description="Requests queued in all; those above are shed")
     max_queue_bytes: ByteSize = Field(

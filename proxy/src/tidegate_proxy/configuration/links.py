@@ -17,7 +17,7 @@ class LinkTls(ConfigSection):
 
 
 class LinksConfig(ConfigSection):
-    """What frontends and shards say to each other. Between machines it is encrypted only with `tls`."""
+    """Links between frontends and shards. Between machines they are encrypted only with `tls`."""
 
     secret_file: InputFile | None = Field(
         default=None, description="A secret that frontends and shards prove to each other, at least 16 bytes"

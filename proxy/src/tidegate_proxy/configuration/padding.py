@@ -1,4 +1,4 @@
-"""Which sizes of a model's tensors are brought to common ones: the section `models.NAME.merge` of the configuration."""
+"""Padding of tensors to common sizes: the section `models.NAME.merge` of the configuration."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Self

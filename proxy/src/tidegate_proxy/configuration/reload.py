@@ -1,4 +1,5 @@
-"""What of a configuration may change while requests are under way, and what is in force, kept for who comes after."""
+"""Reload: which settings can change while requests are in flight, and the applied configuration kept for new
+processes."""
 
 import logging
 import os
@@ -19,7 +20,7 @@ _OWNERS: Final = 0o600
 
 
 class KeptConfig:
-    """What processes of one sort have taken up, in a file that outlives each of them.
+    """The configuration that processes of one role have applied, in a file that outlives them.
 
     What the configuration's own file says may have changed since, or be half written: nobody has asked for that yet.
     The file is in a folder of the supervisor's own. It is no JSON, in which secrets would be asterisks.
@@ -31,7 +32,7 @@ class KeptConfig:
         self._first = first
 
     def read(self) -> ServeConfig:
-        """What is in force; where it cannot be read, what was in force at first, which the log says."""
+        """Return the applied configuration; if it cannot be read, the initial one, with a log message."""
         try:
             kept = pickle.loads(self._file.read_bytes())  # a file that only this user can write
         except FileNotFoundError:
@@ -146,7 +147,7 @@ class ConfigChanges:
 
 
 def diff(old: ServeConfig, new: ServeConfig) -> ConfigChanges:
-    """What changes, and what can change while Tidegate runs."""
+    """Return the changed fields, and which of them can change while Tidegate runs."""
     changed = [field for field in (*RELOADABLE_FIELDS, *RESTART_REASONS) if _get(old, field) != _get(new, field)]
     if "controller" in changed and (old.controller is None or new.controller is None):
         changed.remove("controller.enabled")

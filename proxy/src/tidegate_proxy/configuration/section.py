@@ -1,4 +1,4 @@
-"""What the sections of the configuration are made of: their base, and kinds of values that several of them have."""
+"""Base class of the configuration's sections, and types of values that several sections use."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""What of the configuration may change while requests are under way: one value, which is swapped as a whole."""
+"""Settings that can change while requests are in flight: one immutable value, replaced as a whole."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,7 +32,7 @@ class CurrentSettings:
 
     queue: QueueLimits = field(default_factory=QueueLimits)
     shed_status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
-    """What a client is told whose request is shed or dropped. Some clients try UNAVAILABLE again by themselves."""
+    """Status for clients whose request is shed or dropped. Some clients retry UNAVAILABLE by themselves."""
     max_tries: int = 2
     """How often a request is tried whose Tritons are lost."""
     retry_share: float = 1.0
@@ -41,7 +41,7 @@ class CurrentSettings:
     """How long a batch may run before it counts as hung, though its Triton answers probes. None: ten times as long as
     planned, and `STAGE_FLOOR_S` at least."""
     outlier_detection: OutlierDetection = field(default_factory=OutlierDetection)
-    """Which Tritons are given nothing for a while."""
+    """Settings of outlier detection."""
     batch_verification: BatchVerification = field(default_factory=BatchVerification)
     """Whether answers in a batch are compared with those that a request has alone."""
     health_timeout_s: float = 4.0
@@ -71,7 +71,7 @@ class CurrentSettings:
 
 
 def settings_of(config: ServeConfig) -> CurrentSettings:
-    """What a configuration says of it."""
+    """Return the settings of a configuration."""
     limits = config.limits
     return CurrentSettings(
         queue=QueueLimits(

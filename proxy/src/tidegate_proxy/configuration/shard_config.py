@@ -1,4 +1,4 @@
-"""What of the configuration one shard needs, of several."""
+"""The part of the configuration that one of several shards needs."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ def of_shard(config: ServeConfig, number: int, shards: int) -> ServeConfig:
 
 
 def assignment_of(config: ServeConfig) -> Mapping[str, int]:
-    """Which shard has which model, as the plan says; empty where there is none. Raises DocumentError."""
+    """Return the shard of each model by the plan; empty without a plan. Raises DocumentError."""
     if config.plan is None:
         return {}
     assignment = read_document(config.plan, Assignment).assignment

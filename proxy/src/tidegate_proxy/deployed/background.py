@@ -17,7 +17,7 @@ from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_proxy.deployed.state import RunningState, held, holder, read_state, remove_state
 
 Event = Mapping[str, Any]
-"""What `tidegate up --foreground --json` prints, an object a line: `event` says which it is."""
+"""An object that `tidegate up --foreground --json` prints, one per line; `event` is its type."""
 Tell = Callable[[Event], None]
 
 PROXY_LOG: Final = "proxy.log"
@@ -28,7 +28,7 @@ _LOOK_EVERY_S: Final = 0.05
 
 @dataclass(frozen=True)
 class StoppedDeployment:
-    """What was ended."""
+    """Processes of a deployment that were stopped."""
 
     pid: int
     """The process id of the proxy."""

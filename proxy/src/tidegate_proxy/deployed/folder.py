@@ -40,7 +40,7 @@ class WorkerPlan:
 
 @dataclass(frozen=True)
 class DeploymentPlan:
-    """What is to be started."""
+    """Processes of a deployment that are to be started."""
 
     folder: Path
     config: ServeConfig
@@ -55,7 +55,7 @@ class DeploymentPlan:
 
 
 def read_plan(folder: Path, *, free_ports: bool = False) -> DeploymentPlan:
-    """What there is to start in a folder. Raises DeploymentError, DocumentError, ConfigError."""
+    """Return the processes to start for a folder. Raises DeploymentError, DocumentError, ConfigError."""
     deployment = read_deployment(folder)
     if deployment.deploy_target != "embedded":
         raise DeploymentError(
@@ -111,7 +111,7 @@ def placed(config: ServeConfig, tritons: Mapping[str, TritonAddress], *, free_po
 
 
 def port_remedy(error: str) -> str:
-    """What to do about an error, if it is that a port is taken; else nothing."""
+    """Return the remedy if an error says that a port is in use; otherwise an empty text."""
     taken = "already in use" in error or "is the port taken" in error
     return f"\n({PROXY_FILE} says which ports to take; --free-ports takes any that are free)" if taken else ""
 

@@ -49,7 +49,7 @@ class Repositories:
                 self._hosts.setdefault(name, []).append((worker, kinds.get(worker.name, "")))
         path = folder / INTERFERENCE_FILE
         self._interference = read_document(path, InterferenceModel) if path.exists() else None
-        """What emulated GPUs slow each other down by; None: they do not."""
+        """Interference model of the emulated GPUs; None: no interference."""
         self._generated: tuple[Layout, Path] | None = None
         """The layout for which partitions were made last, and the deployment that has them."""
         for left in (_FOLDER, _GENERATED):  # of a deployment that was killed

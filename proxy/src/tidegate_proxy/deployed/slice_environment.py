@@ -1,4 +1,4 @@
-"""What the process of a worker has to be told of the part of its GPU that it has: variables of CUDA and MPS."""
+"""Environment variables of CUDA and MPS that bind a worker's process to its part of a GPU."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What runs of a deployment: a file that says so, and a lock that is true even after a crash."""
+"""State of a running deployment: a file, and a lock that is correct even after a crash."""
 
 import contextlib
 import fcntl
@@ -17,7 +17,7 @@ _LOCK = "lock"
 
 
 class RunningWorker(BaseModel):
-    """One that was started."""
+    """A worker that was started, with its process."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
@@ -103,7 +103,7 @@ def write_state(folder: Path, state: RunningState) -> None:
 
 
 def read_state(folder: Path) -> RunningState | None:
-    """What the file says; None where there is none that can be read."""
+    """Return the state from the file; None if it cannot be read."""
     with contextlib.suppress(DocumentError):
         return read_document(folder / STATE_FILE, RunningState)
     return None

@@ -68,7 +68,7 @@ class _Unproven:
         self._lost()
 
     def proof(self, role: bytes, theirs: bytes, ours: bytes) -> bytes:
-        """What who has this role answers."""
+        """Return the proof of identity of the process with this role."""
         return hmac.digest(self._secret, role + theirs + ours, "sha256")
 
     def is_proof(self, given: bytes, role: bytes, theirs: bytes, ours: bytes) -> bool:
@@ -159,7 +159,7 @@ class RemoteAddress:
     is_elsewhere = True
 
     def __init__(self, shard: ShardConfig, links: LinksConfig) -> None:
-        """Raises CredentialFileError."""
+        """Raise CredentialFileError if the secret cannot be read."""
         assert shard.address is not None, "it is on another machine"
         self._address = shard.address
         self._listen = shard.listen or f"0.0.0.0:{port_of(shard.address)}"

@@ -1,4 +1,4 @@
-"""What frontends and their shard say to each other: frames, each a head of nine bytes and what it carries.
+"""Protocol between frontends and shards: frames with a header of nine bytes and a payload.
 
 The head is the frame's kind, the number of the call or exchange that it is about, and the size of what follows. A
 frontend gives the numbers; 0 is about none.
@@ -20,7 +20,7 @@ _CALL: Final = Struct("<BdI")
 """Whether a message follows at once, seconds until the deadline (negative: none), bytes of the opening."""
 _STATUS: Final = Struct("<IB")
 PROTOCOL_VERSION: Final = 1
-"""What is said over links; frontends and shards of different ones do not understand each other."""
+"""Protocol version; frontends and shards with different versions cannot communicate."""
 STREAM_METHOD: Final = SERVICE_PREFIX + "ModelStreamInfer"
 """The method whose messages are passed on as they are asked for; of all others the first comes with the call."""
 MAX_INLINE_BYTES: Final = 1 << 14
@@ -28,7 +28,7 @@ MAX_INLINE_BYTES: Final = 1 << 14
 
 
 class FrameType(IntEnum):
-    """What a frame is about.
+    """Type of a frame.
 
     A gRPC call begins with CALL and ends with ANSWER, END or GONE; an HTTP exchange with ASK and LAST or GONE.
     """
@@ -43,7 +43,7 @@ class FrameType(IntEnum):
     CLOSED = 4
     """There is no further message."""
     TAKEN = 5
-    """What was sent last, by SEND or PART, is on its way: the next one may come."""
+    """Flow control: the data sent last by SEND or PART was forwarded; the next may be sent."""
     GONE = 6
     """The client gave up."""
     ASK = 7
@@ -92,7 +92,7 @@ class FrameType(IntEnum):
     STOP = 30
     """The frontend is to end."""
     SERVES = 31
-    """What is asked of this shard: a `ShardModels`."""
+    """Models of this shard: a `ShardModels`."""
     AWAY = 32
     """The shard ends and comes back: so many milliseconds, as of `size_of`, what is asked of it is to wait."""
     RELOAD = 33
@@ -100,7 +100,7 @@ class FrameType(IntEnum):
 
 
 class ShardHello(msgspec.Struct):
-    """What a shard serves."""
+    """First frame of a shard: its models and settings."""
 
     serves_http: bool
     """Whether clients come in over HTTP, too."""
@@ -109,7 +109,7 @@ class ShardHello(msgspec.Struct):
 
 
 class ShardModels(msgspec.Struct):
-    """Which models a shard has."""
+    """Models that a shard schedules."""
 
     models: frozenset[str]
     """Models that it is asked for."""
@@ -118,7 +118,7 @@ class ShardModels(msgspec.Struct):
 
 
 class FrontendCounts(msgspec.Struct):
-    """What a frontend says of itself, twice a second."""
+    """Counts of a frontend, sent twice a second."""
 
     connections: dict[str, int]
     """How many are open, by protocol."""
@@ -138,7 +138,7 @@ class RetireFrontend(msgspec.Struct):
 
 
 class CallOpening(msgspec.Struct, array_like=True):
-    """What a gRPC call begins with."""
+    """Beginning of a gRPC call."""
 
     method: str
     peer: str
@@ -147,7 +147,7 @@ class CallOpening(msgspec.Struct, array_like=True):
 
 
 class HttpOpening(msgspec.Struct, array_like=True):
-    """What an HTTP exchange begins with."""
+    """Beginning of an HTTP exchange."""
 
     scope: dict[str, Any]
     """ASGI's, as far as it is text, numbers and bytes."""
@@ -158,7 +158,7 @@ class HttpOpening(msgspec.Struct, array_like=True):
 
 
 class ResponseStart(msgspec.Struct, array_like=True):
-    """A response's head."""
+    """Status and headers of a response."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -176,7 +176,7 @@ _opening_of: Final = msgspec.msgpack.Decoder(CallOpening).decode
 
 
 def call(method: str, peer: str, metadata: Metadata, remaining_s: float | None, message: bytes | None) -> bytes:
-    """What CALL carries; `message` None: it follows, or nobody knows yet."""
+    """Return the payload of CALL; `message` None: it follows, or is not known yet."""
     opening = encode((method, peer, metadata))
     head = _CALL.pack(message is not None, -1.0 if remaining_s is None else remaining_s, len(opening))
     return head + opening + (message or b"")
@@ -207,7 +207,7 @@ class CallOpenings:
 
 
 def status(code: int, details: str, reason: str = "") -> bytes:
-    """What END carries; `reason`: one word for the client's program."""
+    """Return the payload of END; `reason`: one word for client programs."""
     word = reason.encode()
     return _STATUS.pack(code, len(word)) + word + details.encode("utf-8", "surrogatepass")
 
@@ -220,7 +220,7 @@ def status_of(payload: bytes) -> tuple[int, str, str]:
 
 
 def size(amount: int) -> bytes:
-    """What RELEASE carries."""
+    """Return the payload of RELEASE."""
     return amount.to_bytes(8, "little")
 
 

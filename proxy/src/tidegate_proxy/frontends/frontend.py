@@ -87,7 +87,7 @@ class Frontend:
         self._grpc_port, self._http_port, self._metrics_port = grpc_port, http_port, metrics_port
         self.in_force = InForce(settings_of(config))
         self.bounds = ClientBounds(self.in_force)
-        """What its own clients hold."""
+        """Bytes and connections that this frontend's clients hold."""
         self._gate = AccessControl(config)
         self._grpc = Http2Server(self._accept, config.limits, self.bounds)
         self._http: HttpServer | None = None

@@ -13,7 +13,7 @@ _LARGE: Final = 1 << 16
 
 
 class LinkEnd(Protocol):
-    """Who is told what comes over a link."""
+    """Interface of the receiver of a link's frames."""
 
     def take(self, kind: int, number: int, payload: bytes) -> None:
         """One frame."""
@@ -39,7 +39,7 @@ class Link(asyncio.Protocol):
         self._large = (0, 0)
         """Kind and number of a large one that has not come whole."""
         self._parts: list[bytes] = []
-        """What has come of what it carries."""
+        """Pieces of the payload that have arrived."""
         self._missing = 0
         """Bytes of it that have not come; 0: there is no such frame."""
 
@@ -65,7 +65,7 @@ class Link(asyncio.Protocol):
 
     @property
     def connection(self) -> socket.socket | None:
-        """What it goes over."""
+        """The socket of the link."""
         found: socket.socket | None = self._transport.get_extra_info("socket") if self._transport else None
         return found
 

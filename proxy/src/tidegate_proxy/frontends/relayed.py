@@ -1,5 +1,4 @@
-"""What clients ask, as a frontend passes it on to the shard that it concerns: a gRPC call, an HTTP request, a
-stream."""
+"""Requests that a frontend relays to the shard of their model: gRPC calls, HTTP requests, streams."""
 
 import asyncio
 from collections import deque
@@ -40,7 +39,7 @@ class RelayedCall:
             call.receive(self._received_first, request_timeout_s)
 
     def take(self, kind: int, payload: bytes) -> None:
-        """What the shard says."""
+        """Handle a frame from the shard."""
         if kind == FrameType.ANSWER:
             self._over()
             self._call.answer(payload)
@@ -143,7 +142,7 @@ class RelayedExchange:
         self._number = 0
         self._body: bytes | None = None
         self._said: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
-        """What the shard says."""
+        """Frames from the shard that were not handled yet."""
         self._wanted = asyncio.Semaphore(0)
         """Parts of the body that the shard asks for."""
         self._client_left = False
@@ -181,7 +180,7 @@ class RelayedExchange:
             shard.send(FrameType.ASK, self._number, frames.encode((scope_of(self._scope), self._body, self._is_page)))
 
     def take(self, kind: int, payload: bytes) -> None:
-        """What the shard says."""
+        """Handle a frame from the shard."""
         self._said.put_nowait((kind, payload))
 
     def fail(self, failure: RequestFailed) -> None:
@@ -253,7 +252,7 @@ class RelayedExchange:
 
 
 def scope_of(scope: Scope) -> dict[str, Any]:
-    """What of ASGI's scope a shard is told."""
+    """Return the part of ASGI's scope that a shard gets."""
     told = {name: scope[name] for name in _PASSED_ON if name in scope}
     return told | {
         "client": scope.get("client"),
@@ -409,7 +408,7 @@ class _Part:
         self._is_used = False
         """Whether it has been given any message."""
         self._message: bytes | None = None
-        """What is passed on when the shard wants it."""
+        """Message to send when the shard can take it."""
 
     def begin(self, message: bytes | None) -> bool:
         """Whether it could, for this message; else that is told, now or when the shard is back."""
@@ -434,7 +433,7 @@ class _Part:
         self._stream.passed_on()
 
     def take(self, kind: int, payload: bytes) -> None:
-        """What the shard says."""
+        """Handle a frame from the shard."""
         if kind == FrameType.SEND:
             self._stream.answer(self, payload)
         elif kind == FrameType.WANT:

@@ -1,4 +1,4 @@
-"""What clients of frontends ask, as the shard sees it: a gRPC call, an HTTP request."""
+"""Requests of a frontend's clients on the side of the shard: gRPC calls and HTTP requests."""
 
 import asyncio
 from collections import deque
@@ -63,7 +63,7 @@ class RemoteCall:
         self._comes = comes
         """Whether its next message is on its way."""
         self._messages: deque[bytes] = deque()
-        """What came, and nobody has asked for."""
+        """Messages that arrived and were not read."""
         self._sent_all = False
         self._receiver: Callable[[bytes | None], None] | None = None
         self._sent: Callable[[object], None] | None = None
@@ -146,7 +146,7 @@ class RemoteCall:
         self._deliver()
 
     def taken(self) -> None:
-        """What was sent is on its way."""
+        """Handle the notice that sent data was forwarded."""
         then, self._sent = self._sent, None
         if then:
             then(None)
@@ -279,7 +279,7 @@ class RemoteExchange:
         self.taken()
 
     def taken(self) -> None:
-        """What was waited for is there."""
+        """Handle the notice that sent data was forwarded."""
         if self._waiting and not self._waiting.done():
             self._waiting.set_result(None)
 

@@ -1,4 +1,4 @@
-"""Which shard is asked for which model: made of what the shards say themselves, the same in every frontend."""
+"""Routes from models to shards, derived from the shards' announcements, equal in every frontend."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,7 +6,7 @@ from tidegate_proxy.frontends.frames import ShardModels
 
 
 class ShardRoutes:
-    """What is known of several shards, by their numbers. Pure: it is told, and answers.
+    """Models of several shards, by shard number. Pure state without I/O.
 
     A model is asked of the first shard that has it. One that is to part with it is asked until another has it, so a
     model that moves is somewhere at every instant, whichever of the two shards learns of its new plan first.
@@ -14,11 +14,11 @@ class ShardRoutes:
 
     def __init__(self, shards: int) -> None:
         self._said: list[ShardModels | None] = [None] * shards
-        """What each said last; None: it was never there."""
+        """Last announcement of each shard; None: it has never connected."""
         self._linked = [False] * shards
         self._shard_of: dict[str, int] = {}
         self._left: list[set[str]] = [set() for _ in range(shards)]
-        """What each has been told, since it was linked, that it is asked for no more."""
+        """Models of which each shard was told, since it connected, that no requests will follow."""
 
     def shard_of(self, model: str) -> int | None:
         """The shard that is asked, which may be lost; None: none has such a model."""
@@ -44,7 +44,7 @@ class ShardRoutes:
             self._look_at(_all_of(said))
 
     def news(self) -> Iterator[tuple[int, list[str]]]:
-        """What shards are to be told: the models that each parts with and is asked for no more. Each is told once."""
+        """Return the models that each shard gives up and gets no more requests for; each is reported once."""
         for shard, said in enumerate(self._said):
             if said is None or not self._linked[shard]:
                 continue

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.01
 SERVED_PROTOCOLS: Final[tuple[Served, ...]] = ("grpc", "http")
-"""What frontends serve."""
+"""Protocols that frontends serve."""
 _LAST_WORDS_S: Final = 1.0
 """How long it may take to tell clients that they will not be answered."""
 _HEARD_S: Final = 1.5
@@ -40,7 +40,7 @@ async def _has_none(_model: str) -> bool:
 
 @dataclass(frozen=True)
 class ShardServices:
-    """What answers the clients of a shard's frontends."""
+    """Services that answer the clients of a shard's frontends."""
 
     accept: Callable[["RpcCall"], None]
     """Takes their gRPC calls."""
@@ -79,7 +79,7 @@ class Shard:
         self.metrics_port = metrics_port
         self.number = number
         self.services: ShardServices | None = None
-        """What answers the frontends' clients; None: it is not open."""
+        """Services for the frontends' clients; None: not open."""
         self._address = address
         self._frontends = frontends
         self._hold_s = reconnect_timeout_s

@@ -32,22 +32,22 @@ _UNAVAILABLE: Final = grpc.StatusCode.UNAVAILABLE
 
 
 def scheduler_unavailable() -> RequestFailed:
-    """What a client is told whose shard is not there."""
+    """Return the error for a client whose shard is not connected."""
     return RequestFailed(_UNAVAILABLE, SCHEDULER_UNAVAILABLE, refusal=refusal.SCHEDULER_UNAVAILABLE)
 
 
 def shard_lost() -> RequestFailed:
-    """What a client is told whose shard has ended meanwhile."""
+    """Return the error for a client whose shard ended during its request."""
     return RequestFailed(_UNAVAILABLE, SHARD_LOST, refusal=refusal.SCHEDULER_UNAVAILABLE)
 
 
 def shutting_down() -> RequestFailed:
-    """What a client is told where all ends."""
+    """Return the error for a client during shutdown."""
     return RequestFailed(_UNAVAILABLE, SHUTTING_DOWN, refusal=refusal.SHUTTING_DOWN)
 
 
 def failure_in(payload: bytes) -> RequestFailed:
-    """What END says; its code may be OK."""
+    """Return the outcome in END; its code may be OK."""
     code, details, reason = frames.status_of(payload)
     return RequestFailed(STATUS_BY_NUMBER[code], details, refusal=reason)
 
@@ -56,7 +56,7 @@ class ShardRelay(Protocol):
     """A call or an exchange that is passed on."""
 
     def take(self, kind: int, payload: bytes) -> None:
-        """What the shard says of it."""
+        """Handle a frame from the shard."""
 
     def fail(self, failure: RequestFailed) -> None:
         """End it."""
@@ -66,7 +66,7 @@ class ShardRelay(Protocol):
 
 
 class ShardConnection:
-    """Lives in the event loop of a frontend."""
+    """Connection of a frontend to a shard. Call only from the event loop."""
 
     def __init__(self, number: int, address: ShardAddress, told: "Frontend") -> None:
         self.number = number
@@ -84,7 +84,7 @@ class ShardConnection:
         self._away: asyncio.TimerHandle | None = None
         """Runs while the shard is about to end and come back."""
         self._waiting: list[ShardRelay] = []
-        """What has come meanwhile."""
+        """Frames that arrived meanwhile."""
 
     @property
     def is_linked(self) -> bool:
@@ -143,7 +143,7 @@ class ShardConnection:
     # Questions ---------------------------------------------------------------------------------------------------
 
     async def ask(self, call: ControlCall) -> Outcome:
-        """What it says to a call; a failure, too, is an answer."""
+        """Return the shard's response to a call; a failure counts as a response."""
         asked = _Asked(self)
         inline = call.message if len(call.message) <= MAX_INLINE_BYTES else None
         opening = frames.call(call.method, "", call.metadata, call.remaining_s, inline)
@@ -154,7 +154,10 @@ class ShardConnection:
         return answer.body
 
     async def ask_over_http(self, scope: dict[str, Any], body: bytes, *, is_page: bool = False) -> HttpAnswer:
-        """What it says to an HTTP request. Raises RequestFailed where it is lost. `is_page`: one for its metrics."""
+        """Return the shard's response to an HTTP request. Raises RequestFailed if the shard is lost.
+
+        `is_page`: the request is for its metrics.
+        """
         asked = _Asked(self)
         inline = body if len(body) <= MAX_INLINE_BYTES else None
         return await asked.of(FrameType.ASK, frames.encode((scope, inline, is_page)), body if inline is None else None)
@@ -276,7 +279,7 @@ class _Asked:
         self._shard = shard
         self._number = 0
         self._rest: bytes | None = None
-        """What of the question is sent once it is wanted."""
+        """Rest of the request, sent when the shard can take it."""
         self._status, self._headers = 200, list[tuple[bytes, bytes]]()
         self._parts: list[bytes] = []
         self._answered: asyncio.Future[HttpAnswer] = asyncio.get_running_loop().create_future()
@@ -305,7 +308,7 @@ class _Asked:
             self._shard.send(FrameType.MESSAGE, self._number, self._rest)
 
     def take(self, kind: int, payload: bytes) -> None:
-        """What the shard says."""
+        """Handle a frame from the shard."""
         if kind == FrameType.START:
             start = frames.start_of(payload)
             self._status, self._headers = start.status, start.headers

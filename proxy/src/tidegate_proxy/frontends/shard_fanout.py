@@ -1,4 +1,4 @@
-"""What concerns several shards, asked of all of them and answered as if they were one server, over gRPC and HTTP."""
+"""Requests that concern all shards: sent to each and answered as by one server, over gRPC and HTTP."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ class _OverGrpc(GrpcAnswers[ShardConnection]):
 
 
 class ShardFanout:
-    """Lives in the event loop of a frontend."""
+    """Sends gRPC calls to all shards and merges the responses. Call only from the event loop."""
 
     def __init__(self, shards: Sequence[ShardConnection], shard_of: Callable[[str], ShardConnection | None]) -> None:
         """`shard_of`: the shard that is asked for a model; None: none has it."""
@@ -127,7 +127,7 @@ class _OverHttp(HttpAnswers[ShardConnection, ScopeAndBody]):
 
 
 class HttpShardFanout:
-    """Lives in the event loop of a frontend."""
+    """Sends HTTP requests to all shards and merges the responses. Call only from the event loop."""
 
     def __init__(self, shards: Sequence[ShardConnection], shard_of: Callable[[str], ShardConnection | None]) -> None:
         """`shard_of`: the shard that is asked for a model; None: none has it."""

@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 SHARD, FRONTEND = "tidegate-shard", "tidegate-front"
-"""What `ps` and `top` call the processes (Linux keeps 15 bytes)."""
+"""Process names for `ps` and `top` (Linux keeps 15 bytes)."""
 ALL_END: Final = signal.SIGINT
-"""What the shards are sent when all is to end. SIGTERM, from anybody else, is meant for one process alone."""
+"""Signal that tells shards that all processes end. SIGTERM from elsewhere concerns one process alone."""
 _SIGNALS: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOOK_S: Final = 60.0
 """How often it wakes where nothing happens."""
@@ -70,11 +70,11 @@ class _Child:
 
 
 Run = Callable[[Path], int]
-"""What a process does, given a path; its exit status."""
+"""Function that a process runs, given a path; returns its exit status."""
 
 
 RunFrontend = Callable[[Path, Sequence[Path]], int]
-"""What a frontend does, given the folder of all, and the sockets of the shards; its exit status."""
+"""Function that a frontend runs, given the common folder and the shards' sockets; returns its exit status."""
 
 
 def supervise(run_shards: Sequence[Run], run_frontend: RunFrontend, frontends: int) -> int:

@@ -27,7 +27,7 @@ MAX_VALUE: Final = 8000
 _MOST_BYTES: Final = 7 << 10
 """The most bytes of metadata: with half a KiB of its own, Triton's gRPC server refuses some beyond 8 KiB, all of 16."""
 _BYTES_OF_A_PAIR: Final = 32
-"""What HTTP/2 counts for a header beside its name and value (RFC 9113, section 6.5.2)."""
+"""Bytes that HTTP/2 counts for a header beside its name and value (RFC 9113, section 6.5.2)."""
 _IN_KEYS: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-.")
 _IN_VALUES: Final = frozenset(range(0x20, 0x7F))
 
@@ -42,7 +42,7 @@ def forwarded(metadata: Metadata, hidden: Container[str]) -> list[tuple[str, str
 
 
 def forwarded_with_all(several: Sequence[Metadata], hidden: Container[str]) -> list[tuple[str, str | bytes]]:
-    """What goes on with a batch of several requests: what all of them say alike."""
+    """Return the metadata to forward with a batch: the pairs that all requests share."""
     common = forwarded(several[0], hidden)
     for metadata in several[1:]:
         if not common:
@@ -89,14 +89,15 @@ def own_headers(config: ServeConfig) -> frozenset[str]:
 
 
 def keys_of(metadata: Metadata, patterns: Iterable[str]) -> str:
-    """What a Triton with one of these patterns forwards of metadata: requests that differ in it share no batch."""
+    """Return the metadata that a Triton with one of these patterns forwards: requests that differ in it share no
+    batch."""
     pairs = [pair for pair in metadata if any(re.search(pattern, pair[0], re.IGNORECASE) for pattern in patterns)]
     return repr(sorted(pairs, key=repr)) if pairs else ""
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderForwarding:
-    """What is known of how the Tritons of a model forward headers of HTTP requests."""
+    """Known patterns by which the Tritons of a model forward HTTP headers."""
 
     patterns: tuple[str | None, ...]
     """Their patterns, which match letters of either case; None: not known, empty: there is none."""

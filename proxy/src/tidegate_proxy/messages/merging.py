@@ -42,7 +42,7 @@ class BatchTensor:
 
 
 def merged_header(envelopes: Sequence[InferenceRequest]) -> service_pb2.ModelInferRequest:
-    """What a request for all of them says besides its tensors. A single one keeps what concerns only itself."""
+    """Return the fields of a merged request beside its tensors. A single request keeps its own fields."""
     first = envelopes[0].heading
     header = service_pb2.ModelInferRequest(model_name=first.model, model_version=first.version)
     alone = len(envelopes) == 1
@@ -162,7 +162,7 @@ def has_strings(answer: bytes) -> bool:
 
 
 class _Said:
-    """What answers say alike, but for their ids and their tensors."""
+    """Fields that several responses share, without ids and tensors."""
 
     __slots__ = ("_after_id", "_before_id", "_resizes", "kept")
 
@@ -217,7 +217,7 @@ def _said_to(heading: ParsedHeader, header: service_pb2.ModelInferResponse) -> _
 
 
 def _check_cut(cut: OutputCut, output: Output, model: str) -> None:
-    """Raises ScatterError where an output of a padded request is not as the operator says."""
+    """Raise ScatterError if an output of a padded request contradicts the configuration."""
     if cut.axis >= len(output.shape) or output.shape[cut.axis] != cut.padded or output.datatype not in ELEMENT_BYTES:
         raise ScatterError(
             f"output {cut.output!r} of the padded request is {output.datatype} of shape {list(output.shape)}, where "

@@ -1,4 +1,4 @@
-"""What a model's config says about its requests: what a well-formed one looks like, and how many run at a time."""
+"""Signature of a model from its config: valid inputs and outputs, and the number of instances."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

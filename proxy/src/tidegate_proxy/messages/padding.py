@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TensorResize:
-    """What happens to a tensor: along every axis its beginning is kept, as much as there is in both shapes."""
+    """Change of a tensor's shape: along every axis the common leading part is kept."""
 
     element_bytes: int
     shape: tuple[int, ...]
@@ -28,7 +28,7 @@ class TensorResize:
 
     @property
     def size(self) -> int:
-        """What it is afterwards, in bytes."""
+        """Size in bytes after the change."""
         return prod(self.to) * self.element_bytes
 
     def of(self, tensor: memoryview) -> "Piece":
@@ -106,13 +106,13 @@ class FollowingOutputSize:
 
     output: str
     axis: int
-    """As in the shape of the whole tensor: 0 are the rows."""
+    """Axis in the shape of the whole tensor; 0 is the batch dimension."""
     times: int
     plus: int
     per: int
 
     def size(self, of_input: int) -> int:
-        """What it is where the input's is that."""
+        """Return the output size for an input size."""
         return -(-(self.times * of_input + self.plus) // self.per)
 
 
@@ -122,7 +122,7 @@ class PaddedAxis:
 
     input: str
     axis: int
-    """As in the shape of the whole tensor: 0 are the rows."""
+    """Axis in the shape of the whole tensor; 0 is the batch dimension."""
     sizes: tuple[int, ...]
     fill: int
     """An added element, its bytes as an integer."""
@@ -136,14 +136,14 @@ class OutputCut:
     output: str
     axis: int
     padded: int
-    """What it is in the answer to the padded request."""
+    """Size in the response to the padded request."""
     size: int
-    """What it is to be."""
+    """Size that the client gets."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaddingPlan:
-    """What happens to requests of some shapes."""
+    """Padding of requests of certain shapes."""
 
     shapes: Mapping[str, tuple[int, ...]]
     """The shapes of all of their inputs, as they run."""
@@ -159,10 +159,9 @@ class PaddingPlan:
 def padded(
     axes: Sequence[PaddedAxis], shapes: Mapping[str, tuple[int, ...]], element_bytes: Mapping[str, int]
 ) -> PaddingPlan | None:
-    """What happens to a request with inputs of these shapes, rows first, and elements.
+    """Return the padding of a request with these input shapes, rows first; None: no padding.
 
-    None: nothing, as its sizes are common ones already, or one is larger than all of those, or so small that the model
-    alone could answer nothing.
+    None if its sizes are common ones already, exceed all common ones, or are so small that the model alone would fail.
     """
     grown = {name: list(shape) for name, shape in shapes.items()}
     cuts, fills = [], {}

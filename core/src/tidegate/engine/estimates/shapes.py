@@ -72,7 +72,7 @@ class ShapeClasses:
 
 
 def profile_of_new(shape: str, base: Profile, known: Sequence[Profile]) -> Profile:
-    """What is expected of a shape before any of its stages was seen.
+    """Return a first profile of a new shape, before any of its stages was seen.
 
     `known`: the profiles of the same partition on the same kind of worker that something is known of. A straight line
     over the elements per row goes through them, the near ones counting more; one alone is taken as it is. Where sizes

@@ -226,10 +226,9 @@ class EarlyDispatch:
     def alone_ns(
         self, worker: Worker, flight: InFlightBatch, stage: int, duration_ns: int, profile: Profile
     ) -> int | None:
-        """What a stage of a flight would have taken if its worker had idled; `duration_ns` since it ran. Learns from
-        it.
+        """Return the latency of a stage on an idle worker, in ns, and learn from it; None if unknown.
 
-        `flight.early_ns` is that of this stage. None where that is not known.
+        `duration_ns`: time since the stage ran; `flight.early_ns` belongs to this stage.
         """
         early_ns, ways = flight.early_ns, self._ways.get(worker.id)
         if ways is None:

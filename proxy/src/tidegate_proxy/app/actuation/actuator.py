@@ -35,7 +35,8 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """What `work` gives, or raises, in a thread of its own; whoever is cancelled meanwhile leaves it behind."""
+    """Return the result of `work`, or raise its exception, from a thread of its own; cancellation abandons the
+    thread."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 
@@ -89,7 +90,7 @@ class Actuator:
         self._room = asyncio.Semaphore(AT_A_TIME)
         self._poked = asyncio.Event()
         self._told: deque[ChangeProgressed] = deque(maxlen=MAX_REPORTED_STEPS)
-        """What was told of changes, the latest last."""
+        """Reported steps of changes, the latest last."""
 
     @property
     def layout(self) -> Layout:
@@ -102,7 +103,7 @@ class Actuator:
         return self._processes is not None
 
     def report(self) -> dict[str, Any]:
-        """What it does, for people and for machines: JSON's types."""
+        """Return the state of the controller as JSON types."""
         change = self.loop.change
         states = {} if change is None else change.workers
         workers = {} if change is None else change.before.workers | change.after.workers

@@ -1,4 +1,4 @@
-"""What was decided, told in a line each, and what the policy had just been told."""
+"""Recent decisions, one line each, with the event that caused them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice

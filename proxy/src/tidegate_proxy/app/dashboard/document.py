@@ -26,8 +26,10 @@ CONTENT_SECURITY_POLICY: Final = (
     f"default-src 'none'; script-src 'sha256-{_digest(_SCRIPT)}'; style-src 'sha256-{_digest(_STYLE)}'; "
     "connect-src 'self'; img-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""What a browser lets run and be asked: this script, and this server. Names that clients choose are text, never markup;
-were one of them markup all the same, nothing in it would run."""
+"""Content security policy of the page: only this script and this server.
+
+Names that clients choose are text, never markup; if one became markup, nothing in it would run.
+"""
 PAGE_HEADERS: Final[Headers] = [
     (b"content-type", b"text/html; charset=utf-8"),
     (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),

@@ -10,7 +10,7 @@ from tidegate.api import AnyCommand, AnyEvent, RequestArrived, RequestCancelled,
 from tidegate.observation import AnyEffect, AnyStimulus, ClockAdvanced, LogEntry, ObserverOptions, PolicyTraceObserver
 
 _TELLING: Final = frozenset({RequestArrived, RequestCancelled, TimerFired})
-"""What a timeline needs to know that a policy was told of, though it answered nothing."""
+"""Events that a timeline needs even if the policy returned no command."""
 MAX_TOLD: Final = 10_000
 """So many things that a policy was told because of one stimulus are kept, the latest: a policy that takes over from
 another is told of all that waits, however much that is."""
@@ -26,7 +26,7 @@ class BufferedEvent(msgspec.Struct, frozen=True, gc=False):
     event: AnyStimulus
     effects: tuple[AnyEffect, ...] = ()
     told: tuple[tuple[AnyEvent, tuple[AnyCommand, ...]], ...] = ()
-    """What the policy was told because of it, with its answers."""
+    """Events that the policy got because of it, with its commands."""
 
     @property
     def commands(self) -> list[AnyCommand]:
@@ -81,7 +81,7 @@ class EventBuffer(PolicyTraceObserver):
 
 
 def moment_of(entry: LogEntry) -> BufferedEvent:
-    """What a recording tells. It does not say what the policy was told, but it was told of most stimuli themselves."""
+    """Return the buffered event of an entry of an event log, which lacks most events that the policy got."""
     event = entry.event
     commands = tuple(entry.commands)
     told = ((event, commands),) if commands else ()

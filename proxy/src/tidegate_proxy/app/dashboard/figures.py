@@ -17,7 +17,7 @@ from tidegate_proxy.app.dashboard.tick_buffer import EndSort, Outcome, TickNotes
 NS_PER_S: Final = 1_000_000_000
 NS_PER_US: Final = 1_000
 WINDOW_NS: Final = 10 * NS_PER_S
-"""What the figures of models and workers are of."""
+"""Length of the window of models' and workers' figures, in ns."""
 SHAPES_NS: Final = 60 * NS_PER_S
 BUCKET_NS: Final = 10 * NS_PER_S
 """Shapes are counted in so long pieces."""
@@ -33,7 +33,7 @@ Latencies = npt.NDArray[np.int64]
 
 
 class FinishedStages(NamedTuple):
-    """Stages that are over."""
+    """Stages that ended within the window."""
 
     names: list[str]
     """The names of their models."""
@@ -44,7 +44,7 @@ class FinishedStages(NamedTuple):
 
 @dataclass(slots=True)
 class _OfModel:
-    """What became of a model's requests between two ticks."""
+    """Outcomes of a model's requests between two ticks."""
 
     ended: Counter[str] = field(default_factory=Counter)
     sizes: Counter[int] = field(default_factory=Counter)
@@ -67,7 +67,7 @@ class _OfShape:
 
 @dataclass(slots=True)
 class _Tick:
-    """What happened between two ticks."""
+    """Stages and requests that ended between two ticks."""
 
     at_ns: int
     models: dict[str, _OfModel] = field(default_factory=dict)

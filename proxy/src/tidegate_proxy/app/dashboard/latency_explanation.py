@@ -12,7 +12,7 @@ from tidegate_proxy.app.dashboard.snapshot import cut
 MAX_BATCH_COMPANIONS: Final = 50
 """So many of the requests of its batch are named."""
 MIN_PREDICTION_ERROR: Final = 0.1
-"""What is planned was wrong if a stage took so much more of it: less is worth no sentence."""
+"""Relative error of a predicted latency above which the explanation mentions it."""
 
 
 OVERSLEPT_NS: Final = 10 * NS_PER_MS
@@ -65,16 +65,16 @@ class LatencyExplanation(msgspec.Struct, frozen=True):
     app: str
     rows: int
     arrived_ms: float
-    """As the page has instants."""
+    """Arrival in milliseconds since the source's beginning."""
     outcome: str
-    """As in timelines; empty while it has not ended."""
+    """Outcome by its name in timelines; empty while the request has not ended."""
     latency_ms: float | None
     due_ms: float | None
     """From its arrival; None: it has no deadline."""
     verdict: str
     """Why it ended so, in two or three sentences."""
     wrong: str
-    """Which expectation was wrong, and by how much; empty: none was."""
+    """The prediction that was wrong, and by how much; empty: none."""
     parts: list[LatencyPart]
     batch: int | None
     batch_rows: int
@@ -82,7 +82,7 @@ class LatencyExplanation(msgspec.Struct, frozen=True):
     more_companions: int
     stages: list[StageFigures]
     meanwhile: list[tuple[str, int, float]]
-    """What its workers ran while it waited: model, batches, milliseconds; the longest first."""
+    """Batches that its workers ran while it waited: model, batches, milliseconds; longest first."""
     steps: list[StepLine]
 
 
@@ -218,7 +218,7 @@ def _dropped(facts: RequestFacts, request: Request, waited_ns: int) -> str:
 
 
 def _busy(facts: RequestFacts) -> str:
-    """What its workers did while it waited."""
+    """Return what its workers ran while it waited."""
     if not facts.meanwhile or facts.request is None:
         return ""
     batches = sum(count for count, _ in facts.meanwhile.values())

@@ -51,7 +51,7 @@ class LiveView:
         self._is_open = False
 
     def hello(self) -> PageHello:
-        """What the page is told first."""
+        """Return the first message to the page."""
         return PageHello("live", self._driver.engine.decides, version("tidegate-proxy"))
 
     def open(self) -> None:
@@ -75,7 +75,7 @@ class LiveView:
             self._recent = TickBuffer()
 
     def tick(self, viewers: int) -> DashboardSnapshot:
-        """What happened since the tick before."""
+        """Return the events since the last tick."""
         began_ns = time.thread_time_ns()
         now_ns = time.monotonic_ns()
         notes = self._recent.take()  # first of all: whatever breaks below, it does not pile up

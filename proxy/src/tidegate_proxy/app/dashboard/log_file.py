@@ -39,7 +39,7 @@ class LogFile:
     """A log in a file, mapped into memory: what is not looked at is not read."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError, and ValueError for a file that is no event log, or holds no event."""
+        """Raise OSError, or ValueError if the file is no event log or contains no event."""
         with path.open("rb") as file:
             self.header: LogHeader = read_log(iter([file.readline()]))[0]
             self.begin = file.tell()

@@ -1,4 +1,4 @@
-"""What became of the requests of a recording, from its beginning to its end, in pieces."""
+"""Outcomes of a recorded run from beginning to end, in intervals."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -25,7 +25,7 @@ class OverviewInterval(msgspec.Struct):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """All of it, as far as it was read."""
+    """Outcomes over the part of the run that was read."""
 
     pieces: list[OverviewInterval]
     read_ms: float
@@ -50,7 +50,7 @@ class OverviewReader(OutcomeListener):
         self._reducer = Reducer(self)
 
     def overview(self) -> Overview:
-        """As far as it was read."""
+        """Return the overview of the part that was read."""
         pieces = [piece for piece in self._pieces if piece.on_time or piece.late or piece.dropped or piece.failed]
         return Overview(pieces, (self._read_ns - self._first_ns) / NS_PER_MS, self._done, self._error)
 

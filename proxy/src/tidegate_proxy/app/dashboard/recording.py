@@ -39,11 +39,11 @@ class RecordedRun:
     """A log file. `at`, `timeline` and `what_if` may be asked at once: each reads for itself."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError, and ValueError for a file that is no event log."""
+        """Raise OSError, or ValueError if the file is no event log."""
         self._log = LogFile(path)
         self._name = path.name
         self._rare: list[WorkerJoined | WorkerLost | TopologyChanged] = []
-        """What changed models and workers, as far as it was read."""
+        """Changes of models and workers in the part that was read."""
         self._reader = OverviewReader(self._log.first_ns, self._log.last_ns)
         self._stop = threading.Event()
         self._scan = threading.Thread(target=self._read_all, daemon=True, name="overview")
@@ -56,12 +56,12 @@ class RecordedRun:
         self._log.close()
 
     def hello(self) -> PageHello:
-        """What the page is told first."""
+        """Return the first message to the page."""
         length_ms = (self._log.last_ns - self._log.first_ns) / NS_PER_MS
         return PageHello("recording", self._log.header.policy, version("tidegate-proxy"), self._name, length_ms)
 
     def overview(self) -> Overview:
-        """What became of the requests, over the whole recording, as far as it was read."""
+        """Return the outcomes of all requests in the part that was read."""
         return self._reader.overview()
 
     def at(self, at_ms: int) -> DashboardSnapshot:

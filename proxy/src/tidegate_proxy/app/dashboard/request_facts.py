@@ -1,4 +1,4 @@
-"""What is known of one request, read from moments: when it waited, where it ran, with whom, how it ended."""
+"""Facts about one request, derived from buffered events: waiting, workers, batch companions, outcome."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +63,7 @@ class RequestFacts(OutcomeListener):
     before_batch: int | None = None
     """The batch of that stage."""
     meanwhile: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """What the workers that host it ran while it waited: batches and their time in ns, by model."""
+    """Batches and their time in ns that its workers ran while it waited, by model."""
     woke_late_ns: int = 0
     """How much later than its policy had asked for Tidegate woke up while it waited, at most."""
     outcome: str = ""
@@ -84,7 +84,7 @@ class RequestFacts(OutcomeListener):
 
     @property
     def timeline(self) -> RequestTimeline | None:
-        """What happened, step by step, in words."""
+        """Return the steps of the request as text."""
         return self._timelines.of(self.request_id)
 
     @property
@@ -176,5 +176,5 @@ class RequestFacts(OutcomeListener):
 
 
 def names_of(workers: Iterable[Worker]) -> Mapping[int, str]:
-    """What people call workers, by id."""
+    """Return the names of workers by id."""
     return {worker.id: worker.name for worker in workers}

@@ -1,4 +1,4 @@
-"""What is said of what passes though it could be scheduled: in shadow mode, or with a canary."""
+"""Section of the dashboard on bypassed models: shadow mode, canary and automatic bypass."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ MAX_SHOWN_MODELS: Final = 30
 
 
 def section_of(trial: RolloutMode) -> TrialSection | None:
-    """What is said at present; None: all is scheduled that can be."""
+    """Return the section; None if every model is scheduled that can be."""
     if trial.shadow.is_on:
         return _of_shadow(trial.shadow)
     return _of_canary(trial.canary) if trial.canary.is_on else None

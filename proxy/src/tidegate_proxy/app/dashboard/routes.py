@@ -41,25 +41,25 @@ _LONGEST_NUMBER: Final = 18
 
 
 class DashboardSource(Protocol):
-    """What the page shows, whichever source it comes from."""
+    """Interface of the sources of the dashboard: a running process or a recorded run."""
 
     def hello(self) -> PageHello:
-        """What the page is told first."""
+        """Return the first message to the page."""
 
     async def timeline(self, request_id: int) -> LatencyExplanation | None:
         """The timeline of a request; None where it is not known, or no more."""
 
     async def what_if(self, at_ms: int | None) -> object:
-        """What would have been otherwise, as JSON has it; `at_ms`: up to an instant of a recording.
+        """Return a what-if analysis as JSON; `at_ms`: up to this time of a recorded run.
 
-        Raises ValueError where that cannot be said.
+        Raises ValueError if it is not possible.
         """
 
     def at(self, at_ms: int) -> object:
         """The snapshot of an instant of a recording. Raises ValueError where it is none."""
 
     def overview(self) -> object:
-        """What is known of a recording as a whole. Raises ValueError where it is none."""
+        """Return the overview of a recorded run. Raises ValueError if there is none."""
 
 
 Refusal = Callable[[Mapping[str, str]], HttpAnswer | None]
@@ -191,7 +191,7 @@ def _event(snapshot: bytes) -> dict[str, object]:
 
 
 def _number(query: bytes, name: bytes) -> int:
-    """Raises ValueError, in words."""
+    """Return a number from a query. Raises ValueError with a message for users."""
     given = parse_qs(query).get(name, [b""])[0]
     if not given.isdigit() or len(given) > _LONGEST_NUMBER:
         raise ValueError(f"give {name.decode()}=N, a whole number")

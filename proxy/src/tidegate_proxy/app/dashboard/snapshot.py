@@ -1,4 +1,4 @@
-"""What the page is told at a tick, as JSON has it. Instants are milliseconds from the source's beginning on."""
+"""Messages to the page at each tick, as JSON. Times are milliseconds from the source's beginning."""
 
 from typing import Final, NamedTuple
 
@@ -54,7 +54,7 @@ class ShapeRow(msgspec.Struct, frozen=True):
     rows: int
     stages: int
     upper_ms: float
-    """What the policy planned with, mostly a high quantile: the mean."""
+    """Upper latency that the policy used, averaged, in ms."""
     took_ms: float
     """The mean."""
     over: float
@@ -85,7 +85,7 @@ class DecisionRow(msgspec.Struct, frozen=True):
     what: str
     """`dispatch`, `drop`, `preempt`, `reroute`, `advise`, `policy replaced`, `joined`, `lost`, `plan`, ..."""
     why: str
-    """What the policy had just been told."""
+    """Event that caused the decision."""
     model: str = ""
     worker: str = ""
     text: str = ""
@@ -108,7 +108,7 @@ class BadRequestRow(msgspec.Struct, frozen=True):
 
 
 class TrialSide(msgspec.Struct, frozen=True):
-    """What became, or would have become, of the requests of a model in one way."""
+    """Outcomes of a model's requests, real or simulated, scheduled or bypassed."""
 
     name: str
     requests: int | None
@@ -132,26 +132,26 @@ class TrialRow(msgspec.Struct, frozen=True):
 
 
 class TrialSection(msgspec.Struct, frozen=True):
-    """What a policy would do (`shadow`), or does for a share of the time (`canary`)."""
+    """Results of shadow mode (simulated) or a canary (a fraction of the time)."""
 
     mode: str
     policy: str
     share: float
     """The share of the time in which all is scheduled, 0 to 1."""
     window_s: float | None
-    """What the figures are of; None: the latest ten minutes, or since the share was changed."""
+    """Window of the figures in seconds; None: the last ten minutes, or since the fraction changed."""
     rows: list[TrialRow]
     more_rows: int
     note: str
-    """What is to be known besides, in words."""
+    """Note for readers of the section."""
 
 
 class DashboardSnapshot(msgspec.Struct, frozen=True):
-    """All of it."""
+    """State of the dashboard at one tick."""
 
     at_ms: float
     window_s: float
-    """What the figures of models and workers are of."""
+    """Window of models' and workers' figures, in seconds."""
     models: list[ModelRow]
     more_models: int
     """So many more are not shown."""
@@ -169,13 +169,13 @@ class DashboardSnapshot(msgspec.Struct, frozen=True):
     """The worst of the last minute, worst first."""
     viewers: int = 0
     cost_ms_per_s: float = 0.0
-    """What making snapshots costs the process, in milliseconds of CPU a second."""
+    """CPU time that snapshots cost, in milliseconds per second."""
     trial: TrialSection | None = None
     """None: all is scheduled that can be."""
     policy: str = ""
     """The one that decides now, in words; empty in a recording, of which it is told first."""
     restrictions: list[str] = []
-    """What Tritons restrict and Tidegate leaves to them, and what it cannot see of them, in sentences."""
+    """APIs that Tritons restrict, and what Tidegate cannot see of them, as sentences."""
 
 
 def cut(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What the page shows comes from one of two sources: a Tidegate that runs, or a recording of one."""
+"""Sources of the dashboard: a running Tidegate or a recorded run."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class PageHello(msgspec.Struct, frozen=True):
-    """What the page is told first."""
+    """First message to the page."""
 
     kind: Literal["live", "recording"]
     policy: str

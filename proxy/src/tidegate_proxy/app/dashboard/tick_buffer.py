@@ -1,4 +1,4 @@
-"""What happened since somebody looked last: stages that ran, requests that ended.
+"""Buffer of stages and requests that ended since the last tick.
 
 It is noted on the hot path, where all of it is at hand, as numbers side by side: objects that are looked at a second
 later have to be fetched from memory again, one by one, which costs more than noting them.
@@ -26,7 +26,7 @@ _end: Final = Struct(f"{len(_END)}q").pack
 
 
 class StageSort(NamedTuple):
-    """What many stages have in common."""
+    """Properties that many stages share."""
 
     model: str
     partition: str
@@ -38,7 +38,7 @@ class StageSort(NamedTuple):
 
 
 class EndSort(NamedTuple):
-    """What many requests that ended have in common."""
+    """Properties that many ended requests share."""
 
     model: str
     outcome: Outcome
@@ -47,7 +47,7 @@ class EndSort(NamedTuple):
 
 
 class TickNotes(NamedTuple):
-    """What was noted between two looks, in the order in which it happened."""
+    """Entries between two ticks, in order of time."""
 
     stages: npt.NDArray[np.void]
     """Each is a `STAGE_DTYPE`."""
@@ -106,7 +106,7 @@ class TickBuffer(OutcomeListener):
         self._lost(now_ns, request, "cancelled", "")
 
     def take(self) -> TickNotes:
-        """What was noted since it was last taken."""
+        """Return the entries since the last call, and clear them."""
         notes = TickNotes(
             np.frombuffer(self._stages, STAGE_DTYPE),
             list(map(StageSort._make, self._stage_sorts)),

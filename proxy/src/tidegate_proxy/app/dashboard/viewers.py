@@ -20,7 +20,7 @@ LINGER_S: Final = 5.0
 
 
 class TooMany(Exception):
-    """As many as may look at a time do."""
+    """Error: the maximum number of viewers is reached."""
 
 
 class Viewers:

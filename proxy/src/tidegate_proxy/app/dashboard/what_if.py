@@ -22,7 +22,7 @@ MIN_REQUESTS: Final = 10
 
 
 class WhatIf(msgspec.Struct, frozen=True):
-    """What the page is told."""
+    """Result of a what-if analysis for the page."""
 
     requests: int
     seconds: float

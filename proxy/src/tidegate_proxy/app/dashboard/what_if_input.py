@@ -14,7 +14,8 @@ MAX_REQUESTS: Final = 5_000
 """The latest of them: more would keep a simulation busy for longer than people wait."""
 MAX_FACTORS: Final = 2_000
 MAX_LATENCY_RATIO: Final = 20.0
-"""What took more than so many times as long as expected was a machine that stood still: it counts as so much."""
+"""Maximum ratio of a stage's duration to its expected latency; longer ones count as this, since the machine stood
+still."""
 
 
 class WhatIfInput(OutcomeListener):

@@ -40,7 +40,7 @@ AT_START: Final[tuple[Rule, ...]] = (
     models_that_do_not_load,
     measured_elsewhere,
 )
-"""What `serve` says of itself: the rest is said in other lines of its log, or keeps it from serving."""
+"""Rules whose findings `serve` logs at start; it reports the others elsewhere or does not start."""
 DIAGNOSIS_RULES: Final[tuple[Rule, ...]] = (
     policies_that_refuse,
     models_that_nobody_has,

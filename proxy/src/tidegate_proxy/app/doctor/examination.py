@@ -37,28 +37,28 @@ from tidegate_proxy.tritons.catalog import Catalog, discover
 from tidegate_proxy.tritons.gpus import gpus_here
 
 OF_ALL = (policies_that_refuse, models_that_nobody_has, parts_of_nobody, measured_in_vain)
-"""What can be said only where every Triton has answered."""
+"""Rules that apply only if every Triton answered."""
 
 
 @dataclass(frozen=True)
 class TritonReport:
-    """What one Triton answered."""
+    """Answers of one Triton to the doctor."""
 
     address: str
     answers: bool
     problems: tuple[tuple[str, str], ...]
-    """What cannot be reached (`grpc`, `http` or `metrics`), and why."""
+    """Ports that cannot be reached (`grpc`, `http` or `metrics`), with the reason."""
     models: Mapping[str, BatchingDecision] = field(default_factory=dict)
-    """What happens to the requests of each of its models, and why."""
+    """Scheduling mode of each of its models, with the reason."""
 
 
 @dataclass(frozen=True)
 class Examination:
-    """What the Tritons said, and what is to be made of it."""
+    """Answers of the Tritons, and the findings."""
 
     tritons: tuple[TritonReport, ...]
     facts: DoctorFacts
-    """What is known of the Tritons that answered."""
+    """Facts about the Tritons that answered."""
     findings: list[Finding]
     """Gravest first."""
 

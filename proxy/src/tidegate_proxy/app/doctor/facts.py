@@ -1,4 +1,4 @@
-"""What a doctor knows: facts, what one row takes by them, and one thing that deserves attention."""
+"""Facts that the doctor collects, the latency of one row derived from them, and findings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ from tidegate_proxy.tritons.catalog import Catalog
 from tidegate_proxy.tritons.initial_profiles import misfits
 
 Severity = Literal["error", "warning", "advice"]
-"""What keeps Tidegate from serving, or requests from being answered; what costs something; what could be gained."""
+"""Severity: error (prevents serving), warning (costs something), advice (something could be gained)."""
 SEVERITY_ORDER: Final[tuple[Severity, ...]] = ("error", "warning", "advice")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found, in one sentence."""
+    """A finding: one sentence, with a remedy."""
 
     severity: Severity
     rule: str
@@ -29,7 +29,7 @@ class Finding:
     """The path of a field of the configuration, e.g. `models.resnet50.slo_ms`, or what else it is about."""
     what: str
     remedy: str
-    """What to do about it."""
+    """Remedy: what the operator should do."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}; {self.remedy}" if self.remedy else f"{self.where}: {self.what}"
@@ -50,7 +50,7 @@ def grouped(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _places(places: Sequence[str]) -> str:
-    """All of them: `models a, b` of several models."""
+    """Return the models as text: `models a, b` for several."""
     names = [place.removeprefix("model ") for place in places]
     if len(places) > 1 and all(place.startswith("model ") for place in places):
         return f"models {', '.join(names)}"
@@ -59,7 +59,7 @@ def _places(places: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfigForm:
-    """What some of the Tritons have of a model."""
+    """Configuration of a model that some of the Tritons share."""
 
     config: model_config_pb2.ModelConfig
     tritons: tuple[str, ...]
@@ -72,11 +72,11 @@ class ServedModel:
 
     name: str
     consent: BatchingDecision
-    """What happens to its requests, and why."""
+    """Scheduling mode of its requests, with the reason."""
     forms: tuple[ModelConfigForm, ...] = ()
-    """What the Tritons have of it, the leading form first; more than one where they disagree; none of a split model."""
+    """Configurations on the Tritons, the leading one first; several if they differ; none for a split model."""
     model: Model | None = None
-    """As the policy sees it; None: its requests are not scheduled."""
+    """The model for the policy; None: its requests are not scheduled."""
     kinds: tuple[str, ...] = ()
     """The kinds of the workers that it runs on."""
     workers: int = 0
@@ -107,7 +107,7 @@ class NotReady:
 
 @dataclass(frozen=True, slots=True)
 class Executions:
-    """What a Triton's statistics say of the batches of one row that a model has run."""
+    """Statistics of a Triton on batches of one row of a model."""
 
     count: int
     mean_ms: float
@@ -116,7 +116,7 @@ class Executions:
 
 @dataclass(frozen=True, slots=True)
 class OneRowTiming:
-    """What became of requests of one row of zeros that were sent to find out how long that takes."""
+    """Latency of requests of one row of zeros that the doctor sent."""
 
     took_ms: float | None
     """None: it was not answered."""
@@ -137,7 +137,7 @@ class RowsVerdict:
 
 @dataclass(frozen=True)
 class DoctorFacts:
-    """Everything that is known."""
+    """All facts about configuration, Tritons, profiles and hardware."""
 
     config: ServeConfig
     services: Mapping[str, ServedModel] = field(default_factory=dict)
@@ -146,27 +146,27 @@ class DoctorFacts:
     planned: Sequence[Profile] = ()
     """How long the partitions of a layout run, as it says."""
     misfits: Sequence[str] = ()
-    """What the profile file says of shapes that no request runs in (`starting_profiles.misfits`)."""
+    """Shapes of the profile file that no request has (`initial_profiles.misfits`)."""
     unpadded: Mapping[str, str] = field(default_factory=dict)
     """Models that cannot be padded as the configuration says, and why."""
     not_ready: Sequence[NotReady] = ()
     executions: Mapping[str, Executions] = field(default_factory=dict)
-    """What Tritons have counted, by model."""
+    """Statistics of Tritons by model."""
     rows: Mapping[str, RowsVerdict] = field(default_factory=dict)
     """Whether rows are independent, by model; only of those whose ONNX files could be read."""
     timed: Mapping[str, OneRowTiming] = field(default_factory=dict)
-    """What was timed, by model; only of those that were asked."""
+    """Timed requests by model; only models that were asked for."""
     refusal: str = ""
     """Why the policy does not take what the Tritons serve; empty: it does, or nobody has asked."""
     broken_plugins: Mapping[str, str] = field(default_factory=dict)
     """The distributions whose plugin could not be imported, with the reason."""
     hardware: Hardware | None = None
-    """What this machine has; None: nobody has looked."""
+    """Hardware of this machine; None: unknown."""
     has_nvml: bool = True
     """Whether the package is installed that tells which GPUs this machine has."""
 
     def told(self, name: str) -> ModelConfig:
-        """What the configuration says of a model."""
+        """Return the configuration of a model."""
         return self.config.models.get(name, ModelConfig())
 
     @property
@@ -176,7 +176,7 @@ class DoctorFacts:
 
 
 def facts_of(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> DoctorFacts:
-    """What the configuration and the Tritons' catalog say, before anything else is asked for."""
+    """Return the facts from the configuration and the Tritons' catalog, before anything else is queried."""
     return DoctorFacts(
         config,
         services={name: _service(catalog, name) for name in sorted(catalog.consents)},
@@ -215,7 +215,7 @@ def _service(catalog: Catalog, name: str) -> ServedModel:
 
 
 def _on_all(workers: Sequence[Worker]) -> set[str]:
-    """What every one of these workers hosts."""
+    """Return the partitions that every one of these workers hosts."""
     return set.intersection(*(set(worker.hosts) for worker in workers)) if workers else set()
 
 
@@ -225,20 +225,22 @@ MIN_EXECUTIONS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class OneRow:
-    """What requests of one row and one shape take where they are answered the quickest."""
+    """Latency of requests of one row and one shape on the fastest worker."""
 
     expected_ms: float
     upper_ms: float
-    """What 95 of a hundred take at most; as expected, where nobody knows."""
+    """95th percentile of the latency in ms; equal to the expected one if unknown."""
     source: str
-    """Who says so."""
+    """Source of the latency."""
     shape: str = ""
     """Empty: of every shape that nothing else is known of."""
 
 
 def one_row(facts: DoctorFacts, service: ServedModel) -> list[OneRow]:
-    """What is known of each shape; empty where nothing is. A profile counts more than a request that was timed, that
-    more than a mean since Triton's start."""
+    """Return the latency of one row by shape; empty if unknown.
+
+    A profile takes precedence over a timed request, that over a mean since Triton's start.
+    """
     if service.model is None:
         return []
     if facts.has_layout:
@@ -258,8 +260,7 @@ def one_row(facts: DoctorFacts, service: ServedModel) -> list[OneRow]:
 
 
 def _by_layout(facts: DoctorFacts, model: Model) -> list[OneRow]:
-    """What the quickest way through the partitions takes, without the links between them; none that the layout does not
-    tell of."""
+    """Return the latency of the fastest route through the partitions, without links; None if the layout lacks it."""
     quickest: dict[str, Profile] = {}
     for profile in facts.planned:
         known = quickest.get(profile.partition)

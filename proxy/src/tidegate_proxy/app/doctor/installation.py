@@ -1,4 +1,4 @@
-"""What is wrong with what is installed and runs here: plugins, packages, Tritons that end by themselves."""
+"""Findings on the installation: plugins, packages, Tritons that exit by themselves."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is wrong with times: SLOs that cannot be kept, profiles of other machines, models in each other's way."""
+"""Findings on latency: SLOs that cannot be met, profiles of other hardware, models that slow each other down."""
 
 from collections.abc import Iterator
 from math import ceil

@@ -1,7 +1,4 @@
-"""What is wrong with models.
-
-They do not load, no Triton has them, they differ, they are batched in vain, or merged though their rows mix.
-"""
+"""Findings on models: failed loads, models on no Triton, differing configurations, useless or wrong batching."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -106,7 +103,7 @@ def parts_of_nobody(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def remedy_for(name: str, known: Collection[str]) -> str:
-    """What to do about a name that is not among those that are known: the nearest of them, or all if they are few."""
+    """Return the remedy for an unknown name: the closest known one, or all if there are few."""
     if close := get_close_matches(name, known, n=3, cutoff=0.6) or _alike_but_for_case(name, known):
         return f"did you mean {' or '.join(map(repr, close))}?"
     if not known:
@@ -200,7 +197,7 @@ def _described(tensor: object) -> str:
 
 
 _HARMFUL: Final = frozenset({"preserve_ordering", "max_queue_size", "default_timeout_microseconds"})
-"""What a batcher does to batches that are formed already: it holds them back, or refuses them."""
+"""Effects of a batcher on batches that are already formed: it delays or rejects them."""
 
 
 def words_in_vain(facts: DoctorFacts) -> Iterator[Finding]:

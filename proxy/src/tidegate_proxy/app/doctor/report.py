@@ -65,7 +65,7 @@ def _cells(facts: DoctorFacts, service: ServedModel) -> tuple[str, ...]:
 
 
 def times_of(facts: DoctorFacts, service: ServedModel) -> str:
-    """What one row takes, of the quickest shape to the slowest; empty where nobody knows."""
+    """Return the latency of one row, from the fastest shape to the slowest; empty if unknown."""
     rows = one_row(facts, service)
     if not rows:
         return ""

@@ -1,4 +1,4 @@
-"""What Tritons are asked beyond their configs: what failed to load, how long requests take, why one is not reached."""
+"""Queries to Tritons beyond configurations: failed loads, latency of requests, why one is unreachable."""
 
 import asyncio
 import socket
@@ -55,7 +55,7 @@ async def shared_memory_refusal(backend: Backend) -> str:
 
 
 async def executions(backends: Sequence[Backend]) -> Mapping[str, Executions]:
-    """What batches of one row took, by model, at the Triton that was the quickest; where they tell."""
+    """Return the latency of batches of one row by model, at the fastest Triton with statistics."""
     found: dict[str, Executions] = {}
     for backend in backends:
         try:
@@ -123,7 +123,8 @@ LONG_S: Final = 2.0
 
 
 async def time_requests(facts: DoctorFacts, catalog: Catalog) -> dict[str, OneRowTiming]:
-    """What one row of zeros takes, by model, of all that have an SLO and no profile. One after the other."""
+    """Return the latency of one row of zeros by model, for models with an SLO and no profile, sent one after the
+    other."""
     timed = {}
     for service in facts.services.values():
         if service.slo_ms is None or service.model is None or service.model.pipelines:
@@ -164,7 +165,7 @@ async def listens(address: str) -> bool:
 
 
 async def why_not_ready(backend: Backend, triton: TritonAddress) -> str:
-    """What is wrong at the address of a Triton that is not ready, with the remedy."""
+    """Return why the Triton at an address is not ready, with the remedy."""
     address = triton.grpc
     if why := await _why_not_connected(address):
         return why
@@ -214,7 +215,7 @@ async def _speaks_http(address: str, path: str) -> bool:
 
 
 async def _why_no_tls(address: str, tls: TritonTls | None) -> str:
-    """What a handshake tells; empty where TLS is not to blame."""
+    """Return why the TLS handshake failed; empty if TLS is not the cause."""
     host = host_of(address).strip("[]")
     if tls is None:
         anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -239,7 +240,7 @@ async def _why_no_tls(address: str, tls: TritonTls | None) -> str:
 
 
 def _in_words(error: OSError) -> str:
-    """What is wrong where a handshake fails so, and what to do about it."""
+    """Return a handshake error as text, with the remedy."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message}): check `ca` and `server_name` of tritons.N.tls"
     if isinstance(error, ssl.SSLError) and error.reason != "WRONG_VERSION_NUMBER":
