@@ -33,7 +33,7 @@ _ENDLESS: Final = 1e15
 
 
 class RequestTimes(NamedTuple):
-    """What a request says about when it wants its answer."""
+    """Deadline and timeout that a request asks for."""
 
     slo_ns: int | None
     timeout_ns: int | None
@@ -118,7 +118,7 @@ def shape_of(inputs: Iterable[tuple[str, Sequence[int]]], signature: ModelSignat
 
 @dataclass(frozen=True, slots=True)
 class WireFingerprint:
-    """What messages have in common that differ only in their ids and in the contents of tensors of equal sizes."""
+    """Parts that messages share if they differ only in ids and in the contents of tensors of equal sizes."""
 
     before: bytes
     """The fields before the id; those before the tensors where there is none."""
@@ -273,7 +273,7 @@ class ApplicationTags:
 PRIVATE_PARAMETERS = frozenset({"timeout", "priority", "slo_ms", "triton_enable_empty_final_response"})
 """Parameters that concern one request only: they neither hinder a merge nor go to Triton with a merged batch."""
 MAX_HEADER_BYTES = 1 << 20
-"""What a request says of its tensors, at most: what takes a client a moment to send must not take everybody seconds."""
+"""Maximum bytes of a request beside its tensors, so that one client's request cannot delay all others by seconds."""
 REMEMBERED_BYTES: Final = 1 << 12
 """The most bytes of a header that is remembered."""
 MAX_REMEMBERED: Final = 512
@@ -294,7 +294,7 @@ class OversizedRequest(NotSchedulable):
 
 @dataclass(frozen=True, slots=True)
 class ParsedHeader:
-    """What requests of a batchable model have in common that say the same of themselves. Nobody changes it."""
+    """Header that many requests of a batchable model share; parsed once. Immutable."""
 
     header: service_pb2.ModelInferRequest
     """The message without its id and its tensors."""
@@ -305,7 +305,7 @@ class ParsedHeader:
     merge_key: str
     """Equal for requests that can share a batch."""
     shape: str
-    """What varies in its tensors beyond the batch, as they run, in words (`shape_of`)."""
+    """Shape class of its tensors beyond the batch dimension (`shape_of`)."""
     padded: PaddingPlan | None
     """How its tensors are padded, and its outputs cut back; None: it runs as it came."""
     app: str
@@ -323,14 +323,14 @@ class ParsedHeader:
     times: RequestTimes
     """When its client wants an answer."""
     merged: dict[tuple[int, tuple[str, ...]], bytes] = field(default_factory=dict, compare=False, repr=False)
-    """What headers of batches that begin with such a request were made: by their rows and the outputs they ask for."""
+    """Headers of batches that begin with such a request, by rows and requested outputs."""
 
     def shape_run(self, name: str, shape: Sequence[int]) -> Sequence[int]:
         """The shape in which an input runs that came in another, perhaps."""
         return self.padded.shapes[name] if self.padded else shape
 
     def check_sizes(self, tensors: Sequence[Buffer]) -> None:
-        """Raises NotSchedulable unless these are the contents of its inputs."""
+        """Raise NotSchedulable unless the contents have the sizes of its inputs."""
         if len(tensors) != len(self.sizes):
             raise NotSchedulable("typed contents or shared memory")
         if not self.has_bytes:
@@ -377,10 +377,10 @@ class HeaderCache:
         return heading
 
     def of(self, header: bytes, tensors: int) -> ParsedHeader:
-        """What a serialized ModelInferRequest without its id and its tensors says, which are that many.
+        """Parse a serialized ModelInferRequest without its id and tensors.
 
-        Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification)
-        or is not well-formed: a batch must never fail because of one request in it.
+        Raises NotSchedulable for a request that cannot be batched (sequences, shared memory, classification) or is
+        malformed, since a batch must never fail because of one request.
         """
         if heading := self._known.get(header):
             return heading
@@ -479,7 +479,7 @@ def _check_inputs(
 
 
 def _text_of(parameter: service_pb2.InferParameter) -> str:
-    """What a parameter says, of whichever type it is, as a label."""
+    """Return the value of a parameter of any type as a label."""
     kind = parameter.WhichOneof("parameter_choice")
     return label(str(getattr(parameter, kind))) if kind else ""
 
@@ -500,7 +500,7 @@ def _merge_key(
 
 
 MAX_ROWS = 2**31 - 1
-"""What shapes say of requests without contents is believed so far: they are counted in 64 bits."""
+"""Largest number of rows that a shape without contents may state: they are counted in 64 bits."""
 
 
 @dataclass(slots=True)
@@ -508,16 +508,16 @@ class InferenceRequest:
     """A well-formed request of a batchable model. Nobody changes it."""
 
     message: bytes
-    """As the client sent it: a batch of one request is forwarded as it is."""
+    """Message as the client sent it; a batch of one request is forwarded unchanged."""
     heading: ParsedHeader
-    """What it says of itself beside its id and its tensors."""
+    """Its header, without id and tensors."""
     id_field: bytes
     """Its id as a field of a message, a request's or an answer's; empty where it has none."""
     id: str
     tensors: list[memoryview]
     """Raw contents of the inputs, in the header's order; slices of `message`."""
     signature: ModelSignature
-    """What it was found to fit; its model may have become another since."""
+    """Signature that it was checked against; the model may have changed since."""
     model: str
     """The model's name."""
     rows: int
@@ -583,12 +583,12 @@ def _id_in(field: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PassedThrough:
-    """What has to be known of a request that goes to a Triton as it is."""
+    """Facts about a request that bypasses scheduling."""
 
     model: str
     version: str = ""
     rows: int = 1
-    """As far as its shapes say; 1 for a model without rows as well."""
+    """Rows by its shapes; 1 for a model without a batch dimension."""
     sequence: str = ""
     """The id of its sequence, if it is of one."""
     regions: tuple[str, ...] = ()
@@ -646,9 +646,9 @@ Sender = tuple[str, str]
 
 
 class BatchRefusal:
-    """What a batch that was refused is found to have been refused for.
+    """Reason for which a batch was refused.
 
-    As long as none of its requests has an answer it may be the Triton that fails, and nobody is to blame.
+    As long as none of its requests has a response, the Triton may be at fault, and no request is blamed.
     """
 
     def __init__(self, spoiled: Callable[[Sender], None]) -> None:
@@ -712,12 +712,12 @@ class Client(ABC):
 
     @property
     def metadata(self) -> Metadata:
-        """What came along with the request: gRPC metadata, or HTTP headers."""
+        """Return the gRPC metadata or HTTP headers of the request."""
         return ()
 
     @property
     def forwarded_metadata(self) -> Metadata:
-        """What of it may go on to a Triton over gRPC."""
+        """Return the metadata to forward to a Triton over gRPC."""
         return self.metadata
 
     @abstractmethod
@@ -737,7 +737,7 @@ class AwaitingClient(Client):
 
     @property
     def metadata(self) -> Metadata:
-        """What came along with the request."""
+        """Return the metadata of the request."""
         return self._metadata
 
     @property

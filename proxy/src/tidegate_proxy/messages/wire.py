@@ -1,4 +1,4 @@
-"""As much of protobuf's wire format as it takes to leave tensors where they are.
+"""Protobuf wire format, as far as needed to leave tensors in place.
 
 ModelInferRequest and ModelInferResponse carry their tensors as repeated `bytes` at the top level. Splitting those off
 leaves a small header to parse; joining a header with slices of the tensors of others copies every byte once.
@@ -99,7 +99,7 @@ def split(message: bytes, raw_field: int) -> tuple[bytes, bytes, list[memoryview
 
 
 def string_in(field: bytes) -> str:
-    """What a field with a string says. Raises WireError where that is not UTF-8."""
+    """Return the value of a string field. Raises WireError if it is not UTF-8."""
     start = 2 if field[0] < 0x80 and field[1] < 0x80 else _varint(field, _varint(field, 0)[1])[1]
     try:
         return field[start:].decode()
@@ -135,7 +135,7 @@ def join(header: bytes, tensors: Iterable[Iterable[Buffer]], raw_field: int) -> 
 
 
 def pieces_of(header: bytes, tensors: Iterable[Iterable[PieceT]], raw_field: int) -> list[bytes | PieceT]:
-    """What a message is concatenated from; the pieces of tensors are anything that has a length in bytes."""
+    """Return the pieces that a message is joined from; pieces of tensors are any objects with a length in bytes."""
     raw_tag = bytes((raw_field << 3 | _LENGTH_DELIMITED,))
     pieces: list[bytes | PieceT] = [header]
     for tensor in tensors:

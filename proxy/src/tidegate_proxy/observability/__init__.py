@@ -1,1 +1,5 @@
-"""What operators see: metrics, statistics as Triton keeps them, traces, logs. `observability` is told by the driver."""
+"""Metrics, statistics as Triton reports them, traces and logs. The driver calls `observability`.
+
+`exposition` renders metrics of `metrics_registry`; `merged_statistics` adds up ModelStatistics; `triton_metrics` merges
+Tritons' pages, `shared_page` those of several processes; `tracing` and `logs` write spans and lines.
+"""

@@ -18,7 +18,7 @@ _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_c
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """One line."""
+    """One sample line of the exposition format."""
 
     name: str
     labels: tuple[tuple[str, str], ...]

@@ -118,7 +118,7 @@ class RateLimit(logging.Filter):
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """What was given as `extra`, fit to be read: short, and never a tensor."""
+    """Return the fields passed as `extra`, shortened for reading and without tensors."""
     return {name: _readable(value) for name, value in vars(record).items() if name not in _STANDARD}
 
 

@@ -209,7 +209,7 @@ class _LeftApisCollector(Collector):
 
 
 def _about_changes(snapshot: MetricsSnapshot) -> Iterable[Metric]:
-    """What a controller has made of the layout; nothing where there is none, and never was."""
+    """Return the metrics of a controller's layout changes; none without a controller."""
     if snapshot.layout_gpus is None:
         return
     changes = CounterMetricFamily(

@@ -1,4 +1,4 @@
-"""What became of requests, batches and workers, in plain numbers and in traces.
+"""Counts the outcomes of requests, batches and workers, and writes traces.
 
 The engine's reducer tells of requests and stages, the driver of clients. All of it is called on the hot path, raises
 nothing, and is kept in three accounts: `Metrics` (what `metrics_registry` turns into Prometheus'), `ModelStatistics`
@@ -57,7 +57,7 @@ FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
 @dataclass(slots=True)
 class RequestCounts:
-    """What clients' requests to one version of a model came to. Sums of durations are over the successes."""
+    """Counts of clients' requests to one model version. Sums of durations cover the successes."""
 
     rows: int = 0
     """The rows of the successes: Triton's inference_count."""
@@ -188,16 +188,16 @@ _OF_WORKERS = frozenset({WorkerJoined, WorkerLost, TopologyChanged})
 DECISION_BOUNDS_NS = tuple(map(ms_to_ns, (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100)))
 MAX_REASONS = 32
 OTHER_REASONS = "other"
-"""What drops are counted as once a policy has given more reasons than that: each is a time series."""
+"""Reason under which drops are counted once a policy has given too many reasons: each is a time series."""
 
 
 MAX_SHAPES = 32
 OTHER_SHAPES = "other"
-"""What requests are counted as once those of a model have had more shapes than that: clients choose them."""
+"""Shape under which requests are counted once a model has had too many shapes: clients choose them."""
 
 
 class DurationHistogram:
-    """Durations, counted in classes."""
+    """Histogram of durations in seconds."""
 
     __slots__ = ("bounds_ns", "counts", "sum_ns")
 
@@ -221,7 +221,7 @@ class DurationHistogram:
 
 @dataclass(slots=True)
 class StageTimes:
-    """What stages were planned to take, and took."""
+    """Predicted and actual latency of stages."""
 
     count: int = 0
     upper_ns: int = 0
@@ -230,13 +230,13 @@ class StageTimes:
 
 @dataclass(slots=True)
 class ModelCounts:
-    """What became of the requests of one model."""
+    """Outcomes of the requests of one model."""
 
     slo_ns: int | None = None
     slack: DurationHistogram = field(default_factory=lambda: DurationHistogram(SLACK_BOUNDS_NS))
     """How long before the first deadline of its requests a batch was planned to end."""
     stages: dict[str, StageTimes] = field(default_factory=dict)
-    """What stages took, by what varies in tensors; empty where nothing does."""
+    """Latency of stages by shape; empty if nothing varies."""
     queued: DurationHistogram = field(default_factory=lambda: DurationHistogram(LATENCY_BOUNDS_NS))
     """From arrival until the first stage starts; once more for a request that is tried again."""
     answered: DurationHistogram = field(default_factory=lambda: DurationHistogram(LATENCY_BOUNDS_NS))
@@ -311,7 +311,7 @@ class WorkerCounts:
 
 @dataclass(slots=True)
 class ChangeTimes:
-    """What the changes of the layout took that ended in one way."""
+    """Durations of the layout changes with one outcome."""
 
     count: int = 0
     sum_ns: int = 0

@@ -34,7 +34,7 @@ class BatchSpan:
     worker: str
     started_ns: int
     metadata: Metadata
-    """What to send along with the call, so that Triton's spans join the trace."""
+    """Metadata for the call, so that Triton's spans join the trace."""
     span: Span | None
     """None where the batch is one request, whose own span serves, or where nobody is sampled."""
 
@@ -121,14 +121,14 @@ class RequestTracer:
 
 
 def context_of(span: Span) -> Metadata:
-    """What to send along with a call so that it joins the trace; in place of what the client sent by these names."""
+    """Return metadata that makes a call join the trace; it replaces the client's."""
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier, set_span_in_context(span))
     return tuple(carrier.items())
 
 
 def require_exporter() -> None:
-    """Raises TracingError where the extra `tracing` is not installed, which `otlp_tracing` needs."""
+    """Raise TracingError if the extra `tracing`, which `otlp_tracing` needs, is not installed."""
     for package in ("opentelemetry.exporter.otlp.proto.grpc", "opentelemetry.sdk.trace"):
         try:
             import_module(package)

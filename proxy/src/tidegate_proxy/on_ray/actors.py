@@ -1,4 +1,4 @@
-"""What runs on Ray's nodes. Each actor has processes beside it, which end with it; when one of them ends, it says so.
+"""Ray actors: each starts processes on its node, which end with it, and reports when one of them ends.
 
 An actor is made first, which is when Ray finds a node for it, and started by a call: what a call brings goes from
 process to process, while what an actor is made with is kept by Ray's head.
@@ -28,7 +28,7 @@ _LOOK_EVERY_S: Final = 0.1
 
 
 class NotStarted(Exception):
-    """What an actor was to run did not come up; the message says why."""
+    """Error: the process of an actor did not start; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RayPlacement:
 
 @dataclass(frozen=True)
 class StartedProcesses:
-    """What runs beside an actor."""
+    """Processes that run beside an actor."""
 
     pid: int = 0
     """The process of a shard or a frontend."""

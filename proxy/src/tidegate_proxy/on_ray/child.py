@@ -9,7 +9,7 @@ from typing import Final
 CHILD_PROGRAM: Final = (
     "from tidegate_proxy.on_ray.child import end_with; end_with(); from tidegate.cli import main; main()"
 )
-"""What Python is to run; the actor's process id and the arguments of `tidegate` follow."""
+"""Program text for Python; the actor's process id and the arguments of `tidegate` follow."""
 _PR_SET_PDEATHSIG: Final = 1
 
 

@@ -1,4 +1,4 @@
-"""What of a deployment is to be placed on Ray's nodes, and what each of it takes of a node."""
+"""Parts of a deployment to place on Ray's nodes, and the resources that each takes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tidegate_proxy.deployed.folder import DeploymentError, DeploymentPlan
 from tidegate_proxy.on_ray.shard_layouts import split_layout
 
 GPU_RESOURCE: Final = "GPU"
-"""What Ray calls a whole one."""
+"""Ray's name of the resource for a whole GPU."""
 Takes = Mapping[str, float]
 """Amounts of Ray's resources, by name: `CPU`, `GPU_RESOURCE`, or whatever nodes were started with."""
 ONE_CORE: Final[Takes] = {"CPU": 1.0}
@@ -28,7 +28,7 @@ class DevicePlan:
 
 @dataclass(frozen=True)
 class RayPlan:
-    """What is to be placed."""
+    """The parts to place on Ray's nodes."""
 
     deployment: DeploymentPlan
     devices: tuple[DevicePlan, ...]
@@ -38,7 +38,10 @@ class RayPlan:
 
 
 def plan_for_ray(deployment: DeploymentPlan, shards: int, frontends: int, takes: Sequence[str]) -> RayPlan:
-    """What there is to place. `takes`: as on the command line. Raises DeploymentError, ConfigError, DocumentError."""
+    """Return the parts of a deployment to place. `takes`: resources as on the command line.
+
+    Raises DeploymentError, ConfigError, DocumentError.
+    """
     config = deployment.config
     file = str(deployment.folder / PROXY_FILE)
     if problems := tuple(
@@ -82,7 +85,7 @@ def plan_for_ray(deployment: DeploymentPlan, shards: int, frontends: int, takes:
 
 
 def _amounts(takes: Sequence[str]) -> dict[str, Takes]:
-    """What a device takes, by its product; "": of any other. Raises DeploymentError."""
+    """Return the resources of a device by product; "": of any other product. Raises DeploymentError."""
     amounts: dict[str, Takes] = {"": ONE_CORE}
     for text in takes:
         product, *rest = text.split(",")

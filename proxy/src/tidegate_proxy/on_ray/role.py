@@ -43,7 +43,7 @@ class RoleProcess:
         self._changed = threading.Condition()
         self._has_ended = False
         self.announced: dict[str, str] = {}
-        """What it has said of itself, by its first words: addresses, as it listens on them."""
+        """Addresses that the process announced at start."""
 
     def start(self, document: Document, secret: str) -> None:
         """Start it, and wait until it serves. Raises RoleNotStarted, with nothing left, and OSError."""

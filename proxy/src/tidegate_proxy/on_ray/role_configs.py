@@ -19,13 +19,13 @@ _SHARD_LAYOUT: Final = "layout.of-shard.json"
 _OURS: Final = ("tritons", "layout", "shards", "plan")
 """Fields that are said anew."""
 _OF_TRITON: Final = ("tls", "headers")
-"""What the deployment's configuration may say of a Triton beside where it is."""
+"""Fields that the deployment's configuration may set for a Triton beside its address."""
 Document = Mapping[str, Any]
 """A configuration as a file has it."""
 
 
 class RoleConfigs:
-    """Writes them."""
+    """Writes the configurations of shards and frontends."""
 
     def __init__(self, plan: RayPlan) -> None:
         text = (plan.deployment.folder / PROXY_FILE).read_text(encoding="utf-8")
@@ -64,7 +64,7 @@ class RoleConfigs:
 
 
 def files_of_shard(layout: Layout) -> dict[str, bytes]:
-    """What a shard's document names beside the deployment's files."""
+    """Return the files that a shard's configuration names beside the deployment's."""
     return {_SHARD_LAYOUT: json.dumps(layout.model_dump(mode="json")).encode()}
 
 

@@ -37,7 +37,7 @@ def _groups(layout: Layout) -> list[list[LayoutWorker]]:
 
 
 def _of_workers(layout: Layout, names: Collection[str]) -> Layout:
-    """What of a layout concerns some of its workers, who share no model with the others."""
+    """Return the part of a layout with these workers, which share no model with others."""
     workers = tuple(worker for worker in layout.workers if worker.name in names)
     hosted = {name for worker in workers for name in worker.hosts}
     partitions = tuple(partition for partition in layout.partitions if partition.name in hosted)

@@ -14,7 +14,7 @@ _STABLE_S: Final = 30.0
 
 
 class PartPhase(Enum):
-    """How far it is."""
+    """Phase in the life of a part."""
 
     ABSENT = auto()
     """Nobody has it, or had it."""
@@ -30,7 +30,7 @@ class PartPhase(Enum):
 
 @dataclass(eq=False)
 class SupervisedPart:
-    """What the supervisor knows of it."""
+    """State of one part in the supervisor."""
 
     name: str
     takes: Takes
@@ -44,7 +44,7 @@ class SupervisedPart:
     place: RayPlacement | None = None
     """Where it is, or was last."""
     started: StartedProcesses | None = None
-    """What runs, or ran last."""
+    """Processes that run, or ran last."""
     address: str = ""
     """Where frontends find a shard, from when it starts."""
     is_outdated: bool = False
@@ -81,7 +81,7 @@ class SupervisedPart:
         self.enter(PartPhase.ABSENT, now)
 
     def options(self, strategy: Any) -> dict[str, Any]:  # noqa: ANN401 - of Ray's
-        """What Ray is asked for."""
+        """Return the options for Ray."""
         avoided = {"label_selector": {"ray.io/node-id": f"!in({','.join(self.avoids)})"}} if self.avoids else {}
         rest = {name: amount for name, amount in self.takes.items() if name not in ("CPU", "GPU")}
         return {

@@ -1,4 +1,4 @@
-"""What runs in the driver: starts all parts, and places those anew that are lost."""
+"""Supervisor in the driver process: starts all parts and restarts those that are lost."""
 
 import logging
 import time
@@ -29,7 +29,7 @@ _STARTING_OR_RUNNING: Final = (PartPhase.STARTING, PartPhase.RUNNING)
 
 
 class Supervisor:
-    """Lives in one thread. What it waits for are the answers of actors: each part has one call under way."""
+    """Supervises the parts, in one thread, which waits for the actors: each part has one pending call."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Supervisor:
 
     @property
     def parts(self) -> Sequence[SupervisedPart]:
-        """All of them."""
+        """The parts that it supervises."""
         return (*self._devices, *self._shards, *self._frontends)
 
     def start(self) -> None:

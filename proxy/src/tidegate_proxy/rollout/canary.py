@@ -34,7 +34,10 @@ MAX_DRAWN: Final = 200_000
 
 
 class Canary(OutcomeListener, Collector):
-    """Lives in the event loop; only `schedules` may be called in other threads, and `collect`."""
+    """Canary: schedules requests for a fraction of the time.
+
+    Call only from the event loop, except `schedules` and `collect`.
+    """
 
     def __init__(
         self, config: ServeConfig, in_force: InForce, directory: CurrentCatalog, decides: Callable[[], str]
@@ -43,7 +46,7 @@ class Canary(OutcomeListener, Collector):
         self._policy = config.policy
         self._decides = decides
         self._decided = decides()
-        """Who scheduled when the comparison began."""
+        """Policy that scheduled when the comparison began."""
         self._in_force = in_force
         self._directory = directory
         self._seed = config.seed
@@ -67,12 +70,12 @@ class Canary(OutcomeListener, Collector):
 
     @property
     def policy(self) -> str:
-        """Who schedules: the policy by its name, or what goes on in its stead where it broke."""
+        """Name of the current policy, or of the fallback where it failed."""
         return self._decides()
 
     @property
     def compared(self) -> Sequence[ModelComparison]:
-        """What is said of each model."""
+        """Return the comparison for each model."""
         return self._compared
 
     def schedules(self, envelope: InferenceRequest) -> bool:
@@ -104,7 +107,7 @@ class Canary(OutcomeListener, Collector):
             self._comparison.answered(sent_ns, model, took_ns, self._slo_ns(model), scheduled=False)
 
     def document(self) -> dict[str, Any]:
-        """What is known, for machines: GET /canary."""
+        """Return the comparison as JSON for GET /canary."""
         return {
             "share": self.share,
             "policy": self.policy,

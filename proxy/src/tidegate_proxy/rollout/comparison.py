@@ -1,4 +1,4 @@
-"""What is scheduled against what passes as it is, in turn: shares of both that are on time, with doubt."""
+"""Compares attainment of scheduled and bypassed requests in alternating blocks, with confidence intervals."""
 
 import math
 from array import array
@@ -11,14 +11,14 @@ import msgspec
 BLOCK_NS: Final = 2_000_000_000
 """So long either all that comes is scheduled or all passes. The interval counts blocks, which share their luck."""
 BURN_IN_NS: Final = 500_000_000
-"""What comes so soon after the start of a block meets what the block before has left, and is not compared."""
+"""Time at the start of a block, in ns, that is not compared: queues of the previous block remain."""
 MAX_BLOCKS: Final = 300
-"""What is compared: the latest ten minutes."""
+"""Number of latest blocks that are compared: ten minutes."""
 SETTLING_BLOCKS: Final = 5
 """The latest blocks are left out: their answers may not have been seen yet."""
 MIN_BLOCKS: Final = 6
 MIN_REQUESTS: Final = 200
-"""What either side has to have before anything is said."""
+"""Minimum requests of each group before a verdict."""
 MAX_STRAY_RATIO: Final = 1.01
 """More answers than requests by this factor are no requests that could have been scheduled."""
 Z: Final = 1.96
@@ -39,7 +39,7 @@ class TrafficGroup(msgspec.Struct, frozen=True):
 
 
 class ModelComparison(msgspec.Struct, frozen=True):
-    """What is said of one model."""
+    """Comparison of the two groups for one model."""
 
     model: str
     scheduled: TrafficGroup
@@ -129,7 +129,7 @@ class Comparison:
         self._settled = -(-begins_ns // self._block_ns)
         """The number of the first block that has not settled."""
         self._sums: dict[_Key, _Sum] = {}
-        """What the blocks that have settled have together."""
+        """Sums over settled blocks."""
 
     def drew(self, at_ns: int, model: str, *, scheduled: bool) -> None:
         """A request came, and it was decided whether it is scheduled."""
@@ -168,7 +168,7 @@ class Comparison:
         return sorted({model for model, _ in self._sums})
 
     def of(self, model: str, *, has_slo: bool, share: float = 0.5) -> ModelComparison:
-        """What is said of a model, by the blocks that have settled. `share`: of the blocks that are scheduled."""
+        """Return the comparison for a model over settled blocks. `share`: fraction of blocks that are scheduled."""
         counts = {which: self._sums.get((model, which), _Sum()) for which in (True, False)}
         blocks = {which: self._settled_blocks_of((model, which)) for which in (True, False)}
         scheduled, passed = _side(counts[True], has_slo), _side(counts[False], has_slo)
@@ -177,7 +177,7 @@ class Comparison:
         return ModelComparison(model, scheduled, passed, gain, why)
 
     def latest(self, model: str, blocks: int, *, scheduled: bool) -> GroupCounts | None:
-        """What came of a model in the latest blocks of one side that have settled; None before there are so many."""
+        """Return a model's outcomes in the latest settled blocks of one group; None before there are enough."""
         of_side = self._settled_blocks_of((model, scheduled))[-blocks:]
         if len(of_side) < blocks:
             return None
@@ -187,7 +187,7 @@ class Comparison:
         return counts
 
     def _settled_blocks_of(self, key: _Key) -> list[_OfBlock]:
-        """What each block has that has settled and in which something came."""
+        """Return the settled blocks with requests, by group."""
         return [block[key] for number, block in sorted(self._blocks.items()) if number < self._settled and key in block]
 
     def _counts(self, at_ns: int, model: str, scheduled: bool) -> _OfBlock | None:

@@ -1,4 +1,4 @@
-"""What passes as it is though it could be scheduled: in shadow mode, or with a canary."""
+"""Rollout mode: which requests bypass scheduling though they could be scheduled, in shadow mode or with a canary."""
 
 import asyncio
 from collections.abc import Callable

@@ -41,7 +41,7 @@ REPORT_EVERY: Final = 10
 MAX_REQUESTS: Final = 20_000
 """Between two messages; more are counted, and left out."""
 MAX_UNREAD_BYTES: Final = 16 << 20
-"""What the process has not read yet; what comes while it is more is left out."""
+"""Maximum bytes that the process has not read; messages beyond are dropped."""
 MAX_REPORT: Final = 4 << 20
 START_AGAIN_S: Final = 60.0
 OVERDUE_S: Final = 60.0
@@ -55,11 +55,14 @@ LAST_WORDS: Final = 20
 
 
 Executed = tuple[str, str, int, int, list[tuple[int, int, int]]]
-"""What a Triton says of a model (`tidegate.sim.shadow_messages.Executed`)."""
+"""Statistics of a Triton on a model (`tidegate.sim.shadow_messages.TritonStatistics`)."""
 
 
 class Shadow(Collector):
-    """Lives in the event loop; only `seen` may be called in other threads, and `collect`."""
+    """Shadow mode: sends bypassed requests to a process that simulates a policy.
+
+    Call only from the event loop, except `seen` and `collect`.
+    """
 
     def __init__(
         self, config: ServeConfig, in_force: InForce, directory: CurrentCatalog, measured: ProfileFile
@@ -73,7 +76,7 @@ class Shadow(Collector):
         self._ended: list[tuple[int, str, int, bool]] = []
         self._counts = Counter[str]()
         self._starting: asyncio.Task[asyncio.subprocess.Process] | None = None
-        """What starts the process: whoever waits for it may be cut off, it itself is not."""
+        """Task that starts the process; cancelling a waiter does not cancel the start."""
         self._process: asyncio.subprocess.Process | None = None
         self._told: Catalog | None = None
         self._report: dict[str, Any] | None = None
@@ -137,7 +140,7 @@ class Shadow(Collector):
             self._ended.append((sent_ns, model, took_ns, ok))
 
     def document(self) -> dict[str, Any]:
-        """What is known, for machines: GET /shadow."""
+        """Return the latest report as JSON for GET /shadow."""
         return {
             "shadow": self.is_on,
             "seen": self._counts["seen"],
@@ -222,7 +225,7 @@ class Shadow(Collector):
             await asyncio.gather(reading, hearing, return_exceptions=True)
 
     async def _executed(self) -> list[Executed]:
-        """What the Tritons that answer have executed of the models that are scheduled."""
+        """Return the statistics of scheduled models from the Tritons that answer."""
         catalog = self._directory.catalog
         asked = [backend for backend in catalog.loaded if backend.alive]
         answers = zip(asked, await asyncio.gather(*map(statistics_of, asked)), strict=True)
@@ -353,7 +356,7 @@ def gauges(estimates: Iterable[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
 
 
 async def statistics_of(backend: Backend) -> service_pb2.ModelStatisticsResponse | None:
-    """What a Triton has executed; None where it does not say."""
+    """Return the statistics of a Triton; None if it does not answer."""
     try:
         message = service_pb2.ModelStatisticsRequest().SerializeToString()
         answer = await backend.ask(STATISTICS_METHOD, message, timeout_s=TELL_EVERY_S)
@@ -363,7 +366,7 @@ async def statistics_of(backend: Backend) -> service_pb2.ModelStatisticsResponse
 
 
 def executed(address: str, answer: service_pb2.ModelStatisticsResponse, models: Container[str]) -> list[Executed]:
-    """What the Triton at this address has executed of these models, each version for itself."""
+    """Return the statistics of these models, by version, from the Triton at this address."""
     return [
         (
             model.name,

@@ -28,7 +28,7 @@ class WakeTimer:
     """One instant at a time, set anew as often as one likes. It rings in the loop it was made in."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
-        """Raises OSError where the kernel has no timer left."""
+        """Raise OSError if the kernel has no timer left."""
         self._ring = ring
         self.at_ns: int | None = None
         """When it rings; None: not at all."""

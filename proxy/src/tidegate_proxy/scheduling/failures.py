@@ -88,7 +88,7 @@ class RetryBudget:
 
     FLOOR: Final = 100
     CEILING: Final = 1000
-    """What may be spent at once after a long time without refusals."""
+    """Maximum retries at once after a long time without failures."""
 
     def __init__(self) -> None:
         self._spent = 0.0
@@ -105,7 +105,7 @@ class RetryBudget:
 
 @dataclass(frozen=True)
 class FailureVerdict:
-    """What is done with the requests of a stage that failed: tried again, as they were or in halves, or answered so."""
+    """Verdict on the requests of a failed stage: retry them, as they were or in halves, or answer with an error."""
 
     retry: bool = False
     halved: bool = False
@@ -145,7 +145,7 @@ class Recovery:
         self._look_again = look_again
 
     async def verdict(self, run: StageRun, code: grpc.StatusCode, details: str) -> FailureVerdict | None:
-        """What is done about a stage whose call has failed; None: its Triton is lost, and all that is done."""
+        """Return the verdict on a failed stage; None if its Triton is lost, which handles everything."""
         if code in SHUTDOWN_CODES and await self._membership.lost(run.backend, details):
             return None
         if code is grpc.StatusCode.UNAVAILABLE or (code is grpc.StatusCode.NOT_FOUND and await self._is_unloaded(run)):

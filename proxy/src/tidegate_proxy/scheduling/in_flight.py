@@ -1,4 +1,4 @@
-"""What is in flight: the stages that run on Tritons, and the clients that wait for an answer."""
+"""Running stages on Tritons, and clients that wait for a response."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ class StageRun:
     """For those who look on."""
     call: PendingCall | None = None
     recovery: asyncio.Task[None] | None = None
-    """What is done about its failure."""
+    """Task that handles its failure."""
     batch_id: int = field(init=False)
     backend: Backend = field(init=False)
     """Where it runs."""
@@ -187,7 +187,7 @@ def _over(run: StageRun, now_ns: int, *, teaches: bool) -> None:
 
 
 def _end_turns(run: StageRun, error: Exception) -> None:
-    """What is learned of neighbors is not worth a request: from now on nothing is, at that Triton."""
+    """Stop serialization at a Triton where it fails: learning interference must not cost a request."""
     faults.report("learning how models slow each other down", error)
     run.backend.end_turns()
 
@@ -198,7 +198,7 @@ RESERVED_FRACTION = 0.1
 
 @dataclass(slots=True)
 class QueueLoad:
-    """How much waits."""
+    """Number of waiting requests and bytes."""
 
     requests: int = 0
     bytes: int = 0
@@ -219,7 +219,7 @@ def queue_refusal(limits: QueueLimits, waiting: QueueLoad, of_client: QueueLoad,
 
 
 def _reached(limits: QueueLimits, load: QueueLoad, share: float) -> str:
-    """Which limit is reached, of the whole or of a share of it."""
+    """Return the limit that is reached, of the whole queue or of a share; None if none is."""
     if load.requests >= int(limits.requests * share):
         return "requests"
     return "bytes" if load.bytes >= int(limits.bytes * share) else ""
@@ -294,7 +294,7 @@ class WaitingClients:
             self.tell(client, failure)
 
     def settle(self, run: StageRun, outcomes: Sequence[Outcome], output_ns: int = 0) -> None:
-        """All of a batch are told; `output_ns`: how long it took to divide the answer."""
+        """Answer all clients of a batch; `output_ns`: time that splitting the response took, in ns."""
         waiting = [self.remove(client.request_id) for client in run.clients]
         answered: list[Client] = []
         for client, outcome in zip(waiting, outcomes, strict=True):

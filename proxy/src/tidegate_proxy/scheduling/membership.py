@@ -33,7 +33,7 @@ _OF_TRITON: Final = frozenset(
         grpc.StatusCode.UNAVAILABLE,
     }
 )
-"""What a Triton says that fails; other errors are of the request."""
+"""Status codes of a failing Triton; other errors are the request's."""
 _QUEUE_FULL: Final = "maximum queue size"
 """In what Triton says, with UNAVAILABLE, when its own queue is full: it has too much to do, and fails at nothing."""
 
@@ -51,7 +51,7 @@ def is_failure(code: grpc.StatusCode, details: str) -> bool:
 
 @dataclass(slots=True)
 class _Record:
-    """What one Triton did lately."""
+    """Recent results of one Triton."""
 
     in_row: int = 0
     """Failures since it last did well."""
@@ -67,7 +67,7 @@ class _Record:
     ejections: int = 0
     """So many of late, which make the next one longer."""
     total: int = 0
-    """All of its ejections."""
+    """Number of its ejections."""
     until_ns: int = 0
     """When the last of them ends."""
     out: bool = False
@@ -93,10 +93,10 @@ class _Record:
 
 @dataclass
 class OutlierDetector:
-    """Keeps count."""
+    """Outlier detection: counts failures by Triton and ejects those that fail while others succeed."""
 
     in_force: InForce
-    """What counts."""
+    """Current settings."""
     _records: dict[Backend, _Record] = field(default_factory=dict)
     _owners: set[str] = field(default_factory=set)
     """Some of those whose calls have ended in the present window."""
@@ -205,7 +205,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Aftermath:
-    """What is left to be done after a change of which Tritons take part, beside what the engine wants."""
+    """Follow-up actions after a change of membership, beside those of the engine."""
 
     strays: list[Client] = field(default_factory=list)
     """Clients whose requests the engine has forgotten, to be passed on."""
@@ -214,7 +214,7 @@ class _Aftermath:
 
 
 class Membership:
-    """Which Tritons take part. Lives in the event loop."""
+    """Membership: which Tritons take part. Call only from the event loop."""
 
     def __init__(
         self,
@@ -365,7 +365,7 @@ class Membership:
 
     @contextmanager
     def _changing(self) -> Iterator[_Aftermath]:
-        """What the block leaves to be done is done after it, whatever it raised."""
+        """Context that runs follow-up actions after its block, even if that raised."""
         then = _Aftermath()
         try:
             yield then

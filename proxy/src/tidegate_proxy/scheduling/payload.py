@@ -109,7 +109,7 @@ class BatchPayload:
         self._held: list[SharedRegion] = []
         """Where stages before wrote."""
         self._written: SharedRegion | None = None
-        """What the present stage reads and writes besides."""
+        """Shared memory that the current stage reads and writes."""
         self._written_at: dict[str, int] = {}
         """Where it writes its outputs, by name."""
         self._reads = False

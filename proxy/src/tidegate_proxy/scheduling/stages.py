@@ -46,7 +46,7 @@ Send = Callable[[], None]
 
 @dataclass(slots=True)
 class _Queue:
-    """What is known of the queue of one model at one Triton."""
+    """State of the queue of one model at one Triton."""
 
     latest: StageRun | None = None
     """The stage that was sent last, if it may wait there still."""

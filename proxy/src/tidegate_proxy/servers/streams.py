@@ -56,7 +56,7 @@ _FINAL: Final = _final()
 
 
 class InferStream:
-    """One client's stream."""
+    """Inference stream of one client."""
 
     def __init__(
         self,

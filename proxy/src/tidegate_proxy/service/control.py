@@ -48,11 +48,11 @@ _CHANGES: Final = {
     _UNREGISTER: service_pb2.SystemSharedMemoryUnregisterRequest,
     SERVICE_PREFIX + "CudaSharedMemoryUnregister": service_pb2.CudaSharedMemoryUnregisterRequest,
 }
-"""What changes the regions of a server has to change those of every server. Methods with their messages."""
+"""Methods that change shared-memory regions on every server, with their messages."""
 
 
 class ClientRegions:
-    """Lives in the event loop."""
+    """Shared-memory regions that clients registered. Call only from the event loop."""
 
     def __init__(self, routing: Routing, fan_out: FanOut[Backend, ControlCall, Outcome]) -> None:
         self._routing = routing
@@ -62,7 +62,7 @@ class ClientRegions:
             _STATUS: self._status,
             **{method: change for method, change in changes if method in _CHANGES},
         }
-        """What answers a method, by its full name."""
+        """Handlers of methods by full name."""
 
     async def registered(self, name: str = "") -> list[service_pb2.SystemSharedMemoryStatusResponse.RegionStatus]:
         """The regions that clients registered, by name, or the one that is named. Raises RequestFailed."""
@@ -77,7 +77,7 @@ class ClientRegions:
         await self.answers[_UNREGISTER](ControlCall(_UNREGISTER, request.SerializeToString()))
 
     async def _status(self, call: ControlCall) -> bytes:
-        """What clients registered; what Tidegate shares with that Triton itself is none of their business."""
+        """Return the clients' regions; regions that Tidegate shares with the Triton are hidden."""
         name = _read(service_pb2.SystemSharedMemoryStatusRequest, call.message).name
         if reserved_names.reserved_prefix(name):
             raise RequestFailed(grpc.StatusCode.NOT_FOUND, f"Unable to find system shared memory region: '{name}'")
@@ -122,7 +122,7 @@ def _why_not(call: ControlCall) -> str:
 
 
 def _read(kind: Any, message: bytes) -> Any:  # noqa: ANN401 - protobuf messages share no type
-    """Raises RequestFailed."""
+    """Parse a request. Raises RequestFailed if it is malformed."""
     try:
         return kind.FromString(message)
     except DecodeError:
@@ -143,7 +143,7 @@ _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
 
 class ControlPlaneCalls:
-    """Lives in the event loop."""
+    """Control-plane calls: everything but inference. Call only from the event loop."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class ControlPlaneCalls:
         """Not ready for more: the proxy is about to stop."""
         self._fan_out = FanOut(backends, GrpcCodec(routing), self._whole_index, self._changing)
         self.shared_memory = ClientRegions(routing, self._fan_out)
-        """What clients registered."""
+        """Regions that clients registered."""
         self._answers: dict[str, Responder] = {
             **{SERVICE_PREFIX + verb.method: partial(self._together, verb) for verb in CONTROL_VERBS},
             **self.shared_memory.answers,
@@ -223,7 +223,7 @@ class ControlPlaneCalls:
         return bool(service_pb2.ModelReadyResponse.FromString(answer).ready)
 
     async def statistics(self, model: str, version: str) -> service_pb2.ModelStatisticsResponse:
-        """What clients are told of a model, or of all: "". Raises RequestFailed."""
+        """Return the statistics of a model, or of all models for "". Raises RequestFailed."""
         request = service_pb2.ModelStatisticsRequest(name=model, version=version)
         answer = await self._statistics(ControlCall(STATISTICS_METHOD, request.SerializeToString()))
         return service_pb2.ModelStatisticsResponse.FromString(answer)
@@ -247,7 +247,7 @@ class ControlPlaneCalls:
                 probe.cancel()
 
     async def _together(self, verb: ControlVerb, call: ControlCall) -> bytes:
-        """What all Tritons say."""
+        """Return the merged responses of all Tritons."""
         if verb.changes_models:
             await self._require_leave(call)
         return answer_in(await self._fan_out.answer(verb, call))
@@ -257,7 +257,7 @@ class ControlPlaneCalls:
         return self._discovery.changing(verb, *_model_of(call.message), backend, limit_s)
 
     async def _require_leave(self, call: ControlCall) -> None:
-        """Raises RequestFailed where a Triton refuses a client the API of models: nothing is drained for such a one."""
+        """Raise RequestFailed if a Triton denies a client the model API, before any model is drained."""
         for backend in self._backends:
             if backend.alive and ("grpc", "model-repository") in backend.apis.left:
                 await self._routing.ask(backend, *call._replace(method=INDEX_METHOD, message=b""))

@@ -40,7 +40,7 @@ more than 250."""
 
 
 class Discovery:
-    """Lives in the event loop."""
+    """Keeps the catalog current by polling the Tritons. Call only from the event loop."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class Discovery:
         self.backends = backends
         """All Tritons; changes in place."""
         self.told = config.models
-        """What the configuration says of models, in place of their configs."""
+        """Models as configured, which take precedence over their config.pbtxt."""
         self._config = config
         self._over_http = config.listen.http is not None
         self._refused: dict[Backend, tuple[float, str]] = {}
         """Tritons that are not taken back, until when they are not asked again, and why."""
         self.layout = layout
-        """What the Tritons follow."""
+        """Current layout of the Tritons."""
         self._turns_changed = False
         """Whether other models take turns than the catalog says."""
         self._suspects: set[str] = set()

@@ -32,12 +32,12 @@ class IndexRow(NamedTuple):
 
 
 class AnswerRule(Enum):
-    """Which of the Tritons' answers a client is given."""
+    """Rule that combines the responses of several Tritons into one."""
 
     ANY = auto()
     """The first that says yes, else the first."""
     EVERY = auto()
-    """What is done has to be done by all: the first that failed, else the first."""
+    """All must succeed: the first failure, otherwise the first response."""
     INDEX = auto()
     """One index made of all that were given; where none was, the first failure."""
 
@@ -94,7 +94,7 @@ class ProtocolCodec(ABC, Generic[AnyTriton, Question, Answer]):
 
     @abstractmethod
     async def ask(self, triton: AnyTriton, question: Question) -> Answer:
-        """What it says; a failure, too, is an answer."""
+        """Return the response to a call; a failure counts as a response."""
 
     @abstractmethod
     def succeeded(self, answer: Answer) -> bool:
@@ -125,7 +125,7 @@ MODEL_CHANGES: Final = frozenset(route for verb in CONTROL_VERBS if verb.changes
 """Routes after which what is served may be another."""
 
 Changing = Callable[[ControlVerb, Question, AnyTriton], AbstractAsyncContextManager[None]]
-"""What surrounds the question to one Triton that changes its models."""
+"""Context around a call that changes the models of one Triton."""
 
 
 def unnoticed(_verb: ControlVerb, _question: object, _triton: object) -> AbstractAsyncContextManager[None]:
@@ -152,7 +152,10 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
     async def all_of(
         self, question: Question, ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None = None
     ) -> list[Answer]:
-        """What each says, in their order; the first, where none is known to live. `ask`: how, if not simply."""
+        """Return the responses of the Tritons, in their order; the first Triton's if none is known to live.
+
+        `ask`: how to call one.
+        """
         ask = ask or self._codec.ask
         return await asyncio.gather(*(ask(triton, question) for triton in self._asked()))
 
@@ -162,7 +165,7 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         question: Question,
         ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None = None,
     ) -> Answer:
-        """What they say together."""
+        """Return the combined response of the Tritons."""
         if verb.changes_models:  # of one after the other, so that the others serve
             answers = [await self._change(verb, question, triton, ask) for triton in self._asked()]
         else:
@@ -182,9 +185,9 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         hidden: Collection[str] = (),
         split: Collection[str] = (),
     ) -> Answer:
-        """What they have counted, added up where it is the same model's; the first failure, where none answers.
+        """Return the merged statistics, summed by model; the first failure if none answers.
 
-        `counted`: what Tidegate counts in their place; None: nothing, and what one alone says is passed on.
+        `counted`: statistics that Tidegate keeps for scheduled models; None: pass on what a single Triton reports.
         """
         codec, answers = self._codec, await self.all_of(question)
         given = [answer for answer in answers if codec.succeeded(answer)]
@@ -291,7 +294,7 @@ class GrpcCodec(GrpcAnswers[Backend]):
         self._routing = routing
 
     async def ask(self, triton: Backend, question: ControlCall) -> Outcome:
-        """What it says."""
+        """Send a call to a Triton and return its response."""
         try:
             return await self._routing.ask(triton, *question)
         except RequestFailed as failure:
@@ -299,6 +302,6 @@ class GrpcCodec(GrpcAnswers[Backend]):
 
 
 def index_of(answer: bytes) -> list[IndexRow]:
-    """What a serialized RepositoryIndexResponse says."""
+    """Return the models of a serialized RepositoryIndexResponse."""
     response = service_pb2.RepositoryIndexResponse.FromString(answer)
     return [IndexRow(model.name, model.version, model.state, model.reason) for model in response.models]

@@ -40,7 +40,7 @@ class Inference:
         self._left_to_streams: dict[str, ModelSignature] = {}
         """Models whose requests are not scheduled where they come in streams, as they were when that was found."""
         self._headings: dict[str, HeaderCache] = {}
-        """What is known of the headings of a model's requests, by model."""
+        """Header caches by model."""
 
     def leave_to_streams(self, model: str) -> None:
         """Schedule no more requests of streams to a model as it is now: only a Triton's stream answers them."""

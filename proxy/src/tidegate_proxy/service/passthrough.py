@@ -58,7 +58,7 @@ def sequence_in_json(body: bytes) -> str:
 
 
 class Routing:
-    """Lives in the event loop."""
+    """Chooses a Triton for bypassed requests and other calls. Call only from the event loop."""
 
     def __init__(
         self,
@@ -147,14 +147,14 @@ class Routing:
     async def ask(
         self, backend: Backend, method: str, message: bytes, metadata: Metadata, remaining_s: float | None
     ) -> bytes:
-        """What one of them answers a client. Raises RequestFailed."""
+        """Send a client's call to one Triton and return the response. Raises RequestFailed."""
         try:
             return await backend.ask(method, message, self.forwarded(metadata), remaining_s, for_client=True)
         except CallFailed as error:
             raise await self.failure(backend, error.code, error.details, None) from error
 
     async def failure(self, backend: Backend, code: grpc.StatusCode, details: str, owner: str | None) -> RequestFailed:
-        """What the client is told of a call to a Triton that has failed; if that is gone, the next goes to another.
+        """Return the client's error for a failed call to a Triton, and mark a lost Triton.
 
         `owner`: whose inference it was, which speaks against the Triton; None for any other call: to those any client
         can have Triton answer INTERNAL, and with five of them it would have a Triton ejected that does well.
@@ -198,7 +198,7 @@ class Routing:
         self._observability.passed_through(model, version, rows=1, sent_ns=sent_ns, ok=ok)
 
     def forwarded(self, metadata: Metadata) -> list[tuple[str, str | bytes]]:
-        """What of a client's metadata goes on to a Triton."""
+        """Return the part of a client's metadata to forward to a Triton."""
         return forwarded(metadata, self._gate.credential_headers())
 
 

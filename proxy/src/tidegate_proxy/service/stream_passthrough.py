@@ -1,4 +1,4 @@
-"""What of a client's stream goes on to one Triton as it is."""
+"""The part of a client's stream that bypasses scheduling and goes to one Triton."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ class BypassedStreamRequest:
     def __init__(self, request: PassedThrough, settled: Callable[[], None]) -> None:
         self.request = request
         self.outcome: bytes | RequestFailed | None = None
-        """What a Triton has answered, as it stands in the stream, or why none has; None: nothing yet."""
+        """Response of the Triton as it stands in the stream, or the error; None: not yet."""
         self._settled = settled
 
     def resolve(self, outcome: bytes | RequestFailed) -> None:
@@ -70,7 +70,7 @@ class StreamRelay:
 
     @property
     def unanswered(self) -> list[tuple[PassedThrough, BypassedStreamRequest | None]]:
-        """What has no answer, in order: requests on their way that have one each, and all that have not left yet."""
+        """Return requests without a response, in order: those in flight, and those not sent yet."""
         on_their_way = [(request, passing) for request, _, passing in self._unanswered if passing is not None]
         waiting = [(message[1], message[2]) for message in self._messages if message is not None]
         return [*on_their_way, *waiting]
@@ -100,7 +100,7 @@ class StreamRelay:
             asyncio.get_running_loop().call_later(CANCEL_AFTER_S, self._task.cancel)
 
     def close(self) -> None:
-        """What has no answer by now will have none."""
+        """End the relay: requests without a response fail."""
         self._over(self._in_flight)
 
     def _over(self, count: int) -> None:

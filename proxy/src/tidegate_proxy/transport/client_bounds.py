@@ -1,4 +1,4 @@
-"""What clients may hold of Tidegate's memory in all, and how often a limit ended or refused something of theirs."""
+"""Limits on the memory that clients hold in total, and how often a limit applied."""
 
 import threading
 from collections import Counter
@@ -8,12 +8,12 @@ from typing import Final, Literal, Protocol, TypeVar
 from tidegate_proxy.configuration.settings import InForce
 
 Served = Literal["grpc", "http", "metrics"]
-"""What connections are counted by."""
+"""Key by which connections are counted."""
 TOO_MUCH: Final = "too many bytes of requests are in flight (limits.max_bytes_in_flight)"
 
 
 class TooMuchInFlight(Exception):
-    """What clients have sent and Tidegate still holds has reached its limit: this one has to wait for another time."""
+    """Error: the bytes in flight have reached their limit, so the request is rejected."""
 
 
 class ClientBounds:
@@ -96,15 +96,10 @@ AnyConnection = TypeVar("AnyConnection", bound=_Connection)
 def makes_room(
     candidates: Callable[[], Iterable[AnyConnection]], hosts: Mapping[str, int], newcomer: str
 ) -> Iterator[AnyConnection]:
-    """Which connections may be ended to make room for another, so that whoever floods loses connections of its own.
+    """Return the connections that may be closed to make room for another.
 
-    Those of the host from which most come; where none of them is among the candidates, those of hosts from which no
-    fewer come than from the newcomer's would.
-
-    Args:
-        candidates: gives those that can be ended, in whichever order is wanted of the result.
-        hosts: how many connections come from each host.
-        newcomer: the host of the one that wants in.
+    They belong to the host with the most connections; if none of its connections is a candidate, to hosts with no fewer
+    than the new one's.
     """
     for least in (max(hosts.values()), hosts.get(newcomer, 0) + 1):
         found = (connection for connection in candidates() if hosts[connection.host] >= least)

@@ -1,4 +1,4 @@
-"""What a gRPC server and its calls offer, whether this process has the clients or a frontend does.
+"""Interface of a gRPC server and its calls, whether this process has the clients or a frontend does.
 
 Everything is for one thread, that of the event loop in which servers are made: methods are called there,
 and callbacks run there. None of `then` is called before the method returns that it was given to.

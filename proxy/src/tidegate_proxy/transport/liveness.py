@@ -36,7 +36,7 @@ class Liveness(Collector):
         return {part: max(0, now_ns - last_ns()) / 1e9 for part, last_ns in self._signs.items()}
 
     def complaint(self) -> str:
-        """Which parts have been silent for too long, in words; none: "", and Tidegate lives."""
+        """Return the parts that have been silent too long, as text; "" if Tidegate is live."""
         limit_s = self._in_force.settings.liveness_timeout_s
         silent = {
             part: liveness_timeout_s

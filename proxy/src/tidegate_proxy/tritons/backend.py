@@ -31,7 +31,7 @@ beginning is past.
 
 
 SHUTDOWN_CODES: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND})
-"""What may mean that a Triton is gone, or about to go: one that ends unloads its models while it still answers."""
+"""Status codes of a Triton that is gone or shutting down: it unloads models while it still answers."""
 
 
 _REFUSING: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED})
@@ -91,16 +91,16 @@ class Backend:
         self.address = address
         self.headers = tuple(headers)
         self.http_forward_pattern = http_forward_pattern
-        """Which headers of HTTP requests it forwards to models; None: not known, empty: none."""
+        """Pattern of HTTP headers that it forwards to models; None: unknown, empty: none."""
         self.grpc_forward_pattern = grpc_forward_pattern
         """The same of metadata over gRPC."""
         self.apis = PassthroughApis()
-        """What it restricts, as far as Tidegate leaves that to it."""
+        """APIs that it restricts and that Tidegate leaves to it."""
         self._in_force = in_force or InForce()
         self._health: dict[str, asyncio.Task[bytes]] = {}
         """Probes under way, by method."""
         self.worker = worker
-        """Which worker of the layout it is, where there is one."""
+        """Name of its worker in the layout, if any."""
         self.kind = kind
         """The kind of its workers, where the configuration says it."""
         self.learns_turns = serialize_models == "learned" and not worker
@@ -134,7 +134,7 @@ class Backend:
         return self._in_force.settings.health_timeout_s
 
     def opened(self, metadata: Metadata) -> Metadata:
-        """What goes along with a call: the metadata and the headers that open APIs, which win over what it says."""
+        """Return the metadata of a call with the headers that unlock APIs, which take precedence."""
         if not self.headers:
             return metadata
         own = {GRPC_PREFIX + name: value for name, value in self.headers}
@@ -146,7 +146,7 @@ class Backend:
         return metadata if is_left else self.opened(metadata)
 
     def http_headers(self, api: Api) -> Sequence[tuple[str, str]]:
-        """What opens an API for a client's call over HTTP; nothing where this Triton decides."""
+        """Return the headers that unlock an API for an HTTP call; none if the Triton decides."""
         return () if ("http", api) in self.apis.left else self.headers
 
     def shows_key(self, protocol: Protocol, metadata: Metadata) -> bool:
@@ -363,7 +363,7 @@ class Backend:
         await self.channel.close()
 
     async def _ask(self, method: str, request: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
-        """Raises BackendError."""
+        """Call the Triton and return its response. Raises BackendError."""
         try:
             return await self.ask(SERVICE_PREFIX + method, request.SerializeToString(), timeout_s=ANSWER_TIMEOUT_S)
         except CallFailed as error:

@@ -45,18 +45,16 @@ class BatchingDecision:
     merge_limit: int | None = None
     """The most rows of a batch of several requests; None: `max_batch_size`. 1 where they run alone."""
     warning: str = ""
-    """What the operator should know: a word that cannot be followed, a delay that every batch pays."""
+    """Warning for the operator: a setting that cannot be applied, a queue delay that every batch pays."""
 
 
 def consent_of(
     config: model_config_pb2.ModelConfig, told: SchedulingMode | None = None, *, has_slo: bool = False
 ) -> BatchingDecision:
-    """What to do with the requests of a model.
+    """Decide whether a model is batched, unbatched or bypassed, with the reason.
 
-    `told`: the operator's word in the proxy's configuration; it goes before the parameter `tidegate_scheduling` of the
-    model's config, that before what else the config says. `has_slo`: what the model asks of Triton's batcher is
-    Triton's to keep, unless an SLO says that it is Tidegate's to serve.
-    Raises BackendError for a parameter that is none of the words.
+    `told`: the operator's setting in the proxy's configuration; it precedes the parameter `tidegate_scheduling` of the
+    model's config, which precedes the rest of the config. `has_slo`: the model has an SLO, which asks for scheduling.
     """
     word, source = told, "the configuration says so"
     if word is None and SCHEDULING_PARAMETER in config.parameters:
@@ -76,12 +74,12 @@ def consent_of(
 
 
 def most_careful(consents: Iterable[BatchingDecision]) -> BatchingDecision:
-    """What all of several Tritons, or of a model's partitions, consent to."""
+    """Return the most cautious decision of several Tritons or partitions."""
     return min(consents, key=lambda consent: NEVER_NS if consent.merge_limit is None else consent.merge_limit)
 
 
 def lines_of(consents: Mapping[str, BatchingDecision]) -> list[str]:
-    """What happens to which models, and why: a line for each reason."""
+    """Return one line for each decision and reason, with the models."""
     words = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypassed"}
     by_reason: dict[tuple[str, str], list[str]] = {}
     for name, consent in consents.items():
@@ -97,7 +95,7 @@ def delay_us(config: model_config_pb2.ModelConfig) -> int:
 
 
 def asked_of_tritons_batcher(config: model_config_pb2.ModelConfig) -> list[str]:
-    """What a model asks of the batcher of its Triton beyond batches, by the names of its config."""
+    """Return the config fields by which a model needs Triton's own batcher."""
     batching = config.dynamic_batching
     queue = batching.default_queue_policy
     asked = {
@@ -127,7 +125,7 @@ def _obstacles(config: model_config_pb2.ModelConfig) -> Iterator[str]:
 
 
 def _by_config(config: model_config_pb2.ModelConfig, *, has_slo: bool) -> BatchingDecision:
-    """What the config alone says. Where Triton does more for a model than Tidegate may, it is left to Triton."""
+    """Return the decision by the config alone. Models for which Triton does more than Tidegate can are bypassed."""
     if config.response_cache.enable and not has_slo:
         return BatchingDecision("bypass", "response_cache: Triton answers what it knows before anything is scheduled")
     if not config.HasField("dynamic_batching"):

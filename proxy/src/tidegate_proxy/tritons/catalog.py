@@ -1,4 +1,4 @@
-"""What the Tritons serve: which models are scheduled, on which workers, and which pass straight through."""
+"""Catalog: the models of all Tritons, which are scheduled, on which workers, and which are bypassed."""
 
 import asyncio
 import dataclasses
@@ -39,9 +39,9 @@ class Catalog:
     """The models that are scheduled."""
     signatures: dict[str, ModelSignature] = field(default_factory=dict)
     partitions: dict[str, ModelSignature] = field(default_factory=dict)
-    """What batches run through, by its name; a model that is not split is one partition of its own name."""
+    """Partitions by name; an unsplit model is one partition of its own name."""
     consents: dict[str, BatchingDecision] = field(default_factory=dict)
-    """What happens to the requests of every model, scheduled or not, and why."""
+    """Scheduling decision of every model, with the reason."""
     unpadded: dict[str, str] = field(default_factory=dict)
     """Models that the configuration would have padded, and cannot; with the reason."""
     versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Catalog:
     hosts: dict[str, list[Backend]] = field(default_factory=dict)
     """The Tritons on which a model, of either sort, is loaded."""
     loaded: dict[Backend, list[LoadedModel]] = field(default_factory=dict)
-    """What each Triton said it has; those where that changed last come last."""
+    """Models that each Triton reported; Tritons with recent changes come last."""
     variants: dict[str, tuple[ModelConfigVariant, ...]] = field(default_factory=dict)
     """The variants of the models of which Tritons have different forms."""
     layout: Layout | None = None
@@ -68,7 +68,7 @@ class Catalog:
     gpus: Sequence[Gpu] = ()
     """The GPUs of this machine, as they were when Tidegate began."""
     places: dict[Backend, WorkerHardware] = field(default_factory=dict)
-    """What is known of where the workers of each Triton run; empty with a layout, which says that."""
+    """Hardware of each Triton's workers; empty with a layout, which defines it."""
     split: dict[str, SplitModel] = field(default_factory=dict)
     """Models of the layout, which no Triton has by that name."""
 
@@ -114,7 +114,7 @@ class Catalog:
         return takers or variants[0].backends
 
     def check_padding(self) -> None:
-        """Raises BackendError where a model cannot be padded as the configuration says."""
+        """Raise BackendError if a model cannot be padded as configured."""
         if self.unpadded:
             raise BackendError("; ".join(words for _, words in sorted(self.unpadded.items())))
 
@@ -303,7 +303,7 @@ async def _ask(
     returning: Backend | None,
     suspects: Collection[str] | None,
 ) -> dict[Backend, list[LoadedModel]]:
-    """What each Triton serves that answers. Raises BackendError for one that does not, and is new or `returning`."""
+    """Return the models of the Tritons that answer. Raises BackendError for a silent one that is new or `returning`."""
     asked = [backend for backend in backends if before is None or backend.alive or backend is returning]
     known = before.loaded if before else {}
     answers: dict[Backend, list[LoadedModel]] = {}
@@ -345,7 +345,7 @@ def _is_unseen(catalog: Catalog, backends: Sequence[Backend], name: str) -> bool
 def _forms(
     catalog: Catalog, told: Mapping[str, ModelConfig], unbatched: Mapping[str, UnbatchedModel]
 ) -> dict[str, list[LoadedConfig]]:
-    """What the Tritons have of each model, those that changed last at the end."""
+    """Return the configurations of each model, recent changes last."""
     forms: dict[str, list[LoadedConfig]] = {}
     for backend, models in catalog.loaded.items():
         for model in models:
@@ -405,7 +405,7 @@ def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, said: M
 def _padding_of(
     catalog: Catalog, name: str, config: model_config_pb2.ModelConfig, said: ModelConfig
 ) -> tuple[PaddedAxis, ...]:
-    """What is padded of a model; nothing, with a warning, where it is not such a one."""
+    """Return the padding of a model; none, with a warning, if the model does not allow it."""
     consent = catalog.consents[name]
     try:
         return padding_of(config, consent, said.merge.pad)

@@ -19,9 +19,10 @@ class PaddingError(Exception):
 def padding_of(
     config: model_config_pb2.ModelConfig, consent: BatchingDecision, said: Sequence[PaddingConfig]
 ) -> tuple[PaddedAxis, ...]:
-    """What the operator says of a model, as it is meant. Raises PaddingError for what its config contradicts.
+    """Return the padding that the operator declares for a model.
 
-    `consent`: what happens to its requests. What is not merged is not padded either.
+    `consent`: the scheduling decision; unbatched models are not padded. Raises PaddingError if the model's config
+    contradicts it.
     """
     if not said:
         return ()
@@ -66,7 +67,7 @@ class _Entry:
         self._said = said
 
     def axis(self) -> PaddedAxis:
-        """What it means."""
+        """Return the index of an axis given by name or number."""
         tensor = self._input()
         name, datatype = tensor.name, datatype_of(tensor.data_type)
         if datatype not in ELEMENT_BYTES:

@@ -13,12 +13,12 @@ log = logging.getLogger(__name__)
 
 BYTES_PER_MIB = 1 << 20
 _MIG_NAME = re.compile(r" MIG (\S+)$")
-"""What a MIG instance is called after the name of its GPU, e.g. `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
+"""Pattern of the name of a MIG instance, e.g. `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What CUDA can run on here: a GPU, or one MIG instance of a GPU that is divided."""
+    """A CUDA device of this machine: a GPU, or one MIG instance of a partitioned GPU."""
 
     uuid: str
     """Its own, as CUDA_VISIBLE_DEVICES takes it."""
@@ -109,5 +109,5 @@ def _memory_mib(nvml: Any, handle: Any) -> int | None:  # noqa: ANN401
 
 
 def as_text(given: str | bytes) -> str:
-    """As NVML's bindings give it: bytes until their version 11.510, text since."""
+    """Return text from NVML's bindings, which return bytes before version 11.510."""
     return given.decode() if isinstance(given, bytes) else given

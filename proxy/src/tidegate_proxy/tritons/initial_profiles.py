@@ -1,4 +1,4 @@
-"""What is planned with at first: what the profile file says of the models that the Tritons serve."""
+"""Initial latency profiles of the Tritons' models, from the profile file or the layout."""
 
 from msgspec.structs import replace
 
@@ -11,12 +11,11 @@ from tidegate_proxy.tritons.catalog import Catalog
 from tidegate_proxy.tritons.workers import SERIALIZED_SUFFIX
 
 DEFAULT_LATENCY = {"alpha_ms": 0.05, "beta_ms": 0.5}
-"""What is planned with where nobody measured anything: milliseconds per row, and per batch."""
+"""Latency of a model without measurements: milliseconds per row and per batch."""
 
 
 def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile, ...]:
-    """What to plan with at first, for each kind of worker of a model: what the layout says, or what was measured, else
-    a guess.
+    """Return the initial profiles of a model for each device class: from the layout, measurements, or a default.
 
     A guess is too small to drop anything by. What was measured of shapes counts with a layout, too. Any of them is
     corrected online by what is observed.

@@ -1,4 +1,4 @@
-"""What Tritons themselves restrict: found out by asking, so that Tidegate serves none of it more openly unawares.
+"""APIs that Tritons restrict, found by probing, so that Tidegate does not expose them unprotected.
 
 An API that a Triton keeps for those who know a header (`--grpc-restricted-protocol`, `--http-restricted-api`) would be
 open to everybody where Tidegate asks for it in its own name. Where `restricted` does not say who may use it, its calls
@@ -50,7 +50,7 @@ _PATHS: Final[Mapping[Api, str]] = {
 }
 """To be asked for with GET: some then say no in another way, but not before they have said that they are restricted."""
 _NEEDED: Final[tuple[Api, ...]] = ("model-repository", "model-config", "inference")
-"""What Tidegate asks for over gRPC in its own name, in order to schedule. Any answer will do for health."""
+"""Methods that Tidegate calls over gRPC for scheduling. For health any response suffices."""
 _FLAGS: Final[Mapping[Protocol, str]] = {
     "grpc": "gRPC (--grpc-restricted-protocol)",
     "http": "HTTP (--http-restricted-api)",
@@ -66,7 +66,7 @@ _NEVER_ASKED: Final = PassthroughApis()
 
 @dataclass(frozen=True, slots=True)
 class TritonRestrictions:
-    """What a Triton restricts over one protocol: its APIs, each with Triton's words."""
+    """APIs that a Triton restricts over one protocol, with the text of its refusal."""
 
     for_anybody: Mapping[Api, str]
     for_us: Mapping[Api, str]
@@ -93,9 +93,9 @@ async def find_restrictions(
 def left_apis(
     found: Mapping[Protocol, TritonRestrictions], config: ServeConfig, before: PassthroughApis = _NEVER_ASKED
 ) -> PassthroughApis:
-    """What is left to a Triton of which this was found.
+    """Return the APIs left to a Triton.
 
-    What it did not answer stays as it was `before`; of what it never answered it decides itself, until it answers.
+    For a silent Triton the result stays as `before`; an API that it never answered for is left to it until it answers.
     """
     decided = {(protocol, api) for entry in config.restricted for protocol in entry.protocols for api in entry.apis}
     left = {(protocol, api) for protocol, what in found.items() for api in what.for_anybody}
@@ -118,7 +118,7 @@ def left_apis(
 
 
 def problems(backend: Backend, found: Mapping[Protocol, TritonRestrictions], config: ServeConfig) -> Iterator[str]:
-    """What speaks against serving: what Tidegate is to decide about, and lacks the key of."""
+    """Return problems that prevent serving: APIs that Tidegate must protect without having the key."""
     decided = {
         api for entry in config.restricted if "grpc" in entry.protocols and not entry.closed for api in entry.apis
     }
@@ -150,7 +150,7 @@ def _lacks_key(backend: Backend, api: Api, words: str) -> str:
 
 
 def consequences(backend: Backend) -> Iterator[tuple[str, str]]:
-    """What is left to a Triton, and what Tidegate cannot see of it, in sentences; each with the remedy."""
+    """Return what is left to a Triton and what Tidegate cannot see of it, as sentences with a remedy."""
     apis = backend.apis
     for protocol, flag in _FLAGS.items():
         if names := sorted(api for of, api in apis.left if of == protocol):
@@ -221,11 +221,11 @@ def _key_in(words: str) -> str:
 
 
 Words = Mapping[Api, str | None]
-"""What a Triton says of each API: why it refuses it; "": it does not; None: it did not answer."""
+"""Text of a Triton's refusal for each API; "": allowed; None: no answer."""
 
 
 def _restricted(anybody: Words, ours: Words, *, is_absent: bool = False) -> TritonRestrictions:
-    """What the answers mean. Where it is not known whether our headers open a restricted API, they do not."""
+    """Return the restrictions that the answers imply. In doubt, our headers do not unlock a restricted API."""
     refused = {api: words for api, words in anybody.items() if words}
     closed = {api: ours.get(api) or words for api, words in refused.items() if ours.get(api) != ""}
     unknown = frozenset(api for api, words in anybody.items() if words is None)

@@ -33,7 +33,7 @@ MAX_COUNTED_SLOWDOWN: Final = 2.0
 """No stage counts for a larger slowdown: what takes longer was held up by something else."""
 
 StageKey = tuple[str, int, str]
-"""What tells how long a stage takes alone: its model, rows and shape."""
+"""Key of a stage's stand-alone latency: model, rows and shape."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class InterferenceEstimator:
         self._busy_ns = 0
         self._crowded_ns = 0
         self._alone: dict[StageKey, deque[int]] = {}
-        """What stages took that ran alone."""
+        """Durations of stages that ran alone."""
         self._latest: dict[str, deque[int]] = {}
         """The same, by model; of stages beside others what they would have taken, once the slowdown is known."""
         self._stages: Counter[str] = Counter()
@@ -112,7 +112,7 @@ class InterferenceEstimator:
         return frozenset(model for model, count in self._stages.items() if count >= MIN_STAGES)
 
     def took_ns(self, model: str) -> tuple[int, int] | None:
-        """What stages of a model take alone: half of them, and nine of ten, at most; None before that is known."""
+        """Return the median and the 90th percentile, in ns, of a model's stand-alone stages; None if unknown."""
         latest = self._latest.get(model, ())
         if len(latest) < MIN_STAGES:
             return None
@@ -170,20 +170,21 @@ MAX_REST_NS: Final = 64 * REST_NS
 WINDOW_REQUESTS: Final = 100
 """How many requests of a model tell how many are on time."""
 MAX_MISS_RATE_INCREASE: Final = 0.02
-"""What taking turns may cost a model, as a share of its requests; beside it chance, which is much where few came."""
+"""Maximum increase of a model's miss rate by serialization, as a fraction, beside chance, which is large for few
+requests."""
 CHANCE_DEVIATIONS: Final = 2.0
 """So many standard deviations of the share are chance."""
 
 
 class ModelOutcomes(NamedTuple):
-    """What became of a model's requests since Tidegate began."""
+    """Outcomes of a model's requests since Tidegate started."""
 
     on_time: int
     all: int
 
 
 class SerializationController:
-    """One Triton's."""
+    """Decides for one Triton whether the execution of its models is serialized."""
 
     def __init__(self) -> None:
         self.slowdown = InterferenceEstimator()
@@ -193,7 +194,7 @@ class SerializationController:
         self._rest_ns = 0
         """How long nobody takes turns from then on."""
         self._ended: Mapping[str, ModelOutcomes] = {}
-        """What had become of requests until then."""
+        """Outcomes when the current state began."""
         self._side_by_side: dict[str, float] = {}
         """The share of each model's requests that was on time before they began with turns."""
         self.why = ""
@@ -241,7 +242,7 @@ class SerializationController:
             self.slowdown.forget()
 
     def _shares(self, ended: Mapping[str, ModelOutcomes]) -> dict[str, float]:
-        """Which share of each model's requests was on time since the group became what it is; of enough requests."""
+        """Return the attainment of each model since the group formed, for models with enough requests."""
         shares = {}
         for name, (on_time, count) in ended.items():
             before = self._ended.get(name, ModelOutcomes(0, 0))

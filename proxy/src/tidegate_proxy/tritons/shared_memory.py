@@ -213,7 +213,7 @@ class SharedRegions:
         self.give_back(region)
 
     async def _registered(self, size: int) -> SharedRegion:
-        """Raises OSError."""
+        """Register a region at a Triton. Raises OSError."""
         assert self._lifeline, "somebody shares memory"
         region = SharedRegion(size, self._lifeline.name)
         backends = list(self._backends)

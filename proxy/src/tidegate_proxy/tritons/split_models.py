@@ -18,7 +18,7 @@ SPLIT_MODEL_VERSION = "1"
 
 
 WorkerKey = tuple[str, tuple[str, ...], str]
-"""What a worker keeps its id by: its name, its partitions, its kind."""
+"""Key by which a worker keeps its id: name, partitions, device class."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class SplitModel:
 
     @property
     def outputs(self) -> list[str]:
-        """What clients get, in order."""
+        """Outputs of the model for clients, in order."""
         return [tensor.name for tensor in self.config.output]
 
     @property
     def metadata(self) -> service_pb2.ModelMetadataResponse:
-        """As Triton answers it."""
+        """Return the model's metadata in Triton's form."""
         answer = service_pb2.ModelMetadataResponse(
             name=self.config.name, versions=[SPLIT_MODEL_VERSION], platform=self.config.platform or self.config.backend
         )
@@ -112,7 +112,7 @@ def find_layout(
 def _outputs(
     model: Model, configs: Sequence[model_config_pb2.ModelConfig], asked: Sequence[str]
 ) -> list[model_config_pb2.ModelOutput]:
-    """What clients get: what is asked for, else what some partition gives and none takes."""
+    """Return the outputs for clients: the requested ones, otherwise those that no partition consumes."""
     given = {tensor.name: tensor for config in configs for tensor in config.output}
     taken = {tensor.name for config in configs for tensor in config.input}
     if missing := [name for name in asked if name not in given]:

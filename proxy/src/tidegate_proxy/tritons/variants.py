@@ -18,18 +18,18 @@ from tidegate_proxy.tritons.batching_mode import BatchingDecision, most_careful
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """What one Triton has of a model."""
+    """Configuration of a model as one Triton loaded it."""
 
     backend: Backend
     config: model_config_pb2.ModelConfig
     consent: BatchingDecision
-    """What happens to its requests, as far as this Triton is concerned."""
+    """Scheduling decision for this Triton."""
     tensors: ModelSignature
     """Also of a model whose requests are not scheduled."""
 
     @classmethod
     def of(cls, backend: Backend, config: model_config_pb2.ModelConfig, consent: BatchingDecision) -> "LoadedConfig":
-        """What a Triton's config makes of a model."""
+        """Return the loaded configuration from a Triton's model config."""
         return cls(backend, config, consent, signature_of(config))
 
     @property
@@ -53,7 +53,7 @@ class VariantAgreement:
     signature: ModelSignature | None
     """The signature of requests that are scheduled, with as many rows as each of `followers` takes; None: none are."""
     consent: BatchingDecision
-    """What all of those that agree consent to."""
+    """Scheduling decision that holds for all agreeing Tritons."""
     followers: tuple[Backend, ...]
     """The Tritons that requests of the leading form go to."""
     variants: tuple["ModelConfigVariant", ...]
@@ -88,9 +88,10 @@ class ModelConfigVariant:
 
 
 def agree(forms: Sequence[LoadedConfig], voters: Container[Backend]) -> VariantAgreement:
-    """Which form leads. `forms`: of at least one Triton, those that changed last come last.
+    """Return the leading configuration.
 
-    `voters`: the Tritons that are there. What others had counts only where none of them is.
+    `forms`: configurations of at least one Triton, recent changes last. `voters`: Tritons that are available;
+    configurations of others count only if none of these has one.
     """
     present = [form for form in forms if form.backend in voters] or list(forms)
     newest_first = present[::-1]

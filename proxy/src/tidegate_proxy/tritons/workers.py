@@ -27,14 +27,14 @@ SERIALIZED_SUFFIX: Final = " serialized"
 _EVERYWHERE: Final = -1
 """The GPU of a resource that is one for all of them, or of an instance that is on none."""
 _TURNS: Final = object()
-"""What those need, beside resources, that take turns."""
+"""Resource that serialized instances need in Triton's rate limiter."""
 
 
 class ExecutionSlot(NamedTuple):
-    """What runs one batch at a time."""
+    """Execution slot of a Triton: runs one batch at a time."""
 
     name: str
-    """What tells it from the others of its Triton: the model, with how many others take turns with it, and a number."""
+    """Name that is unique on its Triton: the model, models serialized with it, and a number."""
     models: tuple[str, ...]
     """Their names, sorted."""
     takes_turns: bool
@@ -85,7 +85,7 @@ def _groups(
 
 
 def _resources(config: model_config_pb2.ModelConfig) -> set[object]:
-    """What the instances of a model need of the rate limiter: a resource's name, and the GPU whose it is."""
+    """Return the rate-limiter resources that a model's instances need: name, and GPU."""
     return {
         (resource.name, _EVERYWHERE if getattr(resource, "global") else gpu)
         for group in config.instance_group
@@ -105,7 +105,7 @@ ALL_OF_IT = WholeDevice()
 
 @dataclass(frozen=True)
 class WorkerHardware:
-    """What is known of where a Triton's workers run."""
+    """Known hardware of a Triton's workers."""
 
     kind: str = ""
     """Empty: not known."""

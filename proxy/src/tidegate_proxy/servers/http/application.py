@@ -169,7 +169,7 @@ class HttpApplication:
             await self._pass_on(exchange, content, route, is_inference=False)
 
     def _handler(self, method: str, route: routes.Route) -> Handler | None:
-        """What answers it here. Tritons come and go with the configuration: only several are merged."""
+        """Return the local handler of a request, if any. Responses are merged only if there are several Tritons."""
         key = (method, route.pattern)
         is_merged = len(self._tritons) > 1 or key in MODEL_CHANGES
         return self._overrides(method, route) or (self._merged.get(key) if is_merged else None)

@@ -73,9 +73,9 @@ class BodyDecompression:
         return self._stream.eof and not self._stream.unused_data and not self._is_followed
 
     def pieces(self, compressed: bytes) -> Iterator[bytes]:
-        """What so much of the body yields, in pieces of bounded size. Raises NotSchedulable for what is not compressed.
+        """Return the decompressed pieces, of bounded size, of a part of the body.
 
-        Nothing comes after the end of the stream.
+        Raises NotSchedulable if it is not compressed, or if data follows the end of the stream.
         """
         view = memoryview(compressed)
         for start in range(0, len(view), _STEP):

@@ -84,7 +84,7 @@ PROGRESS_BYTES: Final = 1 << 16
 
 
 class HttpConnections:
-    """Lives in one event loop. In each of its books the connection that has been in it longest comes first."""
+    """HTTP connections of one event loop, in tables ordered by time: the oldest entry comes first."""
 
     def __init__(self, limits: HttpLimits, bounds: ClientBounds, served: Served) -> None:
         self._limits = limits
@@ -269,7 +269,7 @@ _MAX_REPETITIONS: Final = 8
 _READ_AHEAD: Final = 8
 """Requests that may wait behind another on a connection that is still read: only a read shows that a client left."""
 _REQUEST_BYTES: Final = 4096
-"""What a request takes while it is open beside headers and body: its objects, its task, its place in books."""
+"""Bytes counted for an open request beside headers and body: objects, task, table entries."""
 _TIMED_OUT: Final = (
     b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: 58\r\n\r\n"
     b'{"error":"the request did not come within its time limit"}'
@@ -303,7 +303,7 @@ class HttpConnection(HttpToolsProtocol):
         self._has_body = False
         """Whether the latest read brought a part of a body."""
         self._costs: deque[int] = deque()
-        """What each request that is not answered holds beside its body, in bytes."""
+        """Bytes that each unanswered request holds beside its body."""
         self._opened_at = 0.0
         self._answered: RequestResponseCycle | None = None
         """The request whose answer is next."""
@@ -527,7 +527,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """All of it is there."""
+        """Handle the end of a request's body."""
         self._in_body = False
         self._connections.owes_nothing(self)
         if not self.parser.should_upgrade():

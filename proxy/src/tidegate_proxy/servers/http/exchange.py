@@ -55,7 +55,7 @@ class RequestBody:
         """Whether its end was read."""
 
     async def whole(self) -> bytes:
-        """All of it. Raises TooLarge, TooMuchInFlight, ClientLeft; as below."""
+        """Return the whole body. Raises TooLarge, TooMuchInFlight, ClientLeft."""
         first = await self._next()
         if self.complete:
             return first
@@ -65,7 +65,7 @@ class RequestBody:
         return b"".join(pieces)
 
     async def beginning(self, size: int) -> bytes:
-        """All of it if it is short, else at least `size` bytes."""
+        """Return the whole body if it is short, otherwise at least its first `size` bytes."""
         pieces: list[bytes] = []
         while not self.complete and self._taken < size:
             pieces.append(await self._next())
@@ -127,9 +127,9 @@ class RequestBody:
 
 
 class HttpExchange:
-    """What the http_server needs to know of a request's head, and the way back to the client.
+    """Header of a request, and the channel for its response.
 
-    Made in the task that serves the request: that is the one which ends when the client leaves.
+    Create it in the task that serves the request: that task ends when the client leaves.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -158,7 +158,10 @@ class HttpExchange:
         names: list[bytes] = scope.get(NAMES_EXTENSION) or [name for name, _ in self._headers]
         self._written: Headers = [(name, value) for name, (_, value) in zip(names, self._headers, strict=True)]
         """The same with their names as the client wrote them."""
-        """As they came. Blanks behind a value are not a part of it (RFC 9110, section 5.5), but Triton keeps them."""
+        """Headers in order of arrival.
+
+        Trailing blanks of values are kept, as Triton does (contrary to RFC 9110, section 5.5).
+        """
         self._send = send
         self._task = asyncio.current_task()
         self._watch: asyncio.Task[None] | None = None

@@ -171,7 +171,7 @@ async def _until_given_up(triton: Backend) -> AsyncIterator[None]:
 
 
 def unreachable(triton: Backend, reason: object) -> HttpAnswer:
-    """What a client gets when a Triton does not answer."""
+    """Return the error response for a Triton that does not answer."""
     return error(503, f"Triton at {triton.http_url} cannot be reached: {reason}")
 
 
@@ -241,7 +241,7 @@ class HttpCodec(HttpAnswers[Backend, HttpCall]):
         self._forwarder = forwarder
 
     async def ask(self, triton: Backend, question: HttpCall) -> HttpAnswer:
-        """What it says."""
+        """Send a request to the Triton and return its response."""
         return await self._forwarder.whole(triton, question)
 
 

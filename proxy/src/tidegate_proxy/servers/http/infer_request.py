@@ -32,7 +32,7 @@ _LONGEST_VERSION: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class ResponseForm:
-    """Which outputs a client wants in binary form."""
+    """Outputs that a client wants in binary form."""
 
     binary: bool
     """Whether outputs that the request does not name are binary."""
@@ -61,7 +61,7 @@ def translate(signature: ModelSignature, version: str, body: bytes, json_bytes: 
 
 
 def outline(body: bytes, json_bytes: int) -> service_pb2.ModelInferRequest | None:
-    """What a request says of its tensors, without what is in them; None where that cannot be told."""
+    """Return the tensors' names, types and shapes of a request without contents; None if they cannot be determined."""
     header = service_pb2.ModelInferRequest()
     try:
         request = _object(_decode(body[:json_bytes]))

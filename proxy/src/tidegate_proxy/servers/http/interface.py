@@ -1,4 +1,4 @@
-"""What the HTTP server asks of the rest of the proxy."""
+"""Interface between the HTTP server and the rest of the proxy."""
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class HttpCall:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """A whole response."""
+    """A complete HTTP response with body."""
 
     status: int
     headers: Headers

@@ -163,7 +163,7 @@ def _product(a: _Words, b: Any) -> tuple[_Words, _Words]:  # noqa: ANN401 - word
 def _generate(
     w: _Words, plus: _Words, delta: _Words, shift: _Words, exponent: npt.NDArray[np.int64]
 ) -> tuple[_Words, npt.NDArray[np.int64]]:
-    """As few of `plus`'s digits as stay within `delta` of it, then the last one moved towards `w`."""
+    """Generate the fewest digits within `delta` of `plus`, then move the last digit towards `w`."""
     one = np.uint64(1) << shift
     integer, fraction = plus >> shift, plus & (one - np.uint64(1))
     # Cut within the integer: kappa digits are left out, as many as possible. Column 0 leaves out nine of at most ten.

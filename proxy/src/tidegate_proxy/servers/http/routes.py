@@ -107,7 +107,7 @@ _SHARED_MEMORY = re.compile(rb"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path of Triton's."""
+    """A route of Triton's HTTP API."""
 
     pattern: str
     """The route's name: what varies in the path stands in braces, what is optional is left out (versions, `/region/R`,

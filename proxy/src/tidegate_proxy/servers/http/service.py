@@ -89,14 +89,14 @@ def _dumped(value: object) -> bytes:
 
 
 _NOT_READY = 400
-"""What Triton's health routes answer where the answer is no."""
+"""Response of Triton's health routes when not ready."""
 
 
 StartServer = Callable[[Application, str], Awaitable[HttpListener]]
 
 
 class HttpService:
-    """Lives in the event loop."""
+    """HTTP service of the proxy. Call only from the event loop."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class HttpService:
         self._server: HttpListener | None = None
 
     def _override(self, method: str, route: Route) -> Handler | None:
-        """What answers here rather than by a Triton; a layout may come and go with the configuration."""
+        """Return the local handler that replaces a Triton's; a layout may appear or disappear on reload."""
         key = (method, route.pattern)
         if handler := self._own.get(key):
             return None if self._control.leaves("http", route.api) else handler
@@ -239,7 +239,7 @@ class HttpService:
 
 
 def http_limits(config: ServeConfig) -> HttpLimits:
-    """What clients over HTTP are held to."""
+    """Return the limits of HTTP clients."""
     limits = config.limits
     return HttpLimits(
         body_bytes=int(limits.max_message_bytes),

@@ -52,7 +52,7 @@ class PendingCall:
         self.stream_id = 0
         self.tries = 0
         self.encoding = "identity"
-        """What its server compresses messages with."""
+        """Compression of the server's messages."""
         self.code: StatusCode | None = None
         """Its status, as soon as that has come."""
         self.details = ""
@@ -81,7 +81,7 @@ class PendingCall:
             faults.report("the end of a call", error)
 
     def fail(self, error: MessageError) -> None:
-        """What its server sent cannot be taken."""
+        """Fail the call because the server sent something invalid."""
         self._give_up(error.code, error.details)
 
     @property
@@ -114,7 +114,7 @@ class PendingCall:
 
 
 class PendingUnary(PendingCall):
-    """One message, one answer."""
+    """A unary call in flight: one message, one response."""
 
     __slots__ = ("_answer", "_message", "_then")
 
@@ -171,7 +171,7 @@ class PendingStream(PendingCall):
         super().__init__(headers)
         self._then = then
         self._outbox: deque[tuple[bytes, Callable[[object], None]]] = deque()
-        """What is to be sent once there is a connection."""
+        """Messages to send once there is a connection."""
         self._has_sent = False
         self._is_closed = False
         """Whether there are no more messages to be sent."""
@@ -180,11 +180,11 @@ class PendingStream(PendingCall):
         self._unacknowledged = 0
         """Bytes that came since the last message was taken: the server may not send as many again yet."""
         self._status: tuple[StatusCode, str] | None = None
-        """What comes after the messages that were not taken yet."""
+        """Status that follows messages not taken yet."""
 
     @property
     def may_be_sent_again(self) -> bool:
-        """As long as no message of it was sent."""
+        """Whether the call can be sent again: no message was sent yet."""
         return not self._has_sent
 
     def send(self, message: bytes, then: Callable[[object], None]) -> None:

@@ -23,7 +23,7 @@ from tidegate_proxy.transport.tls import close_once
 log = logging.getLogger(__name__)
 
 ALPN_PROTOCOLS: Final = ("h2",)
-"""What both sides agree on in the TLS handshake."""
+"""ALPN protocols of both sides."""
 READ_BYTES: Final = 1 << 18
 """Read at once."""
 WRITE_BYTES: Final = 1 << 18
@@ -39,11 +39,11 @@ AHEAD_BYTES: Final = 1 << 18
 
 
 class _Shared(threading.local):
-    """What the connections of one thread's loop share."""
+    """State that the connections of one event loop share."""
 
     def __init__(self) -> None:
         self.buffer = memoryview(bytearray(READ_BYTES))
-        """What was read: it is taken out before any other connection reads."""
+        """Receive buffer; emptied before another connection reads."""
         self.woken: list[Http2Connection] | None = None
         """Connections that what was read has given something to send; None: nothing is being taken in."""
 
@@ -84,12 +84,12 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.closed_because = ""
         """Why the connection was ended, where it was by this side."""
         self._events: deque[Event] = deque()
-        """What came and waits for the connection's next turn: no more is read until it is handled."""
+        """Events of the connection that were not handled yet; no more is read until they are."""
         self.handlers: dict[type[Event], Callable[[Any], None]] = {
             PingAcknowledged: self._answered,
             ConnectionClosed: self._closed,
         }
-        """What is done about events; those of other types say nothing that is needed."""
+        """Handlers by event type; other events are ignored."""
 
     # What a side adds --------------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.lost(self.closed_because or (str(exc) if exc else "Socket closed"))
 
     def acknowledge(self, stream_id: int, amount: int) -> None:
-        """What came on a stream was taken: the peer may send as much again, and is told so at the next flush."""
+        """Acknowledge data received on a stream: the peer may send as much again, and learns it at the next flush."""
         if amount:
             self._taken[stream_id] = self._taken.get(stream_id, 0) + amount
             self.wake()
@@ -318,7 +318,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     @property
     def unread_bytes(self) -> int:
-        """What was written and the peer has not read."""
+        """Return the bytes that were written and not read by the peer."""
         return self.http2.queued_body_size() + (self.transport.get_write_buffer_size() if self.transport else 0)
 
     def close(self) -> None:

@@ -146,13 +146,13 @@ class CallHeaders:
     method: str = ""
     """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
     metadata: Metadata = ()
-    """As gRPC has it, keys in lower case."""
+    """Metadata in gRPC form, keys in lower case."""
     encoding: str = "identity"
-    """What messages are compressed with that are."""
+    """Compression of the messages."""
     timeout_s: float | None = None
     """The client's time limit, if it has one."""
     http_status: bytes = b""
-    """What HTTP says of a request that is no gRPC; empty: it is."""
+    """HTTP status for a request that is not gRPC; empty for gRPC."""
     error: tuple[StatusCode, str] | None = None
     """Why the call cannot be taken; None: it can."""
 
@@ -163,7 +163,7 @@ class CallHeaders:
 
 
 def opening_of(headers: Sequence[Header]) -> CallHeaders:
-    """What these headers say."""
+    """Parse the headers of a call."""
     method = path = content_type = timeout = b""
     encoding = b"identity"
     for name, value in headers:
@@ -204,7 +204,7 @@ KEPT_BYTES: Final = 1 << 13
 
 
 class HeaderBlocks:
-    """What comes over one connection, frame by frame; all but long header blocks stays as it is."""
+    """Filter for the bytes of a connection that shortens long header blocks."""
 
     def __init__(self) -> None:
         self._left = 0
@@ -212,14 +212,14 @@ class HeaderBlocks:
         self._head = bytearray()
         """The beginning of a frame, as far as it has come, where it has not come whole."""
         self._block: bytearray | None = None
-        """What has come of a long header block; None: nothing is held back."""
+        """Part of a long header block received so far; None: nothing is held back."""
         self._opening = b""
         """The head of the frame that block began with."""
         self._is_last = False
         """Whether the current frame ends the block."""
 
     def shortened(self, data: memoryview) -> memoryview | bytes:
-        """What was read, in the form that libnghttp2 takes; some of it may be held back until more is read."""
+        """Return the bytes to pass to libnghttp2; some may be held back until more arrive."""
         if self._block is None and not self._head:
             at, size = self._left, len(data)
             while at + _FRAME_HEAD <= size:

@@ -74,7 +74,7 @@ _COLLECTED: Final = 1 << 16
 
 
 def prefix(size: int) -> bytes:
-    """What stands before a message of `size` bytes that is not compressed."""
+    """Return the prefix of an uncompressed message of `size` bytes."""
     return _PREFIX.pack(0, size)
 
 
@@ -107,7 +107,7 @@ class MessageAssembler:
 
     @property
     def held_bytes(self) -> int:
-        """What has come and was not taken."""
+        """Bytes received and not taken."""
         return self._have
 
     @property

@@ -43,7 +43,7 @@ RESPONSE_HEADERS: Final[tuple[Header, ...]] = (
 )
 OK_TRAILERS: Final[tuple[Header, ...]] = ((b"grpc-status", b"0"), (b"grpc-message", b""))
 OPEN_BYTES: Final = 2048
-"""What a call takes while it is open beside its metadata and messages: its objects, its stream, its place in books."""
+"""Bytes counted for an open call beside metadata and messages: objects, stream, table entries."""
 INFLATED_HERE: Final = 1 << 18
 """Bytes of a message that are inflated at once, in the event loop: some tenths of a millisecond."""
 INFLATED_ASIDE: Final = 1 << 22
@@ -98,7 +98,7 @@ class Http2Call:
         self._connection = connection
         self._encoding = opening.encoding
         self._assembler: MessageAssembler | None = None
-        """What assembles messages that did not come whole."""
+        """Assembler of messages that arrive in pieces."""
         self._receiver: Received | None = None
         self._is_delivering = False
         """Whether messages are being given to those who wait for them: one that is asked for meanwhile follows."""
@@ -342,7 +342,7 @@ MAX_PING_STRIKES: Final = 2
 
 
 class ServerConnection(Http2Connection):
-    """One client's connection."""
+    """HTTP/2 connection of one client."""
 
     def __init__(self, server: "Http2Server") -> None:
         limits = server.limits
@@ -583,7 +583,7 @@ class ServerConnection(Http2Connection):
             self.fail(call, error)
 
     def fail(self, call: Http2Call, error: Exception) -> None:
-        """What came cannot be taken, or a fault of ours met it: end the call alone."""
+        """Fail one call because its data is invalid or because of an internal error."""
         if isinstance(error, MessageError):
             if error.code is StatusCode.RESOURCE_EXHAUSTED and error.details != TOO_MUCH:
                 self.count("max_message_bytes")

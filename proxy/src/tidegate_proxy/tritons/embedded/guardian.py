@@ -25,7 +25,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class GuardianTask(TypedDict):
-    """What the guardian runs and what it removes afterwards."""
+    """Command that the guardian runs, and files that it removes afterwards."""
 
     command: list[str]
     """tritonserver and its options."""

@@ -1,4 +1,4 @@
-"""What a failed start says: the few lines of tritonserver's log that hold the reason."""
+"""Finds the lines of tritonserver's log that explain a failed start."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a layout wants of the GPUs of a node, what has to go and to come, and carrying that out."""
+"""Changes of MIG instances that a layout needs on a node, and their execution."""
 
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -95,7 +95,7 @@ def _is_instance(device: Device) -> bool:
 
 @dataclass(frozen=True)
 class MigChange:
-    """What happens to one GPU: first some of its instances go, then others come."""
+    """Change of one GPU: instances to destroy, then instances to create."""
 
     gpu: MigGpu
     stay: tuple[MigInstance, ...]
@@ -178,7 +178,7 @@ def _change(gpu: MigGpu, wanted: Sequence[Mig], *, unused_only: bool) -> MigChan
 
 
 def pids(instance: MigInstance) -> str:
-    """Who uses an instance, in words."""
+    """Return the processes that use an instance, as text."""
     return ", ".join(map(str, instance.processes))
 
 

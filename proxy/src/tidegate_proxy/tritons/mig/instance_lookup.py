@@ -1,4 +1,4 @@
-"""Which MIG instance of this machine a worker of a layout has.
+"""Finds the MIG instance of this machine that belongs to a worker of a layout.
 
 Where an instance lies is told to privileged users only, and nvidia-mig-parted leaves it to the driver. But instances of
 one profile are alike, so a worker has that in its place, if it is told of one, else the next of its profile: in the

@@ -7,7 +7,7 @@ from tidegate.schemas import Device, Mig, MigGeometry
 
 
 class MigError(Exception):
-    """What cannot be told of, or done to, the GPUs here. The message says what, where and the remedy."""
+    """Error of a query or change of MIG instances; the message says what, where and the remedy."""
 
 
 class MigMode(StrEnum):
@@ -50,7 +50,7 @@ class MigGpu:
     """A GPU of this machine."""
 
     number: int
-    """As nvidia-smi counts."""
+    """Index of the GPU in nvidia-smi's order."""
     device: Device
     """Its `id` is its UUID."""
     mode: MigMode

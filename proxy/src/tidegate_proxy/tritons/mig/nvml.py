@@ -29,7 +29,7 @@ class NvmlMig:
         self._nvml = nvml
 
     def gpus(self) -> tuple[MigGpu, ...]:
-        """What there is, in nvidia-smi's order. Raises MigError."""
+        """Return the GPUs and their instances, in nvidia-smi's order. Raises MigError."""
         with self._open("read what GPUs there are"):
             return tuple(self._gpu(number) for number in range(self._nvml.nvmlDeviceGetCount()))
 
@@ -216,7 +216,7 @@ class NvmlMig:
                 continue
 
     def _unless_refused(self, ask: Callable[[], T]) -> T | None:
-        """What NVML says; None where the device has no such thing, or where this user is not told."""
+        """Return the result of an NVML call; None if the device lacks the feature or permission is denied."""
         try:
             return ask()
         except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_NoPermission):
@@ -224,7 +224,7 @@ class NvmlMig:
 
 
 def _listed(ask: Callable[..., object], of: Any, profile: Any, room: Any) -> list[Any]:  # noqa: ANN401
-    """What there is of a profile. `room`: an array for as many as there may be, which `ask` fills."""
+    """Return the instances of a profile. `room`: array that `ask` fills, with space for all."""
     count = ctypes.c_uint()
     ask(of, profile.id, room, ctypes.byref(count))
     return list(room[: count.value])
