@@ -240,9 +240,9 @@ def _detector() -> BlockProfile:
         blocks=["stem", "body", "head"],
         cut_bytes=[600_000, 150_000],
         latencies=[
-            BlockLatencies(kind="L4", share=1, rows=[1, 2], latency_us=l4),
-            BlockLatencies(kind="L4", share=2, rows=[1], latency_us=half),
-            BlockLatencies(kind="P4", share=1, rows=[1, 2], latency_us=p4),
+            BlockLatencies(device_class="L4", share=1, rows=[1, 2], latency_us=l4),
+            BlockLatencies(device_class="L4", share=2, rows=[1], latency_us=half),
+            BlockLatencies(device_class="P4", share=1, rows=[1, 2], latency_us=p4),
         ],
     )
 

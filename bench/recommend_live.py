@@ -214,7 +214,7 @@ def _serve(
             own = folder / str(number)
             own.mkdir()
             address = running.enter_context(_triton_on(live, pool, own))
-            config = config.replace(f"{host_of(pool.kind)}:8001", address)
+            config = config.replace(f"{host_of(pool.device_class)}:8001", address)
         path = work / "answer" / "served.yaml"  # beside the profiles that it names
         path.write_text(config)
         command = ("serve", str(path), "--listen", "127.0.0.1:0", "--event-log", str(folder / "events.jsonl"))

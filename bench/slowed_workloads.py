@@ -72,12 +72,12 @@ def slowed_blocks(profile: BlockProfile, factor: float, added_ms: dict[str, floa
         update={
             "latencies": [
                 BlockLatencies(
-                    kind=each.kind,
+                    device_class=each.device_class,
                     share=each.share,
                     rows=each.rows,
                     latency_us=[
                         [
-                            factor * took_us + 1000 * added_ms.get(each.kind, 0.0) / len(each.latency_us)
+                            factor * took_us + 1000 * added_ms.get(each.device_class, 0.0) / len(each.latency_us)
                             for took_us in row
                         ]
                         for row in each.latency_us

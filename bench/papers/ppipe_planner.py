@@ -237,7 +237,7 @@ def _synthetic(number: int) -> PlannedModel:
         cut_bytes=[round(3_000_000 * 0.7**block) for block in range(9)],
         latencies=[
             BlockLatencies(
-                kind=name,
+                device_class=name,
                 share=share,
                 rows=list(range(1, rows + 1)),
                 latency_us=[

@@ -27,7 +27,7 @@ def worker(name: str, gpu: int, part: dict[str, Any]) -> dict[str, Any]:
         "name": name,
         "device": {"node": "a", "id": gpu, "product": "A100", "memory_mib": 40960},
         "slice": part,
-        "kind": "k",
+        "device_class": "k",
         "hosts": ["m"],
     }
 

@@ -60,8 +60,8 @@ def test_a_layout_tells_policies_what_the_simulator_tells_them() -> None:
     told, layout = setup_of(scenario(), 3), layout_of(scenario())
     models, workers, profiles, network = layout.contract()
     assert (models, workers, network) == (told.models, told.workers, told.network)
-    by_place = {(profile.partition, profile.kind): profile.expected for profile in told.profiles}
-    assert {(profile.partition, profile.kind): profile.expected for profile in profiles} == by_place
+    by_place = {(profile.partition, profile.device_class): profile.expected for profile in told.profiles}
+    assert {(profile.partition, profile.device_class): profile.expected for profile in profiles} == by_place
     assert [(worker.device, worker.slice) for worker in layout.workers] == [
         (Device("node0", 0, "fast"), WholeDevice()),
         (Device("n", 0, "slow"), Mps(50)),

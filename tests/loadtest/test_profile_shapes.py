@@ -83,7 +83,7 @@ def test_every_shape_is_measured_and_a_kind_named(triton: str, tmp_path: Path) -
         assert f"{measured.shape}: l(b) = {measured.alpha_ms:.3f} ms * b + {measured.beta_ms:.3f} ms" in told
     assert "all shapes: l(b, e) = " in told
 
-    assert "reader through Triton, on A100" in _run(*where, "--shape", NARROW, "--kind", "A100")
+    assert "reader through Triton, on A100" in _run(*where, "--shape", NARROW, "--device-class", "A100")
     of_kind = {each.key: each for each in read_profiles(file).profiles}
     assert sorted(of_kind) == [("reader", "A100", NARROW), ("reader", "default", NARROW), ("reader", "default", WIDE)]
     assert of_kind["reader", "default", WIDE] == wide, "what else is in the file is kept"

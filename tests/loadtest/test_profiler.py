@@ -49,7 +49,7 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_it_finds_what_the_model_was_given(triton: str, tmp_path: Path) -> None:
     file = tmp_path / "profiles.json"
     arguments = ("gpu", "--triton", triton, "-o", str(file), "--shape", "INPUT0:4", "--samples", "5", "--json")
-    code, output = run(*arguments, "--kind", "T4")
+    code, output = run(*arguments, "--device-class", "T4")
     assert code == 0, output
     written = read_profiles(file)
     assert json.loads(output.splitlines()[-1]) == written.model_dump(mode="json")
@@ -70,7 +70,7 @@ def test_it_finds_what_the_model_was_given(triton: str, tmp_path: Path) -> None:
         (("gpu", "--shape", "INPUT0:4", "--shape", "INPUT0:4,5"), "--shape INPUT0:4,5: input 'INPUT0' is -1 (rows not"),
         (("gpu", "--shape", "INPUT0=4"), "'INPUT0=4' is no shape: write NAME:3,48,320"),
         (("gpu", "--shape", "X:4"), "--shape X:4: model 'gpu' has no input 'X'; it has INPUT0"),
-        (("gpu", "--shape", "INPUT0:4", "--kind", ""), "--kind: give it a name, e.g. A100"),
+        (("gpu", "--shape", "INPUT0:4", "--device-class", ""), "--device-class: give it a name, e.g. A100"),
         (("gpu", "--shapes-from", "nowhere"), "'nowhere' does not exist"),
         (("gpu", "--shapes-from", __file__), "line 1 is no header of an event log"),
         (("gpu", "--shape", "INPUT0:4", "--rows", "1,16"), "at most 8 rows, not 16"),

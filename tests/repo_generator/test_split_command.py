@@ -103,25 +103,34 @@ def blocks(run: Run, model: Path, tmp_path: Path) -> Path:
 
 def test_profiles_are_added_up(run: Run, blocks: Path, tmp_path: Path) -> None:
     profile = tmp_path / "profile.json"
-    first = run("profile-blocks", blocks, "-o", profile, "--batches", "1,2", "--repeats", 2, "--kind", "l4")
+    first = run("profile-blocks", blocks, "-o", profile, "--batches", "1,2", "--repeats", 2, "--device-class", "l4")
     assert first.exit_code == 0, first.stderr
-    assert "Model model, kind l4, share 1/1: median latency (us)" in first.stdout
+    assert "Model model, device class l4, share 1/1: median latency (us)" in first.stdout
     assert "not measured" not in first.stderr
     second = run(
-        "profile-blocks", blocks / "blocks.json", "-o", profile, "--batches", "1", "--repeats", 2, "--kind", "t4"
+        "profile-blocks",
+        blocks / "blocks.json",
+        "-o",
+        profile,
+        "--batches",
+        "1",
+        "--repeats",
+        2,
+        "--device-class",
+        "t4",
     )
     assert "notice: not measured yet: all blocks of kind 't4', share 1, batch 2" in second.stderr
     document = json.loads(profile.read_text())
     assert (document["kind"], document["version"], document["cut_bytes"]) == ("block_profile", 1, [16])
-    assert [(table["kind"], table["rows"]) for table in document["latencies"]] == [("l4", [1, 2]), ("t4", [1])]
+    assert [(table["device_class"], table["rows"]) for table in document["latencies"]] == [("l4", [1, 2]), ("t4", [1])]
 
 
 def test_imported_profiles(run: Run, blocks: Path, tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps([{"name": "a + b", "medianMs": 1}, {"name": "c + y", "medianMs": 2}]))
-    options = ("--import", "trtexec", "--file", tmp_path / "t.json", "--kind", "p4", "--batches", "4", "--json")
+    options = ("--import", "trtexec", "--file", tmp_path / "t.json", "--device-class", "p4", "--batches", "4", "--json")
     result = run("profile-blocks", blocks, "-o", tmp_path / "p.json", *options)
     assert json.loads(result.stdout)["latencies"] == [
-        {"kind": "p4", "share": 1, "rows": [4], "latency_us": [[1000], [2000]]}
+        {"device_class": "p4", "share": 1, "rows": [4], "latency_us": [[1000], [2000]]}
     ]
 
 

@@ -23,7 +23,7 @@ def time_decisions(workers: int, decisions: int = 5000) -> dict[str, Any]:
     """
     names = list(PROFILES.values())
     profiles = [
-        Profile.linear("m", alpha_ms=8 / size, beta_ms=4, max_rows=ROWS, kind=f"{PRODUCT}/{PROFILES[size]}")
+        Profile.linear("m", alpha_ms=8 / size, beta_ms=4, max_rows=ROWS, device_class=f"{PRODUCT}/{PROFILES[size]}")
         for size in PROFILES
     ]
     fleet = [

@@ -184,7 +184,7 @@ def write_emulated_model(
     for kind, pool in enumerate(pools):
         group = config.instance_group.add(count=pool.count, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
         if len(pools) > 1:
-            group.name = pool.kind
+            group.name = pool.device_class
         group.rate_limiter.resources.add(name=f"{GPU_RESOURCE}-{kind}", count=1)
     for key, value in _parameters(scenario, model, pools, seed).items():
         config.parameters[key].string_value = value
@@ -225,10 +225,12 @@ def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
 
 def _parameters(scenario: Scenario, model: ModelSpec, pools: Sequence[WorkerSpec], seed: int) -> dict[str, str]:
     true = true_times(scenario)
-    times = true[model.name, pools[0].kind]
+    times = true[model.name, pools[0].device_class]
     parameters: dict[str, str] = {"tidegate_scheduling": model.scheduling}
     if len(pools) > 1:
-        parameters["groups_ms"] = json.dumps({pool.kind: table_ms(true[model.name, pool.kind]) for pool in pools})
+        parameters["groups_ms"] = json.dumps(
+            {pool.device_class: table_ms(true[model.name, pool.device_class]) for pool in pools}
+        )
     elif model.shapes:
         tables = {shape.shape: table_ms(shape.profile_from(times)) for shape in model.shapes}
         parameters["shapes_ms"] = json.dumps(tables)
@@ -255,8 +257,8 @@ def _inputs(model: ModelSpec) -> dict[str, tuple[int, ...]]:
 
 def by_kind(pools: Sequence[WorkerSpec]) -> list[WorkerSpec]:
     """Merge pools of equal workers into one entry each."""
-    counts = Counter(pool.kind for pool in pools for _ in range(pool.count))
-    first = {pool.kind: pool for pool in reversed(pools)}
+    counts = Counter(pool.device_class for pool in pools for _ in range(pool.count))
+    first = {pool.device_class: pool for pool in reversed(pools)}
     return [first[kind].model_copy(update={"count": count}) for kind, count in counts.items()]
 
 

@@ -55,7 +55,7 @@ class _Step:
 
 def needs_layout(scenario: Scenario) -> bool:
     """Return whether the scenario needs one Triton per worker instead of one per entry of `workers`."""
-    return is_laid_out(scenario) or len({pool.kind for pool in scenario.workers}) > 1
+    return is_laid_out(scenario) or len({pool.device_class for pool in scenario.workers}) > 1
 
 
 def is_laid_out(scenario: Scenario) -> bool:
@@ -183,7 +183,7 @@ def _write_model(folder: Path, config: model_config_pb2.ModelConfig) -> None:
 def true_times(scenario: Scenario) -> dict[tuple[str, str], Profile]:
     """Return the true latency of batches, as on simulated workers, by (partition, device class)."""
     _, _, expected, _ = layout_of(scenario).contract()
-    return {(profile.partition, profile.kind): profile for profile in true_profiles(scenario, expected)}
+    return {(profile.partition, profile.device_class): profile for profile in true_profiles(scenario, expected)}
 
 
 def table_ms(profile: Profile) -> dict[int, float]:

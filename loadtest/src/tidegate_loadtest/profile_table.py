@@ -17,7 +17,10 @@ def print_profiles(measured: Sequence[ModelProfile], requests: Mapping[str, int 
     by_shape = any(profile.shape for profile in measured)
     counted = any(requests.values())
     first = measured[0]
-    table = Table(title=f"{first.model} through Triton" + ("" if first.kind == "default" else f", on {first.kind}"))
+    table = Table(
+        title=f"{first.model} through Triton"
+        + ("" if first.device_class == "default" else f", on {first.device_class}")
+    )
     for head in ("shape",) * by_shape + ("requests",) * counted:
         table.add_column(head, justify="left" if head == "shape" else "right")
     for head in ("rows", "expected ms (median)", "p95 ms (p95)", "line ms", "rows/s"):

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from tidegate.schemas import DEFAULT_KIND, ModelProfile, ProfilePoint, format_shape, read_shape
+from tidegate.schemas import DEFAULT_DEVICE_CLASS, ModelProfile, ProfilePoint, format_shape, read_shape
 from tidegate_loadtest.connection import AsksForModels, Connection, LoadTestError
 from tidegate_loadtest.input_files import FileRequests, Tensors, inputs_of_model
 from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, LIMITS_PARAMETER, RandomRequests, RandomValues
@@ -129,7 +129,7 @@ async def measure_profiles(
     *,
     samples: int,
     files: Mapping[str, Sequence[Tensors]] | None = None,
-    kind: str = DEFAULT_KIND,
+    device_class: str = DEFAULT_DEVICE_CLASS,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> list[ModelProfile]:
@@ -175,7 +175,9 @@ async def measure_profiles(
         points = [_point(rows, latencies_ms[at, rows]) for rows in sizes]
         alpha_ms, beta_ms = (round(value, 4) for value in fit_line(points))
         profiles.append(
-            ModelProfile(model=model, kind=kind, shape=text, alpha_ms=alpha_ms, beta_ms=beta_ms, points=points)
+            ModelProfile(
+                model=model, device_class=device_class, shape=text, alpha_ms=alpha_ms, beta_ms=beta_ms, points=points
+            )
         )
     return profiles
 

@@ -38,12 +38,12 @@ class ModelProfiling:
         """Return the number of requests to measure."""
         return len(self.sizes) * len(self.shapes) * samples
 
-    def is_known(self, profiles: Collection[ModelProfile], kind: str, samples: int, hardware: Hardware | None) -> bool:
+    def is_known(self, profiles: Collection[ModelProfile], device_class: str, samples: int, hardware: Hardware | None) -> bool:
         """Return whether these profiles already cover all measurements of this model, on the same hardware."""
         known = {
             profile.shape: {point.rows for point in profile.points if point.samples >= samples}
             for profile in profiles
-            if (profile.model, profile.kind, profile.hardware) == (self.model, kind, hardware)
+            if (profile.model, profile.device_class, profile.hardware) == (self.model, device_class, hardware)
         }
         return all(known.get(shape, set()).issuperset(self.sizes) for shape in self.shapes)
 
@@ -130,10 +130,14 @@ async def _job_of_files(
 
 
 def skip_known(
-    campaign: ProfilingRun, profiles: Collection[ModelProfile], kind: str, samples: int, hardware: Hardware | None
+    campaign: ProfilingRun,
+    profiles: Collection[ModelProfile],
+    device_class: str,
+    samples: int,
+    hardware: Hardware | None,
 ) -> None:
     """Remove measurements that an earlier run has done."""
-    campaign.known = [job.model for job in campaign.jobs if job.is_known(profiles, kind, samples, hardware)]
+    campaign.known = [job.model for job in campaign.jobs if job.is_known(profiles, device_class, samples, hardware)]
     campaign.jobs = [job for job in campaign.jobs if job.model not in campaign.known]
 
 
@@ -142,7 +146,7 @@ async def carry_out(
     campaign: ProfilingRun,
     *,
     samples: int,
-    kind: str,
+    device_class: str,
     hardware: Hardware | None,
     keep: Callable[[ModelProfiling, list[ModelProfile]], None],
     progress: Callable[[ModelProfiling, int, str], None],
@@ -165,7 +169,7 @@ async def carry_out(
                 list(job.shapes.values()),
                 samples=samples,
                 files=job.files,
-                kind=kind,
+                device_class=device_class,
                 progress=advance,
             )
         except LoadTestError as error:

@@ -26,7 +26,7 @@ def profile_blocks(
         ),
     ],
     batches: Annotated[str, typer.Option(metavar="B[,B...]", help="Batch sizes, in rows.")] = "1,2,4,8",
-    kind: Annotated[str, typer.Option(help="Device class of the GPU or worker.")] = "default",
+    device_class: Annotated[str, typer.Option(help="Device class of the GPU or worker.")] = "default",
     share: Annotated[
         int,
         typer.Option(
@@ -59,16 +59,16 @@ def profile_blocks(
     """Measure the latency of each block of a split model.
 
     Measurements are added to PROFILE.json, so that one file comes to hold every
-    kind of GPU, share and batch size; run this on each kind of GPU. Shares of a
+    device class, share and batch size; run this on each device class. Shares of a
     GPU need NVIDIA MPS to be running; on the CPU they are shares of the cores.
 
     Examples, two kinds of GPUs, then a profile that trtexec made of each block:
 
-        tidegate profile-blocks blocks -o profile.json --kind l4 --provider CUDAExecutionProvider
+        tidegate profile-blocks blocks -o profile.json --device-class l4 --provider CUDAExecutionProvider
 
-        tidegate profile-blocks blocks -o profile.json --kind t4 --share 2 --provider CUDAExecutionProvider
+        tidegate profile-blocks blocks -o profile.json --device-class t4 --share 2 --provider CUDAExecutionProvider
 
-        tidegate profile-blocks blocks -o profile.json --kind p4 --batches 4 --import trtexec
+        tidegate profile-blocks blocks -o profile.json --device-class p4 --batches 4 --import trtexec
         --file 00=00.json --file 01=01.json
     """
     from rich.console import Console  # noqa: PLC0415 - this and onnxruntime are slow to import
@@ -86,14 +86,14 @@ def profile_blocks(
         if tool is None:
             if file:
                 raise GenerateError("--file needs --import TOOL, which says what wrote it")
-            measured = _measured(folder, manifest, rows, kind, provider, share, repeats, errors)
+            measured = _measured(folder, manifest, rows, device_class, provider, share, repeats, errors)
         else:
             if tool not in list(ProfilingTool):
                 raise GenerateError(f"--import {tool}: give one of {', '.join(ProfilingTool)}")
             if len(rows) != 1:
                 raise GenerateError(f"--batches {batches}: an imported profile is of one batch size; say which")
             measured = import_profile(
-                folder, manifest, ProfilingTool(tool), file or [], kind=kind, share=share, rows=rows[0]
+                folder, manifest, ProfilingTool(tool), file or [], device_class=device_class, share=share, rows=rows[0]
             )
         profile = merge_into(output, measured)
         write_document(output, profile)
@@ -115,7 +115,7 @@ def _measured(
     folder: Path,
     manifest: "Manifest",
     rows: list[int],
-    kind: str,
+    device_class: str,
     provider: str,
     share: int,
     repeats: int,
@@ -131,7 +131,7 @@ def _measured(
             folder,
             manifest,
             rows,
-            kind=kind,
+            device_class=device_class,
             provider=provider,
             share=share,
             repeats=repeats,
@@ -154,9 +154,9 @@ def _gaps(profile: "BlockProfile") -> list[str]:
     shares = sorted({table.share for table in profile.latencies})
     rows = sorted({size for table in profile.latencies for size in table.rows})
     return [
-        f"not measured yet: all blocks of kind '{kind}', share {share}, batch {size}"
-        for kind in profile.kinds
-        for share, size in profile.missing(kind, shares, rows)
+        f"not measured yet: all blocks of device class '{device_class}', share {share}, batch {size}"
+        for device_class in profile.kinds
+        for share, size in profile.missing(device_class, shares, rows)
     ]
 
 
@@ -164,7 +164,9 @@ def _print_table(measured: "BlockProfile", console: "Console") -> None:
     from rich.table import Table  # noqa: PLC0415
 
     (latencies,) = measured.latencies
-    title = f"Model {measured.model}, kind {latencies.kind}, share 1/{latencies.share}: median latency (us)"
+    title = (
+        f"Model {measured.model}, device class {latencies.device_class}, share 1/{latencies.share}: median latency (us)"
+    )
     table = Table(title=title, title_justify="left")
     table.add_column("block")
     for size in latencies.rows:

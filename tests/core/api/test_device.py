@@ -22,17 +22,17 @@ A100 = Device("n", "GPU-8f6ab4d2-1c7e-4bd4-9c55-6e6b6d2e8a10", "A100", 40536)
 )
 def test_the_kind_follows_from_product_and_slice(part: Slice, kind: str) -> None:
     worker = Worker(3, "w", ("m",), device=A100, slice=part)
-    assert (worker.kind, worker.node) == (kind, "n")
+    assert (worker.device_class, worker.node) == (kind, "n")
     assert msgspec.json.decode(msgspec.json.encode(worker), type=Worker) == worker
     assert len({worker, Worker(3, "w", ("m",), device=A100, slice=part)}) == 1
 
 
 def test_a_kind_that_is_named_stands() -> None:
-    assert Worker(0, "w", ("m",), "mine", A100, Mps(50)).kind == "mine"
-    assert Worker(0, "w", ("m",), device=Device("n", 0)).kind == "default"
-    assert Worker(0, "w", ("m",), device=Device("n", 0), slice=Mps(50)).kind == "default/mps-50"
+    assert Worker(0, "w", ("m",), "mine", A100, Mps(50)).device_class == "mine"
+    assert Worker(0, "w", ("m",), device=Device("n", 0)).device_class == "default"
+    assert Worker(0, "w", ("m",), device=Device("n", 0), slice=Mps(50)).device_class == "default/mps-50"
     nowhere = Worker(0, "w", ("m",))
-    assert (nowhere.kind, nowhere.device, nowhere.node) == ("default", None, "")
+    assert (nowhere.device_class, nowhere.device, nowhere.node) == ("default", None, "")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def layout(
             name=worker,
             device=Device("node", (on or {}).get(worker, number), "gpu"),
             slice=(slices or {}).get(worker, WholeDevice()),
-            kind="any",
+            device_class="any",
             hosts=tuple(hosts),
         )
         for number, (worker, hosts) in enumerate(workers.items())

@@ -207,8 +207,8 @@ def test_8_deadline_honesty(spec: PolicySpec, rng: random.Random) -> None:
     watch = Watch()
     run(spec, scenario, observer=watch, learn=False)
     requests = {event.request.id: event.request for event, _ in watch.seen if isinstance(event, RequestArrived)}
-    kinds = {worker.id: worker.kind for worker in scenario.setup.workers}
-    profiles = {(profile.partition, profile.kind): profile for profile in scenario.setup.profiles}
+    kinds = {worker.id: worker.device_class for worker in scenario.setup.workers}
+    profiles = {(profile.partition, profile.device_class): profile for profile in scenario.setup.profiles}
     for _, dispatch in watch.dispatches():
         batch = dispatch.batch
         taken = [requests[request_id] for request_id in batch.request_ids]

@@ -176,7 +176,7 @@ class Watching(FirstComeFirstServed):
 
 def test_a_policy_knows_a_shape_before_its_first_request() -> None:
     workers = (Worker(0, "w0", ("m",)), Worker(1, "w1", ("m",), "slow"))
-    slow = Profile.linear("m", alpha_ms=1, beta_ms=9, max_rows=MAX_ROWS, kind="slow")
+    slow = Profile.linear("m", alpha_ms=1, beta_ms=9, max_rows=MAX_ROWS, device_class="slow")
     policy = Watching(Setup((MODEL,), workers, (GUESS, slow)))
     engine = Engine(policy, name="watching", strict=True)
     engine.handle(RequestArrived(0, Request(0, "m", 1, 0, shape="x:9")))

@@ -40,8 +40,8 @@ class Ledger:
         self.effects: list[tuple[int, AnyEffect]] = []
         changes = [event for event in scenario.events if isinstance(event, TopologyChanged)]
         workers = itertools.chain(scenario.setup.workers, *(change.workers for change in changes))
-        self._kinds = {worker.id: worker.kind for worker in workers}
-        self._profiles = {(profile.partition, profile.kind): profile for profile in scenario.setup.profiles}
+        self._kinds = {worker.id: worker.device_class for worker in workers}
+        self._profiles = {(profile.partition, profile.device_class): profile for profile in scenario.setup.profiles}
         self.intervals: list[tuple[int, int, int]] = []
         """(worker, start, end) of every stage that ran, cut short where its worker was lost or it was preempted."""
         self._latest: dict[int, int] = {}
@@ -222,7 +222,7 @@ def with_other_plans(rng: random.Random, scenario: ConformanceWorld) -> Conforma
         added = (Worker(10 + number, f"added{number}", hosts), Worker(20 + number, f"all{number}", tuple(partitions)))
         workers = (
             *(worker for worker in workers if rng.random() < 0.7),
-            *(replace(worker, kind=rng.choice(("fast", "slow"))) for worker in added if rng.random() < 0.5),
+            *(replace(worker, device_class=rng.choice(("fast", "slow"))) for worker in added if rng.random() < 0.5),
         )
         events.append(TopologyChanged(now_ns, models, workers, setup.profiles, setup.network))
         if workers and rng.random() < 0.4:

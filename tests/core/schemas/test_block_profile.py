@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from tidegate.schemas import BlockLatencies, BlockProfile, DocumentError, read_document, write_document
 
-TABLE = {"kind": "l4", "share": 1, "rows": [1, 4], "latency_us": [[10, 40], [20, 20]]}
+TABLE = {"device_class": "l4", "share": 1, "rows": [1, 4], "latency_us": [[10, 40], [20, 20]]}
 
 
 def profile(*latencies: dict[str, Any], **fields: Any) -> BlockProfile:  # noqa: ANN401
@@ -37,7 +37,7 @@ def test_partitions_add_up_and_lie_between_the_measured(data: st.DataObject) -> 
     rows = sorted(data.draw(st.sets(st.integers(1, 64), min_size=1, max_size=5)))
     values = st.lists(st.floats(0.1, 1e6), min_size=len(rows), max_size=len(rows))
     table = data.draw(st.lists(values, min_size=3, max_size=3))
-    latencies = [BlockLatencies(kind="k", share=2, rows=rows, latency_us=table)]
+    latencies = [BlockLatencies(device_class="k", share=2, rows=rows, latency_us=table)]
     measured = BlockProfile(model="m", blocks=["a", "b", "c"], cut_bytes=[1, 1], latencies=latencies)
     size = data.draw(st.integers(rows[0], rows[-1]))
     parts = [measured.latency_us("k", 2, size, block, block + 1) for block in range(3)]
@@ -50,7 +50,7 @@ def test_partitions_add_up_and_lie_between_the_measured(data: st.DataObject) -> 
 
 @pytest.mark.parametrize(("kind", "share", "rows"), [("t4", 1, 1), ("l4", 2, 1), ("l4", 1, 5)])
 def test_what_was_not_measured_is_an_error_with_the_command(kind: str, share: int, rows: int) -> None:
-    with pytest.raises(DocumentError, match=f"--kind {kind} --share {share} --batches {rows}"):
+    with pytest.raises(DocumentError, match=f"--device-class {kind} --share {share} --batches {rows}"):
         profile(TABLE).latency_us(kind, share, rows, 0, 2)
 
 
@@ -68,10 +68,12 @@ def test_what_is_missing() -> None:
 
 def test_merging_adds_kinds_shares_and_batches_and_the_newer_wins() -> None:
     newer = profile(
-        TABLE | {"kind": "a100"}, TABLE | {"rows": [2, 4], "latency_us": [[15, 41], [20, 21]]}, memory_mib=[1, 1]
+        TABLE | {"device_class": "a100"},
+        TABLE | {"rows": [2, 4], "latency_us": [[15, 41], [20, 21]]},
+        memory_mib=[1, 1],
     )
     merged = profile(TABLE).merged(newer)
-    assert [(table.kind, table.rows) for table in merged.latencies] == [("a100", [1, 4]), ("l4", [1, 2, 4])]
+    assert [(table.device_class, table.rows) for table in merged.latencies] == [("a100", [1, 4]), ("l4", [1, 2, 4])]
     assert merged.latencies[1].latency_us == [[10, 15, 41], [20, 20, 21]]
     assert merged.memory_mib == [1, 1]
     assert merged.merged(profile(TABLE)).memory_mib == [1, 1]

@@ -128,8 +128,8 @@ def test_beyond_the_table_nothing_is_promised_that_was_not_measured(rows: int, p
 
 def test_it_makes_profiles_of_shares() -> None:
     beside = [Tenant("m", 1, 20)]
-    profile = PLAIN.profile("m", 80, max_rows=8, kind="V100/mps-80", neighbors=beside)
-    assert (profile.kind, profile.max_rows) == ("V100/mps-80", 8)
+    profile = PLAIN.profile("m", 80, max_rows=8, device_class="V100/mps-80", neighbors=beside)
+    assert (profile.device_class, profile.max_rows) == ("V100/mps-80", 8)
     assert profile.expected_ns(8) == round(1e6 * PLAIN.expected_ms(Tenant("m", 8, 80), beside))
 
 

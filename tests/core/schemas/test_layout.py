@@ -68,7 +68,7 @@ def test_it_is_written_and_read(tmp_path: Path) -> None:
     [
         (changed("partitions", 1, "name", to="a"), "partitions: 'a' is listed twice"),
         (changed("workers", 0, "hosts", to=["c"]), "'P4-0' hosts 'c', which is no partition"),
-        (changed("workers", 0, "kind", to="T4"), "'a' has no latency_ms for 'T4'"),
+        (changed("workers", 0, "device_class", to="T4"), "'a' has no latency_ms for 'T4'"),
         (changed("workers", 0, "gpu", to="P4-0"), "workers.0.gpu: there is no such field"),
         (changed("workers", 0, "device"), "workers.0.device: .*`object`, got `null`"),
         (changed("workers", 0, "device", "id", to="one"), r"workers.0.device: Expected `str` matching .* in `id`"),
@@ -98,7 +98,7 @@ def cut(product: str, *instances: tuple[str, int]) -> dict[str, Any]:
     document = changed(
         "workers",
         to=[
-            {"name": f"w{number}", "device": device, "slice": each, "hosts": ["a", "b"], "kind": "P4"}
+            {"name": f"w{number}", "device": device, "slice": each, "hosts": ["a", "b"], "device_class": "P4"}
             for number, each in enumerate(slices)
         ],
     )

@@ -16,7 +16,7 @@ points = st.builds(
 profiles = st.builds(
     ModelProfile,
     model=st.sampled_from("ab"),
-    kind=st.sampled_from(("default", "a100")),
+    device_class=st.sampled_from(("default", "a100")),
     shape=st.sampled_from(("", "x:3,48,320", "x:3,48,640")),
     alpha_ms=st.floats(0, 10),
     beta_ms=st.floats(0, 10),
@@ -31,7 +31,7 @@ def test_the_last_profile_of_every_model_is_kept(
     path = tmp_path_factory.mktemp("profiles") / "profiles.json"
     for profile in written:
         write_profile(path, profile)
-    last = {(profile.model, profile.kind, profile.shape): profile for profile in written}
+    last = {(profile.model, profile.device_class, profile.shape): profile for profile in written}
     assert read_profiles(path).profiles == [last[key] for key in sorted(last)]
 
 
@@ -39,7 +39,7 @@ def test_the_last_profile_of_every_model_is_kept(
 def test_a_written_profile_can_be_planned_with(profile: ModelProfile) -> None:
     planned = profile.to_profile(max_rows=16)
     assert planned.max_rows == 16
-    assert planned.key == (profile.model, profile.kind, profile.shape)
+    assert planned.key == (profile.model, profile.device_class, profile.shape)
 
 
 @given(st.lists(profiles, max_size=6, unique_by=lambda profile: profile.key), st.sampled_from(("a100", "h100")))
@@ -47,9 +47,9 @@ def test_whatever_was_measured_there_is_a_profile_of_the_empty_shape_first(
     measured: list[ModelProfile], kind: str
 ) -> None:
     found = ProfileFile(profiles=measured).profiles_of("a", kind, 16)
-    kinds = {profile.kind for profile in measured if profile.model == "a"}
+    kinds = {profile.device_class for profile in measured if profile.model == "a"}
     counts = kind if kind in kinds else "default"
-    shapes = {profile.shape for profile in measured if (profile.model, profile.kind) == ("a", counts)}
+    shapes = {profile.shape for profile in measured if (profile.model, profile.device_class) == ("a", counts)}
     assert [profile.shape for profile in found] == (sorted({"", *shapes}) if shapes else [])
     assert all(profile.key[:2] == ("a", kind) and profile.max_rows == 16 for profile in found)
     if shapes and "" not in shapes:
@@ -61,7 +61,7 @@ def test_whatever_was_measured_there_is_a_profile_of_the_empty_shape_first(
 
 def _measured(ms: float, *, rows: int = 1, kind: str = "default", shape: str = "") -> ModelProfile:
     points = [ProfilePoint(rows=at, median_ms=ms * at, p95_ms=2 * ms * at, samples=9) for at in {1, rows}]
-    return ModelProfile(model="m", alpha_ms=ms, beta_ms=0, points=points, kind=kind, shape=shape)
+    return ModelProfile(model="m", alpha_ms=ms, beta_ms=0, points=points, device_class=kind, shape=shape)
 
 
 def test_what_was_measured_of_a_kind_goes_before_what_was_measured_of_any() -> None:
@@ -114,7 +114,7 @@ def test_the_median_is_expected_and_the_high_estimate_planned() -> None:
             '"points": [{"rows": 1, "median_ms": 1, "p95_ms": 1e-9, "samples": 1}]}]}',
             "p95_ms",
         ),
-        (_with_shapes("x:3").replace('"default"', '""'), r"profiles\.0\.kind"),
+        (_with_shapes("x:3").replace('"default"', '""'), r"profiles\.0\.device_class"),
         (_with_shapes("x:3").replace('"alpha_ms": 1.0', '"alpha_ms": NaN'), r"profiles\.0\.alpha_ms: .*finite"),
         (
             _with_shapes("x:3").replace('"points": [', f'"points": [{ONE}, '),

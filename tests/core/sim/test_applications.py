@@ -40,7 +40,7 @@ def scenario(*apps: dict[str, Any], rows: int = 4) -> Scenario:
 def test_policies_are_told_the_distributions_of_those_that_they_are_to_be_told_of() -> None:
     hidden = {**SLOW, "told": False}
     (told,) = setup_of(scenario(QUICK, hidden), 0).latency_distributions
-    assert (told.model, told.app, told.kind) == ("m", "quick", "default")
+    assert (told.model, told.app, told.device_class) == ("m", "quick", "default")
     assert setup_of(scenario(hidden), 0).latency_distributions == ()
 
 

@@ -47,7 +47,7 @@ def test_policies_are_told_of_pipelines_nodes_and_the_network() -> None:
     (model,) = setup.models
     assert (model.max_rows, model.pipelines) == (4, (Pipeline(("m.a", "m.b"), 4),))
     assert [worker.node for worker in setup.workers] == ["s-0", "s-0", "s-1", "f"]
-    assert {(profile.partition, profile.kind, profile.max_rows) for profile in setup.profiles} == {
+    assert {(profile.partition, profile.device_class, profile.max_rows) for profile in setup.profiles} == {
         ("m.a", "slow", 4),
         ("m.b", "fast", 4),
     }
@@ -81,7 +81,7 @@ def test_a_layout_stands_for_models_workers_and_network(tmp_path: Path) -> None:
     path.write_text("{layout: layout.json, duration_s: 1, arrivals: {rate_rps: 20, process: uniform}}")
     scenario = read_scenario(path)
     setup = setup_of(scenario, seed=0)
-    assert [(worker.hosts, worker.kind, worker.node) for worker in setup.workers] == [
+    assert [(worker.hosts, worker.device_class, worker.node) for worker in setup.workers] == [
         (("a",), "P4", "one"),
         (("b",), "L4/mps-50", "two"),
     ]

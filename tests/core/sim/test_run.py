@@ -298,7 +298,7 @@ def test_workers_on_one_device_slow_each_other_down_whatever_they_host(make_scen
     assert typical_ms(make_scenario(**world, workers=apart)) == [10, 10]
     layout = layout_of(make_scenario(**world, workers=halves))
     instances = tuple(
-        worker.model_copy(update={"slice": Mig("3g.20gb", 4 * number), "kind": "default/mps-50"})
+        worker.model_copy(update={"slice": Mig("3g.20gb", 4 * number), "device_class": "default/mps-50"})
         for number, worker in enumerate(layout.workers)
     )
     isolated = {**world, "models": [], "workers": [], "layout": layout.model_copy(update={"workers": instances})}
@@ -342,4 +342,7 @@ def test_a_policy_hears_what_the_scenario_says(make_scenario: MakeScenario) -> N
         ("resnet", 16, 25_000_000),
         ("bert", 8, 60_000_000),
     ]
-    assert [(profile.partition, profile.kind) for profile in setup.profiles] == [("bert", "A100"), ("resnet", "A100")]
+    assert [(profile.partition, profile.device_class) for profile in setup.profiles] == [
+        ("bert", "A100"),
+        ("resnet", "A100"),
+    ]

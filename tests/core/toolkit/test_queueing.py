@@ -125,10 +125,10 @@ class IdleMachine(RuleBasedStateMachine):
                 assert self.idle.start_ns(7, worker.id) == self.ready.get(worker.id, 7)
             first_of_kind: dict[str, Worker] = {}
             for worker in idle:
-                first_of_kind.setdefault(worker.kind, worker)
+                first_of_kind.setdefault(worker.device_class, worker)
             assert self.idle.peek(partition) == (idle[0] if idle else None)
             assert self.idle.peek_each_kind(partition) == list(first_of_kind.values())
-            assert self.idle.kinds_hosting(partition) == {worker.kind for worker in hosting}
+            assert self.idle.kinds_hosting(partition) == {worker.device_class for worker in hosting}
             assert self.idle.count_hosting(partition) == len(hosting)
 
 

@@ -29,7 +29,7 @@ def measure(folder: Path, kind: str, *medians_ms: float, model: str = "m", shape
         ProfilePoint(rows=2**power, median_ms=took_ms, p95_ms=2 * took_ms, samples=3)
         for power, took_ms in enumerate(medians_ms)
     ]
-    write_profile(path, ModelProfile(model=model, kind=kind, shape=shape, alpha_ms=1, beta_ms=1, points=points))
+    write_profile(path, ModelProfile(model=model, device_class=kind, shape=shape, alpha_ms=1, beta_ms=1, points=points))
 
 
 def read(folder: Path, **changes: Any) -> Scenario:  # noqa: ANN401 - fields of a scenario
@@ -42,7 +42,7 @@ def expected_ms(scenario: Scenario) -> dict[tuple[str, str], list[float]]:
     """Of every size, by kind and shape."""
     _, _, profiles, _ = layout_of(scenario).contract()
     return {
-        (each.kind, each.shape): [each.expected_ns(rows) / 1e6 for rows in each.every_size]
+        (each.device_class, each.shape): [each.expected_ns(rows) / 1e6 for rows in each.every_size]
         for each in with_shapes(scenario, profiles, told=True)
     }
 

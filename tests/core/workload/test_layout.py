@@ -92,8 +92,8 @@ def test_a_share_has_the_profile_of_the_gpu_unless_it_has_its_own() -> None:
     _, told, profiles, _ = layout_of(
         Scenario.model_validate({**SMALL, "workers": workers, "models": models})
     ).contract()
-    assert [worker.kind for worker in told] == ["L4", "L4/mps-50", "L4/mps-50"]
-    assert {(each.partition, each.kind): each.expected_ns(1) / 1e6 for each in profiles} == {
+    assert [worker.device_class for worker in told] == ["L4", "L4/mps-50", "L4/mps-50"]
+    assert {(each.partition, each.device_class): each.expected_ns(1) / 1e6 for each in profiles} == {
         ("a", "L4"): 5,
         ("a", "L4/mps-50"): 5,
         ("b", "L4"): 5,

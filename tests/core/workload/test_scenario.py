@@ -166,7 +166,7 @@ def test_a_part_of_a_gpu_has_the_profile_of_a_shape_that_the_whole_one_has(tmp_p
     shape = {"shape": "x:640", "profiles": {"A100": {"alpha_ms": 20, "beta_ms": 80}}}
     scenario = read(tmp_path, {"models.0.shapes": [shape], "workers": [{"count": 2, "gpu": "A100", "per_gpu": 2}]})
     slow = {profile.shape: profile for profile in setup_of(scenario, 0).profiles}["x:640"]
-    assert (slow.kind, slow.expected_ns(1)) == ("A100/mps-50", 100_000_000)
+    assert (slow.device_class, slow.expected_ns(1)) == ("A100/mps-50", 100_000_000)
 
 
 @pytest.mark.parametrize("field", ["models.7.slo_ms", "duration_s.x", "models.first.slo_ms"])

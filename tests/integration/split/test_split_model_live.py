@@ -38,7 +38,7 @@ LAYOUT: dict[str, Any] = {
                 "name": f"frontend/{number}",
                 "device": {"node": "here", "id": 0},
                 "slice": {"type": "mps", "percent": 50},
-                "kind": "cpu",
+                "device_class": "cpu",
                 "hosts": ["recognise.0-3"],
             }
             for number in range(2)

@@ -30,7 +30,7 @@ from tidegate_baselines.eager import Eager, EagerOptions
 KEY, OTHER = ("m", "", ""), ("n", "", "")
 MODELS = (Model("m", 8, slo_ns=12), Model("n", 8, slo_ns=12))
 FAST = Worker(0, "fast", ("m", "n"))
-SLOW = Worker(1, "slow", ("m", "n"), kind="slow")
+SLOW = Worker(1, "slow", ("m", "n"), device_class="slow")
 
 
 def profile(model: str, kind: str = "default", beta: int = 5) -> Profile:
@@ -46,7 +46,7 @@ arrived = Arrivals(slo_ns=12)
 
 
 def run(batch: int, *ids: int, at: int, model: str = "m", worker: Worker = FAST) -> Dispatch:
-    stage = Stage(worker.id, model, at, len(ids) + (5 if worker.kind == "default" else 10))
+    stage = Stage(worker.id, model, at, len(ids) + (5 if worker.device_class == "default" else 10))
     return Dispatch(Batch(batch, model, ids, (stage,)))
 
 

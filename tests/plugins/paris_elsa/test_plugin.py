@@ -75,7 +75,9 @@ def test_sizes_and_profiles_may_be_files(tmp_path: Path) -> None:
     write_document(tmp_path / "sizes.json", RequestSizes(models={"m": {1: 5.0, 8: 1.0}}))
     points = [{"rows": rows, "median_ms": 2.0 + rows, "p95_ms": 3.0 + rows, "samples": 9} for rows in (1, 8)]
     kinds = [f"A100-40GB/{name}" for name in ("1g.5gb", "7g.40gb")]
-    listed = [{"model": "m", "kind": kind, "alpha_ms": 1, "beta_ms": 2, "points": points} for kind in [*kinds, "T4"]]
+    listed = [
+        {"model": "m", "device_class": kind, "alpha_ms": 1, "beta_ms": 2, "points": points} for kind in [*kinds, "T4"]
+    ]
     (tmp_path / "profiles.json").write_text(json.dumps({"version": 1, "profiles": listed}))
     files = {"sizes": str(tmp_path / "sizes.json"), "profiles": str(tmp_path / "profiles.json")}
     layout = laid_out(tmp_path, "paris", {**given, "models": [{"name": "m", **files}]})
@@ -94,7 +96,7 @@ def test_a_model_of_which_only_shapes_were_measured_is_as_slow_as_in_the_slowest
 
     def listed(shape: str, *medians: tuple[int, float]) -> dict[str, Any]:
         points = [{"rows": rows, "median_ms": ms, "p95_ms": 2 * ms, "samples": 9} for rows, ms in medians]
-        return {"model": "m", "kind": kind, "shape": shape, "alpha_ms": 1, "beta_ms": 2, "points": points}
+        return {"model": "m", "device_class": kind, "shape": shape, "alpha_ms": 1, "beta_ms": 2, "points": points}
 
     shapes = [listed("x:8", (4, 9.0), (1, 3.0)), listed("x:16", (1, 2.0), (2, 4.0), (4, 12.0))]
     (tmp_path / "profiles.json").write_text(json.dumps({"version": 1, "profiles": shapes}))

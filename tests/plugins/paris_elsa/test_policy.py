@@ -34,8 +34,8 @@ SMALL, OTHER_SMALL, LARGE = (
     Worker(1, "other small", ("m",), device=A100, slice=Mig("1g.10gb", 1)),
     Worker(2, "large", ("m",), device=A100, slice=Mig("4g.40gb", 4)),
 )
-ON_SMALL = Profile.linear("m", alpha_ms=10, beta_ms=0, max_rows=8, kind=SMALL.kind)
-ON_LARGE = Profile.linear("m", alpha_ms=2, beta_ms=4, max_rows=8, kind=LARGE.kind)
+ON_SMALL = Profile.linear("m", alpha_ms=10, beta_ms=0, max_rows=8, device_class=SMALL.device_class)
+ON_LARGE = Profile.linear("m", alpha_ms=2, beta_ms=4, max_rows=8, device_class=LARGE.device_class)
 
 
 def playbook(*workers: Worker, **options: Any) -> Playbook:  # noqa: ANN401

@@ -144,7 +144,7 @@ def named(given: Layout) -> Layout:
     """The same with kinds of its own, of the same speed."""
     document = given.model_dump()
     for worker in document["workers"]:
-        worker["kind"] = f"my {worker['slice']['profile']}"
+        worker["device_class"] = f"my {worker['slice']['profile']}"
     for part in document["partitions"]:
         part["latency_ms"] = {f"my {kind.split('/')[1]}": table for kind, table in part["latency_ms"].items()}
     return Layout.model_validate(document)
@@ -164,8 +164,8 @@ def test_kinds_that_layouts_name_have_their_capacity_too(data: st.DataObject) ->
         return
     problem, other = change(named(present), named(planned), keep=keep)
     assert (other.cost, other.steps) == (plan.cost, plan.steps)
-    assert {worker.kind for worker in new_layout(problem, other).workers} == {
-        worker.kind for worker in named(planned).workers
+    assert {worker.device_class for worker in new_layout(problem, other).workers} == {
+        worker.device_class for worker in named(planned).workers
     }
 
 
@@ -246,7 +246,9 @@ def test_a_change_is_worth_what_it_gains_and_says_so_if_it_is_not() -> None:
 
 def test_gpus_that_are_no_mig_are_changed_as_a_whole() -> None:
     cut = layout({0: (A100[4], "m"), 4: (A100[3], "m")})
-    worker = LayoutWorker(name="w", device=Device("a", 0, PRODUCT), slice=WholeDevice(), hosts=("m",), kind=None)
+    worker = LayoutWorker(
+        name="w", device=Device("a", 0, PRODUCT), slice=WholeDevice(), hosts=("m",), device_class=None
+    )
     parts = cut.partitions[0].model_copy(update={"latency_ms": {**cut.partitions[0].latency_ms, PRODUCT: (100.0,)}})
     whole = cut.model_copy(update={"workers": (worker,), "partitions": (parts,)})
     problem, plan = change(whole, cut, keep=0)

@@ -47,7 +47,7 @@ def profile(
         memory_mib=memory_mib,
         latencies=[
             BlockLatencies(
-                kind=kind,
+                device_class=kind,
                 share=share,
                 rows=list(range(1, batches + 1)),
                 latency_us=[

@@ -71,7 +71,7 @@ def test_applications_that_take_about_the_same_are_not_told_apart() -> None:
     twin = msgspec.structs.replace(QUICK, app="twin", times_ns=tuple(map(ms_to_ns, (9, 10, 11.5))))
     assert known(QUICK, twin).alike(PROFILE, 4, QUANTILE) == ()
     assert known(QUICK).alike(PROFILE, 4, QUANTILE) == ()
-    elsewhere = msgspec.structs.replace(SLOW, kind="other")
+    elsewhere = msgspec.structs.replace(SLOW, device_class="other")
     assert known(QUICK, elsewhere).alike(PROFILE, 4, QUANTILE) == ()
 
 
@@ -107,9 +107,9 @@ def test_of_many_applications_few_groups_are_made_and_the_last_one_holds_all() -
 def playbook(*times: LatencyDistribution, kinds: tuple[str, ...] = ("default",)) -> Playbook:
     setup = Setup(
         models=(Model("m", 4, slo_ns=ms_to_ns(400)),),
-        workers=tuple(Worker(number, f"w{number}", ("m",), kind=kind) for number, kind in enumerate(kinds)),
+        workers=tuple(Worker(number, f"w{number}", ("m",), device_class=kind) for number, kind in enumerate(kinds)),
         profiles=tuple(
-            Profile.linear("m", alpha_ms=20, beta_ms=5, max_rows=4, kind=kind, shape=shape)
+            Profile.linear("m", alpha_ms=20, beta_ms=5, max_rows=4, device_class=kind, shape=shape)
             for kind in dict.fromkeys(kinds)
             for shape in ("", "other")
         ),

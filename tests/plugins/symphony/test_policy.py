@@ -257,7 +257,7 @@ def test_a_model_without_an_slo_is_served_at_once() -> None:
 
 # Workers of several kinds, and changes --------------------------------------------------------------------------------
 
-FAST, SLOW = Worker(0, "fast", ("m",)), Worker(1, "slow", ("m",), kind="slow")
+FAST, SLOW = Worker(0, "fast", ("m",)), Worker(1, "slow", ("m",), device_class="slow")
 
 
 def test_an_idle_worker_on_which_the_batch_would_be_late_is_passed_over() -> None:

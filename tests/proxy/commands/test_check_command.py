@@ -77,7 +77,7 @@ def test_it_prints_the_configuration_with_every_default(tmp_path: Path) -> None:
             "metrics": "[::1]:8002",
             "tls": None,
             "worker": None,
-            "kind": None,
+            "device_class": None,
             "serialize_models": None,
             "share_memory": None,
             "headers": {},

@@ -25,7 +25,7 @@ def worker(name: str, gpu: int | str, node: str = "a", **part: Any) -> dict[str,
         "device": {"node": node, "id": gpu, "product": "A100"},
         "slice": part,
         "hosts": ["m"],
-        "kind": "k",
+        "device_class": "k",
     }
 
 

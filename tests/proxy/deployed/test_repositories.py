@@ -37,7 +37,9 @@ def config_in(repository: Path) -> model_config_pb2.ModelConfig:
 
 def on_another(first: Layout, kind: str) -> Layout:
     """The first worker on another GPU, of another kind, on which every batch takes 9 ms."""
-    worker = first.workers[0].model_copy(update={"device": Device("here", 9, kind), "kind": kind, "name": "a/b"})
+    worker = first.workers[0].model_copy(
+        update={"device": Device("here", 9, kind), "device_class": kind, "name": "a/b"}
+    )
     part = first.partitions[0]
     tables = {**part.latency_ms, kind: (9.0,) * len(part.latency_ms["any"])}
     return first.model_copy(

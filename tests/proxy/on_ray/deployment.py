@@ -38,7 +38,7 @@ def layout(*models: str, slo_ms: float = 2000) -> Layout:
             LayoutPartition(name=name, model=name, blocks=(0, 1), latency_ms={"any": (2.0,) * 4}) for name in models
         ),
         workers=tuple(
-            LayoutWorker(name=f"on-{name}", device=Device("here", number), kind="any", hosts=(name,))
+            LayoutWorker(name=f"on-{name}", device=Device("here", number), device_class="any", hosts=(name,))
             for number, name in enumerate(models)
         ),
     )

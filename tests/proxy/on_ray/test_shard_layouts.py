@@ -28,7 +28,7 @@ def test_what_shares_a_device_or_a_model_stays_together() -> None:
     whole = layout(*FOUR)
     ant, bee, cat, dog = whole.workers
     beside_ant = bee.model_copy(update={"device": ant.device})
-    another_dog = LayoutWorker(name="another", device=Device("there", 0), kind="any", hosts=("dog",))
+    another_dog = LayoutWorker(name="another", device=Device("there", 0), device_class="any", hosts=("dog",))
     shared = whole.model_copy(update={"workers": (ant, another_dog, beside_ant, cat, dog)})
     parts = split_layout(shared, 9, [worker.name for worker in shared.workers])
     assert sorted(names(parts)) == [["ant", "bee"], ["cat"], ["dog"]]

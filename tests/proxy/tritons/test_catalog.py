@@ -32,7 +32,7 @@ class _Triton:
         self.address = address
         self.apis = PassthroughApis()
         self.alive = True
-        self.kind = ""
+        self.device_class = ""
         self.serialize_models: bool | None = None
         self.turns = SerializationController()
         self.is_local = True

@@ -136,14 +136,14 @@ def test_of_a_divided_gpu_there_are_its_mig_instances() -> None:
     assert first == Gpu(DIVIDED["mig"][0]["uuid"], device, Mig("3g.20gb", 4), "A100-SXM4-40GB/3g.20gb")
     assert second == Gpu(DIVIDED["mig"][2]["uuid"], device, Mig("1g.5gb", 0), "A100-SXM4-40GB/1g.5gb")
     seen = gpus_here(FakeNvml(DIVIDED, privileged=False))
-    assert [(gpu.slice, gpu.kind) for gpu in seen] == [(None, first.kind), (None, second.kind)]
+    assert [(gpu.slice, gpu.device_class) for gpu in seen] == [(None, first.device_class), (None, second.device_class)]
     (whole,) = gpus_here(FakeNvml({**DIVIDED, "mig": []}))
-    assert whole.kind == "A100-SXM4-40GB"
+    assert whole.device_class == "A100-SXM4-40GB"
 
 
 def test_older_bindings_give_bytes_and_not_every_gpu_has_memory_of_its_own() -> None:
     (gpu,) = gpus_here(FakeNvml({"name": b"NVIDIA GB10", "uuid": T4["uuid"].encode()}))
-    assert (gpu.uuid, gpu.device.memory_mib, gpu.kind) == (T4["uuid"], None, "GB10")
+    assert (gpu.uuid, gpu.device.memory_mib, gpu.device_class) == (T4["uuid"], None, "GB10")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_nvml_itself_tells_what_nvidia_smi_prints(capsys: pytest.CaptureFixture[
     for gpu in seen:
         assert any(f"UUID: {gpu.device.id})" in line for line in listed)
         assert any(f"UUID: {gpu.uuid})" in line for line in listed)
-        assert gpu.kind.startswith(gpu.device.product)
+        assert gpu.device_class.startswith(gpu.device.product)
     totals = dict(line.split(", ") for line in _smi("--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits"))
     assert {str(gpu.device.id): str(gpu.device.memory_mib) for gpu in seen} == totals
     assert gpus_here() == seen, "it can be asked again"

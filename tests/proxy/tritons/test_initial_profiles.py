@@ -13,7 +13,7 @@ from tidegate_proxy.tritons.initial_profiles import misfits, said_of_others, sta
 
 def _measured(model: str, ms: float, kind: str = "default", shape: str = "") -> ModelProfile:
     points = [ProfilePoint(rows=1, median_ms=ms, p95_ms=ms, samples=9)]
-    return ModelProfile(model=model, alpha_ms=0, beta_ms=ms, points=points, kind=kind, shape=shape)
+    return ModelProfile(model=model, alpha_ms=0, beta_ms=ms, points=points, device_class=kind, shape=shape)
 
 
 def _catalog(*kinds: str) -> Catalog:
@@ -51,7 +51,7 @@ def test_who_has_no_profile_hears_on_what_kinds_the_model_was_measured() -> None
     measured = ProfileFile(profiles=[_measured("wide", 1, kind="T4"), _measured("wide", 1, kind="A100")])
     assert (
         said_of_others(measured, "wide")
-        == " (there is one for 'A100', 'T4': if they are such, say so in tritons[].kind)"
+        == " (there is one for 'A100', 'T4': if they are such, say so in tritons[].device_class)"
     )
     assert said_of_others(measured, "narrow") == ""
 

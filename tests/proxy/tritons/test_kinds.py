@@ -90,7 +90,7 @@ class FakeBackend:
         self.address = address
         self.apis = PassthroughApis()
         self.groups = groups
-        self.kind = kind
+        self.device_class = kind
         self.is_local = is_local
         self.serialize_models = None
         self.turns = None
@@ -124,7 +124,7 @@ def test_where_gpus_are_unlike_each_tritons_own_metrics_tell_which_it_uses(monke
     others = [FakeBackend("d:1", ON_GPU, is_local=False), FakeBackend("e:1", ON_CPU), FakeBackend("f:1", kind="mine")]
     first = found(*tritons, *others, gpus=(A100, T4))
     assert asked == ["a:12", "b:12", "c:12", "g:12"]
-    assert [first.places[cast("Backend", triton)].kind for triton in (*tritons, *others)] == [
+    assert [first.places[cast("Backend", triton)].device_class for triton in (*tritons, *others)] == [
         "A100",
         "T4",
         "",
@@ -134,7 +134,9 @@ def test_where_gpus_are_unlike_each_tritons_own_metrics_tell_which_it_uses(monke
         "mine",
     ]
     assert [
-        (worker.kind, worker.device) for worker in first.workers if worker.name in ("a:1/m0/0", "b:1/m0/1", "c:1/m0/0")
+        (worker.device_class, worker.device)
+        for worker in first.workers
+        if worker.name in ("a:1/m0/0", "b:1/m0/1", "c:1/m0/0")
     ] == [
         ("A100", A100.device),
         ("T4", T4.device),
@@ -147,7 +149,7 @@ def test_where_gpus_are_unlike_each_tritons_own_metrics_tell_which_it_uses(monke
     tritons[0].groups = (ON_GPU, ON_GPU)
     again = found(*tritons, *others, before=first)
     assert len(asked) == 5
-    assert again.places[cast("Backend", tritons[0])].kind == "A100"
+    assert again.places[cast("Backend", tritons[0])].device_class == "A100"
 
 
 def test_a_worker_of_another_kind_is_another_worker() -> None:
@@ -160,10 +162,10 @@ def test_a_worker_of_another_kind_is_another_worker() -> None:
 def test_every_kind_starts_from_its_own_profile_else_from_the_one_that_names_no_kind() -> None:
     def measured(kind: str, ms: float) -> ModelProfile:
         point = ProfilePoint(rows=1, median_ms=ms, p95_ms=ms, samples=9)
-        return ModelProfile(model="m0", kind=kind, alpha_ms=0, beta_ms=ms, points=[point])
+        return ModelProfile(model="m0", device_class=kind, alpha_ms=0, beta_ms=ms, points=[point])
 
     catalog = found(FakeBackend("a:1", ON_CPU, kind="fast"), FakeBackend("b:1", ON_CPU, kind="slow"))
-    assert [worker.kind for worker in catalog.workers] == ["fast", "fast", "slow", "slow"]
+    assert [worker.device_class for worker in catalog.workers] == ["fast", "fast", "slow", "slow"]
     files = ProfileFile(profiles=[measured("default", 7), measured("slow", 21)])
     profiles = {profile.key: profile.expected_ns(1) / NS_PER_MS for profile in starting_profiles(catalog, files)}
     assert profiles == {("m0", "fast", ""): 7, ("m0", "slow", ""): 21}
@@ -214,7 +216,10 @@ def test_two_tritons_of_unlike_kinds_learn_two_profiles(
     tensors: Callable[..., Any],
     policy: str,
 ) -> None:
-    named = [{"grpc": triton.grpc_address, "kind": kind} for triton, kind in zip(unlike, ("fast", "slow"), strict=True)]
+    named = [
+        {"grpc": triton.grpc_address, "device_class": kind}
+        for triton, kind in zip(unlike, ("fast", "slow"), strict=True)
+    ]
     proxy = serve_here([], policy, tritons=named, models={"m": {"slo_ms": 5000}})
     asked = [{"inputs": tensors({"X": np.ones((1, 3), np.float32)})} for _ in range(24)]
     for _ in range(8):
@@ -222,7 +227,7 @@ def test_two_tritons_of_unlike_kinds_learn_two_profiles(
     known = learned_ms(proxy)
     assert known.keys() == {"fast", "slow"}
     assert max(known["fast"]) < (FAST_MS + SLOW_MS) / 2 < SLOW_MS * 0.9 < min(known["slow"])
-    assert {worker.kind for worker in proxy.engine.policy.setup.workers} == {"fast", "slow"}
+    assert {worker.device_class for worker in proxy.engine.policy.setup.workers} == {"fast", "slow"}
 
 
 def test_without_kinds_all_is_as_it_was(
@@ -235,11 +240,11 @@ def test_without_kinds_all_is_as_it_was(
     proxy = serve_here(unlike, "fifs", models={"m": {"slo_ms": 5000}})
     connect(proxy).infer("m", tensors({"X": np.ones((1, 3), np.float32)}))
     assert learned_ms(proxy).keys() == {"default"}
-    assert {(worker.kind, worker.device) for worker in proxy.engine.policy.setup.workers} == {("default", None)}
+    assert {(worker.device_class, worker.device) for worker in proxy.engine.policy.setup.workers} == {("default", None)}
 
 
 def test_with_a_layout_the_kind_stands_there(serve_here: Callable[..., ProxyHere], tmp_path: Path) -> None:
     (tmp_path / "layout.json").write_text("{}")
-    triton = {"grpc": "localhost:1", "worker": "w", "kind": "fast"}
-    with pytest.raises(Exception, match=r"tritons\.0\.kind: the layout says it of worker 'w'"):
+    triton = {"grpc": "localhost:1", "worker": "w", "device_class": "fast"}
+    with pytest.raises(Exception, match=r"tritons\.0\.device_class: the layout says it of worker 'w'"):
         serve_here([], tritons=[triton], layout=str(tmp_path / "layout.json"))

@@ -87,7 +87,7 @@ def test_models_that_are_in_each_others_way_take_turns_and_no_answer_is_lost(
     assert _hosts(proxy) == [("a", "b")]
     (worker,) = proxy.engine.policy.setup.workers
     assert worker.name.endswith("/a+1/0")
-    assert worker.kind == "default serialized"
+    assert worker.device_class == "default serialized"
 
 
 def test_by_default_nothing_that_was_learned_keeps_models_from_running_side_by_side(

@@ -27,7 +27,7 @@ FLAG = "--allow-client-shm=true"
     ],
 )
 def test_the_flag_is_given_to_releases_that_know_it(environment: dict[str, str], given: bool, tmp_path: Path) -> None:
-    worker = LayoutWorker(name="w", device=Device("n", 0, "gpu"), slice=WholeDevice(), kind="gpu", hosts=("m",))
+    worker = LayoutWorker(name="w", device=Device("n", 0, "gpu"), slice=WholeDevice(), device_class="gpu", hosts=("m",))
     (tmp_path / "tools").mkdir()
     for tool, does in (("tritonserver", 'printf "%s\\n" "$@"'), ("nvidia-smi", "echo GPU-1")):
         (tmp_path / "tools" / tool).write_text(f"#!/bin/sh\n{does}\n")

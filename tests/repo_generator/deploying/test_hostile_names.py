@@ -40,7 +40,7 @@ def test_names_are_never_run(name: str, part: Slice, tmp_path: Path) -> None:
         (tmp_path / "tools" / tool).write_text(f"#!/bin/sh\n{does}\n")
         (tmp_path / "tools" / tool).chmod(0o755)
     worker = LayoutWorker(
-        name=hostile, device=Device(hostile, 0, hostile), slice=part, kind=hostile, hosts=(hostile, "p")
+        name=hostile, device=Device(hostile, 0, hostile), slice=part, device_class=hostile, hosts=(hostile, "p")
     )
     place = places_of([worker], {}, 9000)[hostile]
     texts = {

@@ -26,7 +26,7 @@ def manifest(save_text: Callable[..., Path], tmp_path: Path) -> Manifest:
 def test_every_block_and_batch_is_measured(manifest: Manifest, tmp_path: Path) -> None:
     steps: list[int] = []
     profile = measure_blocks(
-        tmp_path / "blocks", manifest, [4, 1, 4], kind="cpu", repeats=3, step=lambda: steps.append(1)
+        tmp_path / "blocks", manifest, [4, 1, 4], device_class="cpu", repeats=3, step=lambda: steps.append(1)
     )
     assert len(steps) == 6
     assert (profile.blocks, profile.cut_bytes, profile.memory_mib) == (["00", "01", "02"], [16, 32], [0, 0, 0])
@@ -35,7 +35,7 @@ def test_every_block_and_batch_is_measured(manifest: Manifest, tmp_path: Path) -
 
 
 def test_shares_are_measured_side_by_side(manifest: Manifest, tmp_path: Path) -> None:
-    profile = measure_blocks(tmp_path / "blocks", manifest, [2], kind="cpu", share=2, repeats=2)
+    profile = measure_blocks(tmp_path / "blocks", manifest, [2], device_class="cpu", share=2, repeats=2)
     assert [(table.share, table.rows) for table in profile.latencies] == [(2, [2])]
 
 
@@ -48,11 +48,13 @@ def test_shares_are_measured_side_by_side(manifest: Manifest, tmp_path: Path) ->
 )
 def test_what_cannot_be_measured(manifest: Manifest, tmp_path: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(SplitError, match=said):
-        measure_blocks(tmp_path / "blocks", manifest, options.pop("batches", [1]), kind="cpu", **options)
+        measure_blocks(tmp_path / "blocks", manifest, options.pop("batches", [1]), device_class="cpu", **options)
 
 
 def table(manifest: Manifest, kind: str, rows: int, first: float) -> Any:  # noqa: ANN401
-    return new_profile(manifest, [BlockLatencies(kind=kind, share=1, rows=[rows], latency_us=[[first], [2.0], [3.0]])])
+    return new_profile(
+        manifest, [BlockLatencies(device_class=kind, share=1, rows=[rows], latency_us=[[first], [2.0], [3.0]])]
+    )
 
 
 def test_a_file_comes_to_hold_all_kinds(manifest: Manifest, tmp_path: Path) -> None:
@@ -77,9 +79,9 @@ def test_a_file_with_something_else(manifest: Manifest, tmp_path: Path) -> None:
 
 
 def imported(folder: Path, manifest: Manifest, tool: ProfilingTool, *files: str) -> list[list[float]]:
-    profile = import_profile(folder, manifest, tool, files, kind="p4", share=2, rows=8)
+    profile = import_profile(folder, manifest, tool, files, device_class="p4", share=2, rows=8)
     (latencies,) = profile.latencies
-    assert (latencies.kind, latencies.share, latencies.rows) == ("p4", 2, [8])
+    assert (latencies.device_class, latencies.share, latencies.rows) == ("p4", 2, [8])
     return [[round(value, 3) for value in row] for row in latencies.latency_us]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, assert_never
 import msgspec
 from msgspec import Meta
 
-DEFAULT_KIND = "default"
+DEFAULT_DEVICE_CLASS = "default"
 """The kind of workers of which nothing is known."""
 
 
@@ -76,16 +76,16 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     memory_mib: Annotated[int, Meta(ge=1)] | None = None
     """Device memory in MiB; None: unknown."""
 
-    def kind(self, part: Slice) -> str:
+    def device_class(self, part: Slice) -> str:
         """The kind of a worker that has this part of it: `A100`, `A100/1g.5gb`, `A100/mps-25`, `A100/1g.5gb/mps-25`."""
-        product = self.product or DEFAULT_KIND
+        product = self.product or DEFAULT_DEVICE_CLASS
         match part:
             case WholeDevice():
                 return product
             case Mig():
                 return f"{product}/{part.profile}"
             case Mps():
-                whole = self.kind(part.instance or WholeDevice())
+                whole = self.device_class(part.instance or WholeDevice())
                 return f"{whole}/mps-{part.percent}"
             case _:
                 assert_never(part)

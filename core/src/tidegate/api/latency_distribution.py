@@ -26,7 +26,7 @@ class LatencyDistribution(msgspec.Struct, frozen=True):
     model: str
     app: str
     """The tag of its requests (`Request.app`)."""
-    kind: str
+    device_class: str
     """The device class of the workers that ran them."""
     times_ns: tuple[int, ...]
     """Equally probable times in ns, ascending, at least one."""
@@ -98,7 +98,12 @@ class LatencyDistribution(msgspec.Struct, frozen=True):
             margin_ns = hypot(max(0.0, longest_ns - expected_ns), noise_margin * expected_ns)
             expected_ms[rows], upper_ms[rows] = expected_ns / NS_PER_MS, (expected_ns + margin_ns) / NS_PER_MS
         return Profile.from_points(
-            like.partition, expected_ms, upper_ms, max_rows=like.max_rows, kind=like.kind, shape=like.shape
+            like.partition,
+            expected_ms,
+            upper_ms,
+            max_rows=like.max_rows,
+            device_class=like.device_class,
+            shape=like.shape,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from tidegate.api.device import DEFAULT_KIND, Device, Slice, WholeDevice
+from tidegate.api.device import DEFAULT_DEVICE_CLASS, Device, Slice, WholeDevice
 
 NEVER_NS: Final = 2**63 - 1
 """The time after all others, in ns: the deadline of a request without one, or an event that will not come."""
@@ -69,8 +69,8 @@ class Worker(msgspec.Struct, frozen=True):
     """Name for people, e.g. `127.0.0.1:8001/resnet50/0`."""
     hosts: tuple[str, ...]
     """Partitions loaded there, sorted. An unsplit model is one partition with the model's name."""
-    kind: str = ""
-    """Workers of one kind are equally fast: profiles are kept by it (`ProfileKey`).
+    device_class: str = ""
+    """Workers of one device class are equally fast: profiles are kept by it (`ProfileKey`).
 
     It follows from the device and the slice unless it is named; without a device it is `default`.
     """
@@ -80,10 +80,10 @@ class Worker(msgspec.Struct, frozen=True):
     """The part of the device that the worker uses."""
 
     def __post_init__(self) -> None:
-        """Name its kind."""
-        if not self.kind:
-            kind = self.device.kind(self.slice) if self.device else DEFAULT_KIND
-            msgspec.structs.force_setattr(self, "kind", kind)
+        """Name its device class."""
+        if not self.device_class:
+            device_class = self.device.device_class(self.slice) if self.device else DEFAULT_DEVICE_CLASS
+            msgspec.structs.force_setattr(self, "device_class", device_class)
 
     @property
     def node(self) -> str:

@@ -37,7 +37,7 @@ class Profile(msgspec.Struct, frozen=True):
     """
 
     partition: str
-    kind: str
+    device_class: str
     expected: tuple[int, ...]
     """Expected latency in ns by batch size, positive, non-decreasing."""
     planned: tuple[int, ...] = ()
@@ -66,7 +66,14 @@ class Profile(msgspec.Struct, frozen=True):
 
     @classmethod
     def linear(
-        cls, partition: str, *, alpha_ms: float, beta_ms: float, max_rows: int, kind: str = "default", shape: str = ""
+        cls,
+        partition: str,
+        *,
+        alpha_ms: float,
+        beta_ms: float,
+        max_rows: int,
+        device_class: str = "default",
+        shape: str = "",
     ) -> Self:
         """Create the profile `l(b) = alpha*b + beta` (Symphony, section 2.1).
 
@@ -74,13 +81,13 @@ class Profile(msgspec.Struct, frozen=True):
         """
         sizes = sizes_up_to(max_rows)
         table_ns = tuple(ms_to_ns(alpha_ms * rows + beta_ms) for rows in sizes)
-        return cls(partition, kind, table_ns, shape=shape, sizes=sizes)
+        return cls(partition, device_class, table_ns, shape=shape, sizes=sizes)
 
     @classmethod
-    def from_table(cls, partition: str, table_ns: Sequence[int], *, kind: str = "default") -> Self:
+    def from_table(cls, partition: str, table_ns: Sequence[int], *, device_class: str = "default") -> Self:
         """Create a profile from the latency in ns of batches of 1, 2, 3, ... rows: `table_ns[rows - 1]`."""
         sizes = sizes_up_to(len(table_ns))
-        return cls(partition, kind, tuple(table_ns[rows - 1] for rows in sizes), sizes=sizes)
+        return cls(partition, device_class, tuple(table_ns[rows - 1] for rows in sizes), sizes=sizes)
 
     @classmethod
     def from_points(
@@ -90,7 +97,7 @@ class Profile(msgspec.Struct, frozen=True):
         upper_ms: Mapping[int, float] | None = None,
         *,
         max_rows: int,
-        kind: str = "default",
+        device_class: str = "default",
         shape: str = "",
     ) -> Self:
         """Create a profile through measured latencies {rows: ms}, interpolated linearly and made monotone.
@@ -101,7 +108,7 @@ class Profile(msgspec.Struct, frozen=True):
         sizes = sizes_up_to(max_rows)
         expected = _through(partition, expected_ms, sizes)
         planned = _through(partition, upper_ms, sizes) if upper_ms else expected
-        return cls(partition, kind, expected, tuple(map(max, expected, planned)), shape, sizes)
+        return cls(partition, device_class, expected, tuple(map(max, expected, planned)), shape, sizes)
 
     @classmethod
     def quickest(cls, profiles: Iterable[Self]) -> Self:
@@ -133,7 +140,7 @@ class Profile(msgspec.Struct, frozen=True):
         )
 
     @classmethod
-    def _combined(cls, profiles: Iterable[Self], choose: Callable[[Iterable[int]], int], kind: str) -> Self:
+    def _combined(cls, profiles: Iterable[Self], choose: Callable[[Iterable[int]], int], device_class: str) -> Self:
         first, *others = profiles
         if not others:
             return first
@@ -141,12 +148,12 @@ class Profile(msgspec.Struct, frozen=True):
         several = [each.up_to(max_rows) for each in (first, *others)]
         expected = map(choose, zip(*(each.expected for each in several), strict=True))
         planned = map(choose, zip(*(each.planned for each in several), strict=True))
-        return cls(first.partition, kind, tuple(expected), tuple(planned), first.shape, several[0].sizes)
+        return cls(first.partition, device_class, tuple(expected), tuple(planned), first.shape, several[0].sizes)
 
     @property
     def key(self) -> ProfileKey:
         """Its partition, device class and shape."""
-        return self.partition, self.kind, self.shape
+        return self.partition, self.device_class, self.shape
 
     @property
     def max_rows(self) -> int:
@@ -211,7 +218,7 @@ class Profile(msgspec.Struct, frozen=True):
         )
         expected = tuple(accumulate(corrected, max, initial=1))[1:]
         planned = tuple([round(taken_ns + margin_ns + margin_share * taken_ns) for taken_ns in expected])
-        return type(self)(self.partition, self.kind, expected, planned, self.shape, self.sizes)
+        return type(self)(self.partition, self.device_class, expected, planned, self.shape, self.sizes)
 
     def scaled(self, factor: float) -> Self:
         """Return this profile with all latencies multiplied by `factor`."""

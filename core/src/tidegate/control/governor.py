@@ -116,7 +116,7 @@ def _has_no_room(present: LayoutRevision, wanted: LayoutRevision) -> str:
     """Whether new workers cannot start beside those that serve: MIG instances that do not fit in beside theirs."""
     new = [worker for number, worker in wanted.workers.items() if number not in present.ids]
     devices = tuple(
-        worker.model_copy(update={"hosts": ("m",), "kind": "any"}) for worker in (*present.layout.workers, *new)
+        worker.model_copy(update={"hosts": ("m",), "device_class": "any"}) for worker in (*present.layout.workers, *new)
     )
     try:
         Layout.model_validate({**_ANY, "workers": devices})

@@ -137,7 +137,7 @@ class WorkerTable:
         return [
             worker
             for worker in self.workers.values()
-            if worker.kind == kind and partition in worker.hosts and not self.bookings[worker.id].stages
+            if worker.device_class == kind and partition in worker.hosts and not self.bookings[worker.id].stages
         ]
 
     def withdraw(self, worker_id: int) -> bool:

@@ -63,7 +63,7 @@ def proxy_config(found: Recommendation) -> str:
         ]
         where: dict[str, Any] = {"layout": LAYOUT}
     else:
-        tritons = [{"grpc": f"{host_of(kind)}:8001", "kind": kind} for kind in kinds]
+        tritons = [{"grpc": f"{host_of(kind)}:8001", "device_class": kind} for kind in kinds]
         where = {"profiles": PROFILES}
     models = {
         model.name: {
@@ -118,7 +118,7 @@ def _profiles(scenario: Scenario) -> ProfileFile:
         found.append(
             ModelProfile(
                 model=profile.partition,
-                kind=profile.kind,
+                device_class=profile.device_class,
                 shape=profile.shape,
                 alpha_ms=slope_ms,
                 beta_ms=fixed_ns / NS_PER_MS,

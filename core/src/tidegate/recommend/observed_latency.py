@@ -25,7 +25,7 @@ class ObservedLatencies(OutcomeListener):
 
     def __init__(self, setup: Setup) -> None:
         self._known = {profile.key: profile for profile in setup.profiles}
-        self._kinds = {worker.id: worker.kind for worker in setup.workers}
+        self._kinds = {worker.id: worker.device_class for worker in setup.workers}
         self._took_ms: defaultdict[tuple[str, str, str], defaultdict[int, list[float]]]
         self._took_ms = defaultdict(lambda: defaultdict(list))
 
@@ -77,7 +77,7 @@ class ObservedLatencies(OutcomeListener):
         if not others:
             return None
         points_ms = others[_most_similar(shape, others)]
-        return Profile.from_points(model, points_ms, max_rows=max_rows, kind=kind, shape=shape)
+        return Profile.from_points(model, points_ms, max_rows=max_rows, device_class=kind, shape=shape)
 
     def of_model(self, model: str, counts: dict[str, int], max_rows: int) -> dict[str, Any]:
         """Its `profiles` and `shapes` as a scenario lists them; `counts`: its requests by shape.

@@ -131,7 +131,7 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[RecordedT
         "warmup_s": 0.0,
         "duration_s": duration_s,
         "models": models,
-        "workers": [{"count": 1, "gpu": worker.kind} for worker in setup.workers],
+        "workers": [{"count": 1, "gpu": worker.device_class} for worker in setup.workers],
         "arrivals": {"process": "poisson", "rate_rps": len(at_ns) * NS_PER_S / recording.length_ns},
     }
 

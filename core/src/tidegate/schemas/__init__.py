@@ -18,7 +18,16 @@ did_you_mean   the known name that is closest to an unknown one
 block_profile  measured latency of the blocks of a model, for planners of partitions
 """
 
-from tidegate.api.device import DEFAULT_KIND, Device, Mig, Mps, Slice, WholeDevice, compute_percent, mig_instance
+from tidegate.api.device import (
+    DEFAULT_DEVICE_CLASS,
+    Device,
+    Mig,
+    Mps,
+    Slice,
+    WholeDevice,
+    compute_percent,
+    mig_instance,
+)
 from tidegate.api.interference import Interference, Tenant
 from tidegate.api.mig import MIG_GEOMETRIES, MigGeometry, MigProfile, mig_geometries
 from tidegate.schemas.assignment import Assignment
@@ -79,7 +88,7 @@ from tidegate.schemas.validation_errors import (
 )
 
 __all__ = [
-    "DEFAULT_KIND",
+    "DEFAULT_DEVICE_CLASS",
     "DEPLOYMENT_FILE",
     "INTERFERENCE_FILE",
     "LAYOUT_FILE",

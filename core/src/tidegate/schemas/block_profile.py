@@ -20,7 +20,7 @@ class BlockLatencies(BaseModel):
     """Latency measured on one device class at one virtual share: a complete table of blocks by batch sizes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    kind: str = Field(min_length=1)
+    device_class: str = Field(min_length=1)
     """The class of the GPU or worker."""
     share: int = Field(ge=1)
     """v: measured on 1/v of the device, with all v shares busy."""
@@ -37,7 +37,7 @@ class BlockLatencies(BaseModel):
             if len(row) != len(self.rows):
                 raise ValueError(
                     f"latency_us.{block} has {len(row)} values for {len(self.rows)} batch sizes ({self.rows}): measure "
-                    f"this block at each, for kind '{self.kind}', share {self.share}"
+                    f"this block at each, for kind '{self.device_class}', share {self.share}"
                 )
         return self
 
@@ -75,12 +75,14 @@ class BlockProfile(VersionedDocument):
             raise ValueError(f"memory_mib has {len(self.memory_mib)} values for {count} blocks")
         seen = set()
         for number, table in enumerate(self.latencies):
-            if (table.kind, table.share) in seen:
-                raise ValueError(f"latencies.{number}: a second table of kind '{table.kind}', share {table.share}")
-            seen.add((table.kind, table.share))
+            if (table.device_class, table.share) in seen:
+                raise ValueError(
+                    f"latencies.{number}: a second table of kind '{table.device_class}', share {table.share}"
+                )
+            seen.add((table.device_class, table.share))
             if len(table.latency_us) != count:
                 raise ValueError(
-                    f"latencies.{number} (kind '{table.kind}', share {table.share}): latency_us has "
+                    f"latencies.{number} (kind '{table.device_class}', share {table.share}): latency_us has "
                     f"{len(table.latency_us)} blocks, and the model has {count}"
                 )
         return self
@@ -88,7 +90,7 @@ class BlockProfile(VersionedDocument):
     @property
     def kinds(self) -> list[str]:
         """The kinds of workers of which something was measured, sorted."""
-        return sorted({table.kind for table in self.latencies})
+        return sorted({table.device_class for table in self.latencies})
 
     def latency_us(self, kind: str, share: int, rows: int, first: int, last: int) -> float:
         """Expected microseconds of the blocks `first`..`last` - 1 for a batch of `rows`.
@@ -103,7 +105,8 @@ class BlockProfile(VersionedDocument):
             measured = "none" if table is None else f"batches of {table.rows[0]} to {table.rows[-1]}"
             raise DocumentError(
                 f"the block profile of '{self.model}' does not tell the latency of batch {rows} on kind '{kind}', "
-                f"share {share} (measured there: {measured}): measure it with `tidegate profile-blocks --kind {kind} "
+                f"share {share} (measured there: {measured}): measure it with "
+                f"`tidegate profile-blocks --device-class {kind} "
                 f"--share {share} --batches {rows}`"
             )
         above = next(i for i, measured_rows in enumerate(table.rows) if measured_rows >= rows)
@@ -130,13 +133,13 @@ class BlockProfile(VersionedDocument):
                     f"two block profiles differ in '{field}': they are of different cuts of a model and cannot be "
                     "merged; write the new one to a file of its own"
                 )
-        tables = {(table.kind, table.share): table for table in self.latencies}
+        tables = {(table.device_class, table.share): table for table in self.latencies}
         for table in newer.latencies:
-            older = tables.get((table.kind, table.share))
-            tables[table.kind, table.share] = table if older is None else older.merged(table)
+            older = tables.get((table.device_class, table.share))
+            tables[table.device_class, table.share] = table if older is None else older.merged(table)
         memory_mib = self.memory_mib if newer.memory_mib is None else newer.memory_mib
         update = {"latencies": [tables[key] for key in sorted(tables)], "memory_mib": memory_mib}
         return self.model_copy(update=update)
 
     def _table(self, kind: str, share: int) -> BlockLatencies | None:
-        return next((table for table in self.latencies if (table.kind, table.share) == (kind, share)), None)
+        return next((table for table in self.latencies if (table.device_class, table.share) == (kind, share)), None)

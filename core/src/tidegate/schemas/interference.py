@@ -168,13 +168,13 @@ class InterferenceModel(VersionedDocument):
         return self.expected_ms(tenant, neighbors) / self.alone(tenant).taken_ms
 
     def profile(
-        self, model: str, percent: float, *, max_rows: int, kind: str, neighbors: Iterable[Tenant] = ()
+        self, model: str, percent: float, *, max_rows: int, device_class: str, neighbors: Iterable[Tenant] = ()
     ) -> Profile:
         """The profile of a model on a share, beside neighbors that are always busy."""
         beside = tuple(neighbors)
         tenants = (Tenant(model, rows, percent) for rows in range(1, max_rows + 1))
         taken_ns = accumulate((ms_to_ns(self.expected_ms(tenant, beside)) for tenant in tenants), max)
-        return Profile(model, kind, tuple(taken_ns))
+        return Profile(model, device_class, tuple(taken_ns))
 
     def lacks(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return those of these models that the file does not contain."""

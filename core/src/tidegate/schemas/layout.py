@@ -72,16 +72,16 @@ class LayoutWorker(_Part):
     slice: SliceField = Field(
         default=WholeDevice(), description="How much of it: whole, a MIG instance or an MPS share"
     )
-    kind: Name | None = Field(
+    device_class: Name | None = Field(
         default=None,
-        description="Workers of one kind are equally fast; default: that of product and slice, e.g. `A100/mps-50`",
+        description="Equally fast workers have one; default: product and slice, e.g. `A100/mps-50`",
     )
     hosts: tuple[Name, ...] = Field(min_length=1, description="Partitions loaded there")
 
     @property
     def speed(self) -> str:
         """Its kind, named or not: what latencies are listed by."""
-        return self.kind or self.device.kind(self.slice)
+        return self.device_class or self.device.device_class(self.slice)
 
 
 class LayoutNetwork(_Part):
@@ -188,8 +188,8 @@ class Layout(VersionedDocument):
         )
         parts = {part.name: part for part in self.partitions}
         profiles = tuple(
-            Profile.from_table(name, tuple(map(ms_to_ns, parts[name].latency_ms[kind])), kind=kind)
-            for name, kind in sorted({(name, worker.kind) for worker in workers for name in worker.hosts})
+            Profile.from_table(name, tuple(map(ms_to_ns, parts[name].latency_ms[kind])), device_class=kind)
+            for name, kind in sorted({(name, worker.device_class) for worker in workers for name in worker.hosts})
         )
         network = None
         if self.network:

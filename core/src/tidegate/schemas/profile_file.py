@@ -8,7 +8,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tidegate.api import Profile, ProfileKey
-from tidegate.api.device import DEFAULT_KIND
+from tidegate.api.device import DEFAULT_DEVICE_CLASS
 from tidegate.schemas.hardware import Hardware
 from tidegate.schemas.shape_format import format_shape, read_shape
 from tidegate.schemas.validation_errors import field_errors
@@ -37,7 +37,7 @@ class ModelProfile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     model: str
-    kind: str = Field(default=DEFAULT_KIND, min_length=1)
+    device_class: str = Field(default=DEFAULT_DEVICE_CLASS, min_length=1)
     """`default`: of every kind of which the file says nothing else of this model."""
     shape: str = ""
     """`x:3,48,320`: what varies in the requests' tensors beyond the batch; empty: nothing."""
@@ -68,14 +68,14 @@ class ModelProfile(BaseModel):
     @property
     def key(self) -> ProfileKey:
         """Key of the profile: model, device class and shape."""
-        return self.model, self.kind, self.shape
+        return self.model, self.device_class, self.shape
 
     def to_profile(self, max_rows: int) -> Profile:
         """The profile to plan with: the medians are expected, the 95th percentiles planned."""
         expected_ms = {point.rows: point.median_ms for point in self.points}
         upper_ms = {point.rows: point.p95_ms for point in self.points}
         return Profile.from_points(
-            self.model, expected_ms, upper_ms, max_rows=max_rows, kind=self.kind, shape=self.shape
+            self.model, expected_ms, upper_ms, max_rows=max_rows, device_class=self.device_class, shape=self.shape
         )
 
 
@@ -100,8 +100,8 @@ class ProfileFile(BaseModel):
         without a class.
         """
         measured = [profile for profile in self.profiles if profile.model == model]
-        likes = (kind, kind.rpartition("/")[0], DEFAULT_KIND)
-        return next(filter(None, ([each for each in measured if each.kind == like] for like in likes)), [])
+        likes = (kind, kind.rpartition("/")[0], DEFAULT_DEVICE_CLASS)
+        return next(filter(None, ([each for each in measured if each.device_class == like] for like in likes)), [])
 
     def profiles_of(self, model: str, kind: str, max_rows: int) -> tuple[Profile, ...]:
         """Return the profiles of a model on a device class, for batches of up to `max_rows` rows; empty if unknown.
@@ -110,9 +110,9 @@ class ProfileFile(BaseModel):
         measured, the slowest of the others.
         """
         mine = self.measured_for(model, kind)
-        found = [profile.model_copy(update={"kind": kind}).to_profile(max_rows) for profile in mine]
+        found = [profile.model_copy(update={"device_class": kind}).to_profile(max_rows) for profile in mine]
         if found and not any(profile.shape == "" for profile in found):
-            found.append(msgspec.structs.replace(Profile.slowest(found), kind=kind, shape=""))
+            found.append(msgspec.structs.replace(Profile.slowest(found), device_class=kind, shape=""))
         return tuple(sorted(found, key=lambda profile: profile.shape))
 
 

@@ -98,7 +98,7 @@ def _told_times(scenario: Scenario, profiles: Iterable[Profile]) -> Iterator[Lat
         scale = mean_ns / (fixed_ns + mean_ns)
         for name, points_ns in rows_ns.items():
             times_ns = tuple(max(1, round(row_ns / scale)) for row_ns in points_ns)
-            yield LatencyDistribution(model.name, name, profile.kind, times_ns, fixed_ns, scale)
+            yield LatencyDistribution(model.name, name, profile.device_class, times_ns, fixed_ns, scale)
 
 
 def with_shapes(scenario: Scenario, profiles: Iterable[Profile], *, told: bool) -> Iterator[Profile]:
@@ -200,7 +200,7 @@ class _LayoutSwitch:
 
     def delays(self, worker: Worker) -> NetworkSpec | None:
         """The delays between the scheduler and a worker: those of the first entry for its kind."""
-        return next((pool.network for pool in self.scenario.workers if pool.kind == worker.kind), None)
+        return next((pool.network for pool in self.scenario.workers if pool.device_class == worker.device_class), None)
 
 
 def _table_ns(profile: Profile) -> tuple[int, ...]:
@@ -223,7 +223,7 @@ def simulated_worker(
     simulation = scenario.simulation
     return SimulatedWorker(
         id=worker.id,
-        kind=worker.kind,
+        device_class=worker.device_class,
         gpu=_shared_with_others(worker),
         percent=compute_percent(worker.slice),
         jitter=drawing_factors(simulation.jitter, simulation.stalls, seed, worker.id),
@@ -249,8 +249,8 @@ def true_profiles(scenario: Scenario, expected: Iterable[Profile]) -> Iterator[P
     """How long batches really take, for each profile that policies are told."""
     for profile in expected:
         service = scenario.simulation.service.get(profile.partition)
-        spec = service and service.profile_on(profile.kind)
-        yield spec.build(profile.partition, profile.kind, profile.max_rows) if spec else profile
+        spec = service and service.profile_on(profile.device_class)
+        yield spec.build(profile.partition, profile.device_class, profile.max_rows) if spec else profile
 
 
 def _events(scenario: Scenario, workers: Sequence[Worker]) -> list[AnyEvent]:

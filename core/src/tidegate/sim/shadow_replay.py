@@ -84,7 +84,8 @@ def _replay(
     record = RunRecord(sequence)
     tables = {profile.key: told.get(profile.partition, NOTHING_TOLD).table_ns(profile) for profile in setup.profiles}
     cluster = Cluster(
-        [SimulatedWorker(worker.id, worker.kind) for worker in setup.workers], TrueLatency(tables, None, {}, shapes)
+        [SimulatedWorker(worker.id, worker.device_class) for worker in setup.workers],
+        TrueLatency(tables, None, {}, shapes),
     )
     made = plugins.make_policy(policy, setup, options)
     # An instance of a Triton asks for its next batch when it has ended one, and no sooner.

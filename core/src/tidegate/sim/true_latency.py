@@ -19,7 +19,7 @@ class SimulatedWorker:
     """One worker of a cluster: what it shares, and its own luck."""
 
     id: int
-    kind: str = "default"
+    device_class: str = "default"
     gpu: Hashable = None
     """Workers with an equal one slow each other down; None: it has one to itself."""
     percent: float = 100
@@ -62,7 +62,7 @@ class TrueLatency:
         batch, rows = effect.batch, effect.rows
         partition = batch.stages[effect.stage].partition
         shape = self.shapes[batch.request_ids[0]] if self.shapes is not None else ""
-        took_ns: float = self.tables_ns[partition, worker.kind, shape][rows - 1]
+        took_ns: float = self.tables_ns[partition, worker.device_class, shape][rows - 1]
         times = self.times_ms
         if times is not None:
             carried = [times[request_id] for request_id in batch.request_ids]

@@ -184,9 +184,11 @@ def _cluster(setup: Setup, requests: Sequence[Request], factors: Sequence[float]
         tables[profile.key] = table
         if not profile.shape:  # where a shape starts from that is met for the first time
             for shape in set(shapes):
-                tables.setdefault((profile.partition, profile.kind, shape), table)
+                tables.setdefault((profile.partition, profile.device_class, shape), table)
     drawn = (lambda: rng.choice(factors)) if factors else None
-    workers = [SimulatedWorker(id=worker.id, kind=worker.kind, jitter=drawn) for worker in setup.workers]
+    workers = [
+        SimulatedWorker(id=worker.id, device_class=worker.device_class, jitter=drawn) for worker in setup.workers
+    ]
     return Cluster(workers, TrueLatency(tables, shapes=shapes))
 
 

@@ -113,8 +113,8 @@ class _MadeToFail:
 
     def __init__(self, world: ConformanceWorld) -> None:
         self._world = world
-        self._kinds = {worker.id: worker.kind for worker in world.setup.workers}
-        self._profiles = {(profile.partition, profile.kind): profile for profile in world.setup.profiles}
+        self._kinds = {worker.id: worker.device_class for worker in world.setup.workers}
+        self._profiles = {(profile.partition, profile.device_class): profile for profile in world.setup.profiles}
         self._started = 0
 
     def __call__(self, effect: StartStage, started_ns: int) -> Outcome:
@@ -245,13 +245,13 @@ def _worker(rng: random.Random, worker_id: int, partitions: Sequence[str], pools
         hosted = partitions[worker_id % pools :: pools] or partitions
     else:
         hosted = rng.sample(partitions, rng.randint(1, len(partitions)))
-    return Worker(worker_id, f"worker{worker_id}", tuple(sorted(hosted)), kind=rng.choice(WORKER_CLASSES))
+    return Worker(worker_id, f"worker{worker_id}", tuple(sorted(hosted)), device_class=rng.choice(WORKER_CLASSES))
 
 
 def _profile(rng: random.Random, partition: str, max_rows: int, kind: str) -> Profile:
     slower = 2 if kind == "slow" else 1
     alpha_ms, beta_ms = rng.uniform(0, 4) * slower, rng.uniform(0.1, 10) * slower
-    return Profile.linear(partition, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, kind=kind)
+    return Profile.linear(partition, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, device_class=kind)
 
 
 def _arrival(

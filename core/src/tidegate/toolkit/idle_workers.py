@@ -10,7 +10,7 @@ from tidegate.api import Worker, WorkerReady
 class _Pool:
     """Workers that host the same and are equally fast."""
 
-    kind: str
+    device_class: str
     hosts: frozenset[str]
     members: set[int] = field(default_factory=set)
     idle: set[int] = field(default_factory=set)
@@ -60,9 +60,9 @@ class IdleWorkers:
     def join(self, worker: Worker) -> None:
         """A worker appeared; it is idle."""
         self._workers[worker.id] = worker
-        pool = self._pools.get((worker.hosts, worker.kind))
+        pool = self._pools.get((worker.hosts, worker.device_class))
         if pool is None:
-            pool = self._pools[worker.hosts, worker.kind] = _Pool(worker.kind, frozenset(worker.hosts))
+            pool = self._pools[worker.hosts, worker.device_class] = _Pool(worker.device_class, frozenset(worker.hosts))
             for partition in worker.hosts:
                 self._pools_of.setdefault(partition, []).append(pool)
         pool.members.add(worker.id)
@@ -113,7 +113,7 @@ class IdleWorkers:
         found: dict[str, tuple[int, int]] = {}
         for pool in self._pools_of.get(partition, ()):
             if first := pool.first:
-                found[pool.kind] = min(first, found.get(pool.kind, first))
+                found[pool.device_class] = min(first, found.get(pool.device_class, first))
         return [self._workers[worker_id] for _, worker_id in sorted(found.values())]
 
     def hosts(self, worker_id: int) -> frozenset[str]:
@@ -127,7 +127,7 @@ class IdleWorkers:
 
     def kinds_hosting(self, partition: str) -> set[str]:
         """The kinds of the workers, busy or idle, that host the partition."""
-        return {pool.kind for pool in self._pools_of.get(partition, ()) if pool.members}
+        return {pool.device_class for pool in self._pools_of.get(partition, ()) if pool.members}
 
     def count_hosting(self, partition: str) -> int:
         """How many workers, busy or idle, host the partition."""

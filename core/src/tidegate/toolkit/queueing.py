@@ -173,7 +173,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
 
     def profile(self, partition: str, worker: Worker, shape: str) -> Profile:
         """How long requests of a shape run through a partition on a worker."""
-        return self.profiles[partition, worker.kind, shape]
+        return self.profiles[partition, worker.device_class, shape]
 
     def fastest_profile(self, partition: str, shape: str) -> Profile | None:
         """The best that any worker here could do for requests of a shape; None where no worker hosts the partition."""

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tidegate.api import NS_PER_MS
-from tidegate.api.device import DEFAULT_KIND
+from tidegate.api.device import DEFAULT_DEVICE_CLASS
 from tidegate.schemas import ProfileFile, ProfileFileError, did_you_mean, read_profiles
 from tidegate.workload.workers import WorkerSpec
 
@@ -45,23 +45,23 @@ def _measured(model: Any, file: ProfileFile, path: Path, workers: Sequence[Worke
     if not (isinstance(model, dict) and isinstance(model.get("name"), str)) or any(model.get(name) for name in own):
         return model
     name = model["name"]
-    measured = sorted({each.kind for each in file.profiles if each.model == name})
+    measured = sorted({each.device_class for each in file.profiles if each.model == name})
     if not measured:
         known = did_you_mean(name, sorted({each.model for each in file.profiles}), "it has")
         raise ValueError(
             f"profiles: {path} has nothing of {name!r}{known}. Measure it with `tidegate profile {name}`, or say in "
             "`models` how long it takes"
         )
-    if measured == [DEFAULT_KIND]:  # on whatever there is, or will be asked for
-        return _with_tables(model, {DEFAULT_KIND: _sizes(file, name, DEFAULT_KIND)}, file)
-    running = [pool.kind for pool in workers if pool.hosts is None or name in pool.hosts]
-    kinds = dict.fromkeys([*(kind for kind in measured if kind != DEFAULT_KIND), *running])
+    if measured == [DEFAULT_DEVICE_CLASS]:  # on whatever there is, or will be asked for
+        return _with_tables(model, {DEFAULT_DEVICE_CLASS: _sizes(file, name, DEFAULT_DEVICE_CLASS)}, file)
+    running = [pool.device_class for pool in workers if pool.hosts is None or name in pool.hosts]
+    kinds = dict.fromkeys([*(kind for kind in measured if kind != DEFAULT_DEVICE_CLASS), *running])
     for kind in kinds:
         if not file.measured_for(name, kind):
             known = did_you_mean(kind, measured, "it has")
             raise ValueError(
                 f"profiles: {path} has nothing of {name!r} on {kind!r}{known}. Measure it with "
-                f"`tidegate profile {name} --kind {kind}`, or leave it out of the `hosts` of those workers"
+                f"`tidegate profile {name} --device-class {kind}`, or leave it out of the `hosts` of those workers"
             )
     return _with_tables(model, {kind: _sizes(file, name, kind) for kind in kinds}, file)
 
@@ -91,8 +91,8 @@ def _shape(shape: Any, tables: Mapping[str, dict[str, Any]]) -> Any:  # noqa: AN
 
 
 def _section(by_kind: dict[str, Any]) -> dict[str, Any]:
-    if [*by_kind] == [DEFAULT_KIND]:
-        return {"profile": by_kind[DEFAULT_KIND]}
+    if [*by_kind] == [DEFAULT_DEVICE_CLASS]:
+        return {"profile": by_kind[DEFAULT_DEVICE_CLASS]}
     return {"profiles": by_kind} if by_kind else {}
 
 

@@ -16,7 +16,7 @@ def layout_of(scenario: Scenario) -> Layout:
     everything = tuple(sorted(scenario.partitions))
     workers = []
     for number, (pool, device) in enumerate(devices_of(scenario.workers)):
-        name = f"{device.node}/{pool.kind}-{number}"
+        name = f"{device.node}/{pool.device_class}-{number}"
         hosts = tuple(sorted(pool.hosts)) if pool.hosts else everything
         workers.append(LayoutWorker(name=name, device=device, slice=pool.slice, hosts=hosts))
     kinds: dict[str, set[str]] = {}

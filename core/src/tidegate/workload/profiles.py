@@ -46,10 +46,12 @@ class ProfileSpec(ScenarioSection):
     def build(self, partition: str, kind: str, max_rows: int) -> Profile:
         """The table of a partition on a kind of worker, for up to `max_rows` rows."""
         if self.points_ms is not None:
-            return Profile.from_points(partition, self.points_ms, max_rows=max_rows, kind=kind)
+            return Profile.from_points(partition, self.points_ms, max_rows=max_rows, device_class=kind)
         assert self.alpha_ms is not None, "checked when it was read"
         assert self.beta_ms is not None, "checked when it was read"
-        return Profile.linear(partition, alpha_ms=self.alpha_ms, beta_ms=self.beta_ms, max_rows=max_rows, kind=kind)
+        return Profile.linear(
+            partition, alpha_ms=self.alpha_ms, beta_ms=self.beta_ms, max_rows=max_rows, device_class=kind
+        )
 
 
 def folder_of(info: ValidationInfo) -> Path:

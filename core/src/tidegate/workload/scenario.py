@@ -334,9 +334,9 @@ class Scenario(ScenarioSection):
                     raise ValueError(
                         f"workers.{index}.hosts: {hosted!r} is no model and no partition of one in this scenario{known}"
                     )
-                if parts[hosted][0].profile_on(pool.kind) is None:
+                if parts[hosted][0].profile_on(pool.device_class) is None:
                     raise ValueError(
-                        f"models: profiles: {hosted!r} has none for {pool.kind!r} "
+                        f"models: profiles: {hosted!r} has none for {pool.device_class!r} "
                         f"(workers.{index}): add it, or leave it out of that entry's hosts"
                     )
         self._check_shapes()
@@ -357,10 +357,10 @@ class Scenario(ScenarioSection):
         for index, pool in enumerate(self.workers):
             for model in self.models:
                 here = pool.hosts is None or model.name in pool.hosts
-                if here and (lacking := [shape.shape for shape in model.shapes if shape.lacks(pool.kind)]):
+                if here and (lacking := [shape.shape for shape in model.shapes if shape.lacks(pool.device_class)]):
                     raise ValueError(
-                        f"models: shapes: profiles: {lacking[0]!r} of {model.name!r} has none for {pool.kind!r} "
-                        f"(workers.{index}): add it, or say with times how long it takes"
+                        f"models: shapes: profiles: {lacking[0]!r} of {model.name!r} has none for "
+                        f"{pool.device_class!r} (workers.{index}): add it, or say with times how long it takes"
                     )
 
     def _named_partitions(self) -> dict[str, tuple[PartitionSpec, int]]:

@@ -35,7 +35,7 @@ class ShapeSpec(ScenarioSection):
     def profile_from(self, base: Profile) -> Profile:
         """Return the profile of batches of this shape, derived from the model's profile `base` on the same device
         class."""
-        own = self.profile or of_kind(self.profiles, base.kind)
+        own = self.profile or of_kind(self.profiles, base.device_class)
         if own is not None:
-            return own.build(base.partition, base.kind, base.max_rows).of_shape(self.shape)
+            return own.build(base.partition, base.device_class, base.max_rows).of_shape(self.shape)
         return base.scaled(1.0 if self.times is None else self.times).of_shape(self.shape)

@@ -165,7 +165,7 @@ class SimulationSpec(ScenarioSection):
         for (device, whole), hosted in sharing.items():
             if len(hosted) < 2:
                 continue
-            if (gpu := device.kind(whole)) != model.gpu:
+            if (gpu := device.device_class(whole)) != model.gpu:
                 raise ValueError(
                     f"simulation.interference: it was measured on {model.gpu!r}, and workers share a {gpu!r}: name "
                     "their gpu, or fit one for it"

@@ -57,9 +57,9 @@ class WorkerSpec(ScenarioSection):
         return WholeDevice() if self.per_gpu == 1 else Mps(100 // self.per_gpu)
 
     @property
-    def kind(self) -> str:
+    def device_class(self) -> str:
         """Device class by which their profiles are listed."""
-        return Device(self.node, 0, self.gpu).kind(self.slice)
+        return Device(self.node, 0, self.gpu).device_class(self.slice)
 
 
 def devices_of(pools: Sequence[WorkerSpec]) -> Iterator[tuple[WorkerSpec, Device]]:

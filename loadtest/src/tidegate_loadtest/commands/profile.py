@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
-from tidegate.schemas import DEFAULT_KIND
+from tidegate.schemas import DEFAULT_DEVICE_CLASS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,10 +71,10 @@ def profile(
     most_shapes: Annotated[
         int, typer.Option(min=1, help="Shapes of --shapes-from and --inputs to measure, the most frequent first.")
     ] = 8,
-    kind: Annotated[
+    device_class: Annotated[
         str,
         typer.Option(help="Device class of the workers, as `tritons[].device_class` of a configuration has it."),
-    ] = DEFAULT_KIND,
+    ] = DEFAULT_DEVICE_CLASS,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run: measurements in the file stay.")
     ] = False,
@@ -110,8 +110,8 @@ def profile(
     names = list(dict.fromkeys(models or ()))
     asked, asked_sizes = parse_asked(shape or ()), _sizes(rows)
     recorded: dict[str, Sequence[RequestedShape]] = {}
-    if not kind:
-        raise typer.BadParameter("give it a name, e.g. A100, or leave it out", param_hint="--kind")
+    if not device_class:
+        raise typer.BadParameter("give it a name, e.g. A100, or leave it out", param_hint="--device-class")
     if asked and len(names) != 1:
         raise typer.BadParameter("is for one model: name it, or have --shapes-from tell of all", param_hint="--shape")
     folders = parse_inputs(inputs or ())
@@ -131,13 +131,13 @@ def profile(
         async with Connection(triton, tls=secured) as connection:
             await plan_campaign(campaign, connection, names, shapes_of, asked_sizes, InputFolders(folders, most_shapes))
             if resume and output.exists():
-                skip_known(campaign, read_profiles(output).profiles, kind, samples, hardware)
+                skip_known(campaign, read_profiles(output).profiles, device_class, samples, hardware)
             with _shown(errors, campaign, samples, output) as (keep, advance):
                 await carry_out(
                     connection,
                     campaign,
                     samples=samples,
-                    kind=kind,
+                    device_class=device_class,
                     hardware=hardware,
                     keep=keep,
                     progress=advance,

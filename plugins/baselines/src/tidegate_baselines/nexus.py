@@ -252,7 +252,7 @@ class Nexus(Policy):
         commands: list[AnyCommand] = []
         while backend.idle and backend.queues:
             key, queue = next(iter(backend.queues.items()))
-            profile = self._profiles[queue.model.name, backend.worker.kind, queue.shape]
+            profile = self._profiles[queue.model.name, backend.worker.device_class, queue.shape]
             batch = self._gather(now_ns, queue, backend, profile)
             if batch is None:
                 commands.extend(Drop(request.id, "deadline_unreachable") for request in self._take(queue, 1))

@@ -60,7 +60,9 @@ class PlanSearch:
         self._models = {model.name: model for model in models if model.name in everywhere}
         self._profiles = profiles
         kinds = {
-            (name, worker.kind) for worker in self._workers for name in self._hosts[worker.id] & self._models.keys()
+            (name, worker.device_class)
+            for worker in self._workers
+            for name in self._hosts[worker.id] & self._models.keys()
         }
         self._whole = {(name, kind): _whole(self._models[name], profiles[name, kind]) for name, kind in kinds}
         least = min((rate for rate in rates.values() if rate > 0), default=1e-9)
@@ -106,7 +108,7 @@ class PlanSearch:
     def _whole_each(self, worker: Worker) -> dict[str, WorkerShare]:
         """What a worker could do for each model that it hosts, for that alone."""
         hosts = self._hosts[worker.id]
-        return {name: self._whole[name, worker.kind] for name in self._models if name in hosts}
+        return {name: self._whole[name, worker.device_class] for name in self._models if name in hosts}
 
     def _pack(self, multiple: float) -> Plan | None:
         """A plan for that multiple of the rates; None where they do not fit."""
@@ -117,7 +119,7 @@ class PlanSearch:
         for name in self._models:
             rate = self._wanted[name] * multiple
             for worker in [worker for worker in free if name in self._hosts[worker.id]]:
-                share = self._whole[name, worker.kind]
+                share = self._whole[name, worker.device_class]
                 if rate < share.rows_per_ns:
                     break
                 plan[worker.id] = {name: share}
@@ -133,8 +135,8 @@ class PlanSearch:
             if own is None:
                 return None
             # Alone it never waits for others, so that its batches may be as large.
-            duty_ns = _duty_ns(self._models[name], self._profiles[name, own.kind], rate)
-            nodes.append(_Node(own, duty_ns, {name: WorkerShare(self._whole[name, own.kind].rows, rate)}))
+            duty_ns = _duty_ns(self._models[name], self._profiles[name, own.device_class], rate)
+            nodes.append(_Node(own, duty_ns, {name: WorkerShare(self._whole[name, own.device_class].rows, rate)}))
             free.remove(own)
         plan.update({node.worker.id: node.shares for node in nodes})
         return plan
@@ -144,7 +146,7 @@ class PlanSearch:
         duties_ns: dict[str, float] = {}
         best, least, best_busy_ns, best_duty_ns = None, -1.0, 0, 0.0
         for node in nodes:
-            kind = node.worker.kind
+            kind = node.worker.device_class
             if name not in self._hosts[node.worker.id]:
                 continue
             own_ns = duties_ns.get(kind)
@@ -167,7 +169,7 @@ class PlanSearch:
 
     def _busy_ns(self, node: _Node, duty_ns: float, name: str, rate: float) -> int | None:
         """How long a worker is busy in such a cycle with one more model; None where that is too long."""
-        kind, busy_ns = node.worker.kind, 0
+        kind, busy_ns = node.worker.device_class, 0
         parts = [(name, rate)]
         if node.busy_ns is not None and duty_ns == node.duty_ns:
             busy_ns = node.busy_ns  # what was there takes what it did

@@ -203,7 +203,9 @@ class Triton(Policy):
         model = batcher.model.name
         rows = sum(request.rows for request in requests)
         start_ns = self._idle.start_ns(now_ns, worker.id)
-        stage = Stage(worker.id, model, start_ns, self._profiles[model, worker.kind, requests[0].shape].upper_ns(rows))
+        stage = Stage(
+            worker.id, model, start_ns, self._profiles[model, worker.device_class, requests[0].shape].upper_ns(rows)
+        )
         self._idle.occupy(worker.id)
         self._executed[worker.id, model] += 1
         return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (stage,)))

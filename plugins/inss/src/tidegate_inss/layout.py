@@ -28,7 +28,7 @@ def layout_of(problem: ShareProblem, plan: SharePlan) -> Layout:
             for share in together:
                 if share.model not in models:
                     raise PlanningError(f"the plan is not of this problem: it has no model {share.model!r}")
-                kinds.setdefault(share.model, {})[gpu.device.kind(part)] = share_percent
+                kinds.setdefault(share.model, {})[gpu.device.device_class(part)] = share_percent
                 batches[share.model] = max(batches.get(share.model, 0), share.batch)
             hosts = tuple(share.model for share in together)
             name = f"{gpu.device.node}-{gpu.device.id}/{number}"

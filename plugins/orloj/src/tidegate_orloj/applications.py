@@ -157,7 +157,7 @@ class Applications:
 
     def tell_profile(self, profile: Profile) -> None:
         """What requests of this shape take on a kind of worker."""
-        self._profiles[profile.kind] = profile
+        self._profiles[profile.device_class] = profile
         self._forget()
 
     def tell_times(self, times: LatencyDistribution) -> None:
@@ -166,8 +166,8 @@ class Applications:
             self._numbers[times.app] = len(self._numbers) + 1
             self._counts = np.append(self._counts, 1.0)
         number = self._numbers.get(times.app, 0)
-        self._times.setdefault(times.kind, {})[number] = times
-        self._told[times.kind, number] = self._told.get((times.kind, number), 0) + 1
+        self._times.setdefault(times.device_class, {})[number] = times
+        self._told[times.device_class, number] = self._told.get((times.device_class, number), 0) + 1
         self._shares = self._counts / self._counts.sum()
         self._forget()
 

@@ -112,7 +112,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
 
     def __init__(self, setup: Setup, options: OrlojOptions) -> None:
         super().__init__(setup, options)
-        self._times = {(times.model, times.kind, times.app): times for times in setup.latency_distributions}
+        self._times = {(times.model, times.device_class, times.app): times for times in setup.latency_distributions}
         self._applications: dict[tuple[str, str], Applications] = {}
         self._budget = WorkBudget()
         self._rows = {model.name: self._rows_of(model) for model in setup.models}
@@ -166,7 +166,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
     def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
         """Batches of the model take as these times say from now on."""
         times = event.times
-        self._times[times.model, times.kind, times.app] = times
+        self._times[times.model, times.device_class, times.app] = times
         for (model, _), applications in self._applications.items():
             if model == times.model:
                 applications.tell_times(times)
@@ -197,7 +197,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
                 return [*commands, SetTimer(queue.key, now_ns)]
             granted = False
             for worker in self.idle.peek_each_kind(queue.model.name):
-                if candidate := self._candidate(now_ns, queue, worker.kind):
+                if candidate := self._candidate(now_ns, queue, worker.device_class):
                     commands.append(self._run(now_ns, queue, candidate, worker))
                     granted = True
                     break
@@ -209,7 +209,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
         found: list[tuple[float, int, QueueKey, BatchCandidate]] = []
         for queue in self._most_urgent(queue for queue in self.queues.values() if queue.model.name in worker.hosts):
             commands += self._drop_hopeless(now_ns, queue)
-            if queue and (candidate := self._candidate(now_ns, queue, worker.kind)):
+            if queue and (candidate := self._candidate(now_ns, queue, worker.device_class)):
                 found.append((-candidate.worth, queue.head.arrival_ns, queue.key, candidate))
             if found and self._budget.left <= 0:
                 break
@@ -218,7 +218,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
         _, _, key, candidate = min(found, key=lambda entry: entry[:3])
         queue, start_ns = self.queues[key], self.start_ns(now_ns, worker)
         if start_ns > now_ns:  # it is about to be idle, perhaps sooner than planned: more may be on time then
-            behind = self._candidate(start_ns, queue, worker.kind)
+            behind = self._candidate(start_ns, queue, worker.device_class)
             if behind is None or not np.array_equal(behind.places, candidate.places):
                 return commands
         commands.append(self._run(now_ns, queue, candidate, worker))
@@ -362,7 +362,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
         requests = [queue.request_at(place) for place in candidate.places]
         members = [int(queue.app[place]) for place in candidate.places]
         rows = sum(request.rows for request in requests)
-        upper_ns = ms_to_ns(queue.applications.expected_ms(worker.kind, rows, members))
+        upper_ns = ms_to_ns(queue.applications.expected_ms(worker.device_class, rows, members))
         stage = Stage(worker.id, queue.model.name, self.start_ns(now_ns, worker), max(1, upper_ns))
         self._take(queue, requests)
         self.idle.occupy(worker.id)

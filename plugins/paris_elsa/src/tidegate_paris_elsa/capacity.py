@@ -24,7 +24,7 @@ def rates_borne(problem: MigProblem, layout: Layout) -> dict[str, float]:
     for worker in layout.workers:
         for name in worker.hosts:
             # A kind that the layout names is not what the problem calls it.
-            workers[model_of[name]][worker.device.kind(worker.slice)] += 1 / len(worker.hosts)
+            workers[model_of[name]][worker.device.device_class(worker.slice)] += 1 / len(worker.hosts)
     load = min(
         _borne_rps(model, offers, speeds, workers[model.name]) / model.weight
         for model, speeds in zip(problem.models, offers.speeds, strict=True)

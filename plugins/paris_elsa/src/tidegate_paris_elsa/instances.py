@@ -60,7 +60,7 @@ def seat_of(worker: LayoutWorker) -> UnnamedWorker:
     """What is left of a worker without its name and its place."""
     part = worker.slice
     share = MpsShare(part.percent, part.memory_mib or 0) if isinstance(part, Mps) else WHOLE_INSTANCE
-    return UnnamedWorker(share, tuple(sorted(worker.hosts)), worker.kind or "")
+    return UnnamedWorker(share, tuple(sorted(worker.hosts)), worker.device_class or "")
 
 
 def slice_in(instance: Instance, share: MpsShare) -> Slice:
@@ -124,7 +124,7 @@ class Capacities:
         """Rows per second by partition."""
         found: defaultdict[str, float] = defaultdict(float)
         for seat in seats:
-            kind = seat.kind or device.kind(slice_in(part, seat.share))
+            kind = seat.kind or device.device_class(slice_in(part, seat.share))
             for name in seat.hosts:
                 found[name] += self.rows_per_s.get((name, kind), 0.0) / len(seat.hosts)
         return dict(found)

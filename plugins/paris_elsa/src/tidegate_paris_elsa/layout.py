@@ -26,7 +26,7 @@ def layout_of(problem: MigProblem, plan: MigPlan) -> Layout:
             part = Mig(slice_.profile, slice_.start)
             if slice_.model not in used:
                 raise PlanningError(f"the plan is not of this problem: it has no model {slice_.model!r}")
-            used[slice_.model].add(gpu.device.kind(part))
+            used[slice_.model].add(gpu.device.device_class(part))
             name = f"{gpu.device.node}-{gpu.device.id}/{slice_.start}"
             workers.append(LayoutWorker(name=name, device=gpu.device, slice=part, hosts=(slice_.model,)))
     if idle := [name for name, kinds in used.items() if not kinds]:

@@ -148,7 +148,7 @@ class Elsa(Policy):
             if (found := pool.least_wait(now_ns)) is None:
                 continue
             wait_ns, line = found
-            profile = self._profiles[request.model, pool.like.kind, request.shape]
+            profile = self._profiles[request.model, pool.like.device_class, request.shape]
             if dated and left_ns > alpha * (wait_ns + beta * profile.upper_ns(request.rows)):
                 return line
             ends_ns = wait_ns + profile.expected_ns(request.rows)
@@ -234,7 +234,7 @@ class Elsa(Policy):
         return Dispatch(Batch(self.new_batch_id(), model, tuple(task.requests), (stage,)))
 
     def _join(self, worker: Worker) -> None:
-        key = worker.hosts, worker.kind
+        key = worker.hosts, worker.device_class
         pool = self._pools.get(key)
         if pool is None:
             pool = self._pools[key] = WorkerPool(worker)
@@ -244,13 +244,13 @@ class Elsa(Policy):
 
     def _profile(self, task: QueuedBatch, worker: Worker) -> Profile:
         model, shape, _ = task.key
-        return self._profiles[model, worker.kind, shape]
+        return self._profiles[model, worker.device_class, shape]
 
     def _pools_of(self, model: str) -> list[WorkerPool]:
         """The pools that host a model, smallest slices first."""
         known = self._smallest_first.get(model)
         if known is None:
             pools = [pool for pool in self._pools.values() if pool.count and model in pool.hosts]
-            order = smallest_first([(pool.like, self._profiles[model, pool.like.kind, ""]) for pool in pools])
+            order = smallest_first([(pool.like, self._profiles[model, pool.like.device_class, ""]) for pool in pools])
             known = self._smallest_first[model] = [pools[place] for place in order]
         return known

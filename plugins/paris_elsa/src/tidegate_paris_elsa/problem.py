@@ -137,7 +137,7 @@ class MigModel(_Part):
         by_kind: dict[str, list[ModelProfile]] = {}
         for profile in file.profiles:
             if profile.model == self.name:
-                by_kind.setdefault(profile.kind, []).append(profile)
+                by_kind.setdefault(profile.device_class, []).append(profile)
         return tuple(filter(None, (_slowest(kind, mine) for kind, mine in by_kind.items())))
 
 

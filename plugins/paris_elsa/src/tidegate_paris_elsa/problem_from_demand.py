@@ -38,6 +38,7 @@ def _measured(model: DemandedModel, products: list[str]) -> tuple[SliceProfile, 
     if not found:
         raise PlanningError(
             f"{model.name!r} was not measured on slices of {products[0]}: add profiles by kind, such as "
-            f"{products[0]}/{mig_geometries(products[0], None)[0].profiles[0].name}, with `tidegate profile --kind`"
+            f"{products[0]}/{mig_geometries(products[0], None)[0].profiles[0].name}, "
+            "with `tidegate profile --device-class`"
         )
     return found

@@ -278,7 +278,7 @@ class _Changes:
                     taken.add(name)
                     its = slice_in(part, seat.share)
                     kind = seat.kind or None
-                    mine.append(LayoutWorker(name=name, device=device, slice=its, kind=kind, hosts=seat.hosts))
+                    mine.append(LayoutWorker(name=name, device=device, slice=its, device_class=kind, hosts=seat.hosts))
                 found.setdefault(device, {})[part] = tuple(mine)
         return found
 

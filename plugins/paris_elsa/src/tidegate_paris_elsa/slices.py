@@ -124,7 +124,7 @@ def _speeds_of(problem: MigProblem, kinds: Sequence[SliceKind], model: MigModel)
             f"model {model.name!r}: no slice can serve it: {'; '.join(whats)}: measure more, or plan for smaller ones"
             if whats
             else f"model {model.name!r}: it was not measured on any slice of these GPUs, which have {have}: "
-            "`tidegate profile --kind` measures it on one"
+            "`tidegate profile --device-class` measures it on one"
         )
     return tuple(sorted(found, key=lambda speed: (-speed.latency_ms(most_rows), kinds[speed.kind].gpcs)))
 

@@ -92,7 +92,7 @@ class LatencyTables:
     def _between(profile: BlockProfile, gpu: GpuClass, share: int, batch: int) -> bool:
         """Whether a batch lies between two that were measured."""
         return any(
-            table.kind == gpu.name and table.share == share and table.rows[0] <= batch <= table.rows[-1]
+            table.device_class == gpu.name and table.share == share and table.rows[0] <= batch <= table.rows[-1]
             for table in profile.latencies
         )
 

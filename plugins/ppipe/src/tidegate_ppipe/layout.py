@@ -43,7 +43,7 @@ def layout_of(problem: PpipeProblem, plan: PpipePlan) -> Layout:
                     device, worker = places.next(part.gpu, part.share)
                     part_of = _slice(part.share)
                     workers.append(LayoutWorker(name=worker, device=device, slice=part_of, hosts=(name,)))
-                partitions.append(_partition(name, model, part, pipeline.batch, device.kind(part_of)))
+                partitions.append(_partition(name, model, part, pipeline.batch, device.device_class(part_of)))
             pipelines.append(LayoutPipeline(partitions=tuple(names), batch=pipeline.batch))
         if not pipelines:
             raise PlanningError(f"the plan has no pipeline for model {model.name!r}: give it one")
@@ -104,7 +104,10 @@ def _partition(name: str, model: PlannedModel, part: PlannedPartition, batch: in
     blocks = model.blocks
     first, last = part.blocks
     measured = [
-        rows for table in blocks.latencies if (table.kind, table.share) == (part.gpu, part.share) for rows in table.rows
+        rows
+        for table in blocks.latencies
+        if (table.device_class, table.share) == (part.gpu, part.share)
+        for rows in table.rows
     ]
     points = {
         rows: blocks.latency_us(part.gpu, part.share, rows, first, last) / 1000

@@ -55,10 +55,10 @@ class PooledWorker:
 class WorkerPool:
     """Workers that host the same and are equally fast."""
 
-    __slots__ = ("busy", "idle", "kind", "nodes", "places")
+    __slots__ = ("busy", "device_class", "idle", "nodes", "places")
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, device_class: str) -> None:
+        self.device_class = device_class
         self.places: dict[int, PooledWorker] = {}
         self.nodes: Counter[NodeLinks] = Counter()
         """How many are in each."""

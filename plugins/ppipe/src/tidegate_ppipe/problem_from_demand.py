@@ -43,13 +43,13 @@ def _of(demand: Demand) -> list[BlockProfile]:
 
 def _shares(blocks: BlockProfile, kind: str) -> int:
     """Into how many shares GPUs of a kind were divided when it was measured."""
-    return max(table.share for table in blocks.latencies if table.kind == kind)
+    return max(table.share for table in blocks.latencies if table.device_class == kind)
 
 
 def _check(blocks: BlockProfile, demand: Demand) -> None:
-    known = {table.kind for table in blocks.latencies}
+    known = {table.device_class for table in blocks.latencies}
     if lacking := [kind for kind in demand.gpus if kind not in known]:
         raise PlanningError(
             f"the block profile of {blocks.model!r} has nothing of {lacking[0]!r}: measure it there with `tidegate "
-            "profile-blocks --kind`"
+            "profile-blocks --device-class`"
         )

@@ -64,7 +64,7 @@ def read_profile(path: Path) -> BlockProfile:
         blocks=[f"block {number}" for number in range(count)],
         cut_bytes=given["cut_bytes_fp16"],
         latencies=[
-            BlockLatencies(kind=gpu, share=int(share), rows=list(range(1, len(table[0]) + 1)), latency_us=table)
+            BlockLatencies(device_class=gpu, share=int(share), rows=list(range(1, len(table[0]) + 1)), latency_us=table)
             for gpu, shares in given["latency_us"].items()
             for share, table in shares.items()
         ],

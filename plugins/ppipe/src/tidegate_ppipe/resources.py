@@ -45,9 +45,9 @@ class Resources:
 
     def join(self, worker: Worker) -> None:
         """An idle worker."""
-        pool = self._pools.get((worker.hosts, worker.kind))
+        pool = self._pools.get((worker.hosts, worker.device_class))
         if pool is None:
-            pool = self._pools[worker.hosts, worker.kind] = WorkerPool(worker.kind)
+            pool = self._pools[worker.hosts, worker.device_class] = WorkerPool(worker.device_class)
             for partition in worker.hosts:
                 self._pools_of.setdefault(partition, []).append(pool)
         node = self._nodes.setdefault(worker.node, NodeLinks())
@@ -79,7 +79,7 @@ class Resources:
         """
         quickest = []
         for partition in partitions:
-            kinds = {pool.kind for pool in self._pools_of[partition] if pool.places}
+            kinds = {pool.device_class for pool in self._pools_of[partition] if pool.places}
             quickest.append(Profile.quickest(self._profiles[partition, kind, shape] for kind in sorted(kinds)))
         work_ns = []
         for rows in range(1, most_rows + 1):
@@ -94,7 +94,7 @@ class Resources:
     def rows_per_ns(self, partition: str, rows: int) -> float:
         """What the workers that host a partition bear together, with batches of so many rows of the slowest shape."""
         return sum(
-            len(pool.places) * rows / self._slowest_of(partition, pool.kind).expected_ns(rows)
+            len(pool.places) * rows / self._slowest_of(partition, pool.device_class).expected_ns(rows)
             for pool in self._pools_of[partition]
         )
 
@@ -207,7 +207,7 @@ class Resources:
         best: RouteStop | None = None
         best_end_ns = NEVER_NS
         for pool in self._pools_of.get(partition, ()):
-            profile = self._profiles[partition, pool.kind, shape]
+            profile = self._profiles[partition, pool.device_class, shape]
             duration_ns = profile.upper_ns(rows)
             margin_ns = duration_ns - profile.expected_ns(rows)
             near = sender is None or sender.place.node in pool.nodes

@@ -71,7 +71,7 @@ class Applications:
 
     def tell(self, times: LatencyDistribution) -> None:
         """What an application's requests take alone on a kind of worker."""
-        self._times[times.kind, times.app] = times
+        self._times[times.device_class, times.app] = times
         self._counts.setdefault(times.app, 1.0)
         self._take_stock()
 
@@ -126,7 +126,7 @@ class Applications:
         return points, self._mixing is None
 
     def _mix(self, like: Profile, quantile: float) -> Iterator[Mixed]:
-        known = [times for (kind, app), times in self._times.items() if kind == like.kind and app]
+        known = [times for (kind, app), times in self._times.items() if kind == like.device_class and app]
         ranked = sorted(known, key=lambda times: (times.fixed_ns + times.scale * times.mean_ns, times.app))
         if len(ranked) < 2:
             return

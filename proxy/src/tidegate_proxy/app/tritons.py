@@ -161,7 +161,7 @@ def backend_of(triton: TritonAddress, config: ServeConfig, in_force: InForce) ->
         keepalive_s=config.limits.keepalive_s,
         shares_memory=triton.shares_memory,
         worker=triton.worker or "",
-        kind=triton.kind or "",
+        device_class=triton.device_class or "",
         serialize_models=triton.serialize_models,
         is_local=triton.is_local,
         headers=headers_of(triton),

@@ -48,10 +48,9 @@ class TritonAddress(ConfigSection):
     metrics: Address | None = Field(default=None, description="HOST:PORT of its metrics")
     tls: TritonTls | None = Field(default=None, description="TLS of its gRPC service; default: none")
     worker: Name | None = Field(default=None, description="Which worker of the layout it is")
-    kind: Name | None = Field(
+    device_class: Name | None = Field(
         default=None,
-        description="The kind of its workers, which are equally fast: profiles are kept by it. Default: from its GPU, "
-        "else `default`",
+        description="Device class of its workers, by which profiles are kept. Default: from its GPU, else `default`",
     )
     serialize_models: bool | Literal["learned"] | None = Field(
         default=None,
@@ -110,9 +109,9 @@ def check_workers(tritons: Sequence[TritonAddress], layout: Path | None, where: 
             raise ValueError(
                 f"{where}tritons.{index}.worker: with a layout every Triton is one of its workers, without one none is"
             )
-        if triton.worker is not None and triton.kind is not None:
+        if triton.worker is not None and triton.device_class is not None:
             raise ValueError(
-                f"{where}tritons.{index}.kind: the layout says it of worker {triton.worker!r}: leave it out"
+                f"{where}tritons.{index}.device_class: the layout says it of worker {triton.worker!r}: leave it out"
             )
         if triton.worker is not None and workers[triton.worker] > 1:
             raise ValueError(f"{where}tritons: {workers[triton.worker]} of them are worker {triton.worker!r}")

@@ -146,7 +146,7 @@ class DispatchPacing:
         rows = latest.effect.rows + run.effect.rows
         if not flight or not worker or rows > self._largest.get((run.backend, stage.partition), 0):
             return False
-        profile = engine.expectations.profiles.get((stage.partition, worker.kind, flight.shape))
+        profile = engine.expectations.profiles.get((stage.partition, worker.device_class, flight.shape))
         if not profile or rows > profile.max_rows:
             return False
         alone_ns = profile.expected_ns(max(latest.effect.rows, run.effect.rows))

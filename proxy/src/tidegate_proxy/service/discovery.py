@@ -324,8 +324,8 @@ def tell(catalog: Catalog, before: Catalog | None = None) -> None:
     """Log what happens to the requests of every model, and why, where that is not as before."""
     if before is None or catalog.places != before.places:
         for backend, place in catalog.places.items():
-            if place.kind and (before is None or before.places.get(backend) != place):
-                log.info("device class", extra={"triton": backend.address, "device_class": place.kind})
+            if place.device_class and (before is None or before.places.get(backend) != place):
+                log.info("device class", extra={"triton": backend.address, "device_class": place.device_class})
     known = before.consents if before else {}
     changed = {name: consent for name, consent in sorted(catalog.consents.items()) if known.get(name) != consent}
     for line in lines_of(changed):

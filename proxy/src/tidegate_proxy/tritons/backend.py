@@ -75,7 +75,7 @@ class Backend:
         keepalive_s: float | None = None,
         shares_memory: bool = False,
         worker: str = "",
-        kind: str = "",
+        device_class: str = "",
         serialize_models: bool | Literal["learned"] | None = None,
         is_local: bool = False,
         headers: Sequence[tuple[str, str]] = (),
@@ -101,7 +101,7 @@ class Backend:
         """Probes under way, by method."""
         self.worker = worker
         """Name of its worker in the layout, if any."""
-        self.kind = kind
+        self.device_class = kind
         """The kind of its workers, where the configuration says it."""
         self.learns_turns = serialize_models == "learned" and not worker
         """Whether models are to take turns where that is found to be better."""

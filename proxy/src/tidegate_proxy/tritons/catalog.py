@@ -255,7 +255,7 @@ def followed(
     `ids`: those of the layout's workers, by name. Raises BackendError for a layout that the Tritons do not have.
     """
     catalog = Catalog(backend_of=dict(before.backend_of), loaded=_latest_last(loaded, before.loaded), gpus=before.gpus)
-    known = {(worker.name, worker.hosts, worker.kind): ids[worker.name] for worker in layout.contract()[1]}
+    known = {(worker.name, worker.hosts, worker.device_class): ids[worker.name] for worker in layout.contract()[1]}
     _follow(catalog, layout, told, known)
     _keep_signatures(catalog, before)
     return catalog
@@ -320,7 +320,7 @@ async def _ask(
 
 
 def _known_workers(before: Catalog | None) -> dict[WorkerKey, int]:
-    return {(worker.name, worker.hosts, worker.kind): worker.id for worker in before.workers} if before else {}
+    return {(worker.name, worker.hosts, worker.device_class): worker.id for worker in before.workers} if before else {}
 
 
 def _latest_last(
@@ -436,10 +436,10 @@ def _add_workers(
         configs, serialize_models=backend.serialize_models, turns=backend.turns.group if backend.turns else frozenset()
     ):
         name = f"{backend.address}/{lane.name}"
-        worker = Worker(new_id, name, lane.models, place.kind, place.device, place.slice)
+        worker = Worker(new_id, name, lane.models, place.device_class, place.device, place.slice)
         if lane.takes_turns:
-            worker = replace(worker, kind=worker.kind + SERIALIZED_SUFFIX)
-        worker_id = known.get((name, lane.models, worker.kind), new_id)
+            worker = replace(worker, device_class=worker.device_class + SERIALIZED_SUFFIX)
+        worker_id = known.get((name, lane.models, worker.device_class), new_id)
         catalog.workers.append(replace(worker, id=worker_id))
         catalog.backend_of[worker_id] = backend
         new_id += worker_id == new_id

@@ -26,7 +26,7 @@ class Gpu:
     """The GPU."""
     slice: Slice | None
     """How much of the GPU it is; None: a MIG instance, whose place only a privileged user is told."""
-    kind: str
+    device_class: str
     """The kind of a worker that has it."""
 
 
@@ -62,7 +62,7 @@ def _gpus_of(nvml: Any, handle: Any) -> list[Gpu]:  # noqa: ANN401
     uuid = as_text(nvml.nvmlDeviceGetUUID(handle))
     device = Device(platform.node(), uuid, product_of(name), _memory_mib(nvml, handle))
     if not _is_divided(nvml, handle):
-        return [Gpu(uuid, device, WholeDevice(), device.kind(WholeDevice()))]
+        return [Gpu(uuid, device, WholeDevice(), device.device_class(WholeDevice()))]
     instances = []
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
@@ -85,7 +85,7 @@ def _instance(nvml: Any, handle: Any, instance: Any, device: Device) -> Gpu:  # 
         part = Mig(profile[1], int(info.placement.start))
     except (nvml.NVMLError_NoPermission, nvml.NVMLError_NotSupported):
         part = None
-    return Gpu(as_text(nvml.nvmlDeviceGetUUID(instance)), device, part, device.kind(Mig(profile[1], 0)))
+    return Gpu(as_text(nvml.nvmlDeviceGetUUID(instance)), device, part, device.device_class(Mig(profile[1], 0)))
 
 
 def product_of(name: str) -> str:

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from tidegate.api import Profile
-from tidegate.schemas import DEFAULT_KIND, ProfileFile, read_shape
+from tidegate.schemas import DEFAULT_DEVICE_CLASS, ProfileFile, read_shape
 from tidegate_proxy.base.labels import label
 from tidegate_proxy.messages.padding import padded
 from tidegate_proxy.messages.request import shape_of
@@ -25,29 +25,29 @@ def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile,
         for planned in catalog.layout.contract()[2]:
             profiles.append(planned)
             if planned.partition in catalog.models:
-                shaped = measured.profiles_of(planned.partition, planned.kind, planned.max_rows)
+                shaped = measured.profiles_of(planned.partition, planned.device_class, planned.max_rows)
                 profiles += [profile for profile in shaped if profile.shape]
     else:
         homeless = catalog.models.keys() - {name for name, _ in hosted(catalog)}
-        for name, kind in [*hosted(catalog), *((name, DEFAULT_KIND) for name in sorted(homeless))]:
+        for name, kind in [*hosted(catalog), *((name, DEFAULT_DEVICE_CLASS) for name in sorted(homeless))]:
             max_rows = catalog.models[name].max_rows
             alpha_ms, beta_ms = DEFAULT_LATENCY["alpha_ms"], DEFAULT_LATENCY["beta_ms"]
-            guess = Profile.linear(name, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, kind=kind)
+            guess = Profile.linear(name, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, device_class=kind)
             known = measured.profiles_of(name, kind.removesuffix(SERIALIZED_SUFFIX), max_rows)
-            profiles += [replace(profile, kind=kind) for profile in known] or [guess]
+            profiles += [replace(profile, device_class=kind) for profile in known] or [guess]
     return tuple(profile.of_shape(label(profile.shape)) for profile in profiles)
 
 
 def hosted(catalog: Catalog) -> list[tuple[str, str]]:
     """Every (partition, kind of worker) that there is."""
-    return sorted({(partition, worker.kind) for worker in catalog.workers for partition in worker.hosts})
+    return sorted({(partition, worker.device_class) for worker in catalog.workers for partition in worker.hosts})
 
 
 def said_of_others(measured: ProfileFile, model: str) -> str:
     """Words, which follow those for a kind of worker: what kinds a model was measured on, as these may be such ones."""
-    kinds = sorted({profile.kind for profile in measured.profiles if profile.model == model})
+    kinds = sorted({profile.device_class for profile in measured.profiles if profile.model == model})
     return (
-        f" (there is one for {', '.join(map(repr, kinds))}: if they are such, say so in tritons[].kind)"
+        f" (there is one for {', '.join(map(repr, kinds))}: if they are such, say so in tritons[].device_class)"
         if kinds
         else ""
     )

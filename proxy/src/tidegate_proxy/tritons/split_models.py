@@ -86,7 +86,7 @@ def find_layout(
     models_of = {partition.name: partition.model for partition in layout.partitions}
     for worker in workers:
         if backend := backends.get(worker.name):
-            worker_id = known.get((worker.name, worker.hosts, worker.kind), first_new_id + len(found))
+            worker_id = known.get((worker.name, worker.hosts, worker.device_class), first_new_id + len(found))
             found.append((msgspec.structs.replace(worker, id=worker_id), backend))
             for name in worker.hosts:
                 config = _config_of(name, worker, backend, loaded[backend])

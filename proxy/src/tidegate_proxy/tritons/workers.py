@@ -4,9 +4,9 @@ Triton executes its models concurrently, each batch of an instance beside those 
 same resource of its rate limiter. So a lane, which is a worker, is one instance of one model, or of each of those that
 wait for the same resource (decision 77).
 
-The configuration decides of what kind a worker is (`tritons[].kind`): unlike ones must not share their profiles. Else
-it is found out where there can be no doubt: Tidegate runs on the Triton's machine, NVML tells which GPUs that has, and
-all that the Triton may use are of one kind. Everything else is of the kind `default`.
+The configuration decides of what kind a worker is (`tritons[].device_class`): unlike ones must not share their
+profiles. Else it is found out where there can be no doubt: Tidegate runs on the Triton's machine, NVML tells which GPUs
+that has, and all that the Triton may use are of one kind. Everything else is of the kind `default`.
 """
 
 import re
@@ -107,7 +107,7 @@ ALL_OF_IT = WholeDevice()
 class WorkerHardware:
     """Known hardware of a Triton's workers."""
 
-    kind: str = ""
+    device_class: str = ""
     """Empty: not known."""
     device: Device | None = None
     slice: Slice = ALL_OF_IT
@@ -120,11 +120,11 @@ async def places_of(
 
     Where the machine has unlike GPUs a Triton's metrics tell which it uses. If they do not answer, it is as before.
     """
-    unlike = len({gpu.kind for gpu in gpus}) > 1
+    unlike = len({gpu.device_class for gpu in gpus}) > 1
     asked = {
         backend.address: backend.metrics
         for backend, models in loaded.items()
-        if unlike and backend.is_local and backend.metrics and not backend.kind and _ordinals(models)
+        if unlike and backend.is_local and backend.metrics and not backend.device_class and _ordinals(models)
     }
     pages = await scrape(asked) if asked else {}
     places = {}
@@ -134,7 +134,7 @@ async def places_of(
             places[backend] = before[backend]
         else:
             here = gpus if backend.is_local else ()
-            places[backend] = place_of(backend.kind, models, _used(here, _USED.findall(page or "")))
+            places[backend] = place_of(backend.device_class, models, _used(here, _USED.findall(page or "")))
     return places
 
 
@@ -145,12 +145,12 @@ def place_of(told: str, models: Iterable[LoadedModel], gpus: Sequence[Gpu]) -> W
     ordinals = _ordinals(models)
     if not ordinals or max(ordinals) >= len(gpus):
         return WorkerHardware()  # it uses none, or sees more than there are here: then it is elsewhere
-    if len({gpu.kind for gpu in gpus}) > 1:
+    if len({gpu.device_class for gpu in gpus}) > 1:
         return WorkerHardware()
     only = gpus[0]
     if len(gpus) > 1 or only.slice is None:
-        return WorkerHardware(only.kind)
-    return WorkerHardware(only.kind, only.device, only.slice)
+        return WorkerHardware(only.device_class)
+    return WorkerHardware(only.device_class, only.device, only.slice)
 
 
 def _ordinals(models: Iterable[LoadedModel]) -> set[int]:

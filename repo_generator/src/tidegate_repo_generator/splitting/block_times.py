@@ -43,7 +43,7 @@ def measure_blocks(
     manifest: Manifest,
     batches: Sequence[int],
     *,
-    kind: str,
+    device_class: str,
     provider: str = "CPUExecutionProvider",
     share: int = 1,
     repeats: int = 20,
@@ -75,7 +75,7 @@ def measure_blocks(
             live |= produced
             row.append(latency_us)
             step()
-    latencies = BlockLatencies(kind=kind, share=share, rows=rows_list, latency_us=table)
+    latencies = BlockLatencies(device_class=device_class, share=share, rows=rows_list, latency_us=table)
     return new_profile(manifest, [latencies])
 
 

@@ -39,7 +39,14 @@ _MS: Final = 1000.0
 
 
 def import_profile(
-    folder: Path, manifest: Manifest, tool: ProfilingTool, files: Iterable[str], *, kind: str, share: int, rows: int
+    folder: Path,
+    manifest: Manifest,
+    tool: ProfilingTool,
+    files: Iterable[str],
+    *,
+    device_class: str,
+    share: int,
+    rows: int,
 ) -> BlockProfile:
     """Read profiles of one batch size: `FILE` of the whole model, or `BLOCK=FILE` for each of the blocks.
 
@@ -59,10 +66,13 @@ def import_profile(
         why = "there is no profile of"
     if missing:
         raise SplitError(
-            f"the profile would be incomplete: {why} block {', '.join(missing)} (kind '{kind}', share {share}, batch "
-            f"{rows}): give --file BLOCK=FILE for each of {', '.join(blocks)}"
+            f"the profile would be incomplete: {why} block {', '.join(missing)} "
+            f"(device class '{device_class}', share {share}, "
+            f"batch {rows}): give --file BLOCK=FILE for each of {', '.join(blocks)}"
         )
-    table = BlockLatencies(kind=kind, share=share, rows=[rows], latency_us=[[latencies[name]] for name in blocks])
+    table = BlockLatencies(
+        device_class=device_class, share=share, rows=[rows], latency_us=[[latencies[name]] for name in blocks]
+    )
     return new_profile(manifest, [table])
 
 

@@ -71,7 +71,7 @@ def layout(
                 name=f"gpu{gpu}",
                 device=Device("here", gpu, "any"),
                 slice=WholeDevice() if percent is None else Mps(percent=percent),
-                kind="any",
+                device_class="any",
                 hosts=("m",),
             )
             for gpu in gpus

@@ -93,10 +93,10 @@ class Expectations:
                     rows[partition] = max(path.max_rows, rows.get(partition, 0))
         for worker in workers:
             for partition in worker.hosts:
-                profile = self.profiles.get((partition, worker.kind, ""))
+                profile = self.profiles.get((partition, worker.device_class, ""))
                 if profile is None or profile.max_rows < rows.get(partition, 0):
                     raise ValueError(
-                        f"no profile of {partition!r} on workers of kind {worker.kind!r}"
+                        f"no profile of {partition!r} on workers of kind {worker.device_class!r}"
                         + (f" for up to {rows[partition]} rows" if partition in rows else "")
                     )
 
@@ -142,11 +142,11 @@ class Expectations:
         """The profiles of a shape that the partitions of a model lack, on every kind of worker, from now on."""
         partitions = {partition for path in model.paths for partition in path.partitions}
         bases = [profile for profile in self.profiles.values() if profile.partition in partitions and not profile.shape]
-        met = ((base, self.profiles.get((base.partition, base.kind, shape))) for base in bases)
+        met = ((base, self.profiles.get((base.partition, base.device_class, shape))) for base in bases)
         new = [self._begin(shape, base) for base, known in met if known is None or known.max_rows < base.max_rows]
         if self._learn:
             keys = self._keys_of.setdefault((model.name, shape), {})
-            keys.update(((base.partition, base.kind, shape), None) for base in bases)
+            keys.update(((base.partition, base.device_class, shape), None) for base in bases)
         return new
 
     def stage_started(self, now_ns: int, batch: Batch, stage: int, kind: str, shape: str) -> ProfileKey | None:
@@ -184,7 +184,7 @@ class Expectations:
         The first stage of a partition on a worker warms it up, which may take many times as long and passes: it is
         hearsay, and no request is given up for that.
         """
-        key = (partition, worker.kind, shape)
+        key = (partition, worker.device_class, shape)
         tracked = self._tracked.get(key)
         if tracked is None:
             return None

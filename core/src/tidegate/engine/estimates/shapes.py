@@ -104,7 +104,7 @@ def profile_of_new(shape: str, base: Profile, known: Sequence[Profile]) -> Profi
         ),
         max,
     )
-    return Profile(base.partition, base.kind, expected, tuple(map(max, expected, planned)), shape, alike.sizes)
+    return Profile(base.partition, base.device_class, expected, tuple(map(max, expected, planned)), shape, alike.sizes)
 
 
 def least_of_new(guess: Profile, known: Sequence[Profile]) -> Profile:
@@ -121,7 +121,7 @@ def least_of_new(guess: Profile, known: Sequence[Profile]) -> Profile:
     else:
         least = Profile.quickest([guess, *known])
     least = Profile.quickest([guess, least])
-    return msgspec.structs.replace(least, kind=guess.kind, shape=guess.shape)
+    return msgspec.structs.replace(least, device_class=guess.device_class, shape=guess.shape)
 
 
 def _line(xs: Sequence[int], ys: Sequence[int], weights: Sequence[float]) -> tuple[float, float]:

@@ -80,7 +80,7 @@ class StandaloneLatency:
         self._laws: dict[tuple[str, str], BatchLaw] = {}
         """Laws of batches by (model, device class)."""
         for times in given:
-            seen = self._see((times.model, times.app, times.kind))
+            seen = self._see((times.model, times.app, times.device_class))
             if seen:
                 seen.told = times
                 seen.first = PRIOR_VALID_STAGES
@@ -89,7 +89,7 @@ class StandaloneLatency:
                     tuple(round(times.fixed_ns + times.scale * time_ns) for time_ns in times.times_ns),
                     PRIOR_VALID_STAGES,
                 )
-                self._law_of(times.model, times.kind).know(times.app, seen.alone)
+                self._law_of(times.model, times.device_class).know(times.app, seen.alone)
 
     @property
     def known(self) -> tuple[LatencyDistribution, ...]:

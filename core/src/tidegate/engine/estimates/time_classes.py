@@ -51,9 +51,9 @@ class TimeClasses:
     def tell(self, times: LatencyDistribution) -> None:
         """Requests of an application take this long alone on a kind of worker."""
         known = self._times.setdefault(times.model, {})
-        known[times.kind, times.app] = times
+        known[times.device_class, times.app] = times
         first = next(iter(known.values()))
-        reference = known.get((times.kind, first.app))
+        reference = known.get((times.device_class, first.app))
         if reference is None:
             return  # the two never ran on one kind of worker
         exact = log(times.mean_ns / reference.mean_ns) / log(CLASS_LATENCY_RATIO)

@@ -167,7 +167,7 @@ class EventHandlers:
         if worker is None:
             return None
         partition = flight.batch.stages[event.stage].partition
-        profile = self._expectations.profiles[partition, worker.kind, flight.shape]
+        profile = self._expectations.profiles[partition, worker.device_class, flight.shape]
         duration_ns = event.ended_ns - event.started_ns
         return self._state.overlap.alone_ns(worker, flight, event.stage, duration_ns, profile)
 
@@ -183,11 +183,11 @@ class EventHandlers:
             moved: Sequence[LatencyDistribution] = ()
             if flight.ran_alone:
                 state.probes.ran_alone(flight.requests[0])
-                profile = self._expectations.profiles[partition, worker.kind, flight.shape]
-                times = state.alone.observe(flight.requests[0], worker.kind, duration_ns, profile)
+                profile = self._expectations.profiles[partition, worker.device_class, flight.shape]
+                times = state.alone.observe(flight.requests[0], worker.device_class, duration_ns, profile)
                 moved = (times,) if times else ()
             elif flight.is_whole and not flight.ran_alone:
-                moved = state.alone.observe_batch(flight.requests, worker.kind, duration_ns)
+                moved = state.alone.observe_batch(flight.requests, worker.device_class, duration_ns)
             for times in moved:
                 state.classes.tell(times)
                 self._policy.inform(LatencyDistributionUpdated(event.now_ns, times))

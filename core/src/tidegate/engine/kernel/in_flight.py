@@ -71,7 +71,7 @@ class InFlightBatches:
             else:
                 reason = f"worker {stage.worker_id} was lost"
                 flight.doomed = BatchFailed(now_ns, batch.id, effect.stage, stage.worker_id, reason, retry=True)
-        self._expectations.stage_started(sent.sent_ns, batch, effect.stage, booked.worker.kind, effect.shape)
+        self._expectations.stage_started(sent.sent_ns, batch, effect.stage, booked.worker.device_class, effect.shape)
         if flight.early_ns is not None:
             first = batch.stages[effect.stage]
             self._overlap.begins(sent.sent_ns, booked.worker, flight, self._profile(first, booked, flight))
@@ -206,7 +206,7 @@ class InFlightBatches:
         flight.running, flight.sent_ns, flight.early_ns = True, now_ns, 0 if is_first else None
         if is_first:
             self._overlap.begins(now_ns, booked.worker, flight, self._profile(stage, booked, flight))
-        self._started(StartStage(flight.batch, flight.stage, flight.rows, flight.shape), booked.worker.kind)
+        self._started(StartStage(flight.batch, flight.stage, flight.rows, flight.shape), booked.worker.device_class)
 
     def _strike(
         self, now_ns: int, booked: Reservations, flight: InFlightBatch, strike: Callable[[Reservations], object]
@@ -223,7 +223,7 @@ class InFlightBatches:
             self._overlap.begins(now_ns, booked.worker, following, self._profile(booked.stages[0], booked, following))
 
     def _profile(self, stage: Stage, booked: Reservations, flight: InFlightBatch) -> Profile:
-        return self._expectations.profiles[stage.partition, booked.worker.kind, flight.shape]
+        return self._expectations.profiles[stage.partition, booked.worker.device_class, flight.shape]
 
     def _end(self, flight: InFlightBatch) -> None:
         del self._by_batch[flight.batch.id]

@@ -122,7 +122,7 @@ def check_deadlines(
     shape = requests[0].shape
     profile = None
     for index, stage in enumerate(batch.stages):
-        profile = profiles[stage.partition, workers[stage.worker_id].kind, shape]
+        profile = profiles[stage.partition, workers[stage.worker_id].device_class, shape]
         upper_ns = profile.upper_ns(rows)
         if stage.duration_ns < upper_ns:
             raise InvariantViolation(

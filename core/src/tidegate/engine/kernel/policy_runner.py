@@ -167,7 +167,9 @@ class PolicyRunner:
 
     def _depart(self, requests: list[Request], ready: WorkerReady) -> None:
         state, first, rows = self._state, requests[0], sum(request.rows for request in requests)
-        profile = self._expectations.profiles[first.model, self._fleet.workers[ready.worker_id].kind, first.shape]
+        profile = self._expectations.profiles[
+            first.model, self._fleet.workers[ready.worker_id].device_class, first.shape
+        ]
         stages = (Stage(ready.worker_id, first.model, ready.free_ns, profile.upper_ns(rows)),)
         batch = Batch(state.policy.new_batch_id(), first.model, tuple(request.id for request in requests), stages)
         self._succession.own_batches.add(batch.id)

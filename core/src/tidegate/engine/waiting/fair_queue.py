@@ -173,6 +173,6 @@ def _place_of(model: Model, hosting: Mapping[str, list[Worker]]) -> WidestRoute 
     widest = max(served, key=lambda path: path.max_rows)
     return WidestRoute(
         frozenset(worker.id for worker in hosting[widest.partitions[0]]),
-        tuple(tuple(sorted({(part, worker.kind) for worker in hosting[part]})) for part in widest.partitions),
+        tuple(tuple(sorted({(part, worker.device_class) for worker in hosting[part]})) for part in widest.partitions),
         widest.max_rows,
     )

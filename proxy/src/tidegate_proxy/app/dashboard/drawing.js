@@ -44,7 +44,7 @@ function showWorkers(snapshot) {
   for (const worker of snapshot.workers) {
     const lane = laneOf(worker)
     lane.name.textContent = worker.name
-    lane.name.title = worker.kind
+    lane.name.title = worker.device_class
     lane.says.textContent = `${worker.state}, ${percent(worker.busy)} busy${worker.running ? `, ${worker.running} under way` : ""}`
     lane.says.className = worker.state === "up" ? "" : "lost"
     const own = bars.filter((bar) => bar.worker === worker.id && bar.start + bar.took > snapshot.at_ms - span)

@@ -105,7 +105,7 @@ class RollingFigures:
     def know(self, workers: Iterable[Worker]) -> None:
         """These are the workers now; those that were there before may still have run something of the window."""
         for worker in workers:
-            self._kinds[worker.id] = worker.kind
+            self._kinds[worker.id] = worker.device_class
             self._lanes[worker.id] = self._lane_named.setdefault(worker.name, worker.id)
 
     def _lane(self, worker_id: int) -> int:
@@ -280,7 +280,7 @@ class RollingFigures:
             WorkerRow(
                 lane,
                 cut(worker.name),
-                cut(worker.kind),
+                cut(worker.device_class),
                 state,
                 round(min(1.0, busy_ns[lane] / self.window_ns), 4),
                 running[lane],

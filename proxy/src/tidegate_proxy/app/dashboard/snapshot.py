@@ -34,7 +34,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
     id: int
     """The id of its lane: a worker keeps it though a plan gives it another number."""
     name: str
-    kind: str
+    device_class: str
     state: str
     """`up`, `away`, or `ejected`: it is given nothing for a while, as it failed."""
     busy: float
@@ -49,7 +49,7 @@ class ShapeRow(msgspec.Struct, frozen=True):
     model: str
     partition: str
     shape: str
-    kind: str
+    device_class: str
     """The kind of the workers that they ran on."""
     rows: int
     stages: int

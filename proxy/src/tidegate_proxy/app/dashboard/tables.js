@@ -82,7 +82,7 @@ function showShapes(snapshot) {
       cell("model", name, "word"), cell("shape", shape.shape, "word"), cell("rows", shape.rows), cell("batches", shape.stages),
       cell("planned", shown(shape.upper_ms, 2)), cell("took", shown(shape.took_ms, 2)), cell("longer", percent(shape.over)), bar,
     )
-    row.title = shape.kind
+    row.title = shape.device_class
     return row
   }))
 }

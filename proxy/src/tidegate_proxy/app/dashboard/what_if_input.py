@@ -25,7 +25,7 @@ class WhatIfInput(OutcomeListener):
     def __init__(self, profiles: Mapping[ProfileKey, Profile], workers: Iterable[Worker]) -> None:
         """`profiles`: what is expected now."""
         self._profiles = profiles
-        self._kinds = {worker.id: worker.kind for worker in workers}
+        self._kinds = {worker.id: worker.device_class for worker in workers}
         self._reducer = Reducer(self)
         self._ended: dict[int, tuple[Request, bool]] = {}
         self._factors: dict[ProfileKey, list[float]] = {}

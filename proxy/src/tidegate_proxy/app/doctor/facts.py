@@ -208,7 +208,7 @@ def _service(catalog: Catalog, name: str) -> ServedModel:
         catalog.consents[name],
         tuple(forms),
         model,
-        tuple(sorted({worker.kind for worker in workers})),
+        tuple(sorted({worker.device_class for worker in workers})),
         len(workers),
         tuple(sorted(_on_all(workers) & catalog.models.keys() - {name})),
     )

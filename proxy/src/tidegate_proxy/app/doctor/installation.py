@@ -33,11 +33,11 @@ def unseen_gpus(facts: DoctorFacts) -> Iterator[Finding]:
         for address in form.tritons
     }
     for index, triton in enumerate(facts.config.tritons):
-        if triton.is_local and triton.kind is None and triton.grpc in on_gpu:
+        if triton.is_local and triton.device_class is None and triton.grpc in on_gpu:
             yield Finding(
                 "advice",
                 "nvml",
-                f"tritons.{index}.kind",
+                f"tritons.{index}.device_class",
                 "nothing tells which GPU its models run on, so that what is measured counts for every kind",
                 'pip install "tidegate-proxy[nvml]", or name the kind',
             )

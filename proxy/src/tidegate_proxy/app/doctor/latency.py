@@ -120,7 +120,7 @@ def not_measured(facts: DoctorFacts) -> Iterator[Finding]:
         for kind in service.kinds:
             if facts.measured.profiles_of(service.name, kind, service.model.max_rows):
                 continue
-            of_kind = "" if kind == "default" else f" --kind {kind}"
+            of_kind = "" if kind == "default" else f" --device-class {kind}"
             yield Finding(
                 "advice" if service.slo_ms is None else "warning",
                 "no-profile",
@@ -223,7 +223,7 @@ def _gpus(hardware: Hardware) -> str:
 
 def _remedy(facts: DoctorFacts, profile: ModelProfile) -> str:
     triton = next(triton.grpc for triton in facts.config.tritons if triton.is_local)
-    of_kind = "" if profile.kind == "default" else f" --kind {profile.kind}"
+    of_kind = "" if profile.device_class == "default" else f" --device-class {profile.device_class}"
     return f"tidegate profile {profile.model} --triton {triton}{of_kind} -o {facts.config.profiles}"
 
 

@@ -91,7 +91,7 @@ class AsLoaded(Backend):
             metrics=triton.metrics,
             tls=triton.tls,
             worker=triton.worker or "",
-            kind=triton.kind or "",
+            device_class=triton.device_class or "",
             serialize_models=triton.serialize_models,
             is_local=triton.is_local,
             headers=headers_of(triton),
