@@ -38,7 +38,9 @@ class ModelProfiling:
         """Return the number of requests to measure."""
         return len(self.sizes) * len(self.shapes) * samples
 
-    def is_known(self, profiles: Collection[ModelProfile], device_class: str, samples: int, hardware: Hardware | None) -> bool:
+    def is_known(
+        self, profiles: Collection[ModelProfile], device_class: str, samples: int, hardware: Hardware | None
+    ) -> bool:
         """Return whether these profiles already cover all measurements of this model, on the same hardware."""
         known = {
             profile.shape: {point.rows for point in profile.points if point.samples >= samples}
