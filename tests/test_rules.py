@@ -217,19 +217,40 @@ def test_no_protocol_stands_for_one_class() -> None:
     assert found == SHARED
 
 
+NO_BEGINNING = re.compile(r"\s*(Of|Those|By|What|Who|Which|All of|Lives in|One \w+\.|As|Raises)( |$)|\s*One \w+\.")
+FEWEST_WORDS_OF_A_CLASS = 5
+
+
 def test_docstrings_begin_with_their_subjects() -> None:
-    """What begins with "Of", "Those" or "By" says nothing to whoever does not see the line above it."""
+    """What begins with "Of", "What" or "Which" says nothing to a reader who does not see the line above it."""
     fragments = []
     for source in (*ROOT.glob("*/src"), *ROOT.glob("plugins/*/src")):
         for path in source.rglob("*.py"):
-            text = path.read_text(encoding="utf-8")
-            if not re.search(r"\"\s*(Of|Those|By) ", text):  # to parse them all takes seconds
-                continue
-            for node in ast.walk(ast.parse(text)):
-                match node:
-                    case ast.Expr(ast.Constant(str() as text)) if re.match(r"\s*(Of|Those|By) ", text):
-                        fragments.append(f"{path.relative_to(ROOT)}:{node.lineno}: {text.strip().splitlines()[0]}")
+            for line, text in _wanting_docstrings(path.read_text(encoding="utf-8")):
+                fragments.append(f"{path.relative_to(ROOT)}:{line}: {text.strip().splitlines()[0]}")
     assert fragments == []
+
+
+def _wanting_docstrings(text: str) -> list[tuple[int, str]]:
+    """Docstrings that begin without their subject, and those of public classes that have too few words."""
+    wanting = []
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Expr(ast.Constant(str() as said)) if NO_BEGINNING.match(said):
+                wanting.append((node.lineno, said))
+            case ast.ClassDef() if not node.name.startswith("_"):
+                said = ast.get_docstring(node) or ""
+                if said and len(said.split()) < FEWEST_WORDS_OF_A_CLASS:
+                    wanting.append((node.lineno, said))
+    return wanting
+
+
+def test_docstrings_without_a_subject_are_seen() -> None:
+    begun = [
+        f'"""{text}"""' for text in ("What it says.", "Raises X if.", "One run.", "As it is.", "What-if analysis.")
+    ]
+    assert len(_wanting_docstrings("\n".join(begun))) == len(begun) - 1
+    assert _wanting_docstrings('class A:\n    """A run."""')
 
 
 NAMED_BY_OTHERS = {"TritonPythonModel"}

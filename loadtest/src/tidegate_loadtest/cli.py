@@ -39,7 +39,7 @@ class Process(StrEnum):
 
 @dataclass(frozen=True)
 class _Job:
-    """What the command line asked for."""
+    """Parsed command line of the load generator."""
 
     target: str
     model: str

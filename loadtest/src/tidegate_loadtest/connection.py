@@ -134,5 +134,5 @@ class Connection:
 
 
 def _said(error: grpc.aio.AioRpcError) -> str:
-    """What the server, or gRPC for it, said instead of an answer."""
+    """Return the error text of the server, or of gRPC."""
     return " ".join((error.details() or error.code().name).split())

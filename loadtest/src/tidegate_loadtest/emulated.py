@@ -58,7 +58,7 @@ GPU_RESOURCE = "gpus"
 
 @dataclass(frozen=True)
 class EmulatedCluster:
-    """Running emulated cluster."""
+    """Emulated cluster that runs on this machine."""
 
     address: str
     """HOST:PORT for clients."""

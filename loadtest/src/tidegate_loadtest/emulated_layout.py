@@ -157,7 +157,7 @@ def _config_of(part: LayoutPartition, step: _Step, profile: Profile) -> model_co
 
 
 def _set_parameters(config: model_config_pb2.ModelConfig, scenario: Scenario, model: str, *, seed: int) -> None:
-    """What else the scenario says of how it runs."""
+    """Set the scenario's other settings of execution."""
     parameters = {"tidegate_scheduling": scenario.model(model).scheduling, **disturbances(scenario, seed)}
     for key, value in parameters.items():
         config.parameters[key].string_value = value

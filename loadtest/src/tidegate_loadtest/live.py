@@ -19,7 +19,7 @@ from tidegate_loadtest.shapes import Shapes
 
 @dataclass(frozen=True)
 class SendingOptions:
-    """Options of sending requests."""
+    """Options that control how requests are sent."""
 
     shapes: Shapes
     channels: int = 1

@@ -22,7 +22,7 @@ PROGRESS_EVERY_S = 0.5
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a run."""
+    """Progress of a load test run."""
 
     elapsed_ns: int
     """Nanoseconds since the first request could be sent, warm-up included."""

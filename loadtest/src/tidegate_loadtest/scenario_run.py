@@ -85,7 +85,7 @@ def plan_runs(
 
 
 def _of_target(scenario: Scenario, policies: Sequence[str], target: str) -> tuple[PolicyChoice, str]:
-    """What the results call a server that runs, and where it is."""
+    """Return the label and the address of a running server in the results."""
     label, _, address = target.rpartition("=")
     if len(policies) > 1:
         raise LoadTestError(f"{address} runs one policy: name at most one with --policy")

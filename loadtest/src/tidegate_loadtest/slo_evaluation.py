@@ -79,7 +79,7 @@ def _note_ends(record: RunRecord, requests: RequestSequence, seen: LiveObservati
 
 
 def _note_stages(record: RunRecord, event_log: Path, origin_ns: int) -> None:
-    """What ran where, what the policy advised, and how the layout changed."""
+    """Add stages, worker recommendations and layout changes to the results."""
     reducer = Reducer(_Stages(record, origin_ns))
     with event_log.open("rb") as lines:
         _header, entries = read_log(lines)

@@ -85,7 +85,7 @@ def generate_layout(
 
 
 def _against(policy: str, layout: "Layout") -> list[str]:
-    """What `tidegate serve` would say against a policy; it need not be installed here: the proxy may run elsewhere."""
+    """Return the objections that `tidegate serve` would have to a policy, which need not be installed here."""
     from tidegate.host import Plugins, UnknownPlugin  # noqa: PLC0415
 
     try:

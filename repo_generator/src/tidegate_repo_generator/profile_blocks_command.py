@@ -150,7 +150,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _gaps(profile: "BlockProfile") -> list[str]:
-    """What one kind or share has and another has not: planners need the same of all."""
+    """Return measurements that one class or share has and another lacks: planners need the same of all."""
     shares = sorted({table.share for table in profile.latencies})
     rows = sorted({size for table in profile.latencies for size in table.rows})
     return [

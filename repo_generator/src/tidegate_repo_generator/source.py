@@ -17,7 +17,7 @@ from tidegate_repo_generator.onnx_file import external_tensors
 _LARGE: Final = 1024
 """Bytes; smaller tensors may be shapes, which inference looks into."""
 _INLINE_BYTES: Final = 2**31 - 2**20
-"""What one file of protobuf can hold."""
+"""Maximum bytes of one protobuf file."""
 
 
 @dataclass(eq=False)

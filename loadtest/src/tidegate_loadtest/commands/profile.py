@@ -216,7 +216,7 @@ def _print_measured(
 
 
 def _tell(errors: "Console", campaign: "ProfilingRun", stopped: str, output: Path) -> None:
-    """What was not measured, and why, a line each. `stopped`: why there is no more; empty: nothing was in the way."""
+    """Print what was not measured, and why, one line each. `stopped`: why the run ended early; empty: it did not."""
     from rich.markup import escape
 
     from tidegate_loadtest.hardware import why_gpus_are_unknown

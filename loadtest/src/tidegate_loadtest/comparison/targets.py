@@ -11,12 +11,12 @@ from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.live import SendingOptions
 
 _PLAIN: Final = "grpc://"
-"""What an address begins with that is asked without TLS, though the others are asked with it."""
+"""Prefix of an address that is queried without TLS though the others use it."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Server under test."""
+    """Server that is compared with others."""
 
     name: str
     """Name in the results."""

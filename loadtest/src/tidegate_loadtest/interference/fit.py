@@ -133,7 +133,7 @@ def _line(points: Sequence[tuple[float, float]]) -> NonDecreasingLine:
 
 
 def _sensitivity(alone: InterferenceModel, name: str, co_runs: Sequence[CoRun], company: bool) -> Sensitivity:
-    """What makes the relative errors of a model's co-runs smallest."""
+    """Return the sensitivity that minimizes the relative errors of a model's co-runs."""
     lines, heights = [], []
     for run in co_runs:
         for tenant, neighbors, taken_ms in run.sides():

@@ -115,7 +115,7 @@ class _Line:
         return value
 
     def optional(self, column: str) -> float | None:
-        """What is not negative, or was not measured."""
+        """Return a non-negative number, or None if it was not measured."""
         if not self.fields.get(column):
             return None
         value = self.number_in(column)

@@ -70,7 +70,7 @@ class Coordinator:
         self._ready: AsyncResult[bool] = AsyncResult()
         self._listening: set[str] = set()
         self._shares: dict[str, LoadShare] = {}
-        """What has not been sent yet, by worker: it may not listen yet."""
+        """Shares not sent yet, by worker, which may not listen yet."""
         self._to_be_ready: set[str] = set()
         self._sending: set[str] = set()
         self._window_unix_ns = 0

@@ -28,7 +28,7 @@ CLOSED_LOOP_REQUESTS = 4096
 
 @dataclass(frozen=True)
 class Load:
-    """Load of one test."""
+    """Requests of one test, or the model of a closed loop."""
 
     options: Options
     scenario: Scenario | None

@@ -19,11 +19,11 @@ from tidegate.api import (
 from tidegate.toolkit import QueueingPolicy, RequestQueue
 
 SizeKey = tuple[int, str, str]
-"""What a batch size is found for: (worker, model, shape)."""
+"""Key of a batch size: (worker, model, shape)."""
 
 
 class ClipperOptions(PolicyOptions):
-    """Options of `clipper`."""
+    """Options of the policy `clipper`."""
 
     increase_rows: float = Field(
         default=1.0, gt=0, description="How many rows larger a full batch may be after one that met the SLO"
@@ -54,7 +54,7 @@ class Clipper(QueueingPolicy):
         super().__init__(setup, options)
         self._sizes: dict[SizeKey, float] = {}
         self._running: dict[int, _Running] = {}
-        """What runs, by batch id."""
+        """Running batches by id."""
 
     def migrate(self, setup: Setup) -> Self:
         """The next one knows the sizes that were found, where worker and model are still there."""

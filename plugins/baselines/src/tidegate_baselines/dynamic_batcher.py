@@ -45,7 +45,7 @@ class BatcherConfig:
     """0: never."""
     allow_timeout_override: bool = False
     reject: bool = True
-    """What happens to a request that timed out; else it is delayed: it comes after all that have not."""
+    """Whether a request that timed out is rejected; otherwise it is delayed behind all that have not."""
     max_queue_size: int = 0
     """0: any."""
     begin_ns: int = 0
@@ -65,9 +65,9 @@ class DynamicBatcher:
         self.config = config
         self.payloads: deque[InstancePayload] = deque()
         self._waiting: OrderedDict[int, tuple[int, Request]] = OrderedDict()
-        """What waits, by request id, in the order of the numbers: any may leave at any time, and thousands at once."""
+        """Waiting requests by id, in order of ids: any may leave at any time, and thousands at once."""
         self._delayed: OrderedDict[int, tuple[int, Request]] = OrderedDict()
-        """What timed out and comes after all others."""
+        """Requests that timed out and run after all others."""
         self._rows = 0
         """The rows of both."""
         self._pushed = 0
@@ -225,5 +225,5 @@ class DynamicBatcher:
 
 
 def _company(request: Request) -> tuple[str, str]:
-    """What requests of a model have in common that can share a batch."""
+    """Return the key of requests of a model that can share a batch."""
     return request.shape, request.merge_key

@@ -11,7 +11,7 @@ from tidegate_baselines.early_drop import NEXUS_BATCH_FORMATION, EarlyDrop
 
 
 class EagerOptions(PolicyOptions):
-    """Options of `eager`."""
+    """Options of the policy `eager`."""
 
     gathering: Literal["keep-head", "window"] = Field(
         default="keep-head",

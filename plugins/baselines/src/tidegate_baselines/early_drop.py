@@ -1,4 +1,4 @@
-"""What eager, timeout, Clockwork and Shepherd share: central queues, dispatch to idle workers, drop of the hopeless."""
+"""Base class of eager, timeout, Clockwork and Shepherd: central queues, dispatch to idle workers, early drop."""
 
 from abc import abstractmethod
 from typing import ClassVar

@@ -7,7 +7,7 @@ from tidegate.toolkit import FirstComeFirstServed, RequestQueue
 
 
 class FifsOptions(PolicyOptions):
-    """Options of `fifs`."""
+    """Options of the policy `fifs`."""
 
     max_rows: int | None = Field(default=None, ge=1, description="Largest batch in rows; 1: never batch")
 

@@ -42,7 +42,7 @@ ROWS_PER_S = 1e-9
 
 
 class NexusOptions(PolicyOptions):
-    """Options of `nexus`."""
+    """Options of the policy `nexus`."""
 
     rates: dict[str, PositiveFloat] = Field(
         default={}, description="Expected rows per second by model; without any they are observed first"
@@ -218,7 +218,8 @@ class Nexus(Policy):
         self._frontends = [_Frontend(self._plan, self.rng.random() if count > 1 else 0.0) for _ in range(count)]
 
     def _slowest_shapes(self) -> dict[tuple[str, str], Profile]:
-        """What the slowest of the shapes takes that were met, by (partition, kind): the plan is to hold for all."""
+        """Return the profile of the slowest known shape, by (partition, device class): the plan must hold for all
+        shapes."""
         of_kind: dict[tuple[str, str], list[Profile]] = {}
         for (partition, kind, shape), profile in self._profiles.items():
             listed = of_kind.setdefault((partition, kind), [])
@@ -266,7 +267,7 @@ class Nexus(Policy):
         return commands
 
     def _gather(self, now_ns: int, queue: RequestQueue, backend: _Backend, profile: Profile) -> FormedBatch | None:
-        """What would run: at most the planned batch. None where the head is hopeless."""
+        """Return the batch to run, at most as large as planned; None if the oldest request is hopeless."""
         model = queue.model
         share = self._plan.get(backend.worker.id, {}).get(model.name)
         planned = share.rows if share else largest_batch(model, profile)

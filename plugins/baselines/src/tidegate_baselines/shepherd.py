@@ -40,7 +40,7 @@ MAX_REMEMBERED_REQUESTS = 4096
 
 
 class ShepherdOptions(PolicyOptions):
-    """Options of `shepherd`."""
+    """Options of the policy `shepherd`."""
 
     preempt_ratio: float = Field(
         default=3.0, gt=1, description="A batch that runs makes way for one of so many times its rows"
@@ -173,7 +173,7 @@ class Shepherd(EarlyDrop):
         return None if youngest is None or NEXUS_BATCH_FORMATION.is_hopeless(youngest, fastest, now_ns) else youngest
 
     def _ended(self, worker_id: int) -> None:
-        """What a worker ran is over, however it ended."""
+        """Handle the end of a worker's batch, whatever its outcome."""
         running = self._running.pop(worker_id, None)
         if running and worker_id not in self._preempted and running.may_make_way:
             self._small.remove(worker_id, running)

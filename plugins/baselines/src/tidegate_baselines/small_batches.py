@@ -1,4 +1,4 @@
-"""Which batches that run are small enough to make way: Shepherd's question at every arrival, without a look at each."""
+"""Running batches that are small enough to preempt: answers Shepherd's question at every arrival without a scan."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ class RunningBatch:
 
 
 class SmallBatches:
-    """What may be preempted, by rows. Those of a queue's own are kept apart: with it they would have to begin anew."""
+    """Preemptible batches by rows. Those of the arriving request's queue are separate: preempting them gains
+    nothing."""
 
     def __init__(self) -> None:
         self._all: ByRows = {}

@@ -20,7 +20,7 @@ BISECTION_STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class WorkerShare:
-    """What one worker is to do for one model."""
+    """Share of a worker that serves one model."""
 
     rows: int
     """The most rows of its batches."""
@@ -106,7 +106,7 @@ class PlanSearch:
         return plan
 
     def _whole_each(self, worker: Worker) -> dict[str, WorkerShare]:
-        """What a worker could do for each model that it hosts, for that alone."""
+        """Return the rate that a worker could serve for each model that it hosts, with that model alone."""
         hosts = self._hosts[worker.id]
         return {name: self._whole[name, worker.device_class] for name in self._models if name in hosts}
 

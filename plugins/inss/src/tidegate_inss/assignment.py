@@ -1,4 +1,4 @@
-"""What planners decide: which model has how many units of which GPU, and with which batch size."""
+"""Assignment of models to GPUs: share in units, and batch size."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -42,7 +42,7 @@ def first_of_processes(shares: Iterable[AssignedShare]) -> list[AssignedShare]:
 def why_not(
     shares: Sequence[AssignedShare], units: int, memory_mib: float | None, taken_mib: Sequence[float]
 ) -> str | None:
-    """What is wrong with the shares of one GPU; None: nothing. `taken_mib`: the memory of each of them."""
+    """Return the problem with the shares of one GPU; None: none. `taken_mib`: memory of each in MiB."""
     if any(share.units < 1 or share.batch < 1 for share in shares):
         return "a share rounds to nothing"
     if (given := sum(share.units for share in first_of_processes(shares))) > units:

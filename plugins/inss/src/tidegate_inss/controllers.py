@@ -22,7 +22,7 @@ RATE_TOLERANCE = 0.03
 
 
 class ShareControllerOptions(ControllerOptions):
-    """Options of both."""
+    """Options that both controllers share."""
 
     problem: Annotated[ShareProblem, PathField()] = Field(
         description="The problem that the first plan was made from, or its path"
@@ -31,7 +31,7 @@ class ShareControllerOptions(ControllerOptions):
 
 
 class ShareController(Controller):
-    """What both have in common: the problem, with the rates that come."""
+    """Base class of both controllers: keeps the problem with current rates."""
 
     Options = ShareControllerOptions
 
@@ -53,7 +53,7 @@ class ShareController(Controller):
 
 
 class ShareReplanningOptions(ShareControllerOptions):
-    """Who plans."""
+    """Options of the controller that plans again."""
 
     planner: str = Field(
         default="shares",
@@ -86,7 +86,7 @@ class ShareReplanning(ShareController):
 
 
 class _Planned(NamedTuple):
-    """What was planned last, and what for: as long as that is so, it is not planned again."""
+    """Last plan and its input: it is reused while the input stays the same."""
 
     present: Layout
     rates_rps: Mapping[str, float]

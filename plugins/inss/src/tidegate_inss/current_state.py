@@ -1,4 +1,4 @@
-"""What serves at present, as planners see it: a layout's workers as shares, and the rates that come."""
+"""Current deployment for planners: a layout's workers as shares, and the current rates."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ MIN_RATE_FRACTION = 0.02
 
 
 def check_first(problem: ShareProblem, layout: Layout) -> None:
-    """Raises ValueError where the layout that serves at the start is none of this problem."""
+    """Raise ValueError if the initial layout does not fit the problem."""
     check_models((model.name for model in problem.models), layout)
     known = set(problem.devices)
     for worker in layout.workers:

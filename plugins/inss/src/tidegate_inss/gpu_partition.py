@@ -18,7 +18,7 @@ from tidegate_inss.capacity import borne_rps
 from tidegate_inss.prediction import Predictor
 
 SLOWDOWN_STEP = 0.01
-"""What neighbors add is rounded up to multiples of this, so that shares are computed once for each."""
+"""Step to which slowdowns are rounded up, so that shares are computed once for each."""
 DIVISION_ROUNDS = 3
 """So often shares are divided for neighbors as they came out."""
 BISECTION_STEPS = 12
@@ -32,7 +32,7 @@ class ModelPiece(NamedTuple):
 
 
 class CapacityByUnits(NamedTuple):
-    """What a model bears by the units that it has, from 0 on, and with which batches."""
+    """Rate that a model serves by number of units, from 0 on, with its batch sizes."""
 
     rates: list[float]
     """Never less with a unit more."""
@@ -43,7 +43,7 @@ class CapacityByUnits(NamedTuple):
 
 @dataclass(frozen=True)
 class GpuPartition:
-    """One GPU, divided."""
+    """Partition of one GPU into shares."""
 
     bears: float
     """So many times their rates all pieces bear; not more than 1 where the objective is throughput."""
@@ -88,7 +88,7 @@ class GpuPartitioner:
         )
 
     def choice(self, model: int, added: float, most: int) -> CapacityByUnits:
-        """What a model bears whose computing takes so much longer, as a share of what it takes alone."""
+        """Return the rates of a model whose compute time is longer by this fraction of its stand-alone time."""
         level = -int(-added / SLOWDOWN_STEP // 1)
         key = model, level, most
         if key not in self._choices:

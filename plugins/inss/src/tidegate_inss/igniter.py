@@ -36,11 +36,11 @@ class FittedModel:
     """How much longer it takes for each percent of the cache that neighbors use."""
 
     def gpu_ms(self, batch: int, share: float) -> float:
-        """What computing takes alone."""
+        """Return the stand-alone compute time in ms."""
         return self.work(batch) / (share + self.k4) + self.k5
 
     def work(self, batch: int) -> float:
-        """What is divided by the share."""
+        """Return the work that the share divides."""
         return self.k1 * batch**2 + self.k2 * batch + self.k3
 
 
@@ -181,7 +181,7 @@ class Igniter:
         return taken_ms > FOR_RUNNING * slo_ms * (1 + 1e-9) and tenant.units < self._units
 
     def _taken_ms(self, tenants: Sequence[_Tenant]) -> list[float]:
-        """What iGniter foretells of them together."""
+        """Return the latency that iGniter predicts for models beside each other."""
         tables = self.predictor.tables
         cache = [float(tables.cache_percent[each.model, each.units, each.batch]) for each in tenants]
         taken = []

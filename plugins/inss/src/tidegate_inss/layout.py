@@ -69,7 +69,7 @@ def layout_of(problem: ShareProblem, plan: SharePlan) -> Layout:
 
 
 def _percent(problem: ShareProblem, together: Sequence[PlannedShare]) -> int:
-    """What MPS is told of the process that these are. Raises PlanningError."""
+    """Return the MPS percentage of a process with this many units. Raises PlanningError."""
     percent = together[0].percent
     if unlike := [share for share in together if share.percent != percent]:
         raise PlanningError(

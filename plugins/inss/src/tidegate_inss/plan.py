@@ -27,13 +27,13 @@ class PlannedShare(_Part):
     batch: int = Field(ge=1)
     """Its batches have no more rows."""
     batch_ms: Amount
-    """What a full batch takes beside its neighbors."""
+    """Latency of a full batch beside its neighbors, in ms."""
     most_rps: Amount
     """Its throughput with full batches, one after the other."""
 
 
 class PlannedGpu(_Part):
-    """One GPU."""
+    """A GPU in the plan, with its shares."""
 
     device: DeviceField
     shares: tuple[PlannedShare, ...] = Field(min_length=1)
@@ -44,7 +44,7 @@ class PlannedModel(_Part):
 
     name: str
     rate_rps: Amount
-    """What comes."""
+    """Arrival rate in requests per second."""
     most_rps: Amount
     """The throughput of its shares with full batches; 0: it has none."""
     bears_rps: Amount
@@ -87,7 +87,7 @@ class SharePlan(Plan):
 
     @property
     def summary(self) -> str:
-        """What it bears, what it takes, and what is missing."""
+        """Served rate, used GPUs and unserved models in one line."""
         shares = sum(len(gpu.shares) for gpu in self.gpus)
         missing = [f"{model.name}: {model.missing}" for model in self.models if model.missing]
         short = f"; not served as asked: {'; '.join(missing)}" if missing else ""

@@ -9,11 +9,11 @@ from tidegate_inss.plan import SharePlan
 from tidegate_inss.problem import ShareProblem
 
 PLANNER_EXTRA = "tidegate-inss[planner]"
-"""What to install for planning."""
+"""Package with extra to install for planning."""
 
 
 class PlannerEntry(NamedTuple):
-    """What a planner is, in a line, and where it is."""
+    """Summary of a planner, and where its function is."""
 
     summary: str
     place: str

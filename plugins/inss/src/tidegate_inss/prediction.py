@@ -11,16 +11,17 @@ class Predictor:
     """The latency model of one problem, in tables."""
 
     def __init__(self, problem: ShareProblem) -> None:
-        """Raises PlanningError as `ShareProblem.check` does."""
+        """Raise PlanningError as `ShareProblem.check` does."""
         problem.check()
         self.problem = problem
         self.tables: LatencyTables = tables_of(problem)
         self._minds = self.tables.minds.tolist()
 
     def batch_ms(self, shares: Sequence[AssignedShare]) -> list[float]:
-        """What a full batch of each takes, all of them being on one GPU and busy all the time.
+        """Return the latency of a full batch of each model, all on one GPU and always busy.
 
-        Who takes turns with it in one process is no neighbor; of other processes the model counts that is felt most.
+        Models that share a process run in turn and are no neighbors; of another process the most disturbing model
+        counts.
         """
         tables = self.tables
         cache = [tables.cache_percent.item(model, units, batch) for model, _, units, batch, _ in shares]

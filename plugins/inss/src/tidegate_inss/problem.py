@@ -25,7 +25,7 @@ class _Part(BaseModel):
 
 
 class GpuPool(_Part):
-    """Equal GPUs."""
+    """A group of equal GPUs."""
 
     product: Name = Field(description="As the interference file names it, e.g. `V100`")
     count: int = Field(ge=1, le=10_000)
@@ -49,7 +49,7 @@ class SharingTenant(_Part):
 
 
 class ShareProblem(VersionedDocument):
-    """The document."""
+    """Problem of the planners: GPUs, models, interference."""
 
     kind: Literal["share_problem"] = "share_problem"
     gpus: tuple[GpuPool, ...] = Field(min_length=1, max_length=20)
@@ -113,11 +113,11 @@ class ShareProblem(VersionedDocument):
         return tuple(devices)
 
     def percent(self, units: int) -> int:
-        """What MPS is told, in whole percent, so that rounded down it gives so many units."""
+        """Return the MPS percentage that, rounded down, gives this many units."""
         return -(-100 * units // self.units_per_gpu)
 
     def check(self) -> None:
-        """Raises PlanningError for what no plan can mend, naming the model and the remedy."""
+        """Raise PlanningError for a problem that no plan can solve, with the model and a remedy."""
         measured, units = self.measured, self.units_per_gpu
         for pool in self.gpus:
             if pool.product != measured.gpu:

@@ -62,7 +62,7 @@ class _Steps:
 
 
 def _placement(predictor: Predictor, present: Sequence[AssignedShare]) -> tuple[Placement, float]:
-    """Who is where, with which part of its requests, and so many times their rates as they bear."""
+    """Return the placement of models with parts of their requests, and the factor of the rates that is served."""
     problem = predictor.problem
     gpus = by_gpu(present, len(problem.devices))
     bears = [borne_by(predictor, mine) for mine in gpus]

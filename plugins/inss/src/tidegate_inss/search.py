@@ -33,13 +33,13 @@ MAX_SHARE_BEFORE_SPLIT = 0.85
 
 Placement = list[list[ModelPiece]]
 COST_EXPONENT = 8
-"""Who bears least counts for most: a GPU costs the reciprocal of what it bears, to this power."""
+"""Exponent of the cost: a GPU costs the reciprocal of its capacity to this power, so the weakest counts most."""
 UNSERVED, LATE = 1e30, 1e12
-"""What a GPU costs on which a model gets nothing; and, where throughput counts, one on which a rate is not borne."""
+"""Costs of a GPU on which a model gets nothing and, for throughput, of one on which a rate is not served."""
 
 
 class PlacementSearch:
-    """One run."""
+    """State of one search for a placement."""
 
     def __init__(self, predictor: Predictor, *, seed: int = 0) -> None:
         self.problem = predictor.problem
@@ -103,7 +103,7 @@ class PlacementSearch:
         return self.divider.divide(pieces, self._memory[gpu])
 
     def _cost(self, gpu: int, pieces: Sequence[ModelPiece]) -> float:
-        """What a GPU is worth, negative: the sum over all GPUs is made small."""
+        """Return the cost of a GPU; the search minimizes the sum."""
         found = self._divide(gpu, pieces)
         if found is None or found.bears <= 0:
             return UNSERVED
@@ -132,9 +132,9 @@ class PlacementSearch:
     def _best_change(
         self, placement: Placement, costs: Sequence[float]
     ) -> tuple[int, int, list[ModelPiece], list[ModelPiece]] | None:
-        """What helps most of what one GPU could do with another: the one that costs most, else the next.
+        """Return the best exchange of one GPU with another: of the most expensive GPU, otherwise of the next.
 
-        Of many GPUs, what helps with the first other one that helps.
+        With many GPUs it takes the first partner that helps.
         """
         for gpu in sorted(range(len(costs)), key=lambda each: -costs[each]):
             best, chosen = costs[gpu] * 1e-9 if costs[gpu] > 0 else 1e-6, None
@@ -153,7 +153,7 @@ class PlacementSearch:
         return None
 
     def _at_least(self, pieces: Sequence[ModelPiece]) -> float:
-        """What a GPU with these costs at least, without looking closer."""
+        """Return a lower bound of the cost of a GPU with these models."""
         models = self.problem.models
         taken = sum(self.parts[piece.model] * piece.rate_rps / models[piece.model].rate_rps for piece in pieces)
         return float(taken**COST_EXPONENT)
@@ -169,7 +169,7 @@ class PlacementSearch:
     def _exchanges(
         self, mine: list[ModelPiece], theirs: list[ModelPiece]
     ) -> Iterator[tuple[list[ModelPiece], list[ModelPiece]]]:
-        """What two GPUs could have instead: one model is given away, or a part of it, or two are exchanged."""
+        """Return the possible exchanges of two GPUs: one model or a part moves, or two are swapped."""
         known = {piece.model: piece for piece in theirs}
         for at, piece in enumerate(mine):
             rest = [*mine[:at], *mine[at + 1 :]]

@@ -1,4 +1,4 @@
-"""What every model takes and uses alone, on any share, in batches of any size: the interference model in arrays."""
+"""Stand-alone latency and utilization of models on any share and batch size: the interference model as arrays."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class LatencyTables:
 
     @property
     def alone_ms(self) -> Floats:
-        """What a batch takes with the GPU to itself, but for the share."""
+        """Return the latency in ms of a batch alone on its share of the GPU."""
         return self.transfer_ms[:, None, :] + self.gpu_ms
 
 

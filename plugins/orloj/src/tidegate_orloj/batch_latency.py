@@ -158,7 +158,7 @@ class BatchLatency:
 
 
 def expected_ms(laws: Iterable[BatchLaw], rows: int) -> float:
-    """What a batch is expected to take whose requests have these laws."""
+    """Return the expected latency in ms of a batch whose requests have these laws."""
     counts = Counter(laws)
     knots = [law.knots(rows) for law in counts]
     edges_ms = np.unique(np.concatenate([edges for edges, _ in knots]))

@@ -22,7 +22,7 @@ MAX_EXPONENT = 100.0
 
 @dataclass(slots=True)
 class _Lines:
-    """What the priorities of all requests are in batches of a size: `alpha * exp(b*t) + beta` until the milestone.
+    """Priority curves of all requests in batches of one size: `alpha * exp(b*t) + beta` until the milestone.
 
     The first index of alpha and beta is the slowest group in the batch.
     """
@@ -88,9 +88,10 @@ class PendingQueue(RequestQueue):
 
     @property
     def urgency(self) -> tuple[int, int]:
-        """What the queues are ranked by, the smallest first, where they are too many to look at each: O(1).
+        """Return the key by which queues are ranked, smallest first, if there are too many to examine each: O(1).
 
-        When the first of its requests is lost, or the patience of the oldest is at an end; then who is the oldest.
+        The key is the time at which the first of its requests is lost, or the patience of the oldest ends; then its
+        arrival.
         """
         arrival_ns = self.head.arrival_ns
         return min(self.wake_ns, arrival_ns + self._patience_ns), arrival_ns
@@ -149,7 +150,7 @@ class PendingQueue(RequestQueue):
         return taken
 
     def alone_ns(self, kind: str) -> Ints:
-        """What each request is expected to take alone on a kind of worker."""
+        """Return the expected stand-alone latency in ns of each request on a device class."""
         groups = self.groups(kind)
         if self.rows == len(self):
             return self.applications.alone_ns(kind, 1)[groups]

@@ -49,7 +49,7 @@ class CostStep(PolicyOptions):
 
 
 class OrlojOptions(PolicyOptions):
-    """Options of `orloj`."""
+    """Options of the policy `orloj`."""
 
     delay_rate: float | None = Field(
         default=None,
@@ -80,7 +80,7 @@ class OrlojOptions(PolicyOptions):
 
 @dataclass(frozen=True, slots=True)
 class BatchCandidate:
-    """What a queue would run on a worker."""
+    """Batch that a queue would run on a worker."""
 
     places: NDArray[np.intp]
     """Its requests, by their places in the queue."""
@@ -97,7 +97,7 @@ class _Found:
     feasible: Mask
     """The requests that are, in line i in batches that hold no slower group than the i-th."""
     lines: NDArray[np.intp]
-    """Which of these batches can be filled."""
+    """Whether each of these batches can be filled."""
 
 
 class Orloj(QueueingPolicy[PendingQueue]):

@@ -1,4 +1,4 @@
-"""What it is worth to run a request now rather than later: Equation 2, as a line in exp(b*t) between its milestones."""
+"""Priority of running a request now rather than later (Equation 2): a line in exp(b*t) between its milestones."""
 
 from collections.abc import Sequence
 

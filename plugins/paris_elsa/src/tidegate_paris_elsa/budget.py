@@ -56,7 +56,7 @@ class Budget:
         self._parts = [parts_of(cuts) if cuts else ((0,) * len(kinds),) for cuts in self.cuts]
         self._sums = [sorted({spent(part, kinds) for part in parts}) for parts in self._parts]
         self._reach = [1]
-        """Which sums of GPCs the last n GPUs can spend, as bits; bit 0 is always set."""
+        """Sums of GPCs that the last n GPUs can use, as bits; bit 0 is always set."""
         for pool in reversed(self._pools()):
             before = self._reach[-1]
             reached = 0
@@ -71,7 +71,10 @@ class Budget:
 
     @property
     def gpcs(self) -> int:
-        """What is to be spent: what the problem says, else the most. Raises PlanningError where no cut spends that."""
+        """Return the GPCs to use: the problem's number, otherwise the maximum.
+
+        Raises PlanningError if no partition uses it.
+        """
         wanted = self._problem.gpcs
         if wanted is None:
             return self.most

@@ -1,4 +1,4 @@
-"""What the slices of any layout bear of the requests of a problem, however they came to be."""
+"""Request rate that the slices of any layout serve for a problem."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -17,7 +17,7 @@ class _Part(BaseModel):
 
 
 class PlannedStep(_Part):
-    """What is done to one GPU at once. Its other instances serve on."""
+    """One change of one GPU. Its other instances keep serving."""
 
     wave: int = Field(ge=0)
     """Steps of one wave run side by side; the next wave begins when all of them are done."""
@@ -32,7 +32,7 @@ class PlannedStep(_Part):
 
 
 class ChangeCost(_Part):
-    """What a change takes."""
+    """Cost of a change of the layout."""
 
     away_s: Amount
     """Seconds that all of a model's capacity would be away, or not yet there, all models together."""
@@ -66,7 +66,7 @@ class Reconfiguration(Plan):
 
     @property
     def summary(self) -> str:
-        """What it costs, and the verdict."""
+        """Cost and verdict in one line."""
         if not self.steps:
             return "nothing is to be changed: the planned layout serves already"
         cost, naive = self.cost, self.naive

@@ -14,7 +14,7 @@ Seconds = Annotated[float, Field(ge=0, lt=1e9)]
 
 
 class ReconfigurationProblem(VersionedDocument):
-    """The document."""
+    """Problem of `reconfigure`: the current and the target layout."""
 
     kind: Literal["mig_reconfiguration_problem"] = "mig_reconfiguration_problem"
     present: Layout | str = Field(description="The layout that serves now, or its path")

@@ -1,4 +1,4 @@
-"""What serves on a GPU, instance by instance, and how much of each model's capacity that is."""
+"""MIG instances of a GPU with their workers, and each one's share of the models' capacity."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -57,14 +57,14 @@ def gpus_of(layout: Layout) -> dict[Device, dict[Instance, tuple[LayoutWorker, .
 
 
 def seat_of(worker: LayoutWorker) -> UnnamedWorker:
-    """What is left of a worker without its name and its place."""
+    """Return a worker without its name and place."""
     part = worker.slice
     share = MpsShare(part.percent, part.memory_mib or 0) if isinstance(part, Mps) else WHOLE_INSTANCE
     return UnnamedWorker(share, tuple(sorted(worker.hosts)), worker.device_class or "")
 
 
 def slice_in(instance: Instance, share: MpsShare) -> Slice:
-    """What a worker has that has this share of an instance."""
+    """Return the slice of a worker with this share of an instance."""
     if share == WHOLE_INSTANCE:
         return instance
     return Mps(share.percent, share.memory_mib or None, instance if isinstance(instance, Mig) else None)
@@ -105,7 +105,7 @@ class Capacities:
     """
 
     rows_per_s: Mapping[tuple[str, str], float]
-    """What a worker does, by (partition, kind)."""
+    """Rows per second of a worker, by (partition, class)."""
 
     @classmethod
     def of(cls, *layouts: Layout) -> "Capacities":

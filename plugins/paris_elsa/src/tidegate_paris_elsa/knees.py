@@ -7,7 +7,7 @@ from typing import Literal
 from tidegate_paris_elsa.problem import SliceProfile
 
 KneeSource = Literal["utilization", "latency", "slo"]
-"""What a knee was found by; `slo`: with more rows a request would be late."""
+"""Method that found a knee; `slo`: with more rows a request would be late."""
 
 
 def knee_of(profile: SliceProfile, *, utilization: float, gain: float) -> tuple[int, KneeSource]:

@@ -1,4 +1,4 @@
-"""Which planned GPU is which of those that there are, so that least has to change."""
+"""Assigns planned GPUs to existing ones with the least change."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def devices_of(product: str, present: Mapping[Device, Gpu], planned: Mapping[Dev
 
 
 def in_order(present: Mapping[Device, Gpu], planned: Mapping[Device, Gpu]) -> list[GpuChange]:
-    """What one does who does not look: planned GPUs one after another on those that there are, as they are listed."""
+    """Return the assignment in listed order, as the baseline."""
     changes: list[GpuChange] = []
     for product in sorted({device.product for device in (*present, *planned)}):
         devices = devices_of(product, present, planned)

@@ -13,7 +13,7 @@ Amounts = Mapping[str, float]
 
 @dataclass(frozen=True)
 class CapacityChange:
-    """What a step does to capacity."""
+    """Effect of a step on capacity."""
 
     lost: Amounts
     """While it runs."""

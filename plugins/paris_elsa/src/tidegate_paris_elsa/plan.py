@@ -16,7 +16,7 @@ class _Part(BaseModel):
 
 
 class PlannedSegment(_Part):
-    """What PARIS wants of one kind of slice for one model."""
+    """Number of slices of one kind that PARIS wants for one model."""
 
     kind: str
     """E.g. `A100-40GB/3g.20gb`."""
@@ -32,7 +32,7 @@ class PlannedSegment(_Part):
 
 
 class PlannedModel(_Part):
-    """One model."""
+    """A model in the plan, with its knees."""
 
     name: str
     rate_rps: Amount
@@ -44,7 +44,7 @@ class PlannedModel(_Part):
 
 
 class PlannedSlice(_Part):
-    """One MIG instance."""
+    """A MIG instance in the plan."""
 
     profile: str
     start: int = Field(ge=0)
@@ -53,7 +53,7 @@ class PlannedSlice(_Part):
 
 
 class PlannedGpu(_Part):
-    """One GPU."""
+    """A GPU in the plan, with its instances."""
 
     device: DeviceField
     slices: tuple[PlannedSlice, ...] = Field(min_length=1)

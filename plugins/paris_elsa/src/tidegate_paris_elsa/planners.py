@@ -20,7 +20,7 @@ HOMOGENEOUS_GPCS: tuple[Size, ...] = (1, 2, 3, 7)
 
 @dataclass(frozen=True)
 class _Wish:
-    """What PARIS wants for one model, from the slowest of its kinds to the fastest."""
+    """Slices that PARIS wants for one model, from the slowest kind to the fastest."""
 
     speeds: Sequence[SliceSpeed]
     segments: Sequence[PlannedSegment]

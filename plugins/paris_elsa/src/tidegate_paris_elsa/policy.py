@@ -31,7 +31,7 @@ from tidegate_paris_elsa.worker_queue import QueuedBatch, WorkerQueue
 
 
 class ElsaOptions(PolicyOptions):
-    """Options of `elsa`."""
+    """Options of the policy `elsa`."""
 
     alpha: float = Field(
         default=1.0, gt=0, le=100, description="What a request needs is taken for so many times as long"
@@ -122,7 +122,7 @@ class Elsa(Policy):
         return self._place_all(event.now_ns, [*waiting, *homeless])
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """What waits for it joins other lines."""
+        """Handle the loss of a worker: its queued requests join other queues."""
         line = self._lines.pop(event.worker_id, None)
         if line is None:
             return ()

@@ -59,7 +59,7 @@ class WorkerPool:
         self.count -= 1
 
     def changed(self, now_ns: int, line: WorkerQueue) -> None:
-        """What a worker runs, or what waits for it, is something else."""
+        """Update the pool after a change of a worker's batch or queue."""
         place = line.place
         runs, idles = line.ends_ns > now_ns, line.ready
         self._done[place] = line.ends_ns + line.queued_ns if runs else NEVER_NS
@@ -89,7 +89,7 @@ class WorkerPool:
         return wait_ns, line
 
     def look_again(self, now_ns: int) -> None:
-        """What was to be over by now is over, or runs longer."""
+        """Update workers whose batch should be over: it is, or it runs longer."""
         running = self._running
         while running and running[0][0] <= now_ns:
             _, place = heappop(running)

@@ -32,7 +32,7 @@ class _Part(BaseModel):
 
 
 class GpuPool(_Part):
-    """Equal GPUs."""
+    """A group of equal GPUs."""
 
     product: Name = Field(description="With its memory, e.g. `A100-40GB`, or what the driver calls it")
     count: int = Field(ge=1, le=100_000)
@@ -83,7 +83,7 @@ class SliceProfile(_Part):
 
 
 class MigModel(_Part):
-    """A model to serve."""
+    """A model to serve on MIG slices."""
 
     name: Name
     slo_ms: Positive | None = Field(default=None, description="No slice is planned for rows that take it longer")
@@ -151,7 +151,7 @@ def _slowest(kind: str, profiles: Sequence[ModelProfile]) -> SliceProfile | None
 
 
 class MigProblem(VersionedDocument):
-    """The document."""
+    """Problem of the planners: GPUs, models, objective."""
 
     kind: Literal["mig_problem"] = "mig_problem"
     gpus: tuple[GpuPool, ...] = Field(min_length=1, max_length=6)

@@ -41,10 +41,10 @@ class SizeDemand:
 
 @dataclass(frozen=True)
 class SliceCounts:
-    """How many slices."""
+    """Number of slices of each kind for each model."""
 
     load: float
-    """What every model bears, relative to its weight, in requests per second."""
+    """Rate that every model gets, in requests per second relative to its weight."""
     bound: float | None
     """No counts bear more; None: not known."""
     slices: Mapping[tuple[int, int], int]

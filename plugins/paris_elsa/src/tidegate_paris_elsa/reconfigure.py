@@ -63,7 +63,7 @@ def new_layout(problem: ReconfigurationProblem, plan: Reconfiguration) -> Layout
 
 @dataclass(frozen=True)
 class _Way:
-    """What every GPU becomes, the steps that lead there, and what they do to capacity."""
+    """Target of every GPU, the steps that lead there, and their effect on capacity."""
 
     changes: Sequence[GpuChange]
     of_gpu: Sequence[tuple[GpuChange, ChangeStep]]
@@ -90,10 +90,11 @@ class _Changes:
         """Rows per second of each partition that the present layout does."""
         self._planned = self._sum(self._then)
         self.ways = sorted(self._ways(time_limit_s), key=self._total_s)
-        """What GPUs may become, the cheapest first."""
+        """Possible targets of GPUs, cheapest first."""
 
     def needed(self, keep: float) -> dict[str, float]:
-        """What every partition must have all the time: of what it has, or is to have, whichever is less."""
+        """Return the capacity that every partition needs throughout: the current or the target one, whichever is
+        less."""
         return {name: keep * whole for name, whole in self._shared.items()}
 
     def plan(self, way: _Way, waves: Sequence[Sequence[int]]) -> Reconfiguration:

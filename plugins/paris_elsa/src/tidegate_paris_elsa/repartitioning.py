@@ -25,12 +25,12 @@ RELATIVE_GAP = 1e-3
 
 @dataclass(frozen=True)
 class KeepValue:
-    """What it saves if a slice stays, in seconds of a GPC."""
+    """Savings in seconds of a GPC if a slice stays."""
 
     cut_s: float
     """Where it is to serve something else."""
     load_s: Mapping[Seats, float]
-    """What is saved beside that where it serves the same, by the workers in it."""
+    """Further savings if it serves the same, by worker."""
 
 
 def rearranged(
@@ -41,7 +41,7 @@ def rearranged(
     *,
     time_limit_s: float,
 ) -> dict[Device, Gpu] | None:
-    """What every GPU of a product is to serve, all together what is planned; None where nothing was found in time.
+    """Return the target of every GPU of a product, together as planned; None if none was found in time.
 
     `present`: every GPU that there is, with what it serves. Everything, present and planned, is MIG instances of this
     geometry.
@@ -139,7 +139,7 @@ def _cut(
 def _hosted(
     present: Mapping[Device, Gpu], cut_of: Mapping[Device, Placed], wanted: Counter[Want]
 ) -> dict[Device, Gpu] | None:
-    """Who serves where: first who serves there already, then the others in slices that stay, then in new ones."""
+    """Return the instance of each worker: first those that stay, then slices that stay, then new ones."""
     left = wanted.copy()
     hosted: defaultdict[Device, dict[Mig, Seats]] = defaultdict(dict)
     staying: list[tuple[Device, Mig]] = []

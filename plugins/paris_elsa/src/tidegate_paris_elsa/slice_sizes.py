@@ -1,4 +1,4 @@
-"""Which workers are smaller than others: by the sizes of their slices, or by how slow they are."""
+"""Order of workers by the size of their slices, or by their latency."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which kinds of slices a problem's GPUs offer its models, and how fast each model is there."""
+"""Kinds of slices that a problem's GPUs offer, and the latency of each model there."""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ class SliceKind:
     """One size of slices of one pool of GPUs."""
 
     pool: int
-    """Which of the problem's pools."""
+    """Index of the problem's pool."""
     product: str
     mig: MigProfile
 
     @property
     def name(self) -> str:
-        """What profiles and workers call it, e.g. `A100-40GB/3g.20gb`."""
+        """Name in profiles and workers, e.g. `A100-40GB/3g.20gb`."""
         return f"{self.product}/{self.mig.name}"
 
     @property
@@ -36,7 +36,7 @@ class SliceSpeed:
     """How fast a model is on one kind of slice."""
 
     kind: int
-    """Which of the kinds."""
+    """Index of the kind of slice."""
     profile: SliceProfile
 
     def latency_ms(self, rows: int) -> float:
@@ -54,7 +54,7 @@ class SliceSpeed:
 
 @dataclass(frozen=True)
 class SliceOffers:
-    """What the GPUs of a problem offer its models."""
+    """Slices that the GPUs of a problem offer, with the latency of the models."""
 
     kinds: Sequence[SliceKind]
     """Every kind of slice that the GPUs have, plain or not."""
@@ -76,9 +76,9 @@ class SliceOffers:
 
 
 def offers_of(problem: MigProblem) -> SliceOffers:
-    """What the GPUs of a problem offer its models, in slices of no more GPCs than are to be spent.
+    """Return the slices that the GPUs offer, up to the GPCs to use.
 
-    Raises PlanningError where that is nothing for one of them, and for a profile of a slice that no GPU has.
+    Raises PlanningError if a model fits none, or if a profile names a slice that no GPU has.
     """
     kinds = _kinds_of(problem)
     most = problem.gpcs or max(kind.gpcs for kind in kinds)

@@ -62,7 +62,7 @@ def nearest(present: Gpu, planned: Gpu, geometry: MigGeometry | None, cost: Call
 
 
 def _hosted(present: Mapping[Instance, Seats], placed: Sequence[Mig], waiting: dict[str, list[Seats]]) -> Gpu:
-    """Who serves in which instance: whoever serves there already, if it may be, and the others in order."""
+    """Return the instance of each worker: first those that can stay, then the others in order."""
     hosted: dict[Instance, Seats] = {}
     for part in placed:
         if present.get(part) in waiting[part.profile]:
@@ -80,7 +80,7 @@ def _loads(seats: Seats, load_s: LoadTime, there: Seats = ()) -> float:
 
 
 def _missing(seat: UnnamedWorker, there: Seats) -> list[str]:
-    """What a worker has to load: what no worker with its share has, for a share is for as long as a process lives."""
+    """Return the partitions that a worker must load; a share is fixed for the life of its process."""
     loaded = {name for other in there if other.share == seat.share for name in other.hosts}
     return [name for name in seat.hosts if name not in loaded]
 

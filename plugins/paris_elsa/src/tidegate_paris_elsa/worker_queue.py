@@ -44,7 +44,7 @@ class WorkerQueue:
         self._rows: dict[tuple[str, str], dict[int, int]] = {}
         """How many tasks of so many rows wait, by model and shape."""
         self._profiles: dict[tuple[str, str], Profile] = {}
-        """What those are valued with."""
+        """Profiles that value queued batches."""
 
     @property
     def is_empty(self) -> bool:

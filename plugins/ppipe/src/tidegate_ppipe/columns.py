@@ -80,7 +80,7 @@ class LatencyTables:
                         self._prefixes[batch, number, share] = np.concatenate([[0.0], np.cumsum(times)])
 
     def shares(self, gpu: int, batch: int) -> list[int]:
-        """Which were measured."""
+        """Return the measured shares."""
         return [int(share) for share in np.flatnonzero(~np.isnan(self._prefixes[batch, gpu, :, 0]))]
 
     def prefixes(self, batch: int) -> Floats:

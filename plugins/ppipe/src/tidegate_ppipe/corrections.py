@@ -1,4 +1,4 @@
-"""What becomes of batches on their way where something is not as planned: early, late, or without its worker."""
+"""Corrects batches in flight that are early, late or lost their worker."""
 
 from collections.abc import Callable, Sequence
 
@@ -39,7 +39,7 @@ class Corrections:
         return commands + self._advance(event.now_ns, stop.place)
 
     def failed(self, event: BatchFailed) -> list[AnyCommand]:
-        """What a batch had reserved is free."""
+        """Free the reservations of a failed batch."""
         flight = self._flights.pop(event.batch_id, None)
         if flight is None:
             return []
@@ -105,7 +105,7 @@ class Corrections:
         return [*self._advance(now_ns, place), *self._serve(now_ns, place.id)]
 
     def _advance(self, now_ns: int, place: PooledWorker) -> list[Reroute]:
-        """What comes to a worker next may begin earlier than planned, where its input is there earlier."""
+        """Start the next batch of a worker earlier if its input is there earlier."""
         commands: list[Reroute] = []
         if not place.timetable:
             return commands

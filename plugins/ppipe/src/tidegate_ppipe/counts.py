@@ -33,7 +33,7 @@ MIN_S = 0.2
 
 @dataclass(frozen=True)
 class ColumnCounts:
-    """What each column gets."""
+    """Number of GPUs of each column."""
 
     objective: float
     """The load for throughput, else cost or watts."""
@@ -222,7 +222,7 @@ class _Search:
         return self._time_limit_s - self._progress(objective=value, bound=self.bound)
 
     def _until(self, share: float) -> Callable[[], None]:
-        """Raises TimeoutError when a share of the time that is left is over."""
+        """Return a check that raises TimeoutError when a fraction of the remaining time is over."""
         until_s = self._time_limit_s - self._left_s() * (1 - share)
 
         def on_time() -> None:

@@ -24,14 +24,14 @@ MAX_CELLS = 400_000
 MAX_PARTS = 3_000_000
 """The most cells of a table of parts of GPUs: the time to fill one grows with the number."""
 Combine = Callable[[Any, Any], Any]
-"""What two models' rates are worth together: their sum, or the smaller one."""
+"""Combination of two models' rates: their sum, or the smaller one."""
 OnTime = Callable[[], None]
-"""Raises TimeoutError when it is late."""
+"""Check that raises TimeoutError when the time is over."""
 
 
 @dataclass(frozen=True)
 class GpuDivision:
-    """What each column gets."""
+    """Number of GPUs of each column, from the division by tables."""
 
     workers: Workers
     """The workers; where a GPU is given in parts, they may not fit."""
@@ -139,7 +139,7 @@ def _at_least(load: float, table: Floats) -> Floats:
 
 
 def _divided(tables: Sequence[Floats], combine: Combine, cell: Cell, on_time: OnTime) -> list[Cell]:
-    """What each model gets of the GPUs of a cell where they are divided best."""
+    """Return the GPUs of each model for a cell under its best division."""
     given = []
     for before, table in zip(reversed(_combined(tables[:-1], combine, on_time)), reversed(tables), strict=False):
         inside = tuple(slice(0, count + 1) for count in cell)

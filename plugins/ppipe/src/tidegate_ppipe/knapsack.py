@@ -1,4 +1,4 @@
-"""What one model bears with so many GPUs of each class: an unbounded knapsack, as a table over all numbers of GPUs.
+"""Rate of one model by number of GPUs of each class: an unbounded knapsack as a table.
 
 A pipeline with certain numbers of workers is an item: it takes so many GPUs of each class, and bears a rate. A model's
 GPUs are filled with any items, any number of times; the table holds the best rate of all such fillings.
@@ -23,7 +23,7 @@ class KnapsackItem:
     """A pipeline with certain numbers of workers."""
 
     cell: Cell
-    """What it takes."""
+    """Number of GPUs of each class that it uses."""
     rate_rps: float
 
 

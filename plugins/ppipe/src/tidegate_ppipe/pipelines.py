@@ -29,10 +29,10 @@ class SizedPipeline:
         self.budget = 1.0
         """The part of a request's time that the planned partitions have."""
         self.work_by_shape: dict[str, Sequence[int]] = {}
-        """What the planned partitions take where nothing has to wait, by shape, by rows - 1; as far as was asked."""
+        """Latency of the planned partitions without waiting, by shape, by rows - 1; computed on demand."""
 
     def work_ns(self, shape: str, resources: Resources) -> Sequence[int]:
-        """What the planned partitions take where nothing has to wait, by rows - 1; each must be hosted."""
+        """Return the latency in ns of the planned partitions without waiting, by rows - 1; each must be hosted."""
         known = self.work_by_shape.get(shape)
         if known is None:
             known = self.work_by_shape[shape] = resources.work_ns(self.planned, self.max_rows, shape)

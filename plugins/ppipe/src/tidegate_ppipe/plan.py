@@ -28,7 +28,7 @@ class PlannedPartition(_Part):
     transfer_us: float = Field(ge=0)
     """How long one batch takes to the next partition."""
     rate_rps: Rate
-    """What the pool bears."""
+    """Rate that the pool serves, in requests per second."""
 
 
 class PlannedPipeline(_Part):
@@ -57,7 +57,7 @@ class PlannedPipelines(_Part):
 
     name: str
     rate_rps: Rate
-    """All of its pipelines together."""
+    """Rate of all its pipelines together, in requests per second."""
     normalised_rps: Rate
     """That, relative to its weight."""
     pipelines: tuple[PlannedPipeline, ...]

@@ -165,7 +165,7 @@ def _gather_rates(
 def _borne_whole(
     problem: PpipeProblem, wholes: Mapping[int, list[Column]], time_limit_s: float, progress: Progress
 ) -> dict[int, float]:
-    """What GPUs that run whole models would bear of these models; parts of GPUs, where there are too few."""
+    """Return the rate that GPUs running whole models would serve, in parts of GPUs if there are too few."""
     alone = problem.model_copy(update={"models": tuple(problem.models[number] for number in wholes)})
     columns = [replace(column, model=place) for place, mine in enumerate(wholes.values()) for column in mine]
     prices = price(alone, columns)

@@ -37,7 +37,7 @@ from tidegate_ppipe.sizing import SizedBatch, Sizing
 
 
 class PpipeOptions(PolicyOptions):
-    """Options of `ppipe`."""
+    """Options of the policy `ppipe`."""
 
     reserve_ms: float = Field(
         default=0.0, ge=0, lt=1e6, description="Kept free before every deadline, for what plans do not foresee"

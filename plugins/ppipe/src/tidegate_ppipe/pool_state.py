@@ -7,11 +7,11 @@ from tidegate.api import Worker
 from tidegate_ppipe.reservations import Timetable
 
 OVERRUN_PART = 16
-"""What should be over and is not is expected to last a 16th of its time longer."""
+"""Fraction of its duration for which an overdue stage is expected to last longer."""
 
 
 class NodeLinks:
-    """A machine's links."""
+    """Network links of one machine."""
 
     __slots__ = ("downlink", "uplink")
 

@@ -1,5 +1,7 @@
-"""What parts of GPUs would bear: a linear program, whose optimum no plan of whole GPUs exceeds, and whose prices say
-which columns are worth an integer program."""
+"""Linear program over parts of GPUs.
+
+No plan of whole GPUs exceeds its optimum, and its prices select the columns for the integer program.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

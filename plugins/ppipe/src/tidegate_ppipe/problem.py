@@ -17,7 +17,7 @@ class _Part(BaseModel):
 
 
 class GpuClass(_Part):
-    """Equal GPUs."""
+    """A class of equal GPUs."""
 
     name: Name = Field(description="The kind of the block profiles")
     count: int = Field(ge=1, le=10_000_000)
@@ -29,7 +29,7 @@ class GpuClass(_Part):
 
 
 class PlannedModel(_Part):
-    """A model to serve."""
+    """A model to serve with pipelines."""
 
     name: Name
     slo_ms: Positive
@@ -53,7 +53,7 @@ WHOLE_MARGIN = 0.1
 
 
 class PpipeProblem(VersionedDocument):
-    """The document."""
+    """Problem of the planners: GPU classes, models, objective."""
 
     kind: Literal["ppipe_problem"] = "ppipe_problem"
     classes: tuple[GpuClass, ...] = Field(min_length=1, max_length=6)
@@ -85,7 +85,7 @@ class PpipeProblem(VersionedDocument):
 
     @property
     def prices(self) -> tuple[float, ...]:
-        """What a GPU of each class counts in the objective, where that is cost or power."""
+        """Return the weight of a GPU of each class in an objective of cost or power."""
         return tuple(gpu.cost if self.objective == "cost" else gpu.power_w for gpu in self.classes)
 
     @property

@@ -38,7 +38,7 @@ class ColumnPool:
 
 @dataclass(frozen=True)
 class ProgramSolution:
-    """What a search found. For throughput the objective is the load, in requests per second of a weight of 1."""
+    """Result of a search. For throughput the objective is the load, in requests per second of a weight of 1."""
 
     workers: Workers | None
     """None: nothing, or nothing that is as good as was asked for."""

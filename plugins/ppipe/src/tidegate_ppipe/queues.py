@@ -1,4 +1,4 @@
-"""What waits at the first pools: who leaves, who is dropped, and until when the others gather (PPipe, Algorithm 1)."""
+"""Queues at the first pools: which requests leave, which are dropped, how long others wait (PPipe, Algorithm 1)."""
 
 from collections.abc import Callable, Iterable, Iterator, Set
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ WHATEVER_COMES = 2**62
 
 
 class PoolQueue(RequestQueue):
-    """What waits, and until when."""
+    """Waiting requests of one queue, and how long they may wait."""
 
     __slots__ = ("budget", "due_ns", "waits_for_rows", "wake_ns", "wake_rows", "work_ns")
 
@@ -48,7 +48,7 @@ class PoolQueue(RequestQueue):
         self.wake_rows = 0
         """How many rows waited when that was decided."""
         self.work_ns: Sequence[int] = ()
-        """What they take on the way that was chosen, by rows - 1."""
+        """Latency of the selected pipeline in ns, by rows - 1."""
 
 
 class PoolQueues:

@@ -24,7 +24,7 @@ MIN_SHARE = 0.01
 
 
 class ReplanningOptions(ControllerOptions):
-    """What it plans with."""
+    """Options of the controller that plans again."""
 
     problem: Annotated[PpipeProblem, PathField()] = Field(
         description="The problem that the first plan was made from, or its path: GPUs, models, profiles, objective"
@@ -94,5 +94,5 @@ def _no_clock(*, objective: float | None = None, bound: float | None = None) -> 
 
 
 def _bears(layout: Layout) -> dict[str, object]:
-    """What tells one plan from another: the rates that it bears, and its pipelines."""
+    """Return the key that distinguishes plans: served rates and pipelines."""
     return {model.name: (model.rate_rps, model.pipelines) for model in layout.models}

@@ -12,7 +12,7 @@ class Reservation:
         self.start_ns = start_ns
         self.end_ns = end_ns
         self.holder = holder
-        """What it is for."""
+        """Batch or stage that it is reserved for."""
 
 
 class Timetable:

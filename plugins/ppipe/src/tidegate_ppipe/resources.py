@@ -1,4 +1,4 @@
-"""Which path is done first, by what is reserved of workers and links (PPipe, Algorithm 2)."""
+"""Finds the route that ends first, by reservations of workers and links (PPipe, Algorithm 2)."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -11,7 +11,7 @@ from tidegate_ppipe.routes import IN_TIME_DEVIATIONS, BatchRoute, InFlightBatch,
 
 
 class Resources:
-    """All of them, and what of them is reserved. `probe` and `reserve` are those of Algorithm 2."""
+    """Workers and links, with their reservations. `probe` and `reserve` are those of Algorithm 2."""
 
     def __init__(
         self, workers: Iterable[Worker], profiles: Iterable[Profile], network: Network | None, *, fill_gaps: bool
@@ -92,7 +92,8 @@ class Resources:
         return list(accumulate(work_ns, max))
 
     def rows_per_ns(self, partition: str, rows: int) -> float:
-        """What the workers that host a partition bear together, with batches of so many rows of the slowest shape."""
+        """Return the rows per ns of a partition's workers together, with batches of `rows` rows of the slowest
+        shape."""
         return sum(
             len(pool.places) * rows / self._slowest_of(partition, pool.device_class).expected_ns(rows)
             for pool in self._pools_of[partition]
@@ -108,7 +109,7 @@ class Resources:
         return slowest
 
     def link_rows_per_ns(self, sender: str, receiver: str) -> float:
-        """What the links between the nodes of two partitions' workers bear; infinite where nothing is transferred."""
+        """Return the rows per ns of the links between two partitions' workers; infinite without a transfer."""
         many = 1_000_000  # of one, the nanoseconds would be rounded
         transfer_ns = self._network.transfer_ns(sender, many) if self._network else 0
         if not transfer_ns:
@@ -243,7 +244,7 @@ class Resources:
     def _carried(
         self, place: PooledWorker, ready_ns: int, sender: RouteStop | None, transfer_ns: int
     ) -> tuple[int, int, int]:
-        """What comes from a sender to a place: when the links take it, for how long, and when it is there."""
+        """Return the transfer from a sender to a worker: when it takes the links, for how long, and its arrival."""
         if sender is None or self._network is None or sender.place.node is place.node:
             return ready_ns, 0, ready_ns
         if transfer_ns:

@@ -48,7 +48,7 @@ def _rounded(problem: PpipeProblem, columns: Sequence[Column], rates_rps: NDArra
 
 
 def rates_of(columns: Sequence[Column], workers: Workers) -> NDArray[np.float64]:
-    """What the slowest of its pools bears, by column."""
+    """Return the rate of the slowest pool of each column."""
     return np.array(
         [
             min(part.rate_rps / part.share * count for part, count in zip(column.parts, mine, strict=True))

@@ -65,7 +65,7 @@ class Sizing:
         return request.arrival_ns + (left_ns if budget == 1 else round(left_ns * budget))
 
     def work_ns(self, found: SizedBatch) -> Sequence[int]:
-        """What the way of a batch takes where nothing has to wait, by rows - 1."""
+        """Return the latency in ns of a batch's route without waiting, by rows - 1."""
         return found.route.work_ns(found.shape, self._resources)
 
     def _by_waiting(self, now_ns: int, routes: list[SizedPipeline], shape: str) -> list[SizedPipeline]:

@@ -11,7 +11,7 @@ from tidegate.schemas import Layout, LayoutWorker, PathField
 
 
 class AdvisedWorkersOptions(ControllerOptions):
-    """What it may do."""
+    """Options of the controller `advised-workers`."""
 
     layout: Annotated[Layout, PathField()] | None = Field(
         default=None,
@@ -67,7 +67,7 @@ class AdvisedWorkers(Controller):
 
     @staticmethod
     def _released(present: list[LayoutWorker], target: int) -> list[LayoutWorker]:
-        """As few as the target, from the last one on: what a partition has to run on stays."""
+        """Return the layout without workers beyond the target, from the last one on; every partition keeps a worker."""
         kept, hosted = list(present), Counter(name for worker in present for name in worker.hosts)
         for worker in reversed(present):
             if len(kept) > target and all(hosted[name] > 1 for name in worker.hosts):

@@ -29,10 +29,10 @@ class Autoscaler:
         self._busy_ns += duration_ns
 
     def advice(self, now_ns: int, workers: int) -> list[Advise]:
-        """What to say at this instant: once an interval, and only if something is to be changed.
+        """Return the recommendation at this time, at most once an interval, and only if the number should change.
 
-        With a bad rate r beyond what is tolerated the load is 1/(1-r) of what the workers carry: `N*r/(1-r)` more are
-        wanted. Else a share f of their time was idle: `N*f` can go.
+        With a bad rate r above the tolerance the load is 1/(1-r) of the workers' capacity: `N*r/(1-r)` more are needed.
+        Otherwise, with idle fraction f, `N*f` can go.
         """
         if self._since_ns is None:
             self._since_ns = self._looked_ns = now_ns

@@ -1,4 +1,4 @@
-"""Which requests of a queue had better run together: the batch of most requests on time per time that it takes."""
+"""Selects the requests of a queue to batch: the batch with the most on-time requests per time that it takes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class SelectedBatch(FormedBatch):
 
     ids: tuple[int, ...]
     promises: LatencyBounds = field(compare=False)
-    """What such a batch promises."""
+    """Latency bounds of such a batch."""
 
 
 def choose(

@@ -1,4 +1,4 @@
-"""What workers promise a kind of requests, and what may be hoped for beyond that."""
+"""Latency that workers guarantee for a queue, and the lower latency that is likely."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,13 +48,13 @@ class LatencyBounds:
 
 @dataclass(frozen=True, slots=True)
 class QueueOutlook:
-    """What the workers that host a model promise one shape of it."""
+    """Latency outlook of one shape of a model on the workers that host it."""
 
     promises: LatencyBounds
-    """What the best profile promises that any of the workers could have."""
+    """Latency bounds of the best profile that any of the workers could have."""
     workers: int
     fixed_cost_ns: float
-    """What a batch costs besides its rows, in ns: beta."""
+    """Fixed latency of a batch in ns: beta."""
     most_rows: int
     """The largest batch worth forming: where rows do not run faster together, they had better run apart."""
     slo_ns: int | None = None

@@ -15,7 +15,7 @@ BISECTION_STEPS = 12
 
 @dataclass(frozen=True, slots=True)
 class ArrivalEstimate:
-    """What arrives of one kind, and what the workers promise it."""
+    """Arrival rate of one queue, and the latency bounds of its workers."""
 
     outlook: QueueOutlook
     rows_per_ns: float

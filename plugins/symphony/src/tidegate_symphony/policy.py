@@ -44,11 +44,11 @@ from tidegate_symphony.required_batch_size import RequiredBatchSize
 from tidegate_symphony.worker_headroom import WorkerHeadroom
 
 TRIED_NS = NEVER_NS // 4
-"""What can only be tried is ranked so much later than what may be promised, and before what has no deadline."""
+"""Offset in ns by which batches that may miss their deadline rank behind others, before those without a deadline."""
 
 
 class SymphonyOptions(PolicyOptions):
-    """Options of `symphony`."""
+    """Options of the policy `symphony`."""
 
     gathering: Literal["window", "keep-head"] = Field(
         default="window",
@@ -95,11 +95,11 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._consolidates = options.consolidate
         self._slack_ns = setup.timer_latency_ns
         self._loads: dict[Kind, QueueLoad] = {}
-        """What has arrived, by model and shape: what takes equally long and can share batches."""
+        """Arrivals by model and shape, which share batches and take equally long."""
         self._needs: dict[str, RequiredBatchSize] = {}
         """How large batches the loads need, by model: one for all that share workers."""
         self._promises: dict[ProfileKey, LatencyBounds] = {}
-        """What kinds of workers promise, as far as it was asked for; made anew of a profile that has changed."""
+        """Latency bounds of profiles, computed on demand and again after a change."""
         self._applications: dict[str, Applications] = {}
         """The applications that are known, by model."""
         for times in setup.latency_distributions:
@@ -235,7 +235,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         return super().on_worker_lost(event)
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        """What shares workers with it needs to know what it costs."""
+        """Handle a changed profile: models that share workers with it need its cost."""
         commands = super().on_profile_updated(event)
         self._outlook((event.profile.partition, event.profile.shape))
         return commands
@@ -400,7 +400,7 @@ class Symphony(QueueingPolicy[ModelThread]):
                 break
 
     def _tell_apart(self, model: str) -> None:
-        """What is known of a model's applications has moved: candidates are gathered anew when they are asked for."""
+        """Handle changed data on a model's applications: its candidates are formed again when needed."""
         self.forget_plans((model,))
         for kind in [kind for kind in self._loads if kind[0] == model]:
             self._outlook(kind)
@@ -416,7 +416,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         return load
 
     def _share(self, model: str) -> RequiredBatchSize | None:
-        """What decides for all that share workers with a model, be it by way of others; None where nobody hosts it."""
+        """Return the shared state of all models that share workers with a model; None if no worker hosts it."""
         models, workers = self.idle.sharing(model)
         if not workers:
             return None
@@ -426,7 +426,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         return need
 
     def _outlook(self, kind: Kind) -> QueueOutlook | None:
-        """What the workers promise a kind; None while none hosts it, or nothing of it has arrived."""
+        """Return the outlook of a queue; None if no worker hosts its model or nothing has arrived."""
         load, (model, shape) = self._loads.get(kind), kind
         if load is None:
             return None
@@ -439,7 +439,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         return load.outlook
 
     def _promises_of(self, profile: Profile) -> LatencyBounds:
-        """What a profile promises, made once: batches are gathered by it often."""
+        """Return the latency bounds of a profile, computed once, since batch formation needs them often."""
         promises = self._promises.get(profile.key)
         if promises is None or promises.profile is not profile:
             promises = self._promises[profile.key] = LatencyBounds.of(profile, self.quantile)

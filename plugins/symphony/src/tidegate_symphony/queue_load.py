@@ -1,4 +1,4 @@
-"""What arrives of one kind of requests, and how large batches it needs."""
+"""Arrivals of one queue, and the batch size that they need."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ MAX_KEYS = 64
 
 @dataclass(slots=True)
 class QueueLoad:
-    """What arrives of one kind (model and shape), and what that costs."""
+    """Arrivals of one queue (model and shape), and their cost."""
 
     rate: ArrivalRate
     targets: tuple[BatchTarget, ...]
     """The sizes that batches should have at this rate, one for each degree of promises."""
     outlook: QueueOutlook | None = None
-    """What the workers promise; None: no worker hosts it, or nobody has asked since they or their profiles changed."""
+    """Latency outlook; None: no worker hosts it, or it was not needed since workers or profiles changed."""
     needed_rows: float = 1.0
     """The size that its batches need; inf: no size carries the load."""
     rates_of_keys: OrderedDict[str, ArrivalRate] = field(default_factory=OrderedDict)

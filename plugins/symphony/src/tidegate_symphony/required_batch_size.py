@@ -43,7 +43,7 @@ class RequiredBatchSize:
         self.loads = list(loads)
         self._workers = workers
         self.rooms: tuple[WorkerHeadroom, ...] = ()
-        """What batches that last long leave to others."""
+        """Headroom that long batches leave to other requests."""
         self._capacity = workers / (1 + SPARE_WORKERS_FACTOR / sqrt(workers))
         self._multiplier = MIN_MULTIPLIER
         """Where the next search begins."""

@@ -46,7 +46,7 @@ def _no_plan(problem: SubclusterProblem, infeasible: bool, time_limit_s: float, 
 
 
 def _remedy(problem: SubclusterProblem, limit: Limit, time_limit_s: float, progress: Progress) -> str | None:
-    """What a limit would have to be, if it is the only one to change."""
+    """Return the value that a limit would need, if it alone changes."""
     wider = solve(problem, None, freed=limit, time_limit_s=time_limit_s, progress=progress).assignment
     if wider is None:
         return None

@@ -21,7 +21,7 @@ Limit = Literal["max_rate_rps", "max_memory_mib", "max_move_cost"]
 
 @dataclass(frozen=True)
 class MilpSolution:
-    """What a solver says."""
+    """Result of a solver: assignment, objective, bound and status."""
 
     assignment: list[int] | None
     """None where it found none, be it for lack of time."""

@@ -13,7 +13,7 @@ RELATIVE_TOLERANCE = 1e-6
 
 
 class SubclusterLoad(BaseModel):
-    """What one sub-cluster has to bear."""
+    """Load of one sub-cluster: rate and memory."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     models: int
@@ -36,7 +36,7 @@ class SubclusterPlan(Plan):
     memory_imbalance: float
     """The same over their static memories."""
     move_cost: float | None
-    """What loading and unloading cost together, if there was a plan before (left side of equation 10)."""
+    """Cost of loading and unloading, relative to a previous plan (left side of equation 10)."""
     subclusters: tuple[SubclusterLoad, ...]
 
     @classmethod
@@ -79,7 +79,7 @@ class SubclusterPlan(Plan):
 
 
 def loads_of(problem: SubclusterProblem, assignment: Sequence[int]) -> list[SubclusterLoad]:
-    """What each sub-cluster has to bear."""
+    """Return the load of each sub-cluster."""
     count, rate, static, dynamic = ([0.0] * problem.subclusters for _ in range(4))
     for model, place in zip(problem.models, assignment, strict=True):
         count[place] += 1
@@ -100,9 +100,9 @@ def objective(problem: SubclusterProblem, loads: Sequence[SubclusterLoad]) -> fl
 
 
 def move_cost(problem: SubclusterProblem, assignment: Sequence[int]) -> float:
-    """What loading and unloading cost together (left side of equation 10).
+    """Return the cost of loading and unloading (left side of equation 10).
 
-    Loading new models counts; unloading models that are no more, or from sub-clusters that are no more, does not.
+    Loading new models counts; unloading removed models, or from removed sub-clusters, does not.
     """
     total = 0.0
     for model, place in zip(problem.models, assignment, strict=True):

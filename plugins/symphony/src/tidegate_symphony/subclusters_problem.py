@@ -47,7 +47,7 @@ class SubclusterProblem(VersionedDocument):
     max_move_cost: Amount | None = None
     """`C_max`: what all loading and unloading together may cost (equation 10); None: no limit."""
     solver: Literal["highs", "cbc"] = "highs"
-    """Which solver `subclusters` uses."""
+    """Name of the solver that `subclusters` uses."""
     seed: int = 0
     """The seed of the draws of `subclusters-random`."""
 

@@ -25,7 +25,7 @@ To wait for a worker that is spare only makes every batch late then: rates are e
 
 @dataclass(frozen=True, slots=True)
 class WorkerHeadroom:
-    """What requests need that can wait for so long: so many workers that are idle, or are so within that time."""
+    """Number of workers that must be idle, or become idle in time, for requests that can wait this long."""
 
     wait_ns: int
     workers: int

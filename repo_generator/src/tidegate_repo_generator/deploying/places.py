@@ -66,7 +66,7 @@ def places_of(workers: Sequence[LayoutWorker], hosts: Mapping[str, str], port: i
 
 
 def _named_after(folder: str) -> tuple[str, ...]:
-    """What is named after a worker's folder and must be its own: files beside it, and the variable of its device."""
+    """Return the names derived from a worker's folder, which must be unique: files, and the variable of its device."""
     return f"{folder}.sh", f"{folder}.build.sh", device_variable(folder)
 
 

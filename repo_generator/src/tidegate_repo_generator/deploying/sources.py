@@ -43,7 +43,7 @@ class ModelSource(Protocol):
         """Analyze the model, which may take minutes; return a writer of partitions. Raises GenerateError."""
 
     def __str__(self) -> str:
-        """What holds which blocks, for messages."""
+        """Return the source of the blocks as text for messages."""
 
 
 @dataclass(frozen=True)

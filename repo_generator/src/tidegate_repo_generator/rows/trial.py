@@ -103,14 +103,14 @@ class _Trial:
         return ""
 
     def _beside_itself(self, name: str, feed: Arrays, row: int, size: int, place: int) -> NDArray[Any]:
-        """What a row is answered at a place in a batch of nothing but copies of it."""
+        """Return the response for a row in a batch of copies of itself."""
         key = (id(feed), row, size)
         if key not in self.copies:
             self.copies[key] = self.together(picked(feed, [row] * size))
         return self.copies[key][name][place : place + 1]
 
     def verdict(self) -> BatchingVerdict:
-        """What all sets together say, none of which showed a difference."""
+        """Return the verdict of all sets together, none of which showed a difference."""
         for name, seen in self.seen.items():
             if seen.is_unequal:
                 return BatchingVerdict(False, f"a row's output '{name}' depends on what else is in the batch")

@@ -60,7 +60,7 @@ def with_symbolic_batch(path: Path, real: Sequence[Path] = ()) -> Source:
 
 
 def _observed(flow: Dataflow, folder: Path, sampler: Sampler) -> RowsObservation:
-    """What reshapes work on, and their shapes, in a run of one row."""
+    """Return the inputs of reshapes and their shapes in a run of one row."""
     reshapes = [
         node for node in flow.nodes if node.op_type == "Reshape" and node.domain in _STANDARD and len(node.input) > 1
     ]
@@ -91,7 +91,7 @@ def _free(model: Any, flow: Dataflow, seen: RowsObservation) -> None:  # noqa: A
 
 
 def _first_size(node: Any, seen: RowsObservation) -> int | None:  # noqa: ANN401
-    """What a reshape to a batch of 1 should say instead of 1; None for any other node."""
+    """Return the value that replaces 1 in a reshape to a batch of 1; None for other nodes."""
     if node.op_type != "Reshape" or node.domain not in _STANDARD or len(node.input) < 2:
         return None
     if node.input[1] not in seen.values or any(entry.name == "allowzero" and entry.i for entry in node.attribute):

@@ -105,7 +105,7 @@ def merge_into(path: Path, profile: BlockProfile) -> BlockProfile:
 
 
 def _measure(path: Path, live: Arrays, setting: MeasurementSetting) -> tuple[Arrays, float]:
-    """What a block answers, and its median latency in microseconds."""
+    """Return a block's outputs and its median latency in microseconds."""
     try:
         session = _session(path, setting)
         feed = {entry.name: live[entry.name] for entry in session.get_inputs()}

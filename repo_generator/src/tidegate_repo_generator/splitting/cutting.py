@@ -156,7 +156,7 @@ class _Resolution:
     cutter: Cutter
     span: NodeSpan
     offered: set[str]
-    """What may be taken as input for the sake of its shape."""
+    """Values that may become inputs for the sake of their shape."""
     known: dict[str, KnownShape]
     roots: dict[str, frozenset[str]]
     grow: bool

@@ -15,7 +15,7 @@ from tidegate_repo_generator.tensorrt.engine import check_graph
 from tidegate_repo_generator.tensorrt.sizes import Shape, sizes_of
 
 _MODES = {Precision.FP32: "FP32", Precision.FP16: "FP16", Precision.INT8: "INT8"}
-"""What the backend calls them; it has no other."""
+"""Names of the precisions in Triton's backend, which has no others."""
 
 
 def accelerate(

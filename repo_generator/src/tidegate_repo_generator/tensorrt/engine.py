@@ -17,7 +17,7 @@ BUILD_SCRIPT: Final = Path(__file__).parent / "build_engine.py"
 """Script that builds engines, to be copied beside models; it imports nothing of Tidegate."""
 
 _TYPES: Final = {"BOOL", "UINT8", "INT8", "INT32", "INT64", "FP16", "FP32", "BF16"}
-"""What Triton's TensorRT backend passes on."""
+"""Types that Triton's TensorRT backend supports."""
 _QUANTISED: Final = {"QuantizeLinear", "DequantizeLinear"}
 
 

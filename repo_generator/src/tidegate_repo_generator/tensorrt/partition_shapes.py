@@ -49,7 +49,7 @@ def _run(
     sessions: Mapping[str, ort.InferenceSession],
     shape: Mapping[str, tuple[int, ...]],
 ) -> dict[str, dict[str, tuple[int, ...]]]:
-    """What each partition behind the first takes of one row of this shape."""
+    """Return the inputs of each partition after the first for one row of this shape."""
     feed = Sampler(with_sizes(files[pipeline.partitions[0]].inputs, shape), 1).rows(1)
     taken = {}
     for number, name in enumerate(pipeline.partitions):

@@ -103,14 +103,14 @@ def _both(part: Part, seed: int) -> Pictures:
 
 
 def _features(stages: ort.InferenceSession, of: Pictures) -> list[Floats]:
-    """What every stage finds in each picture, [rows, features] each."""
+    """Return the features that every stage finds in each picture, [rows, features] each."""
     starts = range(0, len(of.pixels), AT_A_TIME)
     parts = [stages.run(None, {"image": of.pixels[start : start + AT_A_TIME]}) for start in starts]
     return [np.concatenate(each).astype(np.float64) for each in zip(*parts, strict=True)]
 
 
 def _seen(features: Sequence[Floats], exit_: int) -> Floats:
-    """What the head at an exit sees: the features of its stage and of all before."""
+    """Return the input of the head at an exit: the features of its stage and of all before."""
     return np.concatenate(features[: exit_ + 1], axis=1)
 
 

@@ -129,7 +129,7 @@ def _sleep_until(end_ns: int) -> None:
 
 
 class _Neighbors:
-    """Who else is busy on the same emulated GPU, in other processes: all write on one board, a file that they map.
+    """Board of the busy instances on one emulated GPU, a file that all processes map.
 
     A line of the board is one instance's: until when it is busy, in seconds of the monotonic clock, and the percentages
     of cache and DRAM that it uses meanwhile. Each takes a line that nobody has when it starts, and has it by a lock of

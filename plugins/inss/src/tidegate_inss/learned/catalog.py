@@ -16,7 +16,7 @@ DESCRIBED_BATCH_SIZES = (1, 4, 16, 32)
 DESCRIPTION_LENGTH = len(DESCRIBED_SHARES) * len(DESCRIBED_BATCH_SIZES) + 3
 """How many numbers describe a model: latencies on four shares with four batch sizes, and what it minds of others."""
 BEARS_NOTHING = 4.0
-"""What a model needs of a GPU that bears nothing even by itself there."""
+"""Share of a model that a whole GPU cannot serve."""
 
 
 @dataclass(frozen=True)

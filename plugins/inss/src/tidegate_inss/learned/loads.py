@@ -1,4 +1,4 @@
-"""What is to be placed: models with their rates, busy ones as several copies."""
+"""Loads to place: models with their rates, busy ones as several copies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Loads:
 
     catalog: Catalog
     problem: Ints
-    """Which problem a copy belongs to."""
+    """Index of the problem of each copy."""
     model: Ints
     """Its number in the catalogue."""
     origin: Ints
@@ -33,10 +33,10 @@ class Loads:
     need: Floats
     """The share of a GPU that it would need alone there."""
     memory_mib: Floats
-    """What its process takes at least."""
+    """Minimum memory of its process in MiB."""
     cache_percent: Floats
     dram_percent: Floats
-    """What it would use on the share that it needs."""
+    """DRAM utilization in percent on the share that it needs."""
     features: NDArray[np.float32]
     """Shape (copies, FEATURES): what networks are told of it."""
 

@@ -21,12 +21,12 @@ NETWORK_SIZES = {
     "sharing_state": SHARING_STATE,
     "sharing_action": SHARING_ACTION,
 }
-"""What networks are made for, as their files say it."""
+"""Sizes that the networks are trained for, as stored in their files."""
 SHIPPED_FOLDER = Path(__file__).parent / "shipped"
 
 
 class Actors(Protocol):
-    """What decides in both stages."""
+    """Interface of the deciders of both stages."""
 
     def preferences(self, states: Floats32, /) -> Floats32:
         """How much stage 1 likes each child: logits of shape (groups, CHILDREN), masks disregarded."""
@@ -42,7 +42,7 @@ class Networks:
     """Both stages' actors as networks."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises PlanningError for files that are missing, are no networks, or were trained for other sizes."""
+        """Raise PlanningError if files are missing, invalid, or trained for other sizes."""
         self._placing = _session(folder / PLACING, PLACING_STATE)
         self._sharing = _session(folder / SHARING, SHARING_STATE)
 

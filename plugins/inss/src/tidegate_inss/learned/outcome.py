@@ -1,4 +1,4 @@
-"""What decisions are worth: InSS's reward, by the latency model."""
+"""InSS's reward of decisions, by the latency model."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ VIOLATION_PENALTY = 40.0
 
 @dataclass(frozen=True)
 class DecisionOutcome:
-    """What each copy does: arrays by copy; a copy without a share does nothing, and all of its requests are late."""
+    """Outcome of each copy, as arrays by copy; without a share all requests of a copy are late."""
 
     throughput: Floats
     """With full batches, divided by what is usual for the model."""
@@ -30,7 +30,7 @@ class DecisionOutcome:
 
 
 def outcome_of(loads: Loads, slots: GpuSlots, shares: SlotShares) -> DecisionOutcome:
-    """What the copies do in their shares, their neighbors always being busy."""
+    """Return the outcome of copies in their shares, with neighbors always busy."""
     catalog, taken = loads.catalog, slots.taken
     load = slots.load[taken]
     model, units, batch = loads.model[load], shares.units[taken], shares.batch[taken]

@@ -20,7 +20,7 @@ GROUP_SIZE = 4
 MAX_MODELS_PER_GPU = 8
 """The most models on a GPU: what the networks are made for."""
 CHILD_FEATURES = 8
-"""What a network is told of each child."""
+"""Number of features of each child."""
 PLACING_STATE = FEATURE_COUNT + 3 + GROUP_SIZE * CHILD_FEATURES
 NO_CHILD = -1
 
@@ -47,7 +47,7 @@ class Placement:
     """One step of every group that had a model left: arrays with a row for each of these."""
 
     loads: Ints
-    """Which copy was placed."""
+    """Index of the copy that was placed."""
     group: Ints
     """In which group."""
     layer: int
@@ -57,7 +57,7 @@ class Placement:
 
 
 def masks_in(states: NDArray[np.float32]) -> Bools:
-    """Which children have memory for the model, as states say it: shape (groups, CHILDREN)."""
+    """Return which children have memory for the model, from states: shape (groups, GROUP_SIZE)."""
     masks: Bools = states[:, FEATURE_COUNT + 3 :: CHILD_FEATURES] > 0.5
     return masks
 
@@ -94,7 +94,7 @@ def place(loads: Loads, group: Ints, rooms: GroupChildren, placer: Placer) -> tu
 
 
 class _Filled:
-    """What was placed so far: what the models on each child need and use, by shape (groups, CHILDREN)."""
+    """Loads placed so far: needs and use of the models on each child, shape (groups, GROUP_SIZE)."""
 
     def __init__(self, loads: Loads, rooms: GroupChildren) -> None:
         self._loads = loads
@@ -133,7 +133,7 @@ class _Filled:
         return ranking
 
     def states(self, active: Ints, now: Ints, left: Floats, masks: Bools, ranking: Ints) -> Floats32:
-        """What the network is told: of the model, of those that are undecided, of each child in this order."""
+        """Return the network's input: the model, undecided models, each child in this order."""
         rooms, loads = self._rooms, self._loads
         per_gpu = self._divide_by[active]
         of_group = left / np.maximum(1, rooms.gpus[active].sum(axis=1))[:, None]

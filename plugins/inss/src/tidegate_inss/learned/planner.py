@@ -23,7 +23,7 @@ MAX_DECISIONS = 16
 """How many decisions are taken; of many GPUs fewer, so that they have no more than MOST_GPUS together."""
 MAX_GPUS = 128
 TARGET_LOADS = (0.85, 0.7, 1.0, 0.6, 0.95, 0.75, 0.9, 0.5)
-"""What GPUs have to do, on average, at the rates that the networks are told of besides the true ones."""
+"""Mean GPU loads that the networks are told of, besides the true one."""
 
 
 def plan_inss(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
@@ -86,10 +86,7 @@ def best_of(
 
 
 def _worth(problem: ShareProblem, loads: Loads, outcome: DecisionOutcome, rates: Floats) -> Floats:
-    """What each of the decisions side by side is worth at the rates as they are.
-
-    The times that all rates are borne; or, of throughput, the reward that the networks were trained by.
-    """
+    """Return the value of each decision at the true rates: the factor by which all rates are served, or the reward."""
     shape = int(loads.problem.max()) + 1, len(rates)
     borne, throughput = np.zeros(shape), np.zeros(shape)
     np.add.at(borne, (loads.problem, loads.origin), outcome.borne_rps)

@@ -30,9 +30,9 @@ class Decision:
     shares: SlotShares
     placements: tuple[Placement, ...]
     states: Floats32
-    """What stage 2 was told of each GPU."""
+    """Inputs of stage 2 for each GPU."""
     actions: Floats32
-    """What it answered."""
+    """Outputs of stage 2 for each GPU."""
 
 
 def schedule(loads: Loads, memory_mib: Floats, placer: Placer, sharer: Sharer) -> Decision:

@@ -26,7 +26,7 @@ class GpuSlots:
     """The models on each GPU, those that need most first: arrays of shape (GPUs, SLOTS)."""
 
     load: Ints
-    """Which copy; 0 where there is none."""
+    """Index of the copy; 0 if there is none."""
     taken: Bools
 
     @classmethod
@@ -45,14 +45,14 @@ class GpuSlots:
 
 @dataclass(frozen=True)
 class SlotShares:
-    """What each slot gets: arrays of shape (GPUs, SLOTS), 0 where the slot is not taken."""
+    """Share of each slot: arrays of shape (GPUs, MAX_MODELS_PER_GPU), 0 for empty slots."""
 
     units: Ints
     batch: Ints
 
 
 def observe(loads: Loads, slots: GpuSlots, memory_mib: Floats) -> Floats32:
-    """What the network is told of each GPU, shape (GPUs, SHARING_STATE)."""
+    """Return the network's input for each GPU, shape (GPUs, SHARING_STATE)."""
     taken = slots.taken[..., None]
     need = np.where(slots.taken, loads.need[slots.load], 0.0)
     part = need / np.maximum(need.sum(axis=1, keepdims=True), 1e-9)

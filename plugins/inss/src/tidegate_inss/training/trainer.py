@@ -24,7 +24,7 @@ JUDGED_BY = 10**9
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """What makes a run what it is: with the same settings it ends with the same networks."""
+    """Settings of a training run; equal settings give equal networks."""
 
     seed: int = 0
     rounds: int = 2000

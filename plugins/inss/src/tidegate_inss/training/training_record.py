@@ -17,11 +17,11 @@ RECORDED_LIBRARIES = ("numpy", "torch", "stable-baselines3")
 
 
 class TrainingRecord(VersionedDocument):
-    """The document."""
+    """Record of a training run."""
 
     kind: Literal["inss_training"] = "inss_training"
     command: str
-    """What makes these networks again, with these versions of libraries."""
+    """Command that reproduces these networks with these library versions."""
     settings: dict[str, Any]
     problems_per_round: int
     seconds: float

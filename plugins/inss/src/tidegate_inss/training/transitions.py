@@ -1,4 +1,4 @@
-"""What is learned from: decisions and their outcomes as transitions of both stages.
+"""Transitions to learn from: decisions and their rewards in both stages.
 
 Rewards are InSS's less what rules of thumb earn on the same workload. What is best remains so, but workloads differ
 much more by what anybody can earn on them than decisions do, and that would have to be learned first.

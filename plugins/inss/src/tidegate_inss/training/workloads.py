@@ -11,7 +11,7 @@ from tidegate_inss.training.synthetic_models import GPU_UNITS, drawn_problem
 
 MEMORY_MIB = (8_000, 16_000, 40_000, 80_000)
 LEAST_LOAD, MOST_LOAD = 0.3, 0.9
-"""What all models need of all GPUs, each on the least share that it could do with alone; neighbors come on top."""
+"""Range of the total load of all models relative to the GPUs, without interference."""
 PROBLEMS_PER_ROUND = 32
 """Problems of four GPUs that are decided in a round of training; of more GPUs, fewer."""
 MODELS_PER_GPU_SIZE = 192
@@ -30,7 +30,7 @@ class Workload:
 
     @property
     def loads(self) -> Loads:
-        """What is to be placed."""
+        """Return the loads to place."""
         return Loads.of(self.catalog, self.problems, gpus=self.memory_mib.shape[1])
 
 
