@@ -30,7 +30,7 @@ MIN_SHARE_CHANGE = 0.05
 
 
 class BatchKind(NamedTuple):
-    """What sets batches apart whose latencies are computed together."""
+    """Key of batches whose latencies are computed together."""
 
     kind: str
     """The kind of the worker."""
@@ -95,7 +95,7 @@ class BatchCurves:
     version: int
     """The version of the applications for which it was made."""
     mean_ns: NDArray[np.int64]
-    """What they are expected to take, by the slowest group in them, and that of the request that is asked about."""
+    """Expected latency in ns: by the slowest group in the batch, and by the group of the request in question."""
     curve: PriorityCurve
     """The priority of requests in them."""
 
@@ -131,7 +131,7 @@ class Applications:
         self._numbers: dict[str, int] = {}
         self._profiles: dict[str, Profile] = {}
         self._times: dict[str, dict[int, LatencyDistribution]] = {}
-        """What requests take alone, by kind of worker and number."""
+        """Stand-alone times by device class and application number."""
         self._told: dict[tuple[str, int], int] = {}
         """How often that was told."""
         self._stock_taken = 0
@@ -156,12 +156,13 @@ class Applications:
         return self._b
 
     def tell_profile(self, profile: Profile) -> None:
-        """What requests of this shape take on a kind of worker."""
+        """Set the profile of requests of this shape on a device class."""
         self._profiles[profile.device_class] = profile
         self._forget()
 
     def tell_times(self, times: LatencyDistribution) -> None:
-        """What an application's requests take alone on a kind of worker. The empty name: those without one."""
+        """Set the stand-alone times of an application's requests on a device class; the empty name: requests without
+        one."""
         if times.app and times.app not in self._numbers:
             self._numbers[times.app] = len(self._numbers) + 1
             self._counts = np.append(self._counts, 1.0)
@@ -230,7 +231,7 @@ class Applications:
         return BatchLatency(groups.laws, mixtures, size.rows, size.others)
 
     def alone_ns(self, kind: str, rows: int) -> NDArray[np.int64]:
-        """What requests of so many rows are expected to take alone, by their group."""
+        """Return the expected stand-alone latency in ns of requests of `rows` rows, by group."""
         laws = self.groups(kind).laws
         known = self._alone_ns.get((kind, rows))
         if known is None:
@@ -239,12 +240,12 @@ class Applications:
         return known
 
     def quickest_alone_ns(self, kinds: Iterable[str], request: Request) -> int:
-        """What a request is expected to take alone on the quickest of these kinds of worker."""
+        """Return the expected stand-alone latency in ns of a request on the fastest of these device classes."""
         number = self.number_of(request)
         return min(int(self.alone_ns(kind, request.rows)[self.groups(kind).group_of[number]]) for kind in kinds)
 
     def expected_ms(self, kind: str, rows: int, members: Iterable[int]) -> float:
-        """What a batch of these requests is expected to take, each given by the number of its application."""
+        """Return the expected latency in ms of a batch; each request is given by its application number."""
         groups = self.groups(kind)
         return expected_ms((groups.laws[groups.group_of[member]] for member in members), rows)
 

@@ -56,7 +56,7 @@ class Applications:
         self._counts: dict[str, float] = {}
         """How often each comes, never 0: what never came yet may. Old requests weigh ever less."""
         self._shares: dict[str, float] = {}
-        """What was made of that."""
+        """Shares computed from these counts."""
         self._arrived = 0
         self._like: tuple[Profile, float] | None = None
         """The largest profile and the quantile that groups were last made for."""
@@ -70,7 +70,7 @@ class Applications:
         """The groups among them that are made."""
 
     def tell(self, times: LatencyDistribution) -> None:
-        """What an application's requests take alone on a kind of worker."""
+        """Set the stand-alone times of an application's requests on a device class."""
         self._times[times.device_class, times.app] = times
         self._counts.setdefault(times.app, 1.0)
         self._take_stock()
