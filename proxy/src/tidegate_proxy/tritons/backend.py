@@ -101,7 +101,7 @@ class Backend:
         """Probes under way, by method."""
         self.worker = worker
         """Name of its worker in the layout, if any."""
-        self.device_class = kind
+        self.device_class = device_class
         """The kind of its workers, where the configuration says it."""
         self.learns_turns = serialize_models == "learned" and not worker
         """Whether models are to take turns where that is found to be better."""
