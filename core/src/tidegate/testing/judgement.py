@@ -122,7 +122,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class _Task:
-    """One run. Pickles."""
+    """Specification of one run; can be pickled."""
 
     run: RunSpec
     world: str

@@ -37,7 +37,7 @@ class _Tenant:
 
 @dataclass
 class _Part:
-    """One gpulet."""
+    """A gpulet: a share of a GPU with its models."""
 
     gpu: int
     percent: int

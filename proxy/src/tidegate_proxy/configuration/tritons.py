@@ -41,7 +41,10 @@ class TritonTls(ConfigSection):
 
 
 class TritonAddress(ConfigSection):
-    """One Triton. On Triton's own gRPC port, 8001, the other two are 8000 and 8002 unless they are given."""
+    """Address and settings of one Triton.
+
+    With Triton's default gRPC port, 8001, the HTTP and metrics ports default to 8000 and 8002.
+    """
 
     grpc: Address = Field(description="HOST:PORT of its gRPC service")
     http: Address | None = Field(default=None, description="HOST:PORT of its HTTP service")

@@ -16,7 +16,7 @@ class LinkEnd(Protocol):
     """Interface of the receiver of a link's frames."""
 
     def take(self, kind: int, number: int, payload: bytes) -> None:
-        """One frame."""
+        """Handle one frame of the link."""
 
     def lost(self) -> None:
         """The link is no more; nothing comes any more. Called once."""

@@ -178,7 +178,7 @@ class LiveEngine:
             faults.report("telling the engine", error)
 
     def _catch_up_in_order(self) -> None:
-        """As `catch_up`; what follows is carried out behind the event that is about to be taken in, and is earlier."""
+        """Catch up like `catch_up`, for timers that are due before the event about to be handled."""
         performing, self._performing = self._performing, True
         try:
             self.catch_up()

@@ -116,7 +116,7 @@ class Routing:
         return len(catalog.hosts.get(model, ())) > 1 and (model in catalog.sequential or model in catalog.variants)
 
     def route_http_inference(self, model: str, sequence: str, header: service_pb2.ModelInferRequest | None) -> Backend:
-        """As `route_inference`, for one that came over HTTP: the id of its sequence, what it says of its tensors."""
+        """Choose a Triton like `route_inference`, for a request over HTTP: by its sequence id and its tensors."""
         return self._one_of_several(model, sequence, header, "http")
 
     def _one_of_several(
@@ -207,7 +207,7 @@ def _open_first(backends: Iterable[Backend], protocol: Protocol, api: Api | None
 
 
 class BypassedInference:
-    """One inference. Lives in the event loop."""
+    """One bypassed inference in flight. Call only from the event loop."""
 
     __slots__ = (
         *("_backend", "_call", "_is_over", "_message", "_metadata", "_passages"),

@@ -144,7 +144,7 @@ def _samples(view: NodeView, *, data: tuple[int, ...] = (0,), rank: int = 2) -> 
 
 
 def _all_samples(view: NodeView) -> States:
-    """As `_samples`, with any of the inputs."""
+    """Return samples like `_samples`, with any of the inputs."""
     return _samples(view, data=tuple(view.slots()), rank=1)
 
 

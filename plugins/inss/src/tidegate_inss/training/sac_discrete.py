@@ -127,7 +127,7 @@ class SacDiscrete:
 
     @staticmethod
     def _possible(states: torch.Tensor) -> torch.Tensor:
-        """As `placing.masks_in`."""
+        """Return the masks like `placement.masks_in`, as tensors."""
         return states[:, FEATURE_COUNT + 3 :: CHILD_FEATURES] > 0.5
 
     def _policy(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -125,7 +125,8 @@ class HttpConnections:
         self._timer.cancel()
 
     def opened(self, connection: "HttpConnection") -> bool:
-        """One more. Whether it may ask for whatever it likes; if not, for health only, or it was ended at once."""
+        """Add a connection and return whether it may send any request; otherwise health requests only, or it was
+        closed."""
         if len(self._open) >= self._limits.connections:
             self._bounds.count(self._served, "max_connections")
             while len(self._open) >= self._limits.connections and self._make_room(connection.host):

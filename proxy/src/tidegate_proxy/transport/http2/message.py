@@ -24,7 +24,7 @@ class MessageError(Exception):
 
 
 class MessageDecompression:
-    """One message. A step may be made in any thread, one at a time."""
+    """Decompression of one message, in steps. Each step may run in any thread, one at a time."""
 
     __slots__ = ("_data", "_encoding", "_inflater", "_limit", "_room", "is_done", "wire_bytes")
 
