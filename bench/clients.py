@@ -198,7 +198,7 @@ def main() -> None:
 
 
 def _show(console: Console, rows: list[dict[str, Any]]) -> None:
-    table = Table("way", "protocol", "direct /s", "through /s", "queue us", "infer us", "client", "server", "judgement")
+    table = Table("way", "protocol", "direct /s", "through /s", "queue us", "infer us", "client", "server", "judgment")
     for row in rows:
         direct, through = row["direct"], row["through"]
         table.add_row(

@@ -3,7 +3,7 @@
     python -m bench.ocr_recording run.jsonl [--seconds S] [--rate R]
     tidegate recommend run.jsonl
 
-rapidocr's recogniser of text and its classifier of directions, on the CPU behind the embedded tritonserver, and lines
+rapidocr's recognizer of text and its classifier of directions, on the CPU behind the embedded tritonserver, and lines
 of text that its detector finds in photographs: for each line a request to either model, lines of one width in a batch.
 Bursts of lines, as pages have them (gamma 0.5). Nobody profiles first: what batches take is in the recording.
 """

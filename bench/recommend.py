@@ -258,7 +258,7 @@ def _ocr(requests: int) -> RecommendQuery:
             "workers": [{"count": 4, "gpu": "T4"}],
             "models": [
                 {**_linear("detect", 120, 11, 9), "share": 1},
-                {**_linear("recognise", 80, 1.6, 6), "share": 2, "rows": lines},
+                {**_linear("recognize", 80, 1.6, 6), "share": 2, "rows": lines},
             ],
             "arrivals": {"process": "gamma", "shape": 0.5, "rate_rps": 130},
         }

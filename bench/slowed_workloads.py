@@ -104,7 +104,7 @@ def _as_recorded(path: Path, requests: int) -> RecommendQuery:
 
 
 def _lines_of_text(requests: int) -> RecommendQuery:
-    """A recogniser of lines of unlike widths, and the detector before it."""
+    """A recognizer of lines of unlike widths, and the detector before it."""
     widths = {320: 60, 480: 15, 640: 10, 800: 6, 960: 5}
     scenario = Scenario.model_validate(
         {
@@ -120,7 +120,7 @@ def _lines_of_text(requests: int) -> RecommendQuery:
                     "profile": {"alpha_ms": 16, "beta_ms": 14, "max_batch": 8},
                 },
                 {
-                    "name": "recognise",
+                    "name": "recognize",
                     "slo_ms": 200,
                     "share": 4,
                     "profile": {"alpha_ms": 3, "beta_ms": 12, "max_batch": 16},

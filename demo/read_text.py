@@ -59,7 +59,7 @@ class TritonSession:
         return key in self._metadata()
 
     def get_character_list(self, key: str = "character") -> list[str]:
-        """The alphabet that the recogniser's classes stand for."""
+        """The alphabet that the recognizer's classes stand for."""
         return self._metadata()[key].splitlines()
 
     def _metadata(self) -> dict[str, str]:

@@ -28,7 +28,7 @@ def _problems_of_wheel(archive: Path) -> list[str]:
         if f"{package}/py.typed" not in names:
             problems.append(f"no {package}/py.typed: whoever imports it gets no types")
         if f"{info}/licenses/LICENSE" not in names:
-            problems.append("no licence")
+            problems.append("no license")
         if f"{info}/entry_points.txt" not in names and package != "tidegate_triton_models":
             problems.append("no entry point: Tidegate does not find it")
         strangers = sorted({name.partition("/")[0] for name in names} - {package, info})

@@ -1,4 +1,4 @@
-"""The distributions of this repository, what each says of itself, and what they share: one version, one licence."""
+"""The distributions of this repository, what each says of itself, and what they share: one version, one license."""
 
 import re
 import tomllib
@@ -58,7 +58,7 @@ def members() -> list[Member]:
 def problems_of() -> list[str]:
     """What of the members' sources does not go together, a line each."""
     major, minor, *_ = version().split(".")
-    series, licence = f"~={major}.{minor}.0", (ROOT / "LICENSE").read_text()
+    series, license = f"~={major}.{minor}.0", (ROOT / "LICENSE").read_text()
     problems = []
     for member in members():
         where = f"{member.folder.relative_to(ROOT)}/pyproject.toml"
@@ -69,7 +69,7 @@ def problems_of() -> list[str]:
             # A distribution's own extras are of its own version.
             if sibling and sibling[1] != member.name and sibling[3] != series:
                 problems.append(f"{where}: {requirement!r} must ask for {sibling[1]}{sibling[2] or ''}{series}")
-        if not (member.folder / "LICENSE").exists() or (member.folder / "LICENSE").read_text() != licence:
+        if not (member.folder / "LICENSE").exists() or (member.folder / "LICENSE").read_text() != license:
             problems.append(f"{member.folder.relative_to(ROOT)}/LICENSE: must be a copy of LICENSE")
     chart = (ROOT / "deploy/helm/tidegate/Chart.yaml").read_text()
     fields = (f"version: {version()}", f'appVersion: "{version()}"')

@@ -288,6 +288,35 @@ def test_constants_say_quantity_and_unit() -> None:
     assert bare == []
 
 
+BRITISH = re.compile(
+    "colour|neighbour|favour|behaviour|flavour|utilis|normalis|optimis|initialis|serialis|synchronis|minimis|maximis|recognis"
+    "|analyse(d|r)?(_|$)|licence|(^|_)centre|modelling|levelled|labelled|judgement|artefact",
+    re.IGNORECASE,
+)  # fmt: skip
+"""Stems of words that Triton, CUDA and Kubernetes spell in the American way. (gRPC has CANCELLED, as Python.)"""
+
+
+def test_identifiers_are_spelled_in_the_american_way() -> None:
+    """A reader searches for `utilization` and `neighbor`."""
+    spelled = set[str]()
+    for path in (
+        path
+        for folder in ("core", "proxy", "plugins", "loadtest", "repo_generator")
+        for path in (ROOT / folder).rglob("src/**/*.py")
+    ):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            match node:
+                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
+                    found = name
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    found = name
+                case _:
+                    continue
+            if BRITISH.search(found):
+                spelled.add(f"{path.relative_to(ROOT)}: {found}")
+    assert sorted(spelled) == []
+
+
 def test_every_package_says_that_it_is_typed() -> None:
     members = {manifest.parent for manifest in ROOT.glob("*/pyproject.toml")}
     members |= {manifest.parent for manifest in ROOT.glob("plugins/*/pyproject.toml")}

@@ -1,4 +1,4 @@
-"""rapidocr's detector of text: photographs of several sizes, as rapidocr scales and normalises them."""
+"""rapidocr's detector of text: photographs of several sizes, as rapidocr scales and normalizes them."""
 
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""rapidocr's recogniser of text and its classifier of directions: lines of text, wide and narrow.
+"""rapidocr's recognizer of text and its classifier of directions: lines of text, wide and narrow.
 
 The lines are found in two photographs, cut to parts of random length, and prepared as rapidocr prepares them: 48 pixels
-high, padded on the right; for the recogniser to 320, 480, ..., for the classifier to 192, always.
+high, padded on the right; for the recognizer to 320, 480, ..., for the classifier to 192, always.
 """
 
 from dataclasses import dataclass
@@ -34,9 +34,9 @@ class Widths:
     longest: int
 
 
-RECOGNISER, CLASSIFIER = Widths(320, 160, 960), Widths(192, 192, 192)
+RECOGNIZER, CLASSIFIER = Widths(320, 160, 960), Widths(192, 192, 192)
 AS_THEY_ARE = Widths(320, 1, 960)
-"""The recogniser's, where clients pad no lines but those that are narrower than it was trained for."""
+"""The recognizer's, where clients pad no lines but those that are narrower than it was trained for."""
 
 
 def write_lines(folder: Path, widths: Widths, *, seed: int = 0) -> None:
@@ -82,7 +82,7 @@ CASES = (
         "lines of text out of photographs, padded to one of five widths",
         slo_ms=400,
         write_model=partial(copyfile, model_path("text_recognition")),
-        write_inputs=partial(write_lines, widths=RECOGNISER),
+        write_inputs=partial(write_lines, widths=RECOGNIZER),
     ),
     Case(
         "text_direction",
@@ -93,7 +93,7 @@ CASES = (
     ),
     Case(
         "text_lines",
-        "lines of text as wide as they are, for the recogniser",
+        "lines of text as wide as they are, for the recognizer",
         slo_ms=400,
         write_model=partial(copyfile, model_path("text_recognition")),
         write_inputs=partial(write_lines, widths=AS_THEY_ARE),

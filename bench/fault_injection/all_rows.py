@@ -5,16 +5,16 @@ from collections import Counter
 import numpy as np
 
 from bench.fault_injection.hazard import Hazard, Result
-from bench.fault_injection.models import NORMALISED, Model
+from bench.fault_injection.models import NORMALIZED, Model
 from bench.fault_injection.rig import OK, Rig, request_of, side_by_side, tensor_of
 
-MODEL = "normalised"
+MODEL = "normalized"
 CALLERS = 16
 
 
 def run(rig: Rig) -> Result:
     """Many callers at a time, each with rows of its own."""
-    proxy = rig.tidegate(rig.triton(Model(MODEL, NORMALISED, scheduling="")))
+    proxy = rig.tidegate(rig.triton(Model(MODEL, NORMALIZED, scheduling="")))
     clients = [rig.client(proxy.grpc) for _ in range(4)]
     draw = np.random.default_rng(1)
     requests = 1000 if rig.quick else 10_000

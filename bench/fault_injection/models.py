@@ -20,7 +20,7 @@ class TritonPythonModel:
         ]
 """
 """Rows of [milliseconds, 1 for a failure, ...] come back as they are: the batch takes its longest row's time."""
-NORMALISED = """
+NORMALIZED = """
 import triton_python_backend_utils as pb
 
 

@@ -82,12 +82,12 @@ def bench_published(console: Console, published: list[PublishedProblem]) -> list
     """Each problem, with each planner; the objective as a share of the published one."""
     rows: list[dict[str, Any]] = []
     for each in track(published, "published problems", console=console, transient=True):
-        row: dict[str, Any] = {"problem": each.name, "reference": each.normalised_min_rps["ppipe"]}
+        row: dict[str, Any] = {"problem": each.name, "reference": each.normalized_min_rps["ppipe"]}
         for planner in PLANNERS:
             found = _run(planner, each.problem)
             row[planner] = {
                 "objective": found.objective,
-                "of_reference": found.objective / each.normalised_min_rps[planner],
+                "of_reference": found.objective / each.normalized_min_rps[planner],
                 "gap": found.gap,
                 "seconds": found.seconds,
                 "cpu_s": found.cpu_s,

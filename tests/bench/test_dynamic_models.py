@@ -119,7 +119,7 @@ def test_lines_and_photographs_are_prepared_as_rapidocr_does() -> None:
 
     reader = rapidocr_onnxruntime.RapidOCR()
     for crop in list(ocr.lines_of_text())[::4]:
-        line = ocr.prepared(crop, ocr.RECOGNISER)
+        line = ocr.prepared(crop, ocr.RECOGNIZER)
         theirs = reader.text_rec.resize_norm_img(crop, line.shape[2] / line.shape[1])
         np.testing.assert_allclose(line, theirs, atol=1e-6)
         np.testing.assert_allclose(ocr.prepared(crop, ocr.CLASSIFIER), reader.text_cls.resize_norm_img(crop), atol=1e-6)

@@ -117,7 +117,7 @@ def test_the_load_keeps_workers_as_busy_as_it_says() -> None:
 
 
 @pytest.mark.parametrize("of", ["models", "workers"])
-def test_both_laws_are_recognised(of: str) -> None:
+def test_both_laws_are_recognized(of: str) -> None:
     def cells(law: Callable[[int], float]) -> list[Cell]:
         found = []
         for size in MODELS if of == "models" else WORKERS:

@@ -1,4 +1,4 @@
-"""Lines of text as wide as they are, padded by Tidegate: what the OCR recogniser answers, and how far from unpadded."""
+"""Lines of text as wide as they are, padded by Tidegate: what the OCR recognizer answers, and how far from unpadded."""
 
 import json
 from collections.abc import Callable
@@ -31,8 +31,8 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[Picture]:
 
 
 @pytest.fixture(scope="module")
-def recogniser(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
-    repository = tmp_path_factory.mktemp("recogniser")
+def recognizer(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
+    repository = tmp_path_factory.mktemp("recognizer")
     generate_model(model_path("text_recognition"), repository, name=MODEL, max_batch=8)
     return start_triton([repository])
 
@@ -52,7 +52,7 @@ def as_clients_pad(picture: Picture) -> Picture:
 
 
 def read(answer: Picture) -> list[int]:
-    """The characters, but for spaces, as the recogniser's own code reads them: of those that repeat, one; no blanks."""
+    """The characters, but for spaces, as the recognizer's own code reads them: of those that repeat, one; no blanks."""
     best = answer.argmax(1)
     blank, space = 0, answer.shape[1] - 1
     return [int(one) for one, before in zip(best, [blank, *best], strict=False) if one not in (before, blank, space)]
@@ -60,25 +60,25 @@ def read(answer: Picture) -> list[int]:
 
 @pytest.mark.slow
 def test_padded_by_tidegate_is_padded_by_its_clients_and_reads_nearly_as_unpadded(
-    recogniser: EmbeddedTriton, lines: list[Picture], start_tidegate: Callable[..., Any], tmp_path: Path
+    recognizer: EmbeddedTriton, lines: list[Picture], start_tidegate: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """The recogniser looks at all of a line: what is to its right matters a little, whoever has put it there.
+    """The recognizer looks at all of a line: what is to its right matters a little, whoever has put it there.
 
     So equal is what clients would have got who had padded; to unpadded lines the stated tolerance applies.
     """
-    document = {"tritons": [recogniser.grpc_address], "policy": "fifs", "models": {MODEL: SAID}}
+    document = {"tritons": [recognizer.grpc_address], "policy": "fifs", "models": {MODEL: SAID}}
     (tmp_path / "tidegate.yaml").write_text(json.dumps(document))
     tidegate = start_tidegate([], config=tmp_path / "tidegate.yaml")
     with ThreadPoolExecutor(len(lines)) as pool:
         answers = list(pool.map(lambda line: ask(tidegate.address, line), lines))
-    with triton_grpc.InferenceServerClient(recogniser.grpc_address) as client:
+    with triton_grpc.InferenceServerClient(recognizer.grpc_address) as client:
         (statistics,) = client.get_inference_statistics(MODEL).model_stats
     assert 0 < statistics.execution_count < len(lines), "none shared a batch"
     distances, wrong, characters = [], 0, 0
     for line, answer in zip(lines, answers, strict=True):
-        unpadded = ask(recogniser.grpc_address, line)
+        unpadded = ask(recognizer.grpc_address, line)
         assert answer.shape == unpadded.shape
-        by_client = ask(recogniser.grpc_address, as_clients_pad(line))[: len(answer)]
+        by_client = ask(recognizer.grpc_address, as_clients_pad(line))[: len(answer)]
         np.testing.assert_allclose(answer, by_client, rtol=1e-4, atol=1e-4 * float(by_client.max()))
         distances.append(np.abs(answer - unpadded).max(1))
         characters += len(read(unpadded))

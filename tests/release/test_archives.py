@@ -65,7 +65,7 @@ def test_nothing_is_wrong(tmp_path: Path) -> None:
     ("missing", "said"),
     [
         (f"{INFO}/METADATA", f"it is not of version {version()}"),
-        (f"{INFO}/licenses/LICENSE", "no licence"),
+        (f"{INFO}/licenses/LICENSE", "no license"),
         (f"{INFO}/entry_points.txt", "no entry point: Tidegate does not find it"),
         ("tidegate_acme/py.typed", "no tidegate_acme/py.typed: whoever imports it gets no types"),
     ],

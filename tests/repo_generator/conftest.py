@@ -46,7 +46,7 @@ def doubler(save_onnx: SaveOnnx) -> Path:
 
 @pytest.fixture(scope="session")
 def ocr_models() -> dict[str, Path]:
-    """The detector, the classifier and the recogniser of rapidocr-onnxruntime."""
+    """The detector, the classifier and the recognizer of rapidocr-onnxruntime."""
     folder = Path(rapidocr_onnxruntime.__file__).parent / "models"
     return {
         "det": folder / "ch_PP-OCRv4_det_infer.onnx",

@@ -103,4 +103,4 @@ def test_force(run_generate: RunGenerate, doubler: Path, tmp_path: Path) -> None
 
 
 def test_help_has_an_example(run_generate: RunGenerate) -> None:
-    assert "tidegate generate recognise.onnx -o models" in run_generate("--help").stdout
+    assert "tidegate generate recognize.onnx -o models" in run_generate("--help").stdout

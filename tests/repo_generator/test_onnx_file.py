@@ -36,7 +36,7 @@ def test_names_types_and_shapes(save_onnx: SaveOnnx) -> None:
     assert model.data_files == ()
 
 
-def test_initialisers_among_the_inputs_are_no_inputs(save_onnx: SaveOnnx) -> None:
+def test_initializers_among_the_inputs_are_no_inputs(save_onnx: SaveOnnx) -> None:
     path = save_onnx([ADD_W], [X, value("w", [4])], [Y], [WEIGHT])
     assert [tensor.name for tensor in read_onnx(path).inputs] == ["x"]
 

@@ -162,5 +162,5 @@ def test_blocks_that_are_not_there(run: Run, tmp_path: Path) -> None:
 
 
 def test_help_has_examples(run: Run) -> None:
-    assert "tidegate split recognise.onnx -o blocks" in run("split", "--help").stdout
+    assert "tidegate split recognize.onnx -o blocks" in run("split", "--help").stdout
     assert "--provider CUDAExecutionProvider" in run("profile-blocks", "--help").stdout

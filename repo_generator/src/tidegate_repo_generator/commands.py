@@ -177,14 +177,14 @@ def generate(
     Triton's clients find the model under its NAME; Tidegate reads the SLO from
     its config.pbtxt.
 
-    Example, a text recogniser that answers within 70 ms, on two instances:
+    Example, a text recognizer that answers within 70 ms, on two instances:
 
-        tidegate generate recognise.onnx -o models --instances 2 --slo-ms 70
+        tidegate generate recognize.onnx -o models --instances 2 --slo-ms 70
 
     From a layout and the blocks of its models: a model repository and a launch
     file for each worker, the proxy's configuration; `tidegate up` starts them:
 
-        tidegate generate layout.json --blocks recognise=blocks -o deployment
+        tidegate generate layout.json --blocks recognize=blocks -o deployment
     """
     from rich.console import Console  # noqa: PLC0415 - this, onnx and onnxruntime are slow to import
 

@@ -13,7 +13,7 @@ from tidegate_repo_generator.dataflow import Dataflow
 from tidegate_repo_generator.model import DeployTarget, GeneratedModel, GenerateError, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile, load_proto, read_onnx
 from tidegate_repo_generator.onnx_sessions import RunError, open_session
-from tidegate_repo_generator.rows.judgement import judge_batching
+from tidegate_repo_generator.rows.judgment import judge_batching
 from tidegate_repo_generator.rows.samples import index_limits
 from tidegate_repo_generator.source import Source, open_source
 from tidegate_repo_generator.splitting.batch_dim import batch_freed

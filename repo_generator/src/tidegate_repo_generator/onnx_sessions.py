@@ -23,7 +23,7 @@ def open_session(
     model: Any,  # noqa: ANN401 - a ModelProto or a path
     folder: Path,
     *,
-    optimised: bool = False,
+    optimized: bool = False,
     timed: bool = False,
     provider: str = "CPUExecutionProvider",
     **options: Any,  # noqa: ANN401
@@ -35,7 +35,7 @@ def open_session(
     """
     settings = ort.SessionOptions()
     settings.log_severity_level = _FATAL_SEVERITY
-    if not optimised:
+    if not optimized:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if not timed:
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -79,11 +79,11 @@ def split(
     to block. The blocks in a row are compared with the model before anything is
     written.
 
-    Examples, a text recogniser for pictures of 48 x 320, then one cut by hand:
+    Examples, a text recognizer for pictures of 48 x 320, then one cut by hand:
 
-        tidegate split recognise.onnx -o blocks --shape x:3,48,320
+        tidegate split recognize.onnx -o blocks --shape x:3,48,320
 
-        tidegate split recognise.onnx -o halves --at p2o.Add.125
+        tidegate split recognize.onnx -o halves --at p2o.Add.125
     """
     from rich.console import Console  # noqa: PLC0415 - this, onnx and onnxruntime are slow to import
     from rich.progress import Progress  # noqa: PLC0415

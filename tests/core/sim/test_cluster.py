@@ -148,7 +148,7 @@ def test_every_worker_draws_its_own_jitter() -> None:
     assert record.stages == [(0, 0, 1000), (1, 0, 2000), (2, 0, 3000)]
 
 
-def test_a_stage_lasts_until_its_rows_have_travelled_too() -> None:
+def test_a_stage_lasts_until_its_rows_have_traveled_too() -> None:
     def worker(worker_id: int) -> SimulatedWorker:
         return SimulatedWorker(worker_id, jitter=lambda: 2.0, delay_ns=lambda rows: 70 + 10 * rows)
 

@@ -24,7 +24,7 @@ def test_what_decreases_is_left_as_it_is() -> None:
     assert dict(decreasing(runs)) == pytest.approx({10: 1.0, 20: 0.85, 30: 0.1})
 
 
-def test_what_rises_is_levelled() -> None:
+def test_what_rises_is_leveled() -> None:
     assert dict(decreasing([LoadPoint(10, 0.4, 1), LoadPoint(20, 0.8, 1)])) == pytest.approx({10: 0.6, 20: 0.6})
 
 

@@ -25,11 +25,11 @@ pytestmark = pytest.mark.usefixtures("start_triton")  # skips where there is no 
 
 MODEL = Path(rapidocr_onnxruntime.__file__).parent / "models" / "ch_PP-OCRv4_rec_infer.onnx"
 SHAPE = (3, 48, 96)
-SPANS = {"recognise.0-3": [0, 3], "recognise.3-7": [3, 7], "recognise.7-10": [7, 10]}
+SPANS = {"recognize.0-3": [0, 3], "recognize.3-7": [3, 7], "recognize.7-10": [7, 10]}
 LAYOUT: dict[str, Any] = {
-    "models": [{"name": "recognise", "slo_ms": 20_000, "pipelines": [{"partitions": [*SPANS], "batch": 4}]}],
+    "models": [{"name": "recognize", "slo_ms": 20_000, "pipelines": [{"partitions": [*SPANS], "batch": 4}]}],
     "partitions": [
-        {"name": name, "model": "recognise", "blocks": span, "latency_ms": {"cpu": [10, 20, 30, 40]}}
+        {"name": name, "model": "recognize", "blocks": span, "latency_ms": {"cpu": [10, 20, 30, 40]}}
         for name, span in SPANS.items()
     ],
     "workers": [
@@ -39,12 +39,12 @@ LAYOUT: dict[str, Any] = {
                 "device": {"node": "here", "id": 0},
                 "slice": {"type": "mps", "percent": 50},
                 "device_class": "cpu",
-                "hosts": ["recognise.0-3"],
+                "hosts": ["recognize.0-3"],
             }
             for number in range(2)
         ),
-        {"name": "middle", "device": {"node": "here", "id": 1, "product": "cpu"}, "hosts": ["recognise.3-7"]},
-        {"name": "back", "device": {"node": "here", "id": 2, "product": "cpu"}, "hosts": ["recognise.7-10"]},
+        {"name": "middle", "device": {"node": "here", "id": 1, "product": "cpu"}, "hosts": ["recognize.3-7"]},
+        {"name": "back", "device": {"node": "here", "id": 2, "product": "cpu"}, "hosts": ["recognize.7-10"]},
     ],
 }
 Array = "np.ndarray[Any, Any]"
@@ -64,7 +64,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def deploy(blocks: Path, folder: Path) -> Path:
     (folder / "layout.json").write_text(json.dumps(LAYOUT))
-    options = ["--blocks", f"recognise={blocks}", "--policy", "fifs", "-o", folder / "deployment"]
+    options = ["--blocks", f"recognize={blocks}", "--policy", "fifs", "-o", folder / "deployment"]
     made = tidegate("generate", folder / "layout.json", *options)
     assert made.returncode == 0, made.stderr
     return folder / "deployment"
@@ -99,7 +99,7 @@ def pictures(rows: int, seed: int) -> Any:  # noqa: ANN401
 def ask(client: Any, kind: Any, pixels: Any) -> Any:  # noqa: ANN401
     tensor = kind.InferInput("x", list(pixels.shape), "FP32")
     tensor.set_data_from_numpy(pixels)
-    return client.infer("recognise", [tensor]).as_numpy("softmax_11.tmp_0")
+    return client.infer("recognize", [tensor]).as_numpy("softmax_11.tmp_0")
 
 
 def test_over_grpc_many_clients_get_the_answers_of_the_whole_model(
@@ -108,7 +108,7 @@ def test_over_grpc_many_clients_get_the_answers_of_the_whole_model(
 ) -> None:
     batches = [pictures(1 + seed % 3, seed) for seed in range(10)]
     with triton_grpc.InferenceServerClient(deployment["grpc"]) as client, ThreadPoolExecutor(8) as pool:
-        assert [model.name for model in client.get_model_repository_index().models] == ["recognise"]
+        assert [model.name for model in client.get_model_repository_index().models] == ["recognize"]
         for pixels, answer in zip(
             batches, pool.map(lambda pixels: ask(client, triton_grpc, pixels), batches), strict=True
         ):
@@ -150,7 +150,7 @@ def test_a_pool_that_loses_a_worker_goes_on_and_down_tells(
 @pytest.mark.slow
 def test_a_worker_that_does_not_start_leaves_nothing_and_is_named(blocks: Path, tmp_path: Path) -> None:
     folder = deploy(blocks, tmp_path)
-    weights = folder / "workers" / "middle" / "recognise.3-7" / "1" / "model.onnx"
+    weights = folder / "workers" / "middle" / "recognize.3-7" / "1" / "model.onnx"
     weights.unlink()
     weights.write_bytes(b"no model")
     failed = tidegate("up", folder, "--free-ports")

@@ -121,7 +121,7 @@ def test_a_share_is_so_many_percent() -> None:
     part = {"blocks": (0, 3), "gpu": "fast", "share": 2, "workers": 3}
     part |= {"latency_us": 20_000, "transfer_us": 0, "rate_rps": 300}
     pipeline = {"batch": 2, "rate_rps": 300, "gather_us": 0, "partitions": [part]}
-    model = {"name": "m", "rate_rps": 300, "normalised_rps": 300, "pipelines": [pipeline]}
+    model = {"name": "m", "rate_rps": 300, "normalized_rps": 300, "pipelines": [pipeline]}
     by_hand = {"objective": 300, "bound": None, "goal": "throughput", "models": [model], "gpus": {"fast": 2}}
     layout = layout_of(two_classes(), PpipePlan.model_validate(by_hand))
     assert [(worker.speed, worker.device, worker.slice) for worker in layout.workers] == [

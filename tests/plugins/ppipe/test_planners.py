@@ -37,14 +37,14 @@ def check(problem: PpipeProblem, plan: PpipePlan, *, chained: bool = False) -> N
         for (gpu, share), count in workers.items():
             used[gpu] += -(-count // share)
         assert found.rate_rps == pytest.approx(sum(pipeline.rate_rps for pipeline in found.pipelines), abs=1e-2)
-        assert found.normalised_rps == pytest.approx(found.rate_rps / model.weight, abs=1e-2)
+        assert found.normalized_rps == pytest.approx(found.rate_rps / model.weight, abs=1e-2)
         if problem.objective != "throughput":
             assert model.rate_rps is not None
             assert found.rate_rps >= model.rate_rps * (1 - 1e-6) - 1e-2
     assert plan.gpus == {gpu.name: used[gpu.name] for gpu in problem.classes}
     assert all(used[name] <= kind.count for name, kind in kinds.items())
     if problem.objective == "throughput":
-        assert plan.objective == min(model.normalised_rps for model in plan.models) > 0
+        assert plan.objective == min(model.normalized_rps for model in plan.models) > 0
         assert plan.bound is None or plan.bound >= plan.objective
     else:
         prices = [gpu.cost if problem.objective == "cost" else gpu.power_w for gpu in problem.classes]

@@ -33,7 +33,7 @@ def test_no_plan_is_below_the_published_one(published: PublishedProblem) -> None
     for name, run, least in (("np", plan_np, 0.999), ("dart-r", plan_dart, 0.999), ("ppipe", plan_ppipe, 0.9999)):
         plan = run(published.problem, time_limit_s=60, progress=lambda **_: time.monotonic() - start_s)
         check(published.problem, plan, chained=name == "dart-r")
-        assert plan.objective >= published.normalised_min_rps[name] * least
+        assert plan.objective >= published.normalized_min_rps[name] * least
         assert plan.gap is not None
         assert plan.gap <= 0.01
 

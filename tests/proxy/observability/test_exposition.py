@@ -48,8 +48,8 @@ def test_what_is_no_sample_is_left_out() -> None:
 
 
 def test_a_label_that_is_there_already_gives_way() -> None:
-    labelled = MetricSample("a", (("triton", "x"),), "1").labelled("triton", "h:1")
-    assert str(labelled) == 'a{exported_triton="x",triton="h:1"} 1'
+    labeled = MetricSample("a", (("triton", "x"),), "1").labeled("triton", "h:1")
+    assert str(labeled) == 'a{exported_triton="x",triton="h:1"} 1'
 
 
 def test_one_family_per_name_and_no_series_twice() -> None:
@@ -73,9 +73,7 @@ def test_pages_of_several_servers_become_one(contents: dict[str, list[dict[str, 
     )
     taken_apart = families_of(page)
     whole = merged(
-        MetricFamily(
-            family.name, family.type, family.help, [each.labelled("triton", server) for each in family.samples]
-        )
+        MetricFamily(family.name, family.type, family.help, [each.labeled("triton", server) for each in family.samples])
         for server in servers
         for family in taken_apart
     )

@@ -40,7 +40,7 @@ class TritonPythonModel:
         for request in requests:
             x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
             self.count += 1
-            y = {"centre": x - x.mean(axis=0), "double": 2 * x, "count": x * 0 + self.count}[self.does]
+            y = {"center": x - x.mean(axis=0), "double": 2 * x, "count": x * 0 + self.count}[self.does]
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", y.astype(np.float32))]))
         return answers
 """
@@ -50,7 +50,7 @@ class TritonPythonModel:
 def models(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
     """A Triton with a model that mixes rows, one that does not, and one that never gives the same answer twice."""
     repository = tmp_path_factory.mktemp("verified")
-    for name in ("centre", "double", "count"):
+    for name in ("center", "double", "count"):
         _add(repository, name)
     server: EmbeddedTriton = start_triton([repository], options=["--model-control-mode=explicit", "--load-model=*"])
     return server
@@ -95,14 +95,14 @@ def test_a_model_that_mixes_rows_is_batched_no_more(
     eventually: Make,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert _mode(proxy, "centre") == "batched"
-    _ask(connect, infer_all, tensors, proxy, "centre")
-    eventually(lambda: _mode(proxy, "centre") == "unbatched", "batching of the model to end")
-    assert "output 'Y': 32 of 32 elements" in proxy.serving.catalog.consents["centre"].why
+    assert _mode(proxy, "center") == "batched"
+    _ask(connect, infer_all, tensors, proxy, "center")
+    eventually(lambda: _mode(proxy, "center") == "unbatched", "batching of the model to end")
+    assert "output 'Y': 32 of 32 elements" in proxy.serving.catalog.consents["center"].why
     assert "batching stopped" in caplog.text
-    assert _verified(proxy, "centre") == {"different": 1}
+    assert _verified(proxy, "center") == {"different": 1}
     answers = infer_all(
-        connect(proxy), "centre", [{"inputs": tensors({"X": np.full((1, 2), n, np.float32)})} for n in range(9)]
+        connect(proxy), "center", [{"inputs": tensors({"X": np.full((1, 2), n, np.float32)})} for n in range(9)]
     )
     assert [answer.as_numpy("Y").tolist() for answer in answers] == [[[0.0, 0.0]]] * 9
     assert _mode(proxy, "double") == "batched"
@@ -111,14 +111,14 @@ def test_a_model_that_mixes_rows_is_batched_no_more(
 def test_it_is_batched_again_when_another_configuration_is_loaded(
     proxy: ProxyHere, models: EmbeddedTriton, connect: Make, infer_all: Make, tensors: Make, eventually: Make
 ) -> None:
-    _ask(connect, infer_all, tensors, proxy, "centre")
-    eventually(lambda: _mode(proxy, "centre") == "unbatched", "batching of the model to end")
+    _ask(connect, infer_all, tensors, proxy, "center")
+    eventually(lambda: _mode(proxy, "center") == "unbatched", "batching of the model to end")
     client = connect(proxy)
-    config = client.get_model_config("centre", as_json=True)["config"]
+    config = client.get_model_config("center", as_json=True)["config"]
     config["parameters"]["does"] = {"string_value": "double"}
-    client.load_model("centre", config=json.dumps(config))
-    eventually(lambda: _mode(proxy, "centre") == "batched", "batching of the mended model")
-    connect(models).load_model("centre")
+    client.load_model("center", config=json.dumps(config))
+    eventually(lambda: _mode(proxy, "center") == "batched", "batching of the mended model")
+    connect(models).load_model("center")
 
 
 def test_a_model_with_independent_rows_goes_on_being_batched(

@@ -20,7 +20,7 @@ from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
-NORMALISED = """
+NORMALIZED = """
 import time
 import triton_python_backend_utils as pb
 
@@ -46,14 +46,14 @@ CLIENTS, EACH = 12, 10
 
 
 @pytest.fixture(scope="module")
-def normalising(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
+def normalizing(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
     """A Triton with the model as `unbatched`, as `batched` by Triton, and as `delayed` by it."""
-    repository = tmp_path_factory.mktemp("normalising")
+    repository = tmp_path_factory.mktemp("normalizing")
     for name, more in (("unbatched", ""), ("batched", "dynamic_batching { }"), ("delayed", DELAYED)):
         version = repository / name / "1"
         version.mkdir(parents=True)
         (version.parent / "config.pbtxt").write_text(CONFIG + more)
-        (version / "model.py").write_text(NORMALISED)
+        (version / "model.py").write_text(NORMALIZED)
     server: EmbeddedTriton = start_triton([repository], options=["--model-control-mode=explicit", "--load-model=*"])
     return server
 
@@ -134,11 +134,11 @@ def test_no_answer_is_wrong(
     said: dict[str, Any],
     batch: str,
     policy: str,
-    normalising: EmbeddedTriton,
+    normalizing: EmbeddedTriton,
     serve_here: Make,
     eventually: Make,
 ) -> None:
-    proxy = serve_policy(serve_here, normalising, policy, models={model: said})
+    proxy = serve_policy(serve_here, normalizing, policy, models={model: said})
     assert proxy.catalog.consents[model].scheduling == batch
     assert judge(proxy, model) == {"right": CLIENTS * EACH}
     scheduled = 0 if batch == "bypass" else CLIENTS * EACH
@@ -147,18 +147,18 @@ def test_no_answer_is_wrong(
 
 
 @pytest.mark.parametrize("model", ["unbatched", "batched"])
-def test_what_the_operator_has_merged_is_merged(model: str, normalising: EmbeddedTriton, serve_here: Make) -> None:
-    proxy = serve_policy(serve_here, normalising, "fifs", models={model: {"scheduling": "batched"}})
+def test_what_the_operator_has_merged_is_merged(model: str, normalizing: EmbeddedTriton, serve_here: Make) -> None:
+    proxy = serve_policy(serve_here, normalizing, "fifs", models={model: {"scheduling": "batched"}})
     assert judge(proxy, model)["wrong"] > CLIENTS  # which is why it takes a word
 
 
 def test_what_happens_to_every_model_is_told(
-    normalising: EmbeddedTriton, serve_here: Make, caplog: pytest.LogCaptureFixture
+    normalizing: EmbeddedTriton, serve_here: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     here = serve_here(
         [],
-        tritons=[normalising.grpc_address],
+        tritons=[normalizing.grpc_address],
         listen={"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"},
         models={"batched": {"scheduling": "batched", "slo_ms": 50}},
     )
@@ -193,16 +193,16 @@ def test_what_happens_to_every_model_is_told(
 
 
 def test_a_model_is_loaded_without_its_delay_where_that_is_wanted(
-    normalising: EmbeddedTriton, serve_here: Make, caplog: pytest.LogCaptureFixture
+    normalizing: EmbeddedTriton, serve_here: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     merged = {"scheduling": "batched"}
-    proxy = serve_policy(serve_here, normalising, "fifs", models={"delayed": merged})
+    proxy = serve_policy(serve_here, normalizing, "fifs", models={"delayed": merged})
     assert "drop `max_queue_delay_microseconds: 200000` from" in proxy.catalog.consents["delayed"].warning
     assert "delayed/config.pbtxt" in caplog.text
-    with triton_grpc.InferenceServerClient(normalising.grpc_address) as client:
+    with triton_grpc.InferenceServerClient(normalizing.grpc_address) as client:
         try:
             proxy = serve_policy(
-                serve_here, normalising, "fifs", models={"delayed": {**merged, "strip_queue_delay": True}}
+                serve_here, normalizing, "fifs", models={"delayed": {**merged, "strip_queue_delay": True}}
             )
             assert proxy.catalog.consents["delayed"].warning == ""
             config = client.get_model_config("delayed", as_json=True)["config"]

@@ -142,18 +142,18 @@ MIXING: dict[str, Small] = {
     "decides_for_all": Small(
         "s = ReduceSum<keepdims = 0>(x)  c = Greater(s, nought)  y = If(c) <then_branch = a () => (float[n, 8] t) "
         "{ t = Neg(x) }, else_branch = b () => (float[n, 8] e) { e = Relu(x) }>", {"nought": np.float32(0)}),
-    "in_a_function": Small("y = own.centre(x)", extra=', "own" : 1',
-                           functions='<domain: "own", opset_import: ["" : 17]> centre (a) => (b) '
+    "in_a_function": Small("y = own.center(x)", extra=', "own" : 1',
+                           functions='<domain: "own", opset_import: ["" : 17]> center (a) => (b) '
                                      "{ m = ReduceMean<axes = [0]>(a)  b = Sub(a, m) }"),
     "behind_a_reshape": Small("r = Reshape(x, s)  p = Softmax<axis = 1>(r)  y = Reshape(p, b)",
                               {"s": np.array([1, -1, 8]), "b": np.array([-1, 8])}),
-    "folded_and_normalised": Small("r = Reshape(x, s)  p = Softmax<axis = 0>(r)  y = Reshape(p, b)",
+    "folded_and_normalized": Small("r = Reshape(x, s)  p = Softmax<axis = 0>(r)  y = Reshape(p, b)",
                                    {"s": np.array([-1, 8]), "b": np.array([-1, 5, 8])}, SEQUENCE),
     # Odd paths to the same end.
     "reversed_sequences_of_rows": Small(
         "n1 = Shape<start = 0, end = 1>(x)  l = Expand(n1, eight)  y = ReverseSequence<batch_axis = 1, time_axis = 0>(x, l)",
         {"eight": np.array([8])}),
-    "flattened_and_normalised": Small("f = Flatten<axis = 0>(x)  s = Softmax(f)  y = Reshape(s, b)", {"b": np.array([-1, 8])}),
+    "flattened_and_normalized": Small("f = Flatten<axis = 0>(x)  s = Softmax(f)  y = Reshape(s, b)", {"b": np.array([-1, 8])}),
     "fourier_over_rows": Small("u = Unsqueeze(x, two)  f = DFT<axis = 0>(u)  s = Slice(f, zero, one, two)  y = Squeeze(s, two)",
                                {"two": np.array([2]), **ZERO, **ONE}),
     "resized_over_rows": Small('u = Unsqueeze(x, front)  r = Resize<mode = "linear">(u, , , sizes)  y = Squeeze(r, front)',
@@ -278,8 +278,8 @@ INDEPENDENT: dict[str, Small] = {
         "s = Shape<start = 1, end = 2>(x)  c = Equal(s, eight)  y = If(c) <then_branch = a () => (float[n, 8] t) "
         "{ t = Neg(x) }, else_branch = b () => (float[n, 8] e) { m = ReduceMean<axes = [0]>(x)  e = Sub(x, m) }>",
         {"eight": np.array([8])}),
-    "in_a_function": Small("y = own.centre(x)", extra=', "own" : 1',
-                           functions='<domain: "own", opset_import: ["" : 17]> centre (a) => (b) '
+    "in_a_function": Small("y = own.center(x)", extra=', "own" : 1',
+                           functions='<domain: "own", opset_import: ["" : 17]> center (a) => (b) '
                                      "{ m = ReduceMean<axes = [1]>(a)  b = Sub(a, m) }"),
     "written_in_place": Small(  # as torch exports x[:, 0] = ...
         "n1 = Shape<start = 0, end = 1>(x)  n0 = Squeeze(n1)  r = Range(s0, n0, s1)  c = Unsqueeze(r, one)  k = Mul(c, s0)  "

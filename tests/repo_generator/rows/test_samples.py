@@ -12,7 +12,7 @@ from tidegate_repo_generator.dataflow import Dataflow
 from tidegate_repo_generator.model import Tensor
 from tidegate_repo_generator.onnx_file import load_proto, read_onnx
 from tidegate_repo_generator.onnx_sessions import RunError, open_session
-from tidegate_repo_generator.rows.judgement import judge_batching
+from tidegate_repo_generator.rows.judgment import judge_batching
 from tidegate_repo_generator.rows.samples import Sampler, find_samplers, index_limits, size_of
 
 SaveOnnx = Callable[..., Path]

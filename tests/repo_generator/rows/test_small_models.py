@@ -11,9 +11,9 @@ import pytest
 from tests.repo_generator.rows.small_models import INDEPENDENT, MIXING, Small
 from tidegate_repo_generator.onnx_file import read_onnx
 from tidegate_repo_generator.onnx_sessions import open_session
-from tidegate_repo_generator.rows.axes import ANALYSED_ROWS
+from tidegate_repo_generator.rows.axes import ANALYZED_ROWS
 from tidegate_repo_generator.rows.examination import examine_graph
-from tidegate_repo_generator.rows.judgement import judge_batching
+from tidegate_repo_generator.rows.judgment import judge_batching
 from tidegate_repo_generator.rows.samples import find_samplers
 
 Save = Callable[[Small], Path]
@@ -42,7 +42,7 @@ def test_the_graph_alone_never_calls_them_independent(save: Save, name: str) -> 
     proto, inputs = onnx.load(path), read_onnx(path).inputs
     sampler = find_samplers(open_session(proto, path.parent), inputs, {})[0]
     try:
-        finding = examine_graph(proto, path.parent, [sampler.rows(count) for count in ANALYSED_ROWS])
+        finding = examine_graph(proto, path.parent, [sampler.rows(count) for count in ANALYZED_ROWS])
     except Exception as error:  # it does not run with several rows
         assert "ONNXRuntimeError" in str(error)
         return
@@ -58,7 +58,7 @@ def test_independent_models_are_merged(save: Save, name: str) -> None:
 
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_merged_answers_are_right(save: Save, name: str) -> None:
-    """The truth of the table above: a look at the answers that shares nothing with the judgement."""
+    """The truth of the table above: a look at the answers that shares nothing with the judgment."""
     path = save(INDEPENDENT[name])
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     generator = np.random.default_rng(7)

@@ -66,7 +66,7 @@ def run_all() -> RunAll:
 def with_weights(source: Path, target: Path) -> None:
     """Give a light model of onnx's, whose weights are all constant, random ones of a sane scale.
 
-    Weights of convolutions and dense layers are He-initialised, those of normalisations near 1 and 0; the last layer is
+    Weights of convolutions and dense layers are He-initialized, those of normalizations near 1 and 0; the last layer is
     scaled so that the softmax behind it is not saturated.
     """
     model = onnx.load(source)
@@ -89,8 +89,8 @@ def with_weights(source: Path, target: Path) -> None:
         if kind in {"Conv", "Gemm"} and slot == 1:
             noise *= np.sqrt(2 / np.prod(dims[name][1:]))
             return noise.astype(np.float32)
-        centre = 1 if (kind, slot) in {("BatchNormalization", 1), ("BatchNormalization", 4), ("Mul", 1)} else 0
-        return (centre + 0.05 * noise).astype(np.float32)
+        center = 1 if (kind, slot) in {("BatchNormalization", 1), ("BatchNormalization", 4), ("Mul", 1)} else 0
+        return (center + 0.05 * noise).astype(np.float32)
 
     weights = {name for name in dims if name not in sizes or sizes[name].data_type == onnx.TensorProto.FLOAT}
     listed = {value.name for value in graph.input}

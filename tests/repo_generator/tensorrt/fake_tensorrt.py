@@ -1,6 +1,6 @@
 """A stand-in for NVIDIA's `tensorrt` 10: the names and rules of its Python API that building an engine touches.
 
-It builds nothing. Its engines are JSON, with the tensors of the ONNX file and the optimisation profile; like TensorRT
+It builds nothing. Its engines are JSON, with the tensors of the ONNX file and the optimization profile; like TensorRT
 it refuses to build where an open size has no range, and gives None.
 """
 

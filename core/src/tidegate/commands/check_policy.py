@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tidegate.testing.judgement import Judgement
+    from tidegate.testing.judgment import Judgment
 
 MAX_SEEDS = 10
 
@@ -46,7 +46,7 @@ def check_policy(
 
         from tidegate.host import Plugins
         from tidegate.testing.conformance import find_faults
-        from tidegate.testing.judgement import judge_policies
+        from tidegate.testing.judgment import judge_policies
         from tidegate.workload import PolicyChoice
 
         plugins = Plugins.installed()
@@ -72,10 +72,10 @@ def check_policy(
             jobs=jobs,
         )
         with_progress(console, "judging", judging, len(judging))
-        judged = {spec.name: judging.judgements(spec.name) for spec in chosen}
-        for name, judgements in judged.items():
-            console.print(_table(name, judgements))
-            console.print(_summary(name, judgements))
+        judged = {spec.name: judging.judgments(spec.name) for spec in chosen}
+        for name, judgments in judged.items():
+            console.print(_table(name, judgments))
+            console.print(_summary(name, judgments))
             for (world, title), why in judging.unfit.items():
                 if title == name:
                     console.print(f"[dim]not judged in {world!r}: {escape(why)}[/]")
@@ -90,11 +90,11 @@ def _said_of(faults: Sequence[str], worlds: int) -> str:
     return f"[red]an invariant breaks[/] in {len(faults)} of {worlds} random worlds, first: {faults[0]}"
 
 
-def _table(name: str, judgements: "Sequence[Judgement]") -> "Table":
+def _table(name: str, judgments: "Sequence[Judgment]") -> "Table":
     from rich.table import Table
 
     table = Table("world", "in time", "worst model", "best simple one", "points over it (95 %)", title=name)
-    for each in judgements:
+    for each in judgments:
         gain = f"{_points(each.gain.mean)} ({_points(each.gain.low)} to {_points(each.gain.high)})"
         table.add_row(
             each.world,
@@ -106,9 +106,9 @@ def _table(name: str, judgements: "Sequence[Judgement]") -> "Table":
     return table
 
 
-def _summary(name: str, judgements: "Sequence[Judgement]") -> str:
-    below = [each.world for each in judgements if each.is_below]
-    worlds = f"{len(below)} of {len(judgements)} worlds{': ' if below else ''}{'; '.join(below)}"
+def _summary(name: str, judgments: "Sequence[Judgment]") -> str:
+    below = [each.world for each in judgments if each.is_below]
+    worlds = f"{len(below)} of {len(judgments)} worlds{': ' if below else ''}{'; '.join(below)}"
     return (
         f"{name} is below the best simple one, by more than chance and a point, in {worlds}. "
         "(Delays and timeouts of triton are shares of the SLO.)"
@@ -119,13 +119,13 @@ def _points(share: float) -> str:
     return f"{100 * share:+.1f}"
 
 
-def _document(judged: "dict[str, list[Judgement]]", broken: dict[str, list[str]], worlds: int) -> dict[str, Any]:
+def _document(judged: "dict[str, list[Judgment]]", broken: dict[str, list[str]], worlds: int) -> dict[str, Any]:
     return {
         "worlds": worlds,
         "policies": {
             name: {
                 "broken": broken[name],
-                "judgements": [
+                "judgments": [
                     {
                         "world": each.world,
                         "attainment": each.attainment,
@@ -135,9 +135,9 @@ def _document(judged: "dict[str, list[Judgement]]", broken: dict[str, list[str]]
                         "worst_gain": each.worst_gain,
                         "below": each.is_below,
                     }
-                    for each in judgements
+                    for each in judgments
                 ],
             }
-            for name, judgements in judged.items()
+            for name, judgments in judged.items()
         },
     }

@@ -3,7 +3,7 @@
 
 playbook                scripted events, and the commands that the policy is expected to return
 conformance             checks the invariants on random worlds (world); hash_seeds: in processes with other hash seeds
-judgement               compares a policy with simple baselines
+judgment               compares a policy with simple baselines
 policy_conformance      the same as a test class; pytest_plugin: fixtures
 controller_conformance  checks the contract of a controller, as a test class
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidegate.testing.conformance import ConformanceError, ConformanceFault, check_policy, find_faults
     from tidegate.testing.controller_conformance import ControllerConformance
-    from tidegate.testing.judgement import Judgement, judge_policies
+    from tidegate.testing.judgment import Judgment, judge_policies
     from tidegate.testing.playbook import Playbook, PlaybookOf, TranscriptMismatch
     from tidegate.testing.policy_conformance import PolicyConformance
     from tidegate.testing.world import ConformanceWorld, random_world, run_world
@@ -27,7 +27,7 @@ __all__ = [
     "ConformanceFault",
     "ConformanceWorld",
     "ControllerConformance",
-    "Judgement",
+    "Judgment",
     "Playbook",
     "PlaybookOf",
     "PolicyConformance",
@@ -43,7 +43,7 @@ __all__ = [
 _NAMES = {
     "conformance": ("ConformanceError", "ConformanceFault", "check_policy", "find_faults"),
     "controller_conformance": ("ControllerConformance",),
-    "judgement": ("Judgement", "judge_policies"),
+    "judgment": ("Judgment", "judge_policies"),
     "playbook": ("Playbook", "PlaybookOf", "TranscriptMismatch", "arrived"),
     "policy_conformance": ("PolicyConformance",),
     "world": ("ConformanceWorld", "random_world", "run_world"),

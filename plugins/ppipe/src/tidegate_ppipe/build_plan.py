@@ -44,13 +44,13 @@ def build_plan(problem: PpipeProblem, columns: Sequence[Column], counts: ColumnC
             PlannedPipelines(
                 name=model.name,
                 rate_rps=round(rate_rps, 3),
-                normalised_rps=round(rate_rps / model.weight, 3),
+                normalized_rps=round(rate_rps / model.weight, 3),
                 pipelines=tuple(pipelines),
             )
         )
     objective, bound = counts.objective, counts.bound
     if problem.objective == "throughput":
-        objective = min(model.normalised_rps for model in models)
+        objective = min(model.normalized_rps for model in models)
     if bound is not None:
         bound = max(bound, objective) if problem.objective == "throughput" else min(bound, objective)
     return PpipePlan(

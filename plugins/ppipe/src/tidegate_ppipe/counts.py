@@ -124,7 +124,7 @@ class _Search:
         self._progress = progress
         self.bound = prices.objective
         self.proven = False
-        self._levelled: Workers | None = None
+        self._leveled: Workers | None = None
         self.best = rounded(problem, columns, prices.rates_rps)
 
     @property
@@ -136,7 +136,7 @@ class _Search:
     @property
     def is_level(self) -> bool:
         """Whether the models that do not bind have all that the best leaves them."""
-        return self.best is self._levelled
+        return self.best is self._leveled
 
     @property
     def is_over(self) -> bool:
@@ -173,7 +173,7 @@ class _Search:
             if fits(self._problem, *self._used(found.workers)):
                 self._take(found.workers)
                 if found.is_level and self.best is found.workers:
-                    self._levelled = self.best
+                    self._leveled = self.best
         return True
 
     def over(self, chosen: Sequence[int], share: float, *, proves: bool) -> None:

@@ -58,13 +58,13 @@ class PlannedPipelines(_Part):
     name: str
     rate_rps: Rate
     """Rate of all its pipelines together, in requests per second."""
-    normalised_rps: Rate
+    normalized_rps: Rate
     """That, relative to its weight."""
     pipelines: tuple[PlannedPipeline, ...]
 
 
 class PpipePlan(Plan):
-    """Pooled pipelines. `objective`: for `throughput` the least normalised rate, in requests/s; else cost or watts."""
+    """Pooled pipelines. `objective`: for `throughput` the least normalized rate, in requests/s; else cost or watts."""
 
     kind: Literal["ppipe_plan"] = "ppipe_plan"
     goal: Literal["throughput", "cost", "power"]

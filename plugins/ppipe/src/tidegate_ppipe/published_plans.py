@@ -23,8 +23,8 @@ class PublishedProblem:
     group: str
     workload: str
     problem: PpipeProblem
-    normalised_min_rps: dict[str, float]
-    """The normalised rates by planner, in our names."""
+    normalized_min_rps: dict[str, float]
+    """The normalized rates by planner, in our names."""
     throughput_rps: dict[str, tuple[float, ...]]
 
     @property
@@ -50,7 +50,7 @@ def read_published(folder: Path) -> Iterator[PublishedProblem]:
                 given["group"],
                 workload,
                 _problem(given, found, profiles),
-                {ours: found["normalised_min_rps"][theirs] for ours, theirs in PUBLISHED_PLANNER_NAMES.items()},
+                {ours: found["normalized_min_rps"][theirs] for ours, theirs in PUBLISHED_PLANNER_NAMES.items()},
                 {ours: tuple(found["throughput_rps"][theirs]) for ours, theirs in PUBLISHED_PLANNER_NAMES.items()},
             )
 

@@ -77,7 +77,7 @@ def up(
     is in DIR/run/state.json, the logs are beside it. Where one worker does not start nothing is left running, and the
     error says which and why. Example:
 
-    tidegate generate layout.json --blocks recognise=blocks -o deployment
+    tidegate generate layout.json --blocks recognize=blocks -o deployment
 
     tidegate up deployment
 

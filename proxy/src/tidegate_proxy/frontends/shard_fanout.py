@@ -197,7 +197,7 @@ class HttpShardFanout:
             told = {str(number): json.loads(answer.body) for number, answer in given.items()}
             return replace(first, body=json.dumps({"shards": told}).encode())
         families = [
-            replace(family, samples=[sample.labelled("shard", str(number)) for sample in family.samples])
+            replace(family, samples=[sample.labeled("shard", str(number)) for sample in family.samples])
             for number, answer in given.items()
             for family in families_of(answer.body.decode(errors="replace"))
         ]

@@ -30,7 +30,7 @@ class MetricSample:
         labels = ",".join(f'{name}="{value}"' for name, value in self.labels)
         return f"{self.name}{{{labels}}} {self.value}" if labels else f"{self.name} {self.value}"
 
-    def labelled(self, name: str, value: str) -> "MetricSample":
+    def labeled(self, name: str, value: str) -> "MetricSample":
         """With one more label, the last one, for some tools look at how a line begins.
 
         One that has the name already becomes `exported_<name>`, as Prometheus itself does.

@@ -92,7 +92,7 @@ def _passed_through(page: str, label: str | None, scheduled: Collection[str]) ->
     hidden = {("model", name) for name in scheduled}
     for family in families_of(page):
         kept = [
-            each if label is None else each.labelled("triton", label)
+            each if label is None else each.labeled("triton", label)
             for each in family.samples
             if family.name not in REQUEST_METRICS or hidden.isdisjoint(each.labels)
         ]

@@ -10,7 +10,7 @@ import onnx
 
 from tidegate_repo_generator.model import GenerateError
 from tidegate_repo_generator.onnx_file import OnnxFile, load_proto, read_onnx
-from tidegate_repo_generator.rows.judgement import judge_batching
+from tidegate_repo_generator.rows.judgment import judge_batching
 from tidegate_repo_generator.source import load_data
 from tidegate_repo_generator.splitting.blocks import open_blocks
 from tidegate_repo_generator.splitting.manifest import FILE_NAME, Manifest, read_manifest

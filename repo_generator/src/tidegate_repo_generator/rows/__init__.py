@@ -1,6 +1,6 @@
 """Row independence of a model: may requests of several clients share one batch?
 
-    from tidegate_repo_generator.rows.judgement import judge_rows
+    from tidegate_repo_generator.rows.judgment import judge_rows
 
     verdict = judge_rows(read_onnx(Path("model.onnx")))
 
@@ -10,5 +10,5 @@ A model batches only if two kinds of evidence agree:
                  `rearrangement`), along runs that show the shapes (`observation`): independent, mixing, or unknown
     trial        runs rows alone and in batches, and compares the outputs (`comparison`)
     samples      inputs of a trial: random, loud beside quiet, in the ranges that the graph allows, or given
-    judgement    combines both
+    judgment    combines both
 """

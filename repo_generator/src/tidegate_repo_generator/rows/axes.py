@@ -19,7 +19,7 @@ from tidegate_repo_generator.dataflow import Dataflow, Nature
 from tidegate_repo_generator.rows.observation import RowsObservation
 
 STANDARD_DOMAINS: Final = frozenset({"", "ai.onnx"})
-ANALYSED_ROWS: Final = (1, 2, 3, 8)
+ANALYZED_ROWS: Final = (1, 2, 3, 8)
 VALUE_SLOTS: Final[dict[str, tuple[int, ...]]] = {
     "CumSum": (1,), "CumProd": (1,), "DFT": (2,), "OneHot": (1,), "Pad": (1, 3), "ReduceL1": (1,), "ReduceL2": (1,),
     "ReduceLogSum": (1,), "ReduceLogSumExp": (1,), "ReduceMax": (1,), "ReduceMean": (1,), "ReduceMin": (1,),

@@ -124,7 +124,7 @@ def _measure(path: Path, live: Arrays, setting: MeasurementSetting) -> tuple[Arr
 def _session(path: Path, setting: MeasurementSetting) -> ort.InferenceSession:
     threads = max(1, len(os.sched_getaffinity(0)) // setting.share)
     return open_session(
-        path, path.parent, optimised=True, timed=True, provider=setting.provider, intra_op_num_threads=threads
+        path, path.parent, optimized=True, timed=True, provider=setting.provider, intra_op_num_threads=threads
     )
 
 

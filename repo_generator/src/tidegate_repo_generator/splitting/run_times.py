@@ -58,7 +58,7 @@ def times_from_profile(flow: Dataflow, path: Path) -> list[float]:
         worst = sorted(unknown, key=lambda name: -unknown[name])[:3]
         raise SplitError(
             f"{path}: {sum(unknown.values()) / total:.0%} of its time belongs to no node of the model, e.g. "
-            f"{', '.join(worst)}: profile this model with graph optimisations disabled, or leave --profile out"
+            f"{', '.join(worst)}: profile this model with graph optimizations disabled, or leave --profile out"
         )
     return [times.get(node.name, 0.0) for node in flow.nodes]
 

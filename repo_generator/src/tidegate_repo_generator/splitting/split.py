@@ -11,7 +11,7 @@ import onnx
 from tidegate.schemas import write_document
 from tidegate_repo_generator.dataflow import SplitError, errors_of
 from tidegate_repo_generator.onnx_sessions import Arrays
-from tidegate_repo_generator.rows.judgement import judge_rows
+from tidegate_repo_generator.rows.judgment import judge_rows
 from tidegate_repo_generator.source import Source
 from tidegate_repo_generator.splitting.blocks import Blocks, open_model
 from tidegate_repo_generator.splitting.cutting import Cutter

@@ -173,7 +173,7 @@ def test_hostile_names_the_keyboard_and_a_telephone(tmp_path: Path) -> None:
         assert await tab.value("getComputedStyle(document.documentElement).backgroundColor") != dark
         unnamed = "[...document.querySelectorAll('button, input, select, [tabindex=\"0\"], canvas')]" + (
             ".filter((e) => !e.hidden && !(e.textContent.trim() || e.ariaLabel || e.title || e.labels?.length"
-            " || e.getAttribute('aria-labelledby'))).map((e) => e.outerHTML)"
+            " || e.getAttribute('aria-labeledby'))).map((e) => e.outerHTML)"
         )
         assert await tab.value(unnamed) == []
         assert tab.said == []

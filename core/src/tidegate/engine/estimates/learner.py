@@ -9,7 +9,7 @@ are learned with it.
 
 It is robust by construction. The first stages are judged together, from the middle one of them, and every later one by
 how far stages have strayed from what was expected: an outlier (a stall of the host, a compilation) counts as at most
-one that strayed far, so that it moves the margin, which is a quantile, and hardly the correction, which is the centre.
+one that strayed far, so that it moves the margin, which is a quantile, and hardly the correction, which is the center.
 """
 
 from collections import deque
@@ -450,5 +450,5 @@ class ProfileLearner:
         """Whether it differs enough at the smallest, the largest or the batch size just seen."""
         published, sizes = self._published, (1, rows, learned.max_rows)
         ratios = [learned.upper_ns(at) / published.upper_ns(at) for at in sizes]
-        centres = [learned.expected_ns(at) / published.expected_ns(at) for at in sizes]
-        return max(ratios) > 1 + TOO_SHORT or min(ratios + centres) < 1 - TOO_LONG or max(centres) > 1 + TOO_LONG
+        centers = [learned.expected_ns(at) / published.expected_ns(at) for at in sizes]
+        return max(ratios) > 1 + TOO_SHORT or min(ratios + centers) < 1 - TOO_LONG or max(centers) > 1 + TOO_LONG

@@ -18,7 +18,7 @@ CLASS_LATENCY_RATIO = 1.5
 MAX_STEPS = 8
 """The farthest that a class is from that of the application that was known first, in such factors."""
 HYSTERESIS_CLASSES = 0.75
-"""An application changes its class where it is so many factors from the centre of the one that it had: one between two
+"""An application changes its class where it is so many factors from the center of the one that it had: one between two
 does not come and go."""
 MIN_CHANGE_FRACTION = 0.1
 """A class is expected to take otherwise where its distributions say so by such a share; less the learner finds."""
@@ -27,7 +27,7 @@ MIN_CHANGE_FRACTION = 0.1
 class TimeClasses:
     """The classes of the applications of each model.
 
-    The application that was known first is the centre of its model's middle class, which has no name of its own: what
+    The application that was known first is the center of its model's middle class, which has no name of its own: what
     takes about as long shares batches with it, and with all of which nothing is known. So a model whose applications
     take alike is left as it is.
     """

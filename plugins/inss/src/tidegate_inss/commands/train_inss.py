@@ -74,7 +74,7 @@ def train_inss(
         return
     last = record.last
     typer.echo(
-        f"{rounds} rounds in {record.seconds:.0f} s; on workloads kept apart: reward {last['reward']:.3f}, normalised "
+        f"{rounds} rounds in {record.seconds:.0f} s; on workloads kept apart: reward {last['reward']:.3f}, normalized "
         f"throughput {last['throughput']:.3f}, late {last['late']:.2%} (rules of thumb: {record.rules['reward']:.3f}, "
         f"{record.rules['throughput']:.3f}, {record.rules['late']:.2%})\nnetworks and record: {folder}"
     )

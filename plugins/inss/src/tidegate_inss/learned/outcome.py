@@ -10,7 +10,7 @@ from tidegate_inss.learned.sharing import GpuSlots, SlotShares, slowdowns
 from tidegate_inss.tables import Floats
 
 VIOLATION_PENALTY = 40.0
-"""InSS's omega: what a violation rate of 1 costs, in normalised throughputs."""
+"""InSS's omega: what a violation rate of 1 costs, in normalized throughputs."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class DecisionOutcome:
 
     @property
     def reward(self) -> Floats:
-        """Normalised throughput less what violations cost."""
+        """Normalized throughput less what violations cost."""
         return self.throughput - VIOLATION_PENALTY * self.late
 
 

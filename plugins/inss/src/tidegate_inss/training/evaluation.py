@@ -14,7 +14,7 @@ Point = dict[str, float]
 
 
 def judge(workloads: Sequence[Workload], placer: Placer, sharer: Sharer) -> Point:
-    """Means over all models of workloads: reward, normalised throughput, share of late requests; models without any."""
+    """Means over all models of workloads: reward, normalized throughput, share of late requests; models without any."""
     outcomes = []
     for workload in workloads:
         loads = workload.loads

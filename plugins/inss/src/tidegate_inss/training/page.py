@@ -63,7 +63,7 @@ def _verdicts(record: TrainingRecord) -> list[str]:
     return [
         f"After {decisions:,} decisions the networks are {than} rules of thumb: a reward of {last['reward']:.2f} for "
         f"{rules['reward']:.2f}.",
-        f"{share(last['late'])} of the requests are late, by the rules {share(rules['late'])}; normalised throughput "
+        f"{share(last['late'])} of the requests are late, by the rules {share(rules['late'])}; normalized throughput "
         f"{last['throughput']:.3f} for {rules['throughput']:.3f}.",
     ]
 

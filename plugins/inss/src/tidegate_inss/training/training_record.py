@@ -32,7 +32,7 @@ class TrainingRecord(VersionedDocument):
     """How good rules of thumb are on the workloads kept apart."""
     curve: list[Point]
     """Points: after which round; mean reward of the rounds since the last point; on workloads kept apart the mean
-    reward of a model, its normalised throughput, the share of late requests, the share of models without any."""
+    reward of a model, its normalized throughput, the share of late requests, the share of models without any."""
 
     @property
     def last(self) -> Point:

@@ -332,7 +332,7 @@ def judge_rows(repositories: Sequence[Path], services: Mapping[str, ServedModel]
         return {}
     from tidegate_repo_generator.model import GenerateError  # noqa: PLC0415 - an extra; slow to import
     from tidegate_repo_generator.onnx_file import read_onnx  # noqa: PLC0415
-    from tidegate_repo_generator.rows.judgement import judge_batching  # noqa: PLC0415
+    from tidegate_repo_generator.rows.judgment import judge_batching  # noqa: PLC0415
 
     found = {}
     for name, service in services.items():

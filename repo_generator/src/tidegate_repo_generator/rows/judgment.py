@@ -12,7 +12,7 @@ from tidegate_repo_generator.dataflow import Dataflow, Nature
 from tidegate_repo_generator.model import Tensor
 from tidegate_repo_generator.onnx_file import OnnxFile, load_proto
 from tidegate_repo_generator.onnx_sessions import Arrays, RunError, open_session, run
-from tidegate_repo_generator.rows.axes import ANALYSED_ROWS
+from tidegate_repo_generator.rows.axes import ANALYZED_ROWS
 from tidegate_repo_generator.rows.examination import Finding, examine_graph
 from tidegate_repo_generator.rows.samples import Sampler, find_samplers, index_limits, read_rows
 from tidegate_repo_generator.rows.trial import BatchingVerdict, try_rows
@@ -80,7 +80,7 @@ def judge_rows(
 
 def _examined(proto: Any, folder: Path, sampler: Sampler) -> Finding:  # noqa: ANN401
     try:
-        return examine_graph(proto, folder, [sampler.rows(count) for count in ANALYSED_ROWS])
+        return examine_graph(proto, folder, [sampler.rows(count) for count in ANALYZED_ROWS])
     except RunError as error:
         return Finding("unknown", f"its graph cannot be followed ({error})")
 

@@ -98,7 +98,7 @@ JUDGED_SCENARIOS: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """A policy in one world, beside the best yardstick there."""
 
     policy: str
@@ -150,7 +150,7 @@ def judge_policies(
 
 
 class Judging:
-    """All runs that it takes, and what they say: iterate over it for progress, then ask for `judgements`."""
+    """All runs that it takes, and what they say: iterate over it for progress, then ask for `judgments`."""
 
     def __init__(
         self,
@@ -188,8 +188,8 @@ class Judging:
                 self._scores.setdefault((task.world, task.title), []).append(score)
             yield
 
-    def judgements(self, title: str) -> list[Judgement]:
-        """The judgements of a policy, by its title, in the worlds that it can run in."""
+    def judgments(self, title: str) -> list[Judgment]:
+        """The judgments of a policy, by its title, in the worlds that it can run in."""
         judged = []
         names = {choice.title for choice in self._choices} - set(BASELINE_POLICIES)
         for world in self._worlds:
@@ -205,7 +205,7 @@ class Judging:
             gains = [mine - other for (mine, _), (other, _) in zip(own, others[best], strict=True)]
             worst_gain = fmean(mine - other for (_, mine), (_, other) in zip(own, others[best], strict=True))
             attainment, worst = fmean(score for score, _ in own), fmean(score for _, score in own)
-            judged.append(Judgement(title, world, attainment, worst, best, interval_of(gains, -1.0), worst_gain))
+            judged.append(Judgment(title, world, attainment, worst, best, interval_of(gains, -1.0), worst_gain))
         return judged
 
 

@@ -10,7 +10,7 @@ from tidegate.api import Commands, PolicySpec, RequestArrived, WorkerReady, hook
 from tidegate.cli import build_app
 from tidegate.host import PluginError, Plugins
 from tidegate.sim.run import RunSpec, simulate
-from tidegate.testing.judgement import BASELINE_POLICIES, JUDGED_SCENARIOS, judge_policies
+from tidegate.testing.judgment import BASELINE_POLICIES, JUDGED_SCENARIOS, judge_policies
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate.workload import PolicyChoice, Scenario
 
@@ -19,9 +19,9 @@ EASY = "times vary by 35 %"
 
 @pytest.fixture(autouse=True)
 def short_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorter ones: every judgement takes eighteen runs and more."""
+    """Shorter ones: every judgment takes eighteen runs and more."""
     short = {name: {**world, "warmup_s": 0.05, "duration_s": 0.3} for name, world in JUDGED_SCENARIOS.items()}
-    monkeypatch.setattr("tidegate.testing.judgement.WORLDS", short)
+    monkeypatch.setattr("tidegate.testing.judgment.WORLDS", short)
 
 
 class Idler(FirstComeFirstServed):
@@ -54,7 +54,7 @@ def test_the_worlds_draw_what_people_send() -> None:
 def test_a_yardstick_is_as_good_as_what_it_is_measured_by_says() -> None:
     judging = judge_policies([PolicyChoice(name="fifs")], worlds=[EASY], seeds=(1, 2), jobs=1)
     assert len(list(judging)) == len(judging) == 2 * (len(BASELINE_POLICIES) - 1 + 16)
-    (judged,) = judging.judgements("fifs")
+    (judged,) = judging.judgments("fifs")
     short = {"version": 1, "name": EASY, **JUDGED_SCENARIOS[EASY], "warmup_s": 0.05, "duration_s": 0.3}
     scenario = Scenario.model_validate(short)
     own = [simulate(RunSpec(scenario, PolicyChoice(name="fifs"), seed)).total.attainment for seed in (1, 2)]
@@ -71,17 +71,17 @@ def test_what_does_worse_by_more_than_chance_is_called_below() -> None:
         jobs=1,
     )
     list(judging)
-    (judged,) = judging.judgements("one by one")
+    (judged,) = judging.judgments("one by one")
     assert judged.is_below
     assert judged.gain.mean < -0.5
-    (plain,) = judging.judgements("fifs")
+    (plain,) = judging.judgments("fifs")
     assert "one by one" not in plain.best, "who is judged is no yardstick"
 
 
 def test_who_runs_no_split_models_is_not_judged_by_them() -> None:
     judging = judge_policies([PolicyChoice(name="eager")], worlds=["three pools"], seeds=(1, 2), jobs=1)
     list(judging)
-    assert judging.judgements("eager") == []
+    assert judging.judgments("eager") == []
     assert judging.unfit["three pools", "eager"] == "it runs no split models"
 
 
@@ -95,7 +95,7 @@ def test_the_command_says_what_breaks_and_what_is_below(tmp_path: Path, monkeypa
     plugins = Plugins.installed()
     plugins.register(Offer(), "idler")
     monkeypatch.setattr(Plugins, "installed", classmethod(lambda _: plugins))
-    monkeypatch.setattr("tidegate.testing.judgement.WORLDS", {"usual": JUDGED_SCENARIOS["usual"]})
+    monkeypatch.setattr("tidegate.testing.judgment.WORLDS", {"usual": JUDGED_SCENARIOS["usual"]})
     results = tmp_path / "judged.json"
     command = ["check-policy", "idler", "--worlds", "2", "--seeds", "2", "--jobs", "1", "--json", str(results)]
     result = CliRunner().invoke(build_app(plugins), command)
@@ -110,9 +110,9 @@ def test_a_yardstick_that_breaks_on_a_seed_is_none_in_that_world(monkeypatch: py
             raise ValueError("made to break")
         return simulate(run)
 
-    monkeypatch.setattr("tidegate.testing.judgement.simulate", breaking)
+    monkeypatch.setattr("tidegate.testing.judgment.simulate", breaking)
     judging = judge_policies([PolicyChoice(name="fifs")], worlds=[EASY], seeds=(1, 2), jobs=1)
     list(judging)
-    (judged,) = judging.judgements("fifs")
+    (judged,) = judging.judgments("fifs")
     assert judged.best.startswith("triton")
     assert judging.unfit[EASY, "eager"] == "ValueError: made to break"

@@ -15,7 +15,7 @@ from onnx.helper import make_node as node
 from tidegate_repo_generator.model import GenerateError
 from tidegate_repo_generator.onnx_file import read_onnx
 from tidegate_repo_generator.rows.examination import Finding
-from tidegate_repo_generator.rows.judgement import judge_batching
+from tidegate_repo_generator.rows.judgment import judge_batching
 
 SaveOnnx = Callable[..., Path]
 
@@ -160,7 +160,7 @@ def test_mixing_that_only_real_inputs_show(
     save_onnx: SaveOnnx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trial alone, as for an operator that nobody knows."""
-    monkeypatch.setattr("tidegate_repo_generator.rows.judgement._examined", lambda *_: Finding("independent"))
+    monkeypatch.setattr("tidegate_repo_generator.rows.judgment._examined", lambda *_: Finding("independent"))
     path = save_onnx(
         [
             node("ReduceMax", ["x"], ["m"], keepdims=0),
