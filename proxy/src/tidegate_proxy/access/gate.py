@@ -1,9 +1,9 @@
-"""Access control: which calls are admitted, and which client a request belongs to. Servers ask before any other work.
+"""Access control gate: decides whether a call is allowed and which client it belongs to.
 
-Credentials come first (bearer tokens and API keys out of files: one a line, as it is or as `sha256:` and 64 hexadecimal
-digits; blank lines and comments do not count), then the APIs that are not for everybody, as Triton's
---grpc-restricted-protocol and --http-restricted-api have them: codes and words are Triton's, and so is that the first
-header of a name counts. The live page is for those who may see what it shows.
+Credentials are checked first (bearer tokens and API keys from files: one a line, in plain text or as `sha256:` and 64
+hexadecimal digits; blank lines and comments are ignored), then restricted APIs, like Triton's
+--grpc-restricted-protocol and --http-restricted-api: codes and messages are Triton's, and as with Triton only the first
+header of a name counts. The dashboard is open to clients that may see its data.
 """
 
 import hashlib
@@ -41,13 +41,13 @@ class HttpRefusal(NamedTuple):
 
 
 def http_refusal(status: int, words: str, *headers: tuple[str, str]) -> HttpRefusal:
-    """The words as Triton packs them: JSON, without blanks, under the content type that Triton gives."""
+    """Build a rejection in Triton's format: JSON without blanks, under Triton's content type."""
     body = json.dumps({"error": words}, separators=(",", ":"), ensure_ascii=False).encode()
     return HttpRefusal(status, body, (("content-type", "text/plain"), *headers))
 
 
 Find = Callable[[str], str | bytes | None]
-"""Gives the first header of a lower-case name; None where there is none."""
+"""Function that returns the first header of a lower-case name, or None."""
 HTTP_UNAUTHORIZED: Final = 401
 _SCHEME: Final = "bearer "
 _COMMENT: Final = re.compile(r"(?:^|[ \t])#.*")
@@ -58,14 +58,14 @@ _HASHED: Final = re.compile(r"sha256:([0-9a-fA-F]{64})")
 
 
 class CredentialFileError(Exception):
-    """A file of tokens or API keys that cannot be used; the message names file, line and remedy, never the secret."""
+    """A file of tokens or API keys is invalid; the message names file, line and remedy, never the secret."""
 
 
 class Authenticator:
-    """The credentials that are accepted, ready to be asked. Immutable: make a new one when the files have changed."""
+    """Accepted credentials. Immutable: create a new one when the files have changed."""
 
     def __init__(self, config: AuthenticationConfig) -> None:
-        """Read the files. Raises CredentialFileError."""
+        """Read the credential files. Raises CredentialFileError."""
         self._tokens = _credentials_in(config.tokens_file) if config.tokens_file else frozenset()
         self._api_keys = _credentials_in(config.api_keys_file) if config.api_keys_file else frozenset()
         self._header = config.header
@@ -76,10 +76,10 @@ class Authenticator:
         )
         self._missing = f"Authentication required, expecting header {' or '.join(ways)}"
         self.headers: Final = frozenset({"authorization", self._header})
-        """Lower-case names of the headers that carry credentials: not to be sent on to a Triton."""
+        """Lower-case names of the headers that carry credentials; they are not forwarded to a Triton."""
 
     def refusal(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> GrpcRefusal | None:
-        """Why a call of a gRPC method, by its full name, is refused; None if it is not."""
+        """Return why a call of a gRPC method, given by its full name, is rejected, or None if it is allowed."""
         if method in self._open_methods:
             return None
         first: dict[str, str | bytes] = {}
@@ -90,9 +90,9 @@ class Authenticator:
         return None if words is None else GrpcRefusal(grpc.StatusCode.UNAUTHENTICATED, words)
 
     def http_refusal(self, api: Api | None, headers: Mapping[str, str]) -> HttpRefusal | None:
-        """Why a request is refused; None if it is not.
+        """Return why an HTTP request is rejected, or None if it is allowed.
 
-        `api` is that of its route, None where it has none. `headers` are found by their lower-case names.
+        `api`: API of its route, or None. `headers`: by lower-case name.
         """
         if api in self._open:
             return None
@@ -105,9 +105,9 @@ class Authenticator:
         return http_refusal(HTTP_UNAUTHORIZED, words, ("www-authenticate", f'{scheme} realm="tidegate"{error}'))
 
     def credential(self, find: Find) -> bytes | None:
-        """The digest of the credential that lets a call in, however it is written; None: it brings none.
+        """Return the digest of the valid credential that a call carries, in any accepted form, or None.
 
-        `find` gives the first header of a lower-case name.
+        `find` returns the first header of a lower-case name.
         """
         # Digests are looked up: how long that takes says nothing about a secret that nobody can choose the digest of.
         if (key := find(self._header)) is not None and (digest := _digest(key.strip())) in self._api_keys:
@@ -168,7 +168,7 @@ HTTP_FORBIDDEN: Final = 403
 
 
 class RestrictionError(Exception):
-    """A key that cannot be read; the message names the file and the remedy."""
+    """A key of a restricted API cannot be read; the message names the file and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class _Key:
 
 
 class Restrictions:
-    """The rules, ready to be asked. Immutable: make a new one to change them."""
+    """Rules for restricted APIs. Immutable: create a new one to change them."""
 
     def __init__(self, restrictions: Sequence[ApiRestriction]) -> None:
         """Raise RestrictionError if a `value_file` cannot be used."""
@@ -189,7 +189,7 @@ class Restrictions:
         self._over_http = _keys(restrictions, "http")
 
     def refusal(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> GrpcRefusal | None:
-        """Why a call of a gRPC method, by its full name, is refused; None if it is not."""
+        """Return why a call of a gRPC method, given by its full name, is rejected, or None if it is allowed."""
         if method not in self._of_method:
             return None
         key = self._of_method[method]
@@ -202,9 +202,9 @@ class Restrictions:
         return GrpcRefusal(grpc.StatusCode.UNAVAILABLE, f"This protocol is restricted, expecting header '{name}'")
 
     def http_refusal(self, api: Api | None, headers: Mapping[str, str]) -> HttpRefusal | None:
-        """Why a request is refused; None if it is not.
+        """Return why an HTTP request is rejected, or None if it is allowed.
 
-        `api` is that of its route, None where it has none. `headers` are found by their lower-case names.
+        `api`: API of its route, or None. `headers`: by lower-case name.
         """
         if api is None or api not in self._over_http:
             return None
@@ -257,19 +257,20 @@ _DIGITS: Final = 16
 
 
 class ClientIdentity:
-    """Tells owners apart as the configuration says. Immutable."""
+    """Identification of clients by the configured rule. Immutable."""
 
     def __init__(self, config: ServeConfig, authenticator: Authenticator | None = None) -> None:
-        """`authenticator`: who knows credentials; None: what comes was looked at elsewhere."""
+        """Prepare the rule. `authenticator`: checks credentials; None: they were checked elsewhere."""
         self._by = config.clients.by
         self._key = config.clients.key or ""
         self._is_secret = may_be_secret(self._key)
         self._authenticator = authenticator
 
     def of(self, find: Find, peer: Callable[[], str]) -> str:
-        """The owner of a call: `find` gives metadata, or a header, by its lower-case name; `peer` the connection.
+        """Return the client of a call. `find`: returns metadata or a header by lower-case name; `peer`: the address.
 
-        Those who do not say who they are share a line. Secrets appear as digests: recordings hold owners.
+        Calls that do not identify themselves belong to one common client. Secrets are replaced by digests, because
+        event logs contain clients.
         """
         if self._by == "connection":
             return peer()
@@ -297,10 +298,10 @@ _BY_NAME: Final = "ask for it as localhost or 127.0.0.1, or set dashboard.token_
 
 
 class DashboardAuth:
-    """The rules, ready to be asked. Immutable: make a new one to change them."""
+    """Access rules of the dashboard. Immutable: create a new one to change them."""
 
     def __init__(self, config: ServeConfig) -> None:
-        """Raise CredentialFileError if a file of tokens cannot be used."""
+        """Read the token files. Raises CredentialFileError if one is invalid."""
         page = config.dashboard
         self._enabled = page.enabled
         self._local = config.listen.metrics is not None and is_local(config.listen.metrics)
@@ -311,7 +312,7 @@ class DashboardAuth:
             self._tokens = Authenticator(config.authentication)
 
     def page_refusal(self) -> HttpRefusal | None:
-        """Why there is no page at all; None: there is one."""
+        """Return why there is no dashboard at all, or None if there is one."""
         if not self._enabled:
             return http_refusal(NOT_FOUND, "the live page is off (page.enabled)")
         if self._tokens is None and not self._local:
@@ -319,7 +320,7 @@ class DashboardAuth:
         return None
 
     def refusal(self, headers: Mapping[str, str]) -> HttpRefusal | None:
-        """Why the data are not for who sends these headers, found by their lower-case names; None: they are."""
+        """Return why a request with these headers, by lower-case name, may not read the data, or None if it may."""
         if refused := self.page_refusal():
             return refused
         if self._tokens:
@@ -328,14 +329,14 @@ class DashboardAuth:
 
 
 class AccessControl:
-    """Asked before anything is done for a call."""
+    """Access control that the servers query before they process a call."""
 
     def __init__(self, config: ServeConfig) -> None:
         """Raise CredentialFileError or RestrictionError if a file cannot be used."""
         self.replace(config)
 
     def replace(self, config: ServeConfig) -> None:
-        """Take up other rules, or the same from changed files. Raises as at the start, and changes nothing."""
+        """Replace the rules, also with those of changed files. Raises as the constructor, and then changes nothing."""
         authenticator = Authenticator(config.authentication) if config.authentication else None
         onlookers = DashboardAuth(config)
         self._rules = (authenticator, Restrictions(config.restricted))
@@ -343,43 +344,43 @@ class AccessControl:
         self._owners = ClientIdentity(config, authenticator)
 
     def follow(self, other: "AccessControl") -> None:
-        """Take up the rules of another gate, which has read its files already."""
+        """Take over the rules of another gate, which has already read its files."""
         self._rules, self._owners, self._onlookers = other._rules, other._owners, other._onlookers
 
     def credential_headers(self) -> frozenset[str]:
-        """Lower-case names of headers that are meant for this gate: no Triton needs to see them."""
+        """Lower-case names of headers that are meant for this gate; they are not forwarded to a Triton."""
         authenticator, _ = self._rules
         return authenticator.headers if authenticator else frozenset()
 
     def owner(self, metadata: Iterable[tuple[str, str | bytes]], peer: Callable[[], str]) -> str:
-        """Whose a gRPC call is; `peer` gives its connection."""
+        """Return the client of a gRPC call; `peer` returns the address of its connection."""
         return self._owners.of(lambda name: next((value for key, value in metadata if key == name), None), peer)
 
     def http_owner(self, header: Callable[[str], str | None], peer: Callable[[], str]) -> str:
-        """Whose an HTTP request is; `header` finds its headers by their lower-case names."""
+        """Return the client of an HTTP request; `header` returns its headers by lower-case name."""
         return self._owners.of(header, peer)
 
     def page_refusal(self) -> HttpRefusal | None:
-        """Why there is no live page at all; None: there is one, and whoever asks may know."""
+        """Return why there is no dashboard at all, or None if there is one; its existence is no secret."""
         return self._onlookers.page_refusal()
 
     def look_refusal(self, headers: Mapping[str, str]) -> HttpRefusal | None:
-        """Why the live page's data are refused to who sends these headers; None: they are not.
+        """Return why a request with these headers may not read the dashboard's data, or None if it may.
 
-        What keeps others from the metrics keeps them from what the page shows, too.
+        Rules that protect the metrics protect the dashboard too.
         """
         _, restrictions = self._rules
         return restrictions.http_refusal("metrics", headers) or self._onlookers.refusal(headers)
 
     def refusal(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> GrpcRefusal | None:
-        """Why a gRPC call is refused; None: it is not."""
+        """Return why a gRPC call is rejected, or None if it is allowed."""
         authenticator, restrictions = self._rules
         return (authenticator and authenticator.refusal(method, metadata)) or restrictions.refusal(method, metadata)
 
     def http_refusal(self, api: Api | None, headers: Mapping[str, str]) -> HttpRefusal | None:
-        """Why an HTTP request to a route of an API is refused; None: it is not. The API is None without a route.
+        """Return why an HTTP request is rejected, or None if it is allowed. `api`: API of its route, or None.
 
-        Headers are found by their lower-case names.
+        Headers are by lower-case name.
         """
         authenticator, restrictions = self._rules
         return (authenticator and authenticator.http_refusal(api, headers)) or restrictions.http_refusal(api, headers)

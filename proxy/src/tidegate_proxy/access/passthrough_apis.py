@@ -1,4 +1,4 @@
-"""APIs that one Triton restricts, and that Tidegate leaves to it: their calls pass with the client's own headers."""
+"""APIs that a Triton restricts and Tidegate leaves to it: their calls are bypassed with the client's own headers."""
 
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,20 +15,20 @@ GRPC_PREFIX: Final = "triton-grpc-protocol-"
 
 @dataclass(frozen=True, slots=True)
 class PassthroughApis:
-    """APIs that `restricted` of the configuration does not decide about, and those to which Tidegate lacks the key."""
+    """APIs that the configuration's `restricted` does not cover, and those for which Tidegate lacks the key."""
 
     left: frozenset[tuple[Protocol, Api]] = frozenset()
-    """APIs that this Triton decides about: it sees the client's headers and none of Tidegate's."""
+    """APIs that this Triton controls: it receives the client's headers and none of Tidegate's."""
     closed: frozenset[Api] = frozenset()
-    """APIs that this Triton refuses to Tidegate itself, over gRPC."""
+    """APIs that this Triton denies to Tidegate itself, over gRPC."""
     answers_http_health: bool = False
-    """Whether Tidegate answers health over HTTP from what it knows, as `restricted` says who may ask."""
+    """Whether Tidegate answers HTTP health requests itself, under the rules of `restricted`."""
     answered: frozenset[tuple[Protocol, Api]] = frozenset()
-    """APIs of which this Triton said whether it restricts them."""
+    """APIs for which this Triton reported whether it restricts them."""
     unknown: frozenset[tuple[Protocol, Api]] = frozenset()
-    """APIs of which it did not say so when it was asked last."""
+    """APIs for which it did not report that when it was last asked."""
     inference_keys: Mapping[Protocol, str] = field(default_factory=dict)
-    """Headers that open inference and that Tidegate has, too, named as over HTTP: their clients are scheduled."""
+    """Headers that open inference and that Tidegate has too, named as over HTTP: requests with them are scheduled."""
 
     @property
     def schedules(self) -> bool:
@@ -37,13 +37,13 @@ class PassthroughApis:
 
     @property
     def lists_models(self) -> bool:
-        """Whether Tidegate can find out which models this Triton has."""
+        """Whether Tidegate can list this Triton's models."""
         return not self.closed >= {"model-repository", "statistics"}
 
     def shows_key(self, protocol: Protocol, metadata: Iterable[tuple[str, str | bytes]], headers: Headers) -> bool:
-        """Whether a client may be scheduled: inference is not left to this Triton, or the client has the key.
+        """Return whether a client's requests may be scheduled: inference is not restricted, or the client has the key.
 
-        `headers`: what Tidegate has. Triton compares the first header of the name only, and so does this.
+        `headers`: Tidegate's own. Like Triton, this compares only the first header of the name.
         """
         if (protocol, "inference") not in self.left:
             return True
@@ -55,5 +55,5 @@ class PassthroughApis:
 
 
 def same(given: str | bytes, value: bytes) -> bool:
-    """Whether a client's value is the right one, in constant time."""
+    """Compare a client's value with the right one in constant time."""
     return hmac.compare_digest(given if isinstance(given, bytes) else given.encode(errors="surrogatepass"), value)

@@ -1,12 +1,12 @@
-"""Assembles Tidegate and watches over the whole.
+"""Assembly of Tidegate, and supervision of the whole.
 
 serve            creates the parts in the order of their dependencies: BEGIN HERE
 proxy            the assembled proxy: it listens, applies a changed configuration, shuts down
-tritons          which Tritons take part, and what watches them
+tritons          the Tritons that take part, and their health checks
 model_ownership  the models of this process, where several shards divide them
 config_check     `tidegate check`
 metrics_page     the metrics page, and the documents served beside it
 dashboard        the dashboard
 doctor           `tidegate doctor`: finds misconfiguration and possible improvements
-actuation        carries out the layouts that a controller wants
+actuation        executes the layout changes of a controller
 """

@@ -34,11 +34,11 @@ _UNUSABLE: Final = (
     OSError,
 )
 TRITON_PING_INTERVAL_S: Final = 300
-"""Triton ends connections that ping it more often (--grpc-http2-min-recv-ping-interval-without-data)."""
+"""Shortest ping interval that Triton accepts, in seconds (--grpc-http2-min-recv-ping-interval-without-data)."""
 
 
 def check_offline(config: ServeConfig, plugins: Plugins) -> list[FieldError]:
-    """Everything that serving would stumble over before it asks a Triton."""
+    """Return all errors that would stop serving before it contacts a Triton."""
     problems = plugin_problems(config, plugins)
     if config.event_log is not None and not config.event_log.parent.is_dir():
         problems.append(FieldError("event_log", f"there is no folder {config.event_log.parent}"))
@@ -76,7 +76,7 @@ def unknown_policy(document: object, plugins: Plugins) -> list[FieldError]:
 
 
 def plugin_problems(config: ServeConfig, plugins: Plugins) -> list[FieldError]:
-    """Policies, observers and controllers that there are not, or not for this layout, and options that they refuse."""
+    """Return errors for missing or unsuitable policies, observers and controllers, and options that they reject."""
     problems = [*_policy_problems(config, plugins), *_observer_problems(config, plugins)]
     if config.layout is None:
         return problems

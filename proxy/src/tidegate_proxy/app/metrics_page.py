@@ -1,4 +1,4 @@
-"""The metrics page: Tidegate's own numbers and those of the Tritons behind it, on a port of its own."""
+"""Metrics endpoint: Tidegate's metrics and those of the Tritons behind it, on a port of its own."""
 
 import asyncio
 import json
@@ -38,24 +38,25 @@ from tidegate_proxy.tritons.catalog import CurrentCatalog
 from tidegate_proxy.tritons.metrics_scrape import scrape
 
 STUCK_S: Final = 30.0
-"""A client that takes nothing for so long, or is not there any more, is cut off: it would hold one of the few seats
-before the live page."""
+"""Seconds after which a client that reads nothing is disconnected, so that it does not occupy a viewer's slot."""
 
 
 class ServedDocument(NamedTuple):
-    """One document of the metrics page."""
+    """Document served beside the metrics."""
 
     answer: "Callable[[MetricsPage], Awaitable[HttpAnswer]]"
     api: Api
     """API whose restriction applies to the document."""
     needs_credential: bool
-    """Whether a client shows a credential for it, where there are any, though the API is open without one."""
+    """Whether a credential is required, if any are configured, even where the API is open."""
 
 
 class MetricsPage:
-    """Serves GET /metrics, GET /models: what happens to the requests of each, GET /layout: what is in force, and what a
-    controller makes of it, GET /shadow: what a policy would have gained, GET /canary: what it gained,
-    and the live page. Lives in one event loop."""
+    """HTTP application of the metrics port. Use it only in one event loop.
+
+    It serves GET /metrics, GET /models (scheduling of each), GET /layout (layout and controller), GET /shadow (gain of
+    a policy), GET /canary (the gain measured by a canary), and the dashboard.
+    """
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class MetricsPage:
         self._server: HttpServer | None = None
 
     async def listen(self, address: str, *, reuse_port: bool = False) -> int:
-        """Bind and serve; the port. Raises OSError when the address cannot be bound."""
+        """Bind and serve; return the port. Raises OSError if the address cannot be bound."""
         listener = bind(address, reuse_port=reuse_port)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # what the kernel keeps for a client could be minutes of snapshots
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(STUCK_S * 1000))
@@ -110,7 +111,7 @@ class MetricsPage:
             await self._server.stop()
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """HttpAnswer one request: an application of ASGI."""
+        """Answer one request; an ASGI application."""
         exchange = HttpExchange(scope, receive, send)
         if LivePage.has(exchange.path):
             await self._look(exchange, scope["query_string"])

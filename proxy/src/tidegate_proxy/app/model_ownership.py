@@ -19,7 +19,7 @@ _LOOK_EVERY_S: Final = 0.1
 
 
 class ServedModels:
-    """The models that a shard answers for: those of its Tritons, but for what is planned elsewhere."""
+    """Models that a shard serves: those of its Tritons, except those assigned elsewhere."""
 
     def __init__(self, shard: Shard, directory: CurrentCatalog) -> None:
         assert shard.number is not None, "it is one of several"
@@ -30,7 +30,7 @@ class ServedModels:
         self._assignment: Mapping[str, int] = {}
 
     def plan(self, assignment: Mapping[str, int]) -> None:
-        """Answer from now on for what this plan leaves here."""
+        """Apply a new assignment of models to shards."""
         self._assignment = assignment
 
     @property
@@ -40,24 +40,24 @@ class ServedModels:
         return frozenset(name for name in names if self._assignment.get(name, self.number) != self.number)
 
     def was_left(self, name: str) -> bool:
-        """Whether no frontend asks for a model here any more."""
+        """Return whether no frontend sends requests for a model here any more."""
         return self._shard.was_left(name)
 
     def tell(self) -> None:
-        """Have the frontends know."""
+        """Notify the frontends of the models."""
         leaving = self.leaving
         self._shard.tell(ShardModels(self._directory.catalog.names - leaving, leaving))
 
 
 class ModelOwnership:
-    """One shard's part in the plan. Lives in its event loop.
+    """One shard's part in the assignment of models. Use it only in its event loop.
 
-    A model that comes is loaded first and claimed then; one that goes is answered for until no frontend asks for it
-    here, and unloaded then. Nobody stands above the shards: whichever of two hears first of a move, no request is lost.
+    A model that arrives is loaded before it is claimed; one that leaves is served until no frontend requests it here,
+    and then unloaded. There is no coordinator: whichever shard learns of a move first, no request is lost.
     """
 
     def __init__(self, served: ServedModels, discovery: Discovery, engine: Engine) -> None:
-        """`served`: told what to answer for; discovery tells it when the Tritons have other models."""
+        """Prepare it. `served`: models to serve; discovery notifies it when the Tritons have other models."""
         self._served = served
         self._discovery = discovery
         self._engine = engine
@@ -67,7 +67,7 @@ class ModelOwnership:
         """Models that are to go, and that a Triton does not unload."""
 
     async def begin(self, assignment: Mapping[str, int]) -> None:
-        """Take up the first plan, before anybody asks, and part with what is planned elsewhere."""
+        """Apply the first assignment before any request, and unload models assigned elsewhere."""
         await self._follow(assignment)
         self._parting = asyncio.get_running_loop().create_task(self._part_with_others())
 
@@ -80,13 +80,13 @@ class ModelOwnership:
         self._served.tell()
 
     def follow(self, assignment: Mapping[str, int]) -> None:
-        """Take up another plan, while what is here is served: loading may take long."""
+        """Apply another assignment while serving continues: loading may take long."""
         if self._following:
             self._following.cancel()
         self._following = asyncio.get_running_loop().create_task(self._follow_guarded(assignment))
 
     async def close(self) -> None:
-        """Follow no more, and part with nothing."""
+        """Stop, and unload nothing."""
         tasks = [task for task in (self._following, self._parting) if task]
         for task in tasks:
             task.cancel()
@@ -137,14 +137,14 @@ class ModelOwnership:
 
 
 def planned_for(number: int, assignment: Mapping[str, int]) -> frozenset[str]:
-    """The models that a plan gives to a shard."""
+    """Return the models assigned to a shard."""
     return frozenset(name for name, shard in assignment.items() if shard == number)
 
 
 async def load_missing(backends: Sequence[Backend], names: frozenset[str]) -> bool:
-    """Have all of the Tritons load what none of them has; whether any did. What cannot be loaded is said in the log.
+    """Load models that no Triton has on all of them; return whether any was loaded. Failures are logged.
 
-    Raises BackendError where they cannot be asked.
+    Raises BackendError if the Tritons cannot be queried.
     """
     if not names:
         return False

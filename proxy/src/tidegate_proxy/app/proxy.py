@@ -1,4 +1,4 @@
-"""A proxy that serves: what it listens for, how it takes up a changed configuration, how it ends."""
+"""Running proxy: its ports, configuration changes and shutdown."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ LOOK_AT_FILES_EVERY_S = 1.0
 
 
 class Proxy:
-    """A proxy that answers; made by `serving`."""
+    """Running proxy; created by `serving`."""
 
     def __init__(
         self,
@@ -59,19 +59,21 @@ class Proxy:
         actuator: Actuator | None,
         claims: ModelOwnership | None,
     ) -> None:
-        """`actuator`: changes the layout, if anything does; `claims`: follows the plan, where this is one of several
-        shards."""
+        """Assemble the parts.
+
+        `actuator`: changes the layout, if any; `claims`: follows the assignment of models to shards.
+        """
         self.trial = trial
         self.in_force = in_force
         self.driver = driver
         self.bounds = bounds
         self.address = ""
-        """Where the gRPC service is."""
+        """Address of the gRPC service."""
         self.http_address = ""
-        """Where the HTTP service is, if it is."""
+        """Address of the HTTP service; "" if not served."""
         self.actuator = actuator
         self.metrics_address = ""
-        """Where the metrics page is, if it is."""
+        """Address of the metrics; "" if not served."""
         self._claims = claims
         self._tritons = tritons
         self._directory = directory
@@ -85,17 +87,17 @@ class Proxy:
 
     @property
     def config(self) -> ServeConfig:
-        """The configuration in force."""
+        """Current configuration."""
         return self._tritons.config
 
     @property
     def engine(self) -> Engine:
-        """The books."""
+        """Engine with the state of scheduling."""
         return self.driver.engine
 
     @property
     def liveness(self) -> Liveness:
-        """Whether all its parts give signs of life."""
+        """Liveness of all its parts."""
         return self._control.liveness
 
     @property
@@ -106,9 +108,9 @@ class Proxy:
     async def show_metrics(
         self, page: MetricsPage, address: str, stack: AsyncExitStack, elsewhere: int | None = None
     ) -> None:
-        """Listen for those who ask for metrics; the stack closes what is opened, here and below.
+        """Serve the metrics; `stack` closes what this opens.
 
-        `elsewhere`: the port at which frontends do so instead.
+        `elsewhere`: port at which frontends serve them instead.
         """
         if elsewhere is not None:
             self.metrics_address = self._bound(address, elsewhere)
@@ -118,7 +120,7 @@ class Proxy:
         self.metrics_address = self._bound(address, port)
 
     async def serve_grpc(self, service: GrpcService, stack: AsyncExitStack) -> None:
-        """Listen for clients over gRPC."""
+        """Serve clients over gRPC."""
         address = self.config.listen.grpc
         port = await service.listen(address, self.config.tls)
         stack.push_async_callback(service.close)
@@ -126,7 +128,7 @@ class Proxy:
         self.address = self._bound(address, port)
 
     async def serve_http(self, service: HttpService, address: str, stack: AsyncExitStack) -> None:
-        """Listen for clients over HTTP."""
+        """Serve clients over HTTP."""
         stack.push_async_callback(service.close)
         port = await service.listen(address)
         self._grpc_services.append(service)
@@ -138,11 +140,10 @@ class Proxy:
         return f"{host_of(address)}:{port}"
 
     async def reconfigure(self, config: ServeConfig) -> None:
-        """Take up what can change while requests are under way, all of it; say what cannot.
+        """Apply all changes that are possible while serving; log those that need a restart.
 
         Raises BackendError, CredentialFileError, DocumentError, RestrictionError, TlsError or ValueError, and changes
-        nothing, for files that cannot be used, a policy that cannot be made, and for Tritons that cannot be asked or do
-        not fit together.
+        nothing, if a file or the policy is invalid, or if Tritons cannot be queried or do not match.
         """
         is_changed = self.actuator is not None and self.actuator.changes_layout
         if is_changed:  # by the actuator, whose the Tritons are
@@ -199,7 +200,7 @@ class Proxy:
             raise
 
     async def look_at_files(self) -> None:
-        """For ever: take up tokens and keys that have changed in their files."""
+        """Run forever: reload tokens and keys that have changed in their files."""
         watched = self._credential_files()
         while True:
             await asyncio.sleep(LOOK_AT_FILES_EVERY_S)
@@ -214,15 +215,15 @@ class Proxy:
                 log.error("credentials not reloaded, the former ones stay", extra={"error": str(error)})
 
     async def control_layout(self) -> None:
-        """For ever: change the layout as its controller wants, where it has one."""
+        """Run forever: change the layout as its controller wants, if there is one."""
         if self.actuator:
             await self.actuator.run()
 
     async def drain(self) -> None:
-        """Let what is under way end, whichever way it came in, within `drain_timeout_s` in all.
+        """Let calls in flight end, over any protocol, within `drain_timeout_s` in total.
 
-        Where another takes over, or connections have a limited age, clients are served until they have been told to go
-        elsewhere, but no longer than half of the time.
+        If another process takes over, or connections have a limited age, clients are served until they were told to
+        reconnect, but for at most half of the time.
         """
         if self.actuator:
             self.actuator.halt()
@@ -234,7 +235,7 @@ class Proxy:
         )
 
     async def close(self) -> None:
-        """Stop what looks after the Tritons, and forget what is still under way."""
+        """Stop watching the Tritons, and abandon remaining calls."""
         if self.actuator:
             await self.actuator.close()
         await self._tritons.close()

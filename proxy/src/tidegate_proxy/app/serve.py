@@ -1,4 +1,4 @@
-"""Puts the proxy together: Tritons, catalog, policy, engine, driver, frontends."""
+"""Assembly of the proxy: Tritons, catalog, policy, engine, driver, servers."""
 
 import asyncio
 import itertools
@@ -64,17 +64,17 @@ from tidegate_proxy.tritons.shared_memory import SharedRegions
 log = logging.getLogger(__name__)
 
 WAKE_SLACK_NS = 30_000_000
-"""How late a thread that sleeps may be woken, until that was seen: 0.2 ms on an idle machine, this on a busy one."""
+"""Assumed wake-up delay of a sleeping thread until measured: 0.2 ms on an idle machine, this on a busy one."""
 
 
 @asynccontextmanager
 async def serving(  # noqa: PLR0915 - the list of all parts
     config: ServeConfig, plugins: Plugins, processes: RunningTritons | None = None, shard: Shard | None = None
 ) -> AsyncIterator[Proxy]:
-    """Serve until the block is left; then what is under way may end, for as long as `drain_timeout_s`.
+    """Serve until the block is left; then calls in flight may end within `drain_timeout_s`.
 
-    `processes`: starts and stops workers where a controller wants that; None: nobody does. `shard`: where the requests
-    of frontends come in, which have the clients; None: this process has them.
+    `processes`: starts and stops workers for a controller; None: not supported. `shard`: source of the requests from
+    frontends, which hold the clients; None: this process holds them.
     Raises BackendError, DocumentError, PluginError, ProfileFileError, CredentialFileError, RestrictionError, TlsError,
     TracingError or OSError, each with the remedy, before anything is served.
     """

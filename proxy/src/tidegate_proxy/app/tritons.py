@@ -1,4 +1,4 @@
-"""The Tritons that take part: who joins, who is watched, who leaves."""
+"""Tritons of a proxy: joining, health checks, leaving."""
 
 import asyncio
 import time
@@ -18,17 +18,17 @@ from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 Joining = Mapping[str, tuple[TritonAddress, Backend, list[LoadedModel]]]
-"""New Tritons by worker: where they are, the way to them, and what they serve."""
+"""New Tritons by worker: address, backend, and models."""
 
 
 class Tritons:
-    """Watches the Tritons of a proxy, and changes which take part. Lives in the event loop."""
+    """Tritons that take part, with their health checks. Use it only in the event loop."""
 
     def __init__(
         self, config: ServeConfig, in_force: InForce, directory: CurrentCatalog, driver: Driver, discovery: Discovery
     ) -> None:
         self.config = config
-        """The configuration in force; an actuator changes its Tritons."""
+        """Current configuration; an actuator changes its Tritons."""
         self._in_force = in_force
         self._directory = directory
         self._driver = driver
@@ -40,11 +40,11 @@ class Tritons:
 
     @property
     def alone(self) -> asyncio.Lock:
-        """Held by whoever changes what the Tritons serve."""
+        """Lock to hold while changing what the Tritons serve."""
         return self._discovery.one_at_a_time
 
     async def reach(self, triton: TritonAddress, config: ServeConfig) -> Backend:
-        """The way to a Triton that may take part later. Raises BackendError for one that is not ready."""
+        """Connect to a Triton that may join later. Raises BackendError if it is not ready."""
         backend = backend_of(triton, config, self._in_force)
         try:
             if not await backend.serves():
@@ -57,7 +57,7 @@ class Tritons:
         return backend
 
     async def try_out(self, triton: TritonAddress) -> tuple[Backend, list[LoadedModel]]:
-        """A Triton that may take part later, and what it serves. Raises BackendError, RestrictionError."""
+        """Connect to a Triton that may join later, and list its models. Raises BackendError, RestrictionError."""
         backend = await self.reach(triton, self.config)
         try:
             return backend, await backend.models()
@@ -66,7 +66,7 @@ class Tritons:
             raise
 
     def follow(self, config: ServeConfig, joined: Sequence[Backend], left: Sequence[Backend]) -> None:
-        """Take another configuration as in force: watch those that joined; let go those that left, once they ended."""
+        """Apply another configuration: watch Tritons that joined; release those that left, once they ended."""
         self.config = config
         self._stop_watching(left)
         for backend in left:
@@ -75,9 +75,9 @@ class Tritons:
             self._watch(backend)
 
     def switch(self, revision: LayoutRevision, joining: Joining) -> None:
-        """Have the engine follow a revision, with these new Tritons by worker; `alone` is held.
+        """Switch the engine to a layout revision, with new Tritons by worker. Hold `alone`.
 
-        Those that leave are ended by the caller. Raises BackendError or ValueError, and changes nothing then.
+        The caller stops those that leave. Raises BackendError or ValueError, and then changes nothing.
         """
         wanted = {worker.name for worker in revision.layout.workers}
         staying = [backend for backend in self._discovery.backends if backend.worker in wanted]
@@ -93,29 +93,29 @@ class Tritons:
             self._watch(backend)
 
     def backend_of(self, worker_id: int) -> Backend | None:
-        """The Triton of a worker that takes part, or did; None: none does."""
+        """Return the Triton of a worker that takes part or did; None if there is none."""
         return self._directory.catalog.backend_of.get(worker_id)
 
     def has_work(self, worker_id: int) -> bool:
-        """Whether a worker has anything to finish."""
+        """Return whether a worker has unfinished work."""
         return self._driver.engine.has_work(worker_id)
 
     def give_up(self, backend: Backend, why: str) -> None:
-        """Let what a Triton runs be tried elsewhere."""
+        """Retry the batches of a Triton elsewhere."""
         self._driver.membership.give_up(backend, why)
 
     async def part_with(self, backend: Backend) -> None:
-        """Close the way to a Triton that is about to end, or does not take part after all."""
+        """Close the connection to a Triton that is about to stop, or does not join after all."""
         if self._driver.regions:
             self._driver.regions.leave(backend)
         await backend.close()
 
     def tell(self, event: ChangeProgressed) -> None:
-        """Let the engine, and all who watch it, know how far a change is; now, as time has passed since."""
+        """Notify the engine and its observers of the progress of a change, at the current instant."""
         self._driver.change_progressed(msgspec.structs.replace(event, now_ns=time.monotonic_ns()))
 
     def read_headers(self) -> bool:
-        """Read the headers that open what Tritons restrict; whether they have changed.
+        """Read the headers that open APIs restricted by Tritons; return whether they have changed.
 
         Raises RestrictionError, and changes nothing.
         """
@@ -126,7 +126,7 @@ class Tritons:
         return changed
 
     async def close(self) -> None:
-        """Watch none any more."""
+        """Stop watching all Tritons."""
         tasks = [*self._watches.values(), *self._retiring]
         for task in tasks:
             task.cancel()
@@ -152,7 +152,7 @@ class Tritons:
 
 
 def backend_of(triton: TritonAddress, config: ServeConfig, in_force: InForce) -> Backend:
-    """The way to a Triton. Raises TlsError, RestrictionError."""
+    """Create the backend of a Triton. Raises TlsError, RestrictionError."""
     return Backend(
         triton.grpc,
         http=triton.http,

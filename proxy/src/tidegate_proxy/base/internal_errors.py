@@ -1,6 +1,6 @@
-"""Tidegate's own faults: exceptions that nobody expected. Each is logged with where it came from, and counted.
+"""Internal errors: unexpected exceptions in Tidegate itself. Each is logged with its place, and counted.
 
-Whoever catches one ends what it concerns (a call, a stage, an effect) and goes on; here is only the telling of it.
+The code that catches one ends what it concerns (a call, a stage, an effect) and continues; this module only reports it.
 """
 
 import logging
@@ -11,11 +11,11 @@ from collections import Counter
 log = logging.getLogger(__name__)
 
 QUIET_S = 60.0
-"""How long the same fault, at the same place, is counted only once it was logged."""
+"""Seconds for which the same error at the same place is only counted after it was logged."""
 
 
 class InternalErrors:
-    """The faults of this process."""
+    """Internal errors of this process."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -23,7 +23,7 @@ class InternalErrors:
         self._lock = threading.Lock()
 
     def report(self, place: str, error: BaseException) -> None:
-        """Say that `error` was raised in `place`, a few words that name a part of Tidegate. Never raises."""
+        """Log and count `error`, raised in `place`, a few words that name a part of Tidegate. Never raises."""
         now_s = time.monotonic()
         with self._lock:
             self._counts[place] += 1
@@ -35,10 +35,10 @@ class InternalErrors:
             log.error("internal error", exc_info=error, extra={"place": place})
 
     def counts(self) -> dict[str, int]:
-        """How many there were, by place."""
+        """Return the number of errors by place."""
         with self._lock:
             return dict(self._counts)
 
 
 faults = InternalErrors()
-"""The only one of the process, as there is one log."""
+"""The only instance in the process, as there is one log."""

@@ -1,4 +1,4 @@
-"""Names that clients give things, as short and as few as what is kept by name has to be: clients may be hostile."""
+"""Labels from names that clients choose, bounded in length and number, as clients may be hostile."""
 
 import hashlib
 import re
@@ -6,9 +6,9 @@ from collections import OrderedDict
 from typing import Final
 
 MAX_LABEL_CHARACTERS: Final = 100
-"""Characters of a label."""
+"""Largest length of a label, in characters."""
 _FADES_AFTER: Final = 100
-"""Counts halve after so many labels for each that is kept apart."""
+"""Number of labels, for each that is kept apart, after which counts are halved."""
 _HOUR_S: Final = 3600.0
 OTHER_LABEL: Final = "other"
 """Label value for all values beyond the limit."""
@@ -23,24 +23,24 @@ def digest(text: str) -> str:
 
 
 def may_be_secret(name: str) -> bool:
-    """Whether a header, or gRPC metadata, of this name may carry a secret: its values are kept as digests."""
+    """Return whether a header, or gRPC metadata, of this name may carry a secret: its values are stored as digests."""
     return _SECRET.search(name) is not None
 
 
 def label(text: str) -> str:
-    """A text as it is; of one that is too long the beginning, and its digest."""
+    """Return a text unmodified, or the beginning of a long one with its digest."""
     return text if len(text) <= MAX_LABEL_CHARACTERS else f"{text[: MAX_LABEL_CHARACTERS - _DIGITS - 1]}#{digest(text)}"
 
 
 class FrequentLabels:
-    """Keeps apart the labels that come often; the others are all one.
+    """Set of the most frequent labels; all others share one label.
 
-    A newcomer takes the place of the label that has come least often, once it has come more often itself: labels that
-    come once each, made up by one client, leave no place taken. Counts halve now and then, so that the past fades.
+    A newcomer replaces the least frequent label once it is more frequent itself: labels that come once each, made up by
+    one client, occupy no slot. Counts are halved periodically, so that the past fades.
     """
 
     def __init__(self, most: int) -> None:
-        """`most`: how many are kept apart at a time. So many others may take places in an hour."""
+        """Create an empty set of at most `most` labels. At most this many others may replace them per hour."""
         self._most = most
         self._known: dict[str, int] = {}
         """How often each that is kept apart has come."""
@@ -52,7 +52,7 @@ class FrequentLabels:
         self._at_s = 0.0
 
     def of(self, text: str, now_s: float) -> str:
-        """The label that stands for this one at an instant of a monotonic clock: itself, or `OTHER_LABEL`."""
+        """Return the label for a text at an instant of a monotonic clock: itself, or `OTHER_LABEL`."""
         self._seen += 1
         if self._seen % (_FADES_AFTER * self._most) == 0:
             self._known = {label: count // 2 for label, count in self._known.items()}

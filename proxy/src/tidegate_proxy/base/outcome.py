@@ -5,7 +5,7 @@ import grpc
 from tidegate_proxy.base import refusal
 
 TIMEOUT_EXPIRED = "Request timeout expired"
-"""Triton's own words for a request whose time ran out in the queue."""
+"""Triton's message for a request whose timeout expired in the queue."""
 SHUTTING_DOWN = "Tidegate is shutting down"
 
 
@@ -22,10 +22,11 @@ class RequestFailed(Exception):
         outcome: str = "",
         refusal: str = "",
     ) -> None:
-        """`queued`: False where it was refused on its arrival, which a stream reports in another way.
+        """Create a failure. `queued`: False for a request rejected on arrival, which a stream reports in another way.
 
-        `reason`: as what it counts, one of `statistics.FAILURE_REASONS`; `outcome`: the same for traces, in more words.
-        `refusal`: why Tidegate refused it, in one word for the client's program; empty where a Triton did.
+        `reason`: the category it counts as, one of `statistics.FAILURE_REASONS`; `outcome`: the same for traces, in
+        more words.
+        `refusal`: the `tidegate-reason`, if Tidegate rejected it; "" if a Triton did.
         """
         super().__init__(details)
         self.code = code
@@ -42,11 +43,11 @@ def own_fault(words: str = "Tidegate failed; its log says more") -> RequestFaile
 
 
 Outcome = bytes | RequestFailed
-"""A serialized ModelInferResponse, or why there is none."""
+"""Serialized ModelInferResponse, or the failure."""
 
 
 def answer_in(outcome: Outcome) -> bytes:
-    """The answer that an outcome is. Raises it where it is a failure."""
+    """Return the response of an outcome, or raise the failure."""
     if isinstance(outcome, RequestFailed):
         raise outcome
     return outcome

@@ -1,26 +1,26 @@
-"""Why Tidegate refused a request, in one word that programs can read: Triton's status and words stay as they are."""
+"""Reasons for which Tidegate rejects requests, as machine-readable words; Triton's status and message are unchanged."""
 
 import re
 from typing import Final
 
 REASON_HEADER: Final = "tidegate-reason"
-"""The trailing metadata of gRPC, the header of HTTP and the parameter of a stream's answer that have the word."""
+"""Name of the trailing gRPC metadata, the HTTP header and the parameter of a stream's response with the reason."""
 DEADLINE_UNREACHABLE: Final = "deadline_unreachable"
-"""It could not be answered on time any more: what policies say as a rule."""
+"""Reason: the deadline cannot be met any more; this is the default of policies."""
 DEADLINE_EXPIRED: Final = "deadline_expired"
-"""Its time had run out when it came."""
+"""Reason: the deadline had expired on arrival."""
 QUEUE_FULL: Final = "queue_full"
 """Reason: the queue is full, by `limits` or by the share of the client or model."""
 REASON_UNAVAILABLE: Final = "unavailable"
-"""No worker is left that it could run on, or each of its tries met a worker that failed."""
+"""Reason: no worker is left that could run it, or each try met a failing worker."""
 SHUTTING_DOWN: Final = "shutting_down"
-"""This Tidegate ends: another one may take it."""
+"""Reason: this Tidegate shuts down; another one may serve the request."""
 SCHEDULER_UNAVAILABLE: Final = "scheduler_unavailable"
-"""A frontend has lost the process that schedules: it is being started again."""
+"""Reason: a frontend has lost its scheduler process, which is being restarted."""
 BACKEND_UNAVAILABLE: Final = "backend_unavailable"
-"""The Triton that it was to be passed on to does not answer."""
+"""Reason: the Triton to which it was passed does not answer."""
 INTERNAL_ERROR: Final = "internal_error"
-"""A fault of Tidegate's own, of which its log says more."""
+"""Reason: an internal error, which the log explains."""
 MAX_LETTERS: Final = 64
 
 _OTHER: Final = re.compile(r"[^a-z0-9]+")

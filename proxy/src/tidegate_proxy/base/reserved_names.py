@@ -1,4 +1,4 @@
-"""Names in shared memory that are no client's business: of Tidegate's own regions, and of Triton's Python backend.
+"""Names of shared memory regions that clients may not use: Tidegate's own, and those of Triton's Python backend.
 
 A client that could name them would read and overwrite the tensors of others (decision 19).
 """
@@ -6,20 +6,20 @@ A client that could name them would read and overwrite the tensors of others (de
 from typing import Final
 
 OWN_PREFIX: Final = "tidegate-"
-"""How the names of Tidegate's regions begin, and of the files that hold them."""
+"""Prefix of the names of Tidegate's regions, and of their files."""
 RESERVED_PREFIXES: Final = (OWN_PREFIX, "tidegate_", "triton_python_backend_shm_region_")
-"""Tidegate's, then the Python backend's: as an embedded Triton has it named, and as it is by default."""
+"""Reserved prefixes: Tidegate's, then the Python backend's, as set for an embedded Triton and by default."""
 REGION_PARAMETER: Final = "shared_memory_region"
-"""The parameter of a tensor that names the region in which it is."""
+"""Parameter of a tensor that names its region."""
 
 
 def reserved_prefix(name: str) -> str:
-    """The reserved prefix of a region's name, or of its key with any slashes and dots in it; "" where it has none."""
+    """Return the reserved prefix of a region's name or key, ignoring slashes and dots, or ""."""
     return next((prefix for part in name.split("/") for prefix in RESERVED_PREFIXES if part.startswith(prefix)), "")
 
 
 def why_not_registered(name: str, key: str = "") -> str:
-    """Why no client may register a region of that name and key, in Triton's words where it has them; "": it may."""
+    """Return why no client may register a region of that name and key, in Triton's words if it has them, or ""."""
     if prefix := reserved_prefix(name):
         return f"cannot register shared memory region '{name}' as the name contains the reserved prefix '{prefix}'"
     if prefix := reserved_prefix(key):
@@ -31,14 +31,14 @@ def why_not_registered(name: str, key: str = "") -> str:
 
 
 def why_not_unregistered(name: str) -> str:
-    """Why no client may unregister a region of that name; "": it may."""
+    """Return why no client may unregister a region of that name, or ""."""
     if prefix := reserved_prefix(name):
         return f"cannot unregister shared memory region '{name}' as the name contains the reserved prefix '{prefix}'"
     return ""
 
 
 def why_not_used(name: str, *, refuses: bool) -> str:
-    """Why no tensor may be in that region; "": it may. `refuses`: tensors may be in none."""
+    """Return why no tensor may be in that region, or "". `refuses`: whether shared memory is forbidden."""
     if refuses:
         return "tensors in shared memory are not taken here: send them in the request"
     if prefix := reserved_prefix(name):

@@ -1,6 +1,6 @@
-"""Where the event loop is held: who holds it, such as a policy that never returns, keeps everybody from saying so.
+"""Watchdog of the event loop: reports what blocks it, such as a policy that never returns.
 
-The interpreter's own watchdog needs neither the event loop nor the interpreter's lock.
+It uses the interpreter's own watchdog, which needs neither the event loop nor the GIL.
 """
 
 import asyncio
@@ -12,19 +12,19 @@ _STDERR: Final = 2
 
 
 class Watchdog:
-    """Has stderr told what every thread is doing, whenever an event loop has not come round for too long.
+    """Watchdog that prints the stacks of all threads to stderr when the event loop is blocked for too long.
 
-    Made in that loop. Of a process there is one.
+    Create it in that loop, once per process.
     """
 
     def __init__(self, limit_s: Callable[[], float]) -> None:
-        """`limit_s`: how long is too long; it may give another number at any time."""
+        """Start watching. `limit_s`: returns the time limit in seconds, which may change."""
         self._limit_s = limit_s
         self._loop = asyncio.get_running_loop()
         self._beat()
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._timer.cancel()
         faulthandler.cancel_dump_traceback_later()
 

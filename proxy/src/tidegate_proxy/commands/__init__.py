@@ -1,1 +1,1 @@
-"""The commands that the proxy adds to `tidegate`: one file and one function each."""
+"""Commands that the proxy adds to `tidegate`: one file and one function each."""

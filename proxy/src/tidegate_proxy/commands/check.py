@@ -1,4 +1,4 @@
-"""`tidegate check`: is this configuration right?"""
+"""Command `tidegate check`: validates a configuration."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

@@ -1,4 +1,4 @@
-"""`tidegate doctor`: what happens to every model, and what is wrong or could be better."""
+"""Command `tidegate doctor`: reports the scheduling of every model, problems and possible improvements."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""`tidegate down`: the end of what `tidegate up` started."""
+"""Command `tidegate down`: stops what `tidegate up` started."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`tidegate init`: a first configuration, from what Tritons serve."""
+"""Command `tidegate init`: writes a first configuration from what Tritons serve."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The configuration that `tidegate init` writes: what serves there, and what to say of it, in comments."""
+"""Configuration file that `tidegate init` writes: served models and ports, with comments."""
 
 import json
 import re
@@ -19,10 +19,10 @@ _WORDS: Final = {"batched": "batched", "unbatched": "run one by one", "bypass": 
 def initial_configuration(
     facts: DoctorFacts, file: str, silent: Mapping[str, frozenset[str]], folder: Path | None = None
 ) -> str:
-    """A configuration, YAML with comments, that serves what was found as Triton itself would.
+    """Return a configuration, YAML with comments, that serves the discovered models as Triton itself would.
 
-    `file`: what it will be called, and `folder`: where it will lie, from which paths in it are told; None: nowhere.
-    `silent`: services, `http` or `metrics`, at which nobody listens, by Triton.
+    `file`: its future name; `folder`: its future folder, to which paths are relative; None: none. `silent`: by Triton,
+    the services `http` or `metrics` whose port does not answer.
     """
     config = facts.config
     address = config.tritons[0].grpc + " --tls-ca ..." * (config.tritons[0].tls is not None)

@@ -1,4 +1,4 @@
-"""`tidegate mig`: the MIG instances of this machine, and those that a layout wants."""
+"""Command `tidegate mig`: MIG instances of this machine and of a layout."""
 
 import json
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""The flag that names model repositories, for commands that look at models' files."""
+"""Option for model repositories, for commands that read models' files."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,7 @@ RepositoryFlags = Annotated[
 
 
 def repositories_of(flags: list[Path] | None) -> list[Path]:
-    """The folders. Raises typer.BadParameter for one that is none, or where nothing can look into them."""
+    """Return the folders. Raises typer.BadParameter if one does not exist, or if no installed package can read them."""
     for folder in flags or []:
         if not folder.is_dir():
             raise typer.BadParameter(f"{folder} is no folder", param_hint="--repository")

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def tell_tally(proxy: "Proxy") -> None:
-    """Tell how the requests ended."""
+    """Print how many requests ended in which way."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -26,7 +26,7 @@ def tell_tally(proxy: "Proxy") -> None:
 
 
 def say_error(error: Exception | str) -> None:
-    """Say why nothing is served."""
+    """Print why serving is impossible."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -35,7 +35,7 @@ def say_error(error: Exception | str) -> None:
 
 
 def allow_all_files() -> None:
-    """Have as many files open as the administrator allows, not as a shell sets by default: a connection needs one."""
+    """Raise the limit of open files to the hard limit, as each connection needs one."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -77,12 +77,11 @@ async def run_proxy(
     shard: "Shard | None" = None,
     taken_up: "Callable[[], None]" = lambda: None,
 ) -> "Proxy | None":
-    """Serve until a signal says to stop; SIGHUP has the configuration read again. What served, for its figures.
+    """Serve until a signal; return the proxy, for its figures. SIGHUP reloads the configuration.
 
-    `processes`: starts and stops workers where a controller wants that; None: nobody does. `shard`: where the requests
-    of frontends come in, which have the clients; None: this process has them. `taken_up`: called when another
-    configuration is in force.
-    None where the signal came before anything was served, such as while Tritons were waited for.
+    `processes`: starts and stops workers for a controller; None: not supported. `shard`: source of the requests from
+    frontends, which hold the clients; None: this process holds them. `taken_up`: called after another configuration was
+    applied. Returns None if the signal came before serving began, such as while waiting for Tritons.
     """
     from tidegate.host import Plugins
     from tidegate_proxy.app.serve import serving
@@ -129,7 +128,7 @@ async def run_proxy(
 
 
 def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) -> None:
-    """Say what is served, and where. `is_whole`: False where that is said once for several shards."""
+    """Print what is served at which address. `is_whole`: False if that is printed once for several shards."""
     from rich.console import Console
 
     # What is here stays. Looked through for garbage again and again, it would hold everybody for 40 ms each time.
@@ -150,7 +149,7 @@ def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) ->
 
 
 def announce_addresses(grpc: str, http: str, metrics: str) -> None:
-    """Say where clients come in; "" is not served. The last of it is said when all of it is there."""
+    """Print the addresses for clients; "" is not served. The last line is printed when all are ready."""
     from rich.console import Console
 
     console = Console(soft_wrap=True, highlight=False)

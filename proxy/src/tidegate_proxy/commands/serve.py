@@ -1,4 +1,4 @@
-"""`tidegate serve`: the proxy."""
+"""Command `tidegate serve`: the proxy."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`tidegate serve` by several processes: frontends, shards, or both under a supervisor."""
+"""`tidegate serve` in several processes: frontends, shards, or both under a supervisor."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 
 ReadAgain = Callable[[], "ServeConfig"]
 _KEPT, _OF_FRONTENDS = ".config", "frontends.config"
-"""Where the configuration in force is kept for a process that is started again."""
+"""Names of the files that keep the current configuration for a process that is restarted."""
 
 
 def serve_by_role(settings: "ServeConfig", read_again: ReadAgain, role: str, number: int | None) -> int:
-    """Serve until a signal says to stop; the exit status. `number`: of the shard, where `role` is `shard`.
+    """Serve until a signal; return the exit status. `number`: that of the shard, if `role` is `shard`.
 
-    Raises OSError for ports that cannot be bound, CredentialFileError, DocumentError.
+    Raises OSError if ports cannot be bound, CredentialFileError, DocumentError.
     """
     from tidegate_proxy.configuration.shard_config import assignment_of
 

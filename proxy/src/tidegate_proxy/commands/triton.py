@@ -1,4 +1,4 @@
-"""`tidegate triton`: run the embedded Triton over model repositories until interrupted."""
+"""Command `tidegate triton`: runs the embedded Triton over model repositories until interrupted."""
 
 from pathlib import Path
 from typing import Annotated

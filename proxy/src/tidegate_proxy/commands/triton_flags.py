@@ -1,4 +1,4 @@
-"""The flag `--triton` of the commands that ask Tritons, and what it says; `tidegate.commands.tls_flags`: their TLS."""
+"""Option `--triton` of the commands that query Tritons; `tidegate.commands.tls_flags` has their TLS options."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,9 +24,11 @@ _FLAGS: Final = {
 
 
 def tritons_of(texts: Sequence[str] | None, tls: Mapping[str, Path | str] | None = None) -> list[dict[str, Any]] | None:
-    """The Tritons as a configuration has them; None where the flag was not given. `tls`: how all of them speak it.
+    """Return the Tritons in the form of the configuration, or None without the flag.
 
-    Raises typer.BadParameter where TLS is told of no Triton.
+    `tls`: TLS settings for all of them.
+
+    Raises typer.BadParameter for TLS settings without a Triton.
     """
     if tls is not None and not texts:
         words = "it is for Tritons given with --triton; a configuration has it in tritons[].tls"
@@ -36,7 +38,7 @@ def tritons_of(texts: Sequence[str] | None, tls: Mapping[str, Path | str] | None
 
 
 def flag_of(field: str) -> str:
-    """The flag that says what a field of the configuration says, `tritons.0.tls.ca` say."""
+    """Return the command-line flag for a field of the configuration, such as `tritons.0.tls.ca`."""
     return _FLAGS.get(".".join(field.split(".")[2:]), "--triton")
 
 
@@ -46,7 +48,7 @@ def _triton(text: str) -> dict[str, Any]:
 
 
 def pairs(texts: Sequence[str] | None, flag: str) -> dict[str, str]:
-    """The values of NAME=VALUE, by name. Raises typer.BadParameter for what is none."""
+    """Parse NAME=VALUE texts; return the values by name. Raises typer.BadParameter for anything else."""
     found = {}
     for text in texts or ():
         name, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""`tidegate up`: a deployment on this machine."""
+"""Command `tidegate up`: starts a deployment on this machine."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`tidegate view`: a recording in the live page."""
+"""Command `tidegate view`: a recorded run in the dashboard."""
 
 from pathlib import Path
 from typing import Annotated

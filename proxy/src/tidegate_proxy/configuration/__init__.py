@@ -1,1 +1,1 @@
-"""The configuration file: its fields, reading it, checking what it names, what a change means; what is in force."""
+"""Configuration file: its fields, the reader, checks of names, effects of a change, current settings."""

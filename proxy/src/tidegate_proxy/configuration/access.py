@@ -24,7 +24,7 @@ class AuthenticationConfig(ConfigSection):
 
 
 class HeaderKey(ConfigSection):
-    """The header that opens a restricted API. Over gRPC its name is `triton-grpc-protocol-NAME`, as with Triton."""
+    """Header that opens a restricted API. Over gRPC its name is `triton-grpc-protocol-NAME`, as with Triton."""
 
     name: HeaderName = Field(description="Name of the header")
     value: SecretStr | None = Field(default=None, description="Its value")
@@ -41,7 +41,7 @@ class HeaderKey(ConfigSection):
 
 
 class ApiRestriction(ConfigSection):
-    """APIs that are not for everybody."""
+    """Restricted APIs and the header that opens them."""
 
     apis: tuple[Api, ...] = Field(min_length=1, description="Which; the names are Triton's, and `metrics`")
     protocols: tuple[Protocol, ...] = Field(default=RESTRICTABLE_PROTOCOLS, min_length=1, description="Over which")
@@ -57,7 +57,7 @@ class ApiRestriction(ConfigSection):
 
 
 class DashboardConfig(ConfigSection):
-    """The live page, beside the metrics page."""
+    """Dashboard, served beside the metrics."""
 
     enabled: bool = Field(
         default=True,

@@ -1,4 +1,4 @@
-"""Addresses as people write them: HOST:PORT, with brackets around an IPv6 host."""
+"""Addresses in the form HOST:PORT, with brackets around an IPv6 host."""
 
 import re
 from typing import Annotated, Final
@@ -25,29 +25,29 @@ def _address(text: str) -> str:
 
 
 ListenAddress = Annotated[str, AfterValidator(_listen_address)]
-"""HOST:PORT; port 0 means a free one."""
+"""HOST:PORT to listen on; port 0 picks a free one."""
 Address = Annotated[str, AfterValidator(_address)]
 """HOST:PORT of another server."""
 
 
 def host_of(address: str) -> str:
-    """The host, in brackets if it is an IPv6 address."""
+    """Return the host, in brackets if it is an IPv6 address."""
     return address.rpartition(":")[0]
 
 
 def port_of(address: str) -> int:
-    """The port; -1 where there is none."""
+    """Return the port, or -1 if there is none."""
     port = address.rpartition(":")[2]
     return int(port) if port.isdecimal() else -1
 
 
 def beside(address: str, port: int) -> str:
-    """The same host, another port."""
+    """Return an address with the same host and another port."""
     return f"{host_of(address)}:{port}"
 
 
 def listens_on(address: str, other: str) -> bool:
-    """Whether who listens on `address` would be found at `other`."""
+    """Return whether a server that listens on `address` is reachable at `other`."""
     if port_of(address) != port_of(other):
         return False
     if host_of(address) in _EVERY_HOST:
@@ -56,15 +56,15 @@ def listens_on(address: str, other: str) -> bool:
 
 
 def is_local(address: str) -> bool:
-    """Whether who listens there is found from this machine alone."""
+    """Return whether a server that listens there is reachable from this machine only."""
     host = host_of(address)
     return host in _THIS_HOST or bool(_LOOPBACK.fullmatch(host))
 
 
 def names_this_machine(host: str) -> bool:
-    """Whether the header `Host` of a request names this machine in a way that is always its own.
+    """Return whether the `Host` header of a request names this machine in a form that is always its own.
 
-    Where no token is asked for, a page of another site could read what is here, by a name of its own that it lets lead
-    here (DNS rebinding).
+    Without a token, a page of another site could read the data by DNS rebinding: under its own name that resolves to
+    this machine.
     """
     return is_local(host.lower() if port_of(host) >= 0 else f"{host.lower()}:80")

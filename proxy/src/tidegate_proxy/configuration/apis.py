@@ -1,6 +1,7 @@
-"""The APIs that Triton's gRPC methods belong to, by Triton's names for them, and the metrics page.
+"""Mapping of Triton's gRPC methods to APIs, by Triton's names for them, and of the metrics.
 
-As Triton 2.51 maps them for `--grpc-restricted-protocol`; `metrics` is ours. The routes of HTTP name their own APIs.
+The mapping is that of Triton 2.51 for `--grpc-restricted-protocol`; `metrics` is Tidegate's own. The HTTP routes name
+their own APIs.
 """
 
 from typing import Final, Literal, get_args
@@ -18,7 +19,7 @@ Api = Literal[
     "metrics",
 ]
 RESTRICTABLE_APIS: Final[tuple[Api, ...]] = tuple(api for api in get_args(Api) if api != "metrics")
-"""The APIs that Triton itself can restrict."""
+"""APIs that Triton itself can restrict."""
 Protocol = Literal["grpc", "http"]
 RESTRICTABLE_PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 
@@ -42,4 +43,4 @@ METHOD_API: Final[dict[str, Api]] = {
     "/grpc.health.v1.Health/Watch": "health",
     **{f"/inference.GRPCInferenceService/{name}": api for api, names in _OF_METHOD.items() for name in names},
 }
-"""The API of a gRPC method, by its full name."""
+"""API of each gRPC method, by its full name."""

@@ -1,4 +1,4 @@
-"""Whose a request is, and of which application: the sections `clients` and `app` of the configuration."""
+"""Clients and applications: the sections `clients` and `app` of the configuration."""
 
 from typing import Final, Literal, Self
 

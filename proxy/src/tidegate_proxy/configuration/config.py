@@ -1,6 +1,6 @@
-"""The configuration of `tidegate serve`, as a person writes it down (docs/reference/config.md) and as it is used.
+"""Configuration of `tidegate serve`, as written in the file (docs/reference/config.md) and as used.
 
-`config_file` reads it and puts the command line's flags over it. Milliseconds and seconds are named `..._ms`, `..._s`.
+`config_file` reads it and applies the command-line options. Fields in milliseconds and seconds end in `_ms` and `_s`.
 """
 
 from collections import Counter
@@ -25,9 +25,9 @@ from tidegate_proxy.configuration.tritons import TritonAddress, check_workers
 
 CONFIG_VERSION: Literal[1] = 1
 AGE_JITTER: Final = 1.2
-"""gRPC ends connections up to a tenth later than at their age, and tells their clients first."""
+"""Factor on a connection's age at which gRPC has ended it, including notice to the client."""
 TOLD_S: Final = 1.0
-"""How long it takes, at most, until clients have been told to go elsewhere."""
+"""Seconds within which clients have been told to reconnect elsewhere."""
 
 
 def _share(given: object) -> object:
@@ -52,7 +52,7 @@ def _short(section: type[ConfigSection], field: str) -> BeforeValidator:
 
 
 class ShardConfig(ConfigSection):
-    """An engine with Tritons of its own, in a process of its own."""
+    """Shard: an engine with its own Tritons, in a process of its own."""
 
     tritons: tuple[Annotated[TritonAddress, _short(TritonAddress, "grpc")], ...] = Field(
         min_length=1, description="Its Tritons; a string is a gRPC address"
@@ -70,7 +70,7 @@ class ShardConfig(ConfigSection):
 
 
 class ListenConfig(ConfigSection):
-    """Where clients find Tidegate. What is not named is not served."""
+    """Addresses for clients. A protocol without an address is not served."""
 
     grpc: ListenAddress = Field(description="HOST:PORT of the gRPC service; port 0 takes a free one")
     http: ListenAddress | None = Field(default=None, description="HOST:PORT of the HTTP service")
@@ -95,7 +95,7 @@ class ObserverChoice(ConfigSection):
 
 
 class ModelConfig(ConfigSection):
-    """Settings of a model beside its config.pbtxt."""
+    """Settings of a model beyond its config.pbtxt."""
 
     slo_ms: float | None = Field(default=None, gt=0, lt=1e12, description="Replaces `slo_ms` of its config.pbtxt")
     scheduling: SchedulingMode | None = Field(
@@ -119,7 +119,7 @@ SHED_HTTP_STATUS: Final = {"UNAVAILABLE": 503, "RESOURCE_EXHAUSTED": 429, "DEADL
 
 
 class SheddingConfig(ConfigSection):
-    """How a request is refused that cannot be answered on time, or finds the queues full."""
+    """Status and message for requests that miss their deadline or find the queue full."""
 
     status: Literal["UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"] = Field(
         default="UNAVAILABLE", description="gRPC status (HTTP: 503, 429, 504). KServe retries the first three times"
@@ -159,7 +159,7 @@ class OutlierDetection(ConfigSection):
 
 
 class BatchVerification(ConfigSection):
-    """Whether batching changes answers: of some batches one request runs again alone, and the answers are compared."""
+    """Verification that batching does not change responses: runs one request of some batches again alone."""
 
     fraction: float = Field(
         default=0.001,
@@ -177,7 +177,7 @@ class BatchVerification(ConfigSection):
 
 
 class ServerTls(ConfigSection):
-    """TLS towards clients, gRPC and HTTP alike. The files are read again when they change."""
+    """TLS for clients, over gRPC and HTTP. The files are reloaded when they change."""
 
     cert: InputFile = Field(description="PEM file: our certificate, then those that lead to the CA")
     key: InputFile = Field(description="PEM file: its private key, not encrypted")
@@ -200,7 +200,7 @@ class TracingConfig(ConfigSection):
 
 
 class ServeConfig(ConfigSection):
-    """Everything that `tidegate serve` can be told."""
+    """Complete configuration of `tidegate serve`."""
 
     version: Literal[1] = Field(default=CONFIG_VERSION, description="Of this format")
     tritons: tuple[Annotated[TritonAddress, _short(TritonAddress, "grpc")], ...] = Field(

@@ -1,4 +1,4 @@
-"""Reading the configuration: a YAML file, the command line's flags over it, one checked ServeConfig out of both."""
+"""Reader of the configuration: a YAML file, overridden by command-line flags, as one validated ServeConfig."""
 
 import json
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from tidegate_proxy.configuration.config import ListenConfig, ServeConfig
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used; the message names file, fields and remedies.
+    """The configuration is invalid; the message names file, fields and remedies.
 
-    `document` is the file with the flags over it, as far as it could be read: what else is wrong in it may be checked.
+    `document` is the file with the flags applied, as far as it could be read, for further checks.
     """
 
     def __init__(self, source: str, problems: tuple[FieldError, ...], document: object = None) -> None:
@@ -25,11 +25,11 @@ class ConfigError(Exception):
 
 
 def read_config(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> ServeConfig:
-    """Read a file, put flags over it, and check the whole. Raises ConfigError, which names all that is wrong.
+    """Read a file, apply flags, and validate the result. Raises ConfigError with all problems.
 
     `flags` is a part of the document, e.g. `{"policy": {"name": "fifs"}, "startup_timeout_s": None}`: sections are
-    merged, whatever else is given replaces what the file says, and None stands for what was not given. Paths in the
-    file are relative to its folder, those of flags to the current one.
+    merged, other values replace those of the file, and None is ignored. Paths in the file are relative to its folder,
+    those of flags to the current folder.
     """
     given = _given(flags or {})
     source = _source(path, given)

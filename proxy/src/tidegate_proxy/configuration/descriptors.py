@@ -1,4 +1,4 @@
-"""How many connections the open files allow: beyond it no port accepts, and nothing in a log says so."""
+"""Limit of connections by open files: beyond it no port accepts, and no log says so."""
 
 import logging
 import resource
@@ -15,9 +15,9 @@ _RESERVE_FRACTION: Final = 8
 
 
 def within_descriptors(config: ServeConfig) -> ServeConfig:
-    """The configuration with as many connections per port as the limit of open files allows, and a warning if fewer.
+    """Return the configuration with as many connections per port as open files allow; warn if these are fewer.
 
-    Each port has its own: a flood of one of them closes connections of its own, and leaves the others theirs.
+    Each port has its own part, so that a flood of connections on one does not affect the others.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:

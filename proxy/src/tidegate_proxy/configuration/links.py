@@ -1,5 +1,4 @@
-"""Links between frontends and shards in the configuration: how they are secured, and what shards that restart may
-take."""
+"""Links between frontends and shards in the configuration: their security, and the time allowed for restarts."""
 
 from pydantic import Field
 
@@ -7,7 +6,7 @@ from tidegate_proxy.configuration.section import ConfigSection, InputFile, Secon
 
 
 class LinkTls(ConfigSection):
-    """Mutual TLS: both ends show a certificate of the same CA, which must be for nothing else."""
+    """Mutual TLS: both ends present a certificate of the same CA, which must serve no other purpose."""
 
     cert: InputFile = Field(
         description="PEM file: our certificate, valid for the host in `shards.N.address` of a shard"

@@ -11,7 +11,7 @@ Size = Annotated[int, Field(ge=1, lt=1 << 31)]
 
 
 class FollowingSize(ConfigSection):
-    """A size of an output that follows a size of an input: `(times * size + plus) / per`, rounded up."""
+    """Size of an output that follows a size of an input: `(times * size + plus) / per`, rounded up."""
 
     axis: int | None = Field(
         default=None, description="Which of its sizes, 0 being the rows; default: the one that its config leaves open"
@@ -56,7 +56,7 @@ def _entries(given: Any) -> Any:  # noqa: ANN401 - whatever the file says
 
 
 class MergeConfig(ConfigSection):
-    """How the requests of a model share batches, where they do."""
+    """Batching of a model's requests."""
 
     pad: Annotated[
         tuple[PaddingConfig, ...],

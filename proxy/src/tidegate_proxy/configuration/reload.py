@@ -16,18 +16,18 @@ log = logging.getLogger(__name__)
 
 
 _OWNERS: Final = 0o600
-"""Nobody else may read it: it has secrets in it."""
+"""File mode for the owner only, as the file contains secrets."""
 
 
 class KeptConfig:
-    """The configuration that processes of one role have applied, in a file that outlives them.
+    """Current configuration of processes of one type, in a file that outlives each of them.
 
-    What the configuration's own file says may have changed since, or be half written: nobody has asked for that yet.
-    The file is in a folder of the supervisor's own. It is no JSON, in which secrets would be asterisks.
+    The user's own file may have changed since, or be incomplete, without a request to reload it. This file is in a
+    folder of the supervisor. It is not JSON, in which secrets would be masked.
     """
 
     def __init__(self, file: Path, first: ServeConfig) -> None:
-        """`first`: what is in force until another one is taken up. The file need not be there."""
+        """Prepare it. `first`: configuration until another one is stored. The file need not exist."""
         self._file = file
         self._first = first
 
@@ -44,7 +44,7 @@ class KeptConfig:
         return kept
 
     def keep(self, taken_up: ServeConfig) -> None:
-        """Have it in force, but for what only a restart of all brings; where that cannot be, the log says so."""
+        """Store a configuration, without fields that need a full restart; log a failure."""
         effective = diff(self._first, taken_up).effective
         beside = self._file.with_suffix(f".{os.getpid()}")
         try:
@@ -128,21 +128,21 @@ RESTART_REASONS: Final = {
 
 @dataclass(frozen=True)
 class ConfigChanges:
-    """How a new configuration differs from the one in force."""
+    """Differences between a new configuration and the current one."""
 
     live: tuple[str, ...]
     """Fields that take effect now."""
     restart: tuple[str, ...]
-    """Fields that stay as they were until a restart."""
+    """Fields that keep their value until a restart."""
     tritons_added: tuple[TritonAddress, ...]
     tritons_removed: tuple[TritonAddress, ...]
-    """Added and removed where only its HTTP address, metrics address or TLS is another."""
+    """Removed Tritons; one with another HTTP address, metrics address or TLS counts as removed and added."""
     effective: ServeConfig
-    """The configuration to run with from now on: new where `live`, old where `restart`."""
+    """Configuration to run with from now on: new where `live`, old where `restart`."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A line for each field that needs a restart."""
+        """Warnings, one for each field that needs a restart."""
         return tuple(f"{field}: changed, which needs a restart: {RESTART_REASONS[field]}" for field in self.restart)
 
 

@@ -24,10 +24,10 @@ def _is_file(path: Path, info: ValidationInfo) -> Path:
 
 OutputFile = Annotated[Path, AfterValidator(_in_folder)]
 InputFile = Annotated[Path, AfterValidator(_in_folder), AfterValidator(_is_file)]
-"""Must exist when a configuration file is read."""
+"""File that must exist when a configuration is read."""
 
 
 class ConfigSection(BaseModel):
-    """A part of the file: an unknown field is an error, and so is a value of another type."""
+    """Section of the file: an unknown field, or a value of another type, is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)

@@ -14,57 +14,59 @@ NO_LIMIT: Final = 1 << 63
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """Bounds of what waits for its answer, as a whole; a policy may drop before they are reached."""
+    """Limits of all queued requests; a policy may drop requests before they are reached."""
 
     requests: int = 100_000
-    """Requests that wait for their answers."""
+    """Number of requests that wait for their responses."""
     bytes: int = 8 << 30
-    """Their messages, together."""
+    """Total bytes of their messages."""
     reserved_queue_fraction_per_client: float = 0.01
     """A share of requests and bytes: an owner with less than that is not refused because others fill the queue."""
     reserved_queue_fraction_per_model: float = 0.1
-    """The same for a model."""
+    """Fraction of requests and bytes reserved for each model."""
 
 
 @dataclass(frozen=True)
 class CurrentSettings:
-    """How Tidegate behaves, beside what its Tritons serve (the catalog) and who may call (the gate)."""
+    """Settings of Tidegate, apart from its Tritons' models (catalog) and access control (gate)."""
 
     queue: QueueLimits = field(default_factory=QueueLimits)
     shed_status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
     """Status for clients whose request is shed or dropped. Some clients retry UNAVAILABLE by themselves."""
     max_tries: int = 2
-    """How often a request is tried whose Tritons are lost."""
+    """Largest number of tries of a request whose Tritons are lost."""
     retry_share: float = 1.0
-    """Requests that are tried again because another spoiled their batch, at most, per request that comes."""
+    """Retries because of poison requests, at most, per arriving request."""
     stage_s: float | None = None
-    """How long a batch may run before it counts as hung, though its Triton answers probes. None: ten times as long as
-    planned, and `STAGE_FLOOR_S` at least."""
+    """Time in seconds after which a batch counts as hung, though its Triton answers health probes. None: ten times the
+
+    predicted latency, but at least `STAGE_FLOOR_S`.
+    """
     outlier_detection: OutlierDetection = field(default_factory=OutlierDetection)
     """Settings of outlier detection."""
     batch_verification: BatchVerification = field(default_factory=BatchVerification)
-    """Whether answers in a batch are compared with those that a request has alone."""
+    """Comparison of responses in a batch with those of a request alone."""
     health_timeout_s: float = 4.0
-    """After which a Triton counts as hung that answers neither inferences nor health probes."""
+    """Time in seconds after which a Triton without any response counts as hung."""
     liveness_timeout_s: float = 4.0
-    """How long a part of Tidegate may give no sign of life."""
+    """Time in seconds after which a part of Tidegate without a sign of life counts as stuck."""
     max_shared_bytes: int = NO_LIMIT
-    """Shared memory with Tritons on this machine, in all."""
+    """Total shared memory with Tritons on this machine, in bytes."""
     max_in_flight_bytes: int = NO_LIMIT
-    """Requests that are read or not answered yet, in all."""
+    """Total bytes of requests that are being read or are unanswered."""
     max_response_buffer_bytes: int = NO_LIMIT
-    """Answers that their clients have not taken, in all."""
+    """Total bytes of responses that clients have not read."""
     max_response_buffer_bytes_per_connection: int = NO_LIMIT
-    """The same of one connection, where it is more than one answer."""
+    """Bytes of unread responses of one connection, beyond a single response."""
     refuses_shared_memory: bool = False
-    """Whether tensors in shared memory are refused rather than left to a Triton."""
+    """Whether tensors in shared memory are rejected instead of passed to a Triton."""
     shadow: bool = False
-    """Whether every request passes as it is, and is only looked at."""
+    """Whether all requests bypass scheduling, and are only observed."""
     canary: float | None = None
-    """For which share of the time requests are scheduled, and else pass as they are; None: always."""
+    """Fraction of the time in which requests are scheduled; otherwise they bypass. None: always."""
 
     def stage_ns(self, upper_ns: int) -> int:
-        """How long a stage may take that is planned to take `upper_ns`."""
+        """Return the time limit of a stage that is predicted to take `upper_ns`."""
         if self.stage_s is not None:
             return round(self.stage_s * 1e9)
         return max(STAGE_FACTOR * upper_ns, round(STAGE_FLOOR_S * 1e9))
@@ -99,7 +101,7 @@ def settings_of(config: ServeConfig) -> CurrentSettings:
 
 
 class InForce:
-    """Holds the settings that are in force: whoever uses them looks here, once per request."""
+    """Holder of the current settings, read once per request."""
 
     __slots__ = ("settings",)
 
@@ -107,5 +109,5 @@ class InForce:
         self.settings = settings
 
     def change(self, settings: CurrentSettings) -> None:
-        """Let other settings hold from now on."""
+        """Replace the settings."""
         self.settings = settings

@@ -8,9 +8,9 @@ from tidegate_proxy.configuration.config_file import ConfigError
 
 
 def of_shard(config: ServeConfig, number: int, shards: int) -> ServeConfig:
-    """The configuration of one of so many shards: its Tritons and layout, and a record of its own. Raises ConfigError.
+    """Return the configuration of one shard: its Tritons and layout, and an event log of its own. Raises ConfigError.
 
-    `shards`: how many there were at the start, which only a restart can change.
+    `shards`: number of shards at the start, which only a restart can change.
     """
     if len(config.shards) != shards:
         words = f"there are {len(config.shards)}, and there were {shards} at the start: only a restart changes that"

@@ -1,4 +1,4 @@
-"""The Tritons behind a Tidegate, as the configuration names them."""
+"""Tritons behind Tidegate, in the configuration."""
 
 import re
 from collections import Counter
@@ -26,7 +26,7 @@ Pattern = Annotated[str, Field(max_length=1000), AfterValidator(_compiles)]
 
 
 class TritonTls(ConfigSection):
-    """TLS towards the gRPC port of a Triton (`--grpc-use-ssl`); its other ports have none."""
+    """TLS to the gRPC port of a Triton (`--grpc-use-ssl`); its other ports have none."""
 
     ca: InputFile | None = Field(default=None, description="Certificates to trust; default: those of the system")
     cert: InputFile | None = Field(default=None, description="Our own certificate, for a Triton that asks for one")
@@ -83,12 +83,12 @@ class TritonAddress(ConfigSection):
 
     @property
     def shares_memory(self) -> bool:
-        """Whether large tensors are handed to it in shared memory."""
+        """Whether large tensors are passed to it in shared memory."""
         return self.is_local if self.share_memory is None else self.share_memory
 
     @property
     def is_local(self) -> bool:
-        """Whether its address is of this machine."""
+        """Whether its address is on this machine."""
         return host_of(self.grpc).strip("[]") in ("localhost", "127.0.0.1", "::1")
 
     @model_validator(mode="before")
@@ -105,7 +105,7 @@ class TritonAddress(ConfigSection):
 
 
 def check_workers(tritons: Sequence[TritonAddress], layout: Path | None, where: str) -> None:
-    """Whether each of the Tritons is another worker of their layout. Raises ValueError. `where`: of their fields."""
+    """Check that each Triton is a different worker of the layout. Raises ValueError. `where`: path of the field."""
     workers = Counter(triton.worker for triton in tritons)
     for index, triton in enumerate(tritons):
         if (triton.worker is None) != (layout is None):

@@ -1,4 +1,4 @@
-"""A deployment in a process of its own: starting that, and ending it."""
+"""Background process of a deployment: start and stop."""
 
 import json
 import os
@@ -31,18 +31,18 @@ class StoppedDeployment:
     """Processes of a deployment that were stopped."""
 
     pid: int
-    """The process id of the proxy."""
+    """Process id of the proxy."""
     workers: tuple[str, ...]
     ended_before: tuple[str, ...]
-    """Workers whose Triton was gone already."""
+    """Workers whose Triton had exited before."""
     killed: bool
-    """Whether the proxy had to be, since it took too long."""
+    """Whether the proxy was killed, because it took too long."""
 
 
 def start_in_background(folder: Path, *, options: Sequence[str] = (), tell: Tell) -> RunningState:
-    """Start a deployment; when this returns it serves. Raises DeploymentError, with nothing left running.
+    """Start a deployment; return when it serves. Raises DeploymentError, with nothing left running.
 
-    `options`: of `tidegate up`.
+    `options`: command-line options of `tidegate up`.
     """
     run = folder / RUN_FOLDER
     with held(folder):  # or say that it is up already
@@ -73,7 +73,7 @@ def start_in_background(folder: Path, *, options: Sequence[str] = (), tell: Tell
 
 
 def stop_in_background(folder: Path, *, timeout_s: float) -> StoppedDeployment | None:
-    """End what is up of a deployment, and wait until it is gone; None where nothing is. Raises DeploymentError."""
+    """Stop a running deployment and wait for its end; return None if none runs. Raises DeploymentError."""
     pid = holder(folder)
     state = read_state(folder)
     if pid is None:

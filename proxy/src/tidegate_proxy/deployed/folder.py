@@ -1,4 +1,4 @@
-"""A deployment's folder, read and checked: which worker listens where."""
+"""Reader of a deployment's folder: workers and their ports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ _LOCAL = ("127.0.0.1", "localhost")
 
 
 class DeploymentError(Exception):
-    """A deployment that cannot be started or stopped here; the message says what, where and the remedy."""
+    """A deployment cannot be started or stopped here; the message says the problem, the place and the remedy."""
 
 
 class WorkerNotStarted(Exception):
-    """The process of a worker did not come up; the message says why. Nothing of it is left."""
+    """The process of a worker failed to start; the message gives the cause. Nothing of it is left."""
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """One worker that is to be started. Ports are 0 where any free one will do."""
+    """Worker to start. Port 0 picks a free one."""
 
     worker: DeployedWorker
     repository: Path
@@ -34,7 +34,7 @@ class WorkerPlan:
 
     @property
     def name(self) -> str:
-        """The worker's."""
+        """Name of the worker."""
         return self.worker.name
 
 
@@ -50,7 +50,7 @@ class DeploymentPlan:
     free_ports: bool
 
     def reread(self, tritons: Mapping[str, TritonAddress]) -> ServeConfig:
-        """The configuration as it stands in the folder now, with the Tritons where they are. Raises ConfigError."""
+        """Return the current configuration in the folder, with the given Triton addresses. Raises ConfigError."""
         return placed(read_config(self.folder / PROXY_FILE), tritons, free_ports=self.free_ports)
 
 
@@ -95,7 +95,7 @@ def read_plan(folder: Path, *, free_ports: bool = False) -> DeploymentPlan:
 
 
 def placed(config: ServeConfig, tritons: Mapping[str, TritonAddress], *, free_ports: bool) -> ServeConfig:
-    """A configuration with its Tritons where they have been started; those that are not there stay as they are."""
+    """Return a configuration with the addresses of started Tritons; others are unchanged."""
     moved = tuple(
         triton.model_copy(
             update={"grpc": now.grpc, "http": now.http, "metrics": now.metrics}

@@ -1,4 +1,4 @@
-"""The model repositories of workers that a deployment did not begin with: made of what its folder has."""
+"""Model repositories for workers that a controller adds to a deployment."""
 
 import json
 import os
@@ -32,11 +32,11 @@ _CONFIG = "config.pbtxt"
 _FOLDER, _GENERATED = "workers", "generated"
 _GENERATE_S = 600.0
 EMULATED_TIMES = "table_ms"
-"""The parameter of an emulated GPU that says how long its batches take: {rows: milliseconds}, as JSON."""
+"""Parameter of an emulated GPU with its batch latency: {rows: milliseconds}, as JSON."""
 
 
 class Repositories:
-    """Writes them into a folder of their own. Raises DocumentError for a folder that holds no deployment."""
+    """Writer of repositories into a folder of their own. Raises DocumentError for a folder without a deployment."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -56,9 +56,9 @@ class Repositories:
             shutil.rmtree(folder / RUN_FOLDER / left, ignore_errors=True)
 
     def write(self, worker_id: int, worker: LayoutWorker, layout: Layout) -> Path:
-        """Write the repository of a worker of a layout; where it is. Raises DeploymentError, DocumentError, OSError.
+        """Write the repository of a layout's worker; return its path. Raises DeploymentError, DocumentError, OSError.
 
-        It takes seconds where the layout has partitions that the folder does not have: they are generated.
+        It takes seconds if partitions have to be generated first.
         """
         target = self._folder / RUN_FOLDER / _FOLDER / f"{worker_id}-{plain(worker.name)}"
         shutil.rmtree(target, ignore_errors=True)
@@ -144,7 +144,7 @@ class Repositories:
 
 
 def largest_batches(layout: Layout) -> dict[str, int]:
-    """The rows of the largest batch that passes through each partition, by name."""
+    """Return the largest batch, in rows, that passes through each partition, by name."""
     batches: dict[str, int] = {}
     for model in layout.models:
         for pipeline in model.pipelines:
@@ -154,7 +154,7 @@ def largest_batches(layout: Layout) -> dict[str, int]:
 
 
 def plain(name: str) -> str:
-    """A worker's name as that of a file."""
+    """Return a worker's name as a file name."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "worker"
 
 

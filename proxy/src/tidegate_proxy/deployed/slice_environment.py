@@ -11,17 +11,17 @@ from tidegate.schemas import DeployedWorker, LayoutWorker, Mps
 from tidegate_proxy.deployed.folder import DeploymentError
 
 MPS_PIPE_VARIABLE: Final = "TIDEGATE_MPS"
-"""The variable that says where the control daemons' folders are, as for the launch files of a deployment."""
+"""Environment variable with the folder of the control daemons, as in the launch files of a deployment."""
 _DEFAULT_PIPES: Final = "/tmp/tidegate-mps"  # noqa: S108 - names of sockets are limited, so it is a short one
 _DRIVER: Final = Path("/dev/nvidiactl")
 _ASK_S: Final = 10.0
 
 
 def environment_of(worker: LayoutWorker | DeployedWorker) -> dict[str, str]:
-    """The variables that limit a process to its share; none for a worker without a share.
+    """Return the variables that limit a process to its MPS share; empty for a worker without a share.
 
-    The share is of the life of the process: another one needs another process. Raises DeploymentError where there are
-    GPUs and no MPS daemon answers for this one, without which there are no shares.
+    The share is fixed for the life of the process. Raises DeploymentError if there are GPUs but no MPS daemon answers
+    for this one.
     """
     part = worker.slice
     if not isinstance(part, Mps):

@@ -22,48 +22,48 @@ class RunningWorker(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     pid: int
-    """The process id of its tritonserver."""
+    """Process id of its tritonserver."""
     grpc: str
     http: str
     metrics: str
     log: str
     restarts: int = 0
-    """How often its Triton ended by itself and was started again."""
+    """Number of times that its Triton exited and was restarted."""
     node: str | None = None
-    """The address of Ray's node where it is; None: this machine."""
+    """Address of its Ray node; None: this machine."""
 
 
 class RunningPart(BaseModel):
-    """A shard or a frontend on a node of Ray's."""
+    """Shard or frontend on a Ray node."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     node: str
-    """The node's address."""
+    """Address of the node."""
     pid: int
-    """The process id there."""
+    """Process id on the node."""
     addresses: dict[str, str]
-    """Where frontends find a shard, `shard`; where clients find a frontend, `grpc`, `http` and `metrics`."""
+    """Addresses: `shard` for frontends of a shard; `grpc`, `http` and `metrics` for clients of a frontend."""
 
 
 class RunningState(VersionedDocument):
-    """All that was started; addresses are those that clients use."""
+    """Running deployment; addresses are those for clients."""
 
     pid: int
-    """The process id of the proxy, or on Ray of the supervisor, which looks after the Tritons: they end with it."""
+    """Process id of the proxy, or on Ray of the supervisor; the Tritons end with it."""
     grpc: str
     http: str
     metrics: str
     workers: tuple[RunningWorker, ...]
     shards: tuple[RunningPart, ...] = ()
-    """On Ray; else the proxy is one process, `pid`."""
+    """Shards on Ray; otherwise the proxy is one process, `pid`."""
     frontends: tuple[RunningPart, ...] = ()
-    """On Ray; the addresses above are those of the first."""
+    """Frontends on Ray; the addresses above are those of the first."""
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold the deployment for this process, which starts it. Raises DeploymentError where another one does."""
+    """Hold the deployment's lock for this process. Raises DeploymentError if another process holds it."""
     run = folder / RUN_FOLDER
     run.mkdir(exist_ok=True)
     with (run / _LOCK).open("a+", encoding="ascii") as lock:
@@ -82,7 +82,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def holder(folder: Path) -> int | None:
-    """The process that has the deployment up, or is starting it; None where none does."""
+    """Return the process that runs or is starting the deployment, or None."""
     try:
         with (folder / RUN_FOLDER / _LOCK).open("r+", encoding="ascii") as lock:
             try:
@@ -96,7 +96,7 @@ def holder(folder: Path) -> int | None:
 
 
 def write_state(folder: Path, state: RunningState) -> None:
-    """Put the file in place. Raises OSError."""
+    """Write the state file atomically. Raises OSError."""
     new = folder / f"{STATE_FILE}.new"
     write_document(new, state)
     new.replace(folder / STATE_FILE)
@@ -110,5 +110,5 @@ def read_state(folder: Path) -> RunningState | None:
 
 
 def remove_state(folder: Path) -> None:
-    """Take the file away."""
+    """Remove the state file."""
     (folder / STATE_FILE).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The workers of a deployment: embedded Tritons, those of its first layout and those that come and go with others."""
+"""Embedded Tritons of a deployment's workers, those of its first layout and those of later ones."""
 
 import contextlib
 import os
@@ -44,15 +44,14 @@ class _Running:
 
 
 class RunningTritons:
-    """The Tritons by worker. What waits for processes blocks: call it in a thread."""
+    """Running Tritons by worker. Methods that wait for processes block: call them in a thread."""
 
     def __init__(
         self, folder: Path, host: str = "127.0.0.1", changed: Callable[["RunningTritons"], None] = lambda _tritons: None
     ) -> None:
-        """`folder`: the deployment's. `host`: the numeric address on which those of `start_all` listen.
+        """Prepare it. `folder`: that of the deployment. `host`: numeric address to listen on for `start_all`.
 
-        `changed`: called, in any thread but one at a time, when another process runs, or one less; not once all are
-        ended.
+        `changed`: called, in any thread but one at a time, when a process was added or removed, except at the end.
         """
         self._changed = changed
         self._folder = folder
@@ -69,9 +68,9 @@ class RunningTritons:
         """Held by whoever writes a repository, which may take seconds."""
 
     def start_all(self, plans: Sequence[WorkerPlan], ready: Callable[[str, EmbeddedTriton], None]) -> None:
-        """Start those that the deployment begins with; `ready` is called as each becomes so.
+        """Start the workers of the first layout; `ready` is called for each.
 
-        Raises DeploymentError for the first that does not start, and before any does where a share has no MPS daemon.
+        Raises DeploymentError for the first that fails to start, or before any if a share has no MPS daemon.
         """
         environments = [environment_of(plan.worker) for plan in plans]  # raises before anything is there to be ended
         for plan, environment in zip(plans, environments, strict=True):
@@ -94,12 +93,12 @@ class RunningTritons:
 
     @property
     def addresses(self) -> dict[str, TritonAddress]:
-        """Where they are, by worker."""
+        """Addresses by worker."""
         return {name: address_of(name, running.triton) for name, running in self._running.items()}
 
     @property
     def workers(self) -> tuple[RunningWorker, ...]:
-        """All whose processes run, those that still load their models among them."""
+        """All workers with a running process, including those that still load models."""
         found = []
         for name, running in list(self._running.items()):
             triton = running.triton
@@ -119,12 +118,15 @@ class RunningTritons:
 
     @property
     def restarts(self) -> dict[str, int]:
-        """How often the Triton of each worker ended by itself and was started again."""
+        """Number of restarts of each worker's Triton."""
         running = list(self._running.items())
         return {name: each.revival.restarts for name, each in running if each.revival}
 
     def start(self, worker_id: int, worker: LayoutWorker, layout: Layout, within_s: float) -> TritonAddress:
-        """Start one more, and wait until its models are ready. Raises WorkerNotStarted, with nothing left behind."""
+        """Start another worker and wait until its models are ready.
+
+        Raises WorkerNotStarted, with nothing left behind.
+        """
         name = worker.name
         log = self._folder / RUN_FOLDER / f"{worker_id}-{plain(name)}.log"
         repository: Path | None = None
@@ -157,7 +159,7 @@ class RunningTritons:
         return address_of(name, triton)
 
     def revive(self) -> None:
-        """From now on, start those again that end by themselves."""
+        """Restart Tritons that exit, from now on."""
         self._revives = True
         for name, running in list(self._running.items()):
             self._revive(name, running)
@@ -177,12 +179,12 @@ class RunningTritons:
         running.revival.begin()
 
     def is_running(self, name: str) -> bool:
-        """Whether the process of a worker is there."""
+        """Return whether the process of a worker runs."""
         running = self._running.get(name)
         return running is not None and running.triton.running
 
     def stop(self, worker_id: int, name: str) -> None:
-        """End the process of a worker, be it that it still starts; where there is none, do nothing."""
+        """Stop the process of a worker, even while it starts; do nothing if there is none."""
         with self._lock:
             self._unwanted.add(worker_id)
         if running := self._running.get(name):
@@ -191,7 +193,7 @@ class RunningTritons:
             self._tell()
 
     def stop_all(self) -> None:
-        """End all of them, those too that are being started; no other one is started after this."""
+        """Stop all of them, also those that are starting; none can be started afterwards."""
         with self._lock:
             self._is_closed = True
         everyone = list(self._running.values())
@@ -231,10 +233,10 @@ def running_tritons(
     ready: Callable[[str, EmbeddedTriton], None],
     changed: Callable[[RunningTritons], None] = lambda _tritons: None,
 ) -> Iterator[RunningTritons]:
-    """The Tritons of a deployment, until the block is left, started again when they end; `ready` is called as each
-    becomes so, `changed` as `RunningTritons` has it.
+    """Run the Tritons of a deployment until the block is left, and restart those that exit.
 
-    Raises DeploymentError for the first that does not start. Whatever is raised, here or in the block, has stopped all.
+    `ready` is called for each, `changed` as in `RunningTritons`. Raises DeploymentError for the first that fails to
+    start. After any exception, here or in the block, all are stopped.
     """
     tritons = RunningTritons(folder, changed=changed)
     try:
@@ -246,7 +248,7 @@ def running_tritons(
 
 
 def address_of(name: str, triton: EmbeddedTriton) -> TritonAddress:
-    """Where the worker is."""
+    """Return the address of a worker."""
     return TritonAddress(
         grpc=triton.grpc_address,
         http=triton.http_address,

@@ -1,9 +1,8 @@
-"""Where frontends and shards find each other, and how they prove to be who they are.
+"""Addresses of shards, and mutual authentication of frontends and shards.
 
-Those of other machines prove to each other that they know the same secret, before they say anything. Each answers a
-number that the other has drawn with an HMAC (RFC 2104) over both numbers and its own role. The secret itself is never
-sent, and no answer can be used again, nor by the other side. What is said afterwards is neither encrypted nor signed by
-it: that is what TLS is for.
+On different machines both prove that they know the same secret, before any other message. Each answers a random number
+of the other with an HMAC (RFC 2104) over both numbers and its own role. The secret itself is never sent, and no answer
+can be replayed or reflected. Later messages are neither encrypted nor signed: use TLS for that.
 """
 
 import asyncio
@@ -32,13 +31,13 @@ log = logging.getLogger(__name__)
 _NUMBER_BYTES: Final = 32
 _SHORTEST: Final = 16
 _WITHIN_S: Final = 5.0
-"""Whoever has not proven it by then is sent away."""
+"""Time limit of the authentication, in seconds."""
 _LARGEST: Final = 256
 """No frame may have more bytes before that."""
 
 
 def secret_in(path: Path) -> bytes:
-    """The secret in a file, without blanks around it. Raises CredentialFileError."""
+    """Read a secret from a file, without surrounding blanks. Raises CredentialFileError."""
     try:
         secret = path.read_bytes().strip()
     except OSError as error:
@@ -83,16 +82,16 @@ class _Unproven:
 
 
 class FrontendUnproven(_Unproven):
-    """A shard's end: it draws a number, and hears from a frontend that knows the secret."""
+    """Shard's end of a link before authentication: sends a challenge and checks the frontend's proof."""
 
     def __init__(self, link: Link, secret: bytes, make_end: Callable[[Link], LinkEnd]) -> None:
-        """`make_end`: what goes on once that is proven."""
+        """Create it. `make_end`: creates the end that follows after the proof."""
         super().__init__(link, secret, lambda: None)
         self._make_end = make_end
         link.send(FrameType.CHALLENGE, payload=self.drawn)
 
     def take(self, kind: int, _number: int, payload: bytes) -> None:
-        """The frontend's number and proof."""
+        """Check the frontend's number and proof."""
         theirs, given = payload[:_NUMBER_BYTES], payload[_NUMBER_BYTES:]
         if kind != FrameType.PROOF or not self.is_proof(given, b"frontend", self.drawn, theirs):
             self.link.abort()
@@ -102,18 +101,21 @@ class FrontendUnproven(_Unproven):
 
 
 class ShardUnproven(_Unproven):
-    """A frontend's end: it answers a shard's number with its proof and a number of its own, and checks the answer."""
+    """Frontend's end of a link before authentication: answers the challenge, and checks the shard's proof."""
 
     def __init__(
         self, link: Link, secret: bytes, make_end: Callable[[Link], LinkEnd], refused: Callable[[], None]
     ) -> None:
-        """`make_end`: what goes on once that is proven; `refused`: called where the link ends before."""
+        """Create it.
+
+        `make_end`: creates the end that follows after the proof; `refused`: called if the link ends before.
+        """
         super().__init__(link, secret, refused)
         self._make_end = make_end
         self._theirs = b""
 
     def take(self, kind: int, _number: int, payload: bytes) -> None:
-        """The shard's number, then its proof."""
+        """Take the shard's number, then its proof."""
         if kind == FrameType.CHALLENGE and not self._theirs:
             self._theirs = payload
             self.link.send(FrameType.PROOF, payload=self.drawn + self.proof(b"frontend", payload, self.drawn))
@@ -133,7 +135,7 @@ _UNTAKEN_MS: Final = 5000
 
 
 class LocalAddress:
-    """A socket in a folder that only its owner enters."""
+    """Address of a Unix socket in a folder that only its owner can access."""
 
     is_elsewhere = False
 
@@ -144,17 +146,17 @@ class LocalAddress:
         return str(self._path)
 
     async def connect(self, make_end: MakeEnd, _refused: Callable[[], None]) -> None:
-        """Link to the shard. Raises OSError."""
+        """Connect to the shard. Raises OSError."""
         await asyncio.get_running_loop().create_unix_connection(lambda: Link(make_end), str(self._path))
 
     async def listen(self, make_end: MakeEnd) -> asyncio.AbstractServer:
-        """Let frontends in. Raises OSError."""
+        """Accept frontends. Raises OSError."""
         self._path.unlink(missing_ok=True)
         return await asyncio.get_running_loop().create_unix_server(lambda: Link(make_end), str(self._path))
 
 
 class RemoteAddress:
-    """A port, where both ends prove who they are: by a secret, by TLS, or by both."""
+    """Address of a TCP port with authentication by a secret, by TLS, or by both."""
 
     is_elsewhere = True
 
@@ -170,7 +172,7 @@ class RemoteAddress:
         return self._address
 
     async def connect(self, make_end: MakeEnd, refused: Callable[[], None]) -> None:
-        """Link to the shard; its name is looked up anew. Raises OSError. `refused`: called where it lets nobody in."""
+        """Connect to the shard, after resolving its name. Raises OSError. `refused`: called if authentication fails."""
         host = host_of(self._address).strip("[]")
 
         def end(link: Link) -> LinkEnd:
@@ -187,7 +189,7 @@ class RemoteAddress:
             )
 
     async def listen(self, make_end: MakeEnd) -> asyncio.AbstractServer:
-        """Let frontends in. Raises OSError, TlsError."""
+        """Accept frontends. Raises OSError, TlsError."""
 
         def end(link: Link) -> LinkEnd:
             _notice_silence(link.connection)

@@ -1,7 +1,7 @@
-"""Protocol between frontends and shards: frames with a header of nine bytes and a payload.
+"""Protocol between frontends and shards: frames of a nine-byte head and a payload.
 
-The head is the frame's kind, the number of the call or exchange that it is about, and the size of what follows. A
-frontend gives the numbers; 0 is about none.
+The head has the frame's type, the number of its call or exchange, and the size of the payload. Frontends assign the
+numbers; 0 stands for none.
 """
 
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from tidegate_proxy.transport.interface import Metadata
 from tidegate_proxy.tritons.backend import SERVICE_PREFIX
 
 FRAME_HEADER: Final = Struct("<BII")
-"""Kind, number, bytes of what it carries."""
+"""Frame head: type, number, bytes of the payload."""
 _CALL: Final = Struct("<BdI")
 """Whether a message follows at once, seconds until the deadline (negative: none), bytes of the opening."""
 _STATUS: Final = Struct("<IB")
 PROTOCOL_VERSION: Final = 1
 """Protocol version; frontends and shards with different versions cannot communicate."""
 STREAM_METHOD: Final = SERVICE_PREFIX + "ModelStreamInfer"
-"""The method whose messages are passed on as they are asked for; of all others the first comes with the call."""
+"""Method whose messages are sent on demand; of all others the first message is sent with the call."""
 MAX_INLINE_BYTES: Final = 1 << 14
-"""Messages up to so many bytes come with the frame that announces them: copying them once more costs nothing."""
+"""Size in bytes up to which a message is sent within the frame that announces it, where copying is cheap."""
 
 
 class FrameType(IntEnum):
@@ -35,106 +35,106 @@ class FrameType(IntEnum):
 
     # from a frontend
     LISTENS = 1
-    """Clients come in."""
+    """The frontend accepts clients."""
     CALL = 2
     """A call began; with its first message, if that is known and short."""
     MESSAGE = 3
-    """Its next message."""
+    """Next message of a call."""
     CLOSED = 4
-    """There is no further message."""
+    """There is no further message of a call."""
     TAKEN = 5
     """Flow control: the data sent last by SEND or PART was forwarded; the next may be sent."""
     GONE = 6
-    """The client gave up."""
+    """The client cancelled."""
     ASK = 7
     """An HTTP request began: an `HttpOpening`."""
     BODY = 8
-    """The next part of its body."""
+    """Next part of the request's body."""
     BODY_END = 9
-    """The last part of its body."""
+    """Last part of the request's body."""
     COUNTS = 10
-    """How the frontend's connections are: `FrontendCounts`."""
+    """Connection counts of the frontend: `FrontendCounts`."""
     RETIRED = 11
-    """Clients had time to hear that they are to go elsewhere."""
+    """Clients have had time to learn that they should reconnect."""
     FIND = 12
-    """Has the shard a model of this name, of which it has not said so? Answered with ANSWER: a byte, 0 or 1."""
+    """Query whether the shard has an unannounced model of this name. Answered with ANSWER: a byte, 0 or 1."""
     LEFT = 13
-    """Nothing is asked any more of models that the shard was to part with: their names."""
+    """No more requests will come for these models, which the shard was to release."""
     PROOF = 14
-    """That the frontend knows the secret: a number, and the shard's answered."""
+    """Proof that the frontend knows the secret: a number, and the answer to the shard's."""
     # from a shard
     CHALLENGE = 17
-    """A number that is to be answered, before anything else is said."""
+    """Challenge: a number that must be answered before anything else."""
     PROVEN = 18
-    """That the shard knows the secret."""
+    """Proof that the shard knows the secret."""
     HELLO = 19
-    """Calls may come: a `ShardHello`."""
+    """Calls may begin: a `ShardHello`."""
     WANT = 20
-    """The next message, or the next part of a body, may come."""
+    """The next message, or the next part of a body, is wanted."""
     RELEASE = 21
-    """So many bytes of what came are not held any more: a number as of `size_of`."""
+    """Number of received bytes that are no longer held, as written by `size`."""
     SEND = 22
-    """A message of a stream."""
+    """Message of a stream."""
     ANSWER = 23
-    """The only message of a unary call, which ends well with it."""
+    """Only message of a unary call, which ends it with OK."""
     END = 24
-    """A call's status: as of `status`."""
+    """Status that ends a call, as written by `status`."""
     START = 25
-    """A response's status and headers, as of ASGI."""
+    """Status and headers of a response, as in ASGI."""
     PART = 26
-    """A part of a response's body; more is to come."""
+    """Part of a response's body; more will follow."""
     LAST = 27
-    """The last part of a response's body."""
+    """Last part of a response's body."""
     RETIRE = 28
-    """gRPC's clients are to be told to go elsewhere: a `RetireFrontend`."""
+    """gRPC clients should reconnect elsewhere: a `RetireFrontend`."""
     RETIRE_HTTP = 29
-    """The same for those over HTTP."""
+    """HTTP clients should reconnect elsewhere: a `RetireFrontend`."""
     STOP = 30
-    """The frontend is to end."""
+    """The frontend should exit."""
     SERVES = 31
     """Models of this shard: a `ShardModels`."""
     AWAY = 32
-    """The shard ends and comes back: so many milliseconds, as of `size_of`, what is asked of it is to wait."""
+    """The shard restarts: hold requests for it for so long, milliseconds as written by `size`."""
     RELOAD = 33
-    """The configuration was taken up: so it is to be by the frontend."""
+    """The configuration was reloaded: the frontend should do so too."""
 
 
 class ShardHello(msgspec.Struct):
     """First frame of a shard: its models and settings."""
 
     serves_http: bool
-    """Whether clients come in over HTTP, too."""
+    """Whether clients are served over HTTP too."""
     protocol: int = 0
-    """`PROTOCOL_VERSION`, where it runs."""
+    """Protocol version of the shard, see `PROTOCOL_VERSION`."""
 
 
 class ShardModels(msgspec.Struct):
     """Models that a shard schedules."""
 
     models: frozenset[str]
-    """Models that it is asked for."""
+    """Models to which it receives requests."""
     leaving: frozenset[str]
-    """Models that it answers for until another shard does, and then parts with."""
+    """Models that it serves until another shard does, and then releases."""
 
 
 class FrontendCounts(msgspec.Struct):
     """Counts of a frontend, sent twice a second."""
 
     connections: dict[str, int]
-    """How many are open, by protocol."""
+    """Number of open connections, by protocol."""
     ended: list[tuple[str, str, int]]
-    """Protocol, limit by its name in the configuration, and how often it ended or refused something since the last."""
+    """Protocol, limit by its name in the configuration, and how often it was applied since the last report."""
     unread_bytes: int
-    """Bytes of answers that clients have not taken."""
+    """Bytes of responses that clients have not read."""
 
 
 class RetireFrontend(msgspec.Struct):
-    """How long clients are served that were told to go elsewhere."""
+    """Time for which clients are served that were told to reconnect."""
 
     cut_s: float
-    """In so many seconds whatever is under way is cut off."""
+    """Seconds after which all calls in flight are cut off."""
     serve_s: float
-    """For so many seconds new requests are taken."""
+    """Seconds for which new requests are accepted."""
 
 
 class CallOpening(msgspec.Struct, array_like=True):
@@ -143,18 +143,18 @@ class CallOpening(msgspec.Struct, array_like=True):
     method: str
     peer: str
     metadata: tuple[tuple[str, Any], ...]
-    """Values are text or bytes."""
+    """Metadata; values are text or bytes."""
 
 
 class HttpOpening(msgspec.Struct, array_like=True):
     """Beginning of an HTTP exchange."""
 
     scope: dict[str, Any]
-    """ASGI's, as far as it is text, numbers and bytes."""
+    """ASGI scope, reduced to text, numbers and bytes."""
     body: bytes | None
-    """The whole body where it is short; None: it comes by and by."""
+    """Whole body if it is short; None: it follows in parts."""
     is_page: bool = False
-    """Whether it is for the shard's metrics page, not for the server of models."""
+    """Whether it is for the shard's metrics endpoint, not for the inference server."""
 
 
 class ResponseStart(msgspec.Struct, array_like=True):
@@ -183,7 +183,7 @@ def call(method: str, peer: str, metadata: Metadata, remaining_s: float | None, 
 
 
 class CallOpenings:
-    """Reads what CALL carries. Most calls open as others did, so openings are kept and compared, not read."""
+    """Decoder of CALL. Most openings equal earlier ones, so they are cached and compared instead of parsed."""
 
     _MOST: Final = 1000
 
@@ -194,7 +194,7 @@ class CallOpenings:
         return len(self._known)
 
     def read(self, payload: bytes) -> tuple[CallOpening, float | None, bytes | None]:
-        """The opening, seconds until the deadline, and the message if it came along."""
+        """Return the opening, seconds until the deadline, and the message if it was included."""
         has_message, remaining_s, size = _CALL.unpack_from(payload)
         begin, end = _CALL.size, _CALL.size + size
         written = payload[begin:end]
@@ -213,7 +213,7 @@ def status(code: int, details: str, reason: str = "") -> bytes:
 
 
 def status_of(payload: bytes) -> tuple[int, str, str]:
-    """The number of a gRPC status, its details, and the word for the client's program."""
+    """Decode END: number of the gRPC status, details, and `tidegate-reason`."""
     code, length = _STATUS.unpack_from(payload)
     words = payload[_STATUS.size :]
     return code, words[length:].decode("utf-8", "surrogatepass"), words[:length].decode()
@@ -225,5 +225,5 @@ def size(amount: int) -> bytes:
 
 
 def size_of(payload: bytes) -> int:
-    """The amount."""
+    """Decode a number."""
     return int.from_bytes(payload, "little")

@@ -1,4 +1,4 @@
-"""A frontend: a process that clients are connected to, which passes what they ask on to the shard that it concerns."""
+"""Frontend: a process that holds clients' connections and relays their requests to shards."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ _NO_COUNTS: Final = frames.encode(frames.FrontendCounts({}, [], 0))
 
 
 class Frontend:
-    """The servers that clients are connected to, and the links to the shards. Lives in one event loop."""
+    """Frontend with its servers and its links to the shards. Use it only in one event loop."""
 
     def __init__(
         self,
@@ -70,17 +70,17 @@ class Frontend:
         on_listening: Callable[[], None] = lambda: None,
         on_taken_up: Callable[[ServeConfig], None] = lambda _config: None,
     ) -> None:
-        """`shards`: where they are found, in their order; the ports are bound, and listened on once there is a shard.
+        """Prepare it. `shards`: their addresses, in order; the ports are bound, and listen once a shard is connected.
 
-        `metrics_port`: where the shards' metrics are shown; None: the shard does that itself. `on_listening`: called
-        when clients come in; `on_taken_up`: called with another configuration when it is in force.
+        `metrics_port`: port for the shards' metrics; None: the shard serves them itself. `on_listening`: called when
+        clients are accepted; `on_taken_up`: called with another configuration after it was applied.
 
-        Raises CredentialFileError and RestrictionError for files that cannot be used.
+        Raises CredentialFileError and RestrictionError for invalid files.
         """
         self._config = config = within_descriptors(config)
         self.shards = [ShardConnection(number, address, self) for number, address in enumerate(shards)]
         self.are_several = bool(config.shards)
-        """Whether shards say what they have; else there is one, which has everything."""
+        """Whether shards report their models; otherwise there is one, with all models."""
         self._routes = ShardRoutes(len(self.shards))
         self._together = ShardFanout(self.shards, self._shard_of)
         self._together_http = HttpShardFanout(self.shards, self._shard_of)
@@ -105,7 +105,7 @@ class Frontend:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run_as_process(self, read_again: Callable[[], ServeConfig]) -> None:
-        """Serve as `run` does; SIGTERM ends it, too, and SIGHUP has the configuration read again."""
+        """Serve as `run` does; SIGTERM ends it too, and SIGHUP reloads the configuration."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: self._spawn(self._leave()))
         self._read_again = read_again
@@ -135,12 +135,12 @@ class Frontend:
             shard.close()
 
     def stop(self) -> None:
-        """Have it end."""
+        """Stop the frontend."""
         self._stop.set()
 
     @property
     def is_listening(self) -> bool:
-        """Whether clients come in."""
+        """Whether clients are accepted."""
         return self._grpc.is_listening
 
     # For what is relayed -----------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class Frontend:
     def find(
         self, model: str, then: Callable[[ShardConnection], None], refuse: Callable[[RequestFailed], None]
     ) -> None:
-        """Call `then` with the shard that is asked for a model, at once or later, or `refuse` with why not."""
+        """Call `then` with the shard that serves a model, at once or later, or `refuse` with a failure."""
         if not self.are_several:
             then(self.shards[0])
         elif shard := self._shard_of(model):
@@ -159,7 +159,7 @@ class Frontend:
             refuse(scheduler_unavailable())
 
     def any_shard(self) -> ShardConnection | None:
-        """The first that may be asked."""
+        """Return the first shard that can take requests, or None."""
         return next((shard for shard in self.shards if shard.alive), None)
 
     def _shard_of(self, model: str) -> ShardConnection | None:
@@ -181,7 +181,7 @@ class Frontend:
     # For its shards -----------------------------------------------------------------------------------------------
 
     def shard_said(self, shard: ShardConnection, kind: int, payload: bytes) -> None:
-        """A frame of a shard's that is about no call."""
+        """Handle a frame of a shard that concerns no call."""
         if kind == FrameType.SERVES:
             self._routes.said(shard.number, frames.serves_of(payload))
             self._tell_news()
@@ -202,7 +202,7 @@ class Frontend:
                 self.stop()
 
     def shard_lost(self, shard: ShardConnection) -> None:
-        """A shard ended."""
+        """Handle the loss of a shard."""
         self._routes.lost(shard.number)
         self._tell_news()
 

@@ -1,4 +1,4 @@
-"""One connection between a frontend and its shard: frames, in order, either way."""
+"""Link between a frontend and a shard: frames, in order, in both directions."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.frontends.frames import FRAME_HEADER, MAX_INLINE_BYTES, FrameType
 
 _LARGE: Final = 1 << 16
-"""From so many bytes on, parts of a frame are collected before they are joined."""
+"""Size in bytes of a frame from which its parts are collected before they are joined."""
 
 
 class LinkEnd(Protocol):
@@ -19,13 +19,13 @@ class LinkEnd(Protocol):
         """Handle one frame of the link."""
 
     def lost(self) -> None:
-        """The link is no more; nothing comes any more. Called once."""
+        """Handle the loss of the link; called once, as the last."""
 
 
 class Link(asyncio.Protocol):
-    """Frames over a stream socket. All in the event loop's thread.
+    """Link that transports frames over a stream socket. Use it only in the event loop's thread.
 
-    What is sent within one turn of the loop leaves in one write: that is what uvloop does with a socket's writes.
+    Frames sent within one iteration of the loop leave in one write, because uvloop combines a socket's writes.
     """
 
     def __init__(self, make_end: Callable[["Link"], LinkEnd]) -> None:
@@ -49,11 +49,11 @@ class Link(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def limit(self, largest: int | None) -> None:
-        """End the link where a frame carries more bytes; None: no limit."""
+        """End the link if a frame has a larger payload; None: no limit."""
         self._largest = largest
 
     def send(self, kind: FrameType, number: int = 0, payload: bytes = b"") -> None:
-        """Send a frame; on a link that is lost it is lost, too: its end was told, or will be."""
+        """Send a frame; on a lost link it is discarded, and the end was or will be notified."""
         if not self.is_open:
             return
         assert self._transport is not None, "is_open"
@@ -70,33 +70,33 @@ class Link(asyncio.Protocol):
         return found
 
     def hand_over(self, make_end: Callable[["Link"], LinkEnd]) -> None:
-        """From the next frame on it has another end."""
+        """Replace the receiver from the next frame on."""
         self._end = make_end(self)
 
     def abort(self) -> None:
-        """End at once, whatever was sent."""
+        """Close at once, discarding unsent frames."""
         if self._transport:
             self._transport.abort()
 
     def close(self) -> None:
-        """Send what was said, and end."""
+        """Send what is pending, then close."""
         if self._transport:
             self._transport.close()
 
     # For the event loop ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is there."""
+        """Called by asyncio when the link is connected."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by name
         self._end = self._make_end(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """It is no more."""
+        """Called by asyncio when the link is lost."""
         if self._end:
             self._end.lost()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Called by asyncio with received bytes."""
         try:
             if self._missing:
                 data = self._add(data)

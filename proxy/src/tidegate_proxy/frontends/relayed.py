@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RelayedCall:
-    """One call that is for one shard. What that says of it comes to `take`."""
+    """gRPC call for one shard, whose frames arrive in `take`."""
 
     __slots__ = ("_call", "_first", "_number", "_shard", "_shards")
 
@@ -58,7 +58,7 @@ class RelayedCall:
         self._call.end(failure.code, failure.details, failure.refusal)
 
     def again(self) -> None:
-        """Begin, at the shard that has its model now."""
+        """Begin again, at the shard that has its model now."""
         self._shard = None
         if not self._call.gone:
             model = first_string(self._first or b"") if self._shards.are_several else ""
@@ -117,21 +117,21 @@ _PASSED_ON: Final = ("method", "path", "raw_path", "query_string", "root_path", 
 
 
 class ShardLost(Exception):
-    """The shard ended while a request was under way, or was not there."""
+    """The shard was lost while a request was in flight, or was not connected."""
 
     def __init__(self, failure: RequestFailed) -> None:
         super().__init__(failure.details)
         self.reason = failure.refusal
-        """Says the same in one word for the client's program."""
+        """Value of `tidegate-reason`."""
 
 
 class RelayedExchange:
-    """One request and its response."""
+    """HTTP request and its response."""
 
     def __init__(
         self, shards: "Frontend", model: str, scope: Scope, receive: Receive, send: Send, *, is_page: bool = False
     ) -> None:
-        """`model`: the one that it is about; "": none. `is_page`: whether it is for the page of the metrics."""
+        """Prepare it. `model`: model of the request, or ""; `is_page`: whether it is for the metrics endpoint."""
         self._shards = shards
         self._model = model
         self._shard: ShardConnection | None = None
@@ -149,10 +149,10 @@ class RelayedExchange:
         self._failure: RequestFailed | None = None
         """Why it is not answered."""
         self.has_answer = False
-        """Whether the client has been sent something of its answer."""
+        """Whether a part of the response was sent to the client."""
 
     async def run(self) -> None:
-        """Pass it on, and the answer back. Raises ShardLost."""
+        """Relay the request, and the response back. Raises ShardLost."""
         self._body = await self._short_body()
         if self._client_left:
             return
@@ -167,7 +167,7 @@ class RelayedExchange:
                 self._shard.over(self._number)
 
     def again(self) -> None:
-        """Begin, at the shard that has its model now."""
+        """Begin again, at the shard that has its model now."""
         self._shard = None
         self._shards.find(self._model, self._begin, self.fail)
 
@@ -184,7 +184,7 @@ class RelayedExchange:
         self._said.put_nowait((kind, payload))
 
     def fail(self, failure: RequestFailed) -> None:
-        """The shard is no more."""
+        """Handle the loss of the shard."""
         self._failure = failure
         self._said.put_nowait((0, b""))
 
@@ -265,10 +265,10 @@ _OK = grpc.StatusCode.OK
 
 
 class RelayedStream:
-    """One stream of a client. Its messages are read one at a time, each when the shard of the one before has taken it.
+    """Stream of a client. Its messages are read one at a time, each when the shard has taken the one before.
 
-    A request whose shard is lost is answered with an error of its own, as Triton does in streams; where a shard is lost
-    that the stream has begun at, what was under way there cannot be told apart, and the stream ends.
+    A request whose shard is lost gets an error of its own, as in Triton's streams; if a shard is lost at which the
+    stream has begun, its requests in flight cannot be identified, and the stream ends.
     """
 
     def __init__(self, shards: "Frontend", call: RpcCall) -> None:
@@ -317,16 +317,16 @@ class RelayedStream:
         return part
 
     def passed_on(self) -> None:
-        """The message that was read last is on its way: the next one may come."""
+        """Continue with the next message, as the last one was sent."""
         self._read()
 
     def again(self, message: bytes) -> None:
-        """A message whose shard was away: now it may be there."""
+        """Send a message whose shard was away."""
         if not self._call.gone and self._end is None:
             self._send_on(message)
 
     def refuse(self, message: bytes, failure: RequestFailed) -> None:
-        """A request goes to no shard."""
+        """Answer a request that no shard can take."""
         refused = service_pb2.ModelStreamInferResponse(error_message=failure.details)
         refused.infer_response.id = PassedThrough.of(message).id
         self._call.release(len(message))
@@ -336,7 +336,7 @@ class RelayedStream:
     # Answers -----------------------------------------------------------------------------------------------------
 
     def answer(self, part: "_Part | None", message: bytes) -> None:
-        """A message to the client."""
+        """Send a message to the client."""
         self._outbox.append((part, message))
         if not self._is_sending:
             self._send()
@@ -358,7 +358,7 @@ class RelayedStream:
     # Its end -----------------------------------------------------------------------------------------------------
 
     def part_ended(self, part: "_Part", how: RequestFailed) -> None:
-        """A shard has ended its part."""
+        """Handle the end of a shard's part."""
         self._parts.pop(part.shard, None)
         if how.code is not _OK and not part.shard.is_leaving:
             self.fail(how)
@@ -366,12 +366,12 @@ class RelayedStream:
             self._end_if_done()
 
     def lose(self, part: "_Part") -> None:
-        """A shard is lost that had nothing of it."""
+        """Handle the loss of a shard that had nothing of it."""
         self._parts.pop(part.shard, None)
         self._end_if_done()
 
     def fail(self, failure: RequestFailed) -> None:
-        """End it, after the answers that are there."""
+        """End it, after the pending responses."""
         if self._end is None:
             self._end = failure
             self._leave_parts()

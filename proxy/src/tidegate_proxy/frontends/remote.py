@@ -23,8 +23,7 @@ _OK: Final = grpc.StatusCode.OK
 
 
 class RemoteCall:
-    """One RPC; a `transport.Call`. Its client's deadline, messages' limits and their time are the frontend's to
-    keep."""
+    """gRPC call of a frontend's client; a `transport.Call`. The frontend enforces deadline and message limits."""
 
     __slots__ = (
         "_comes",
@@ -47,15 +46,15 @@ class RemoteCall:
     def __init__(
         self, line: "FrontendLink", number: int, opening: CallOpening, remaining_s: float | None, *, comes: bool
     ) -> None:
-        """`comes`: whether its first message is sent unasked."""
+        """Create it. `comes`: whether the first message is sent without being requested."""
         self.method = opening.method
-        """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
+        """Full method name, such as `/inference.GRPCInferenceService/ModelInfer`."""
         self.gone = False
-        """Whether the client gave up, its connection broke or its deadline passed before the call was ended."""
+        """Whether the client cancelled, its connection broke or its deadline passed before the call ended."""
         self._then_gone: Callable[[], None] | None = None
         """Called once the client is gone."""
         self.owner = ""
-        """Whose call it is."""
+        """Client that the call belongs to."""
         self._line = line
         self._number = number
         self._opening = opening
@@ -72,26 +71,26 @@ class RemoteCall:
 
     @property
     def metadata(self) -> Metadata:
-        """The client's metadata, keys in lower case."""
+        """Metadata of the client, keys in lower case."""
         return self._opening.metadata
 
     def when_gone(self, then: Callable[[], None]) -> None:
-        """Have `then` called once the client is gone, at once where it is; not where the call has ended."""
+        """Call `then` once the client is gone, at once if it is; never after the call has ended."""
         if self.gone:
             then()
         elif not self._ended:
             self._then_gone = then
 
     def peer(self) -> str:
-        """The client's address, as gRPC writes it."""
+        """Address of the client, as gRPC writes it."""
         return self._opening.peer
 
     def remaining_s(self) -> float | None:
-        """Time until the client's deadline, at least 0; None when it has none."""
+        """Return the seconds until the client's deadline, at least 0; None without a deadline."""
         return None if self._deadline_s is None else max(0.0, self._deadline_s - self._line.now_s())
 
     def receive(self, then: Callable[[bytes | None], None], _within_s: float | None = None) -> None:
-        """Have `then` called with the next message, or with None when the client sends no more. One at a time."""
+        """Call `then` with the next message, or with None when the client sends no more. One at a time."""
         self._receiver = then
         if self._messages or self._sent_all:
             asyncio.get_running_loop().call_soon(self._deliver)
@@ -100,7 +99,7 @@ class RemoteCall:
             self._line.send(FrameType.WANT, self._number)
 
     def release(self, size: int) -> None:
-        """So many bytes of what was received are not held any more."""
+        """Release `size` bytes of what was received."""
         size = min(size, self._held)
         self._held -= size
         self._line.bounds.give_back(size, self.owner)
@@ -108,13 +107,13 @@ class RemoteCall:
             self._line.send(FrameType.RELEASE, self._number, frames.size(size))
 
     def answer(self, message: bytes) -> None:
-        """End a unary call well."""
+        """End a unary call with its response."""
         if not self._ended:
             self._end()
             self._line.send(FrameType.ANSWER, self._number, message)
 
     def send(self, message: bytes, then: Callable[[object], None]) -> None:
-        """Send one message of a stream; `then` is called, with something of no meaning, when the next may be sent."""
+        """Send one message of a stream; `then` is called, with an unused argument, when the next may be sent."""
         if not self._ended:
             self._sent = then
             self._line.send(FrameType.SEND, self._number, message)
@@ -128,7 +127,7 @@ class RemoteCall:
     # For its link ------------------------------------------------------------------------------------------------
 
     def came(self, message: bytes) -> None:
-        """Its next message."""
+        """Add the next message."""
         self._comes = False
         if self._ended:
             return
@@ -141,7 +140,7 @@ class RemoteCall:
         self._deliver()
 
     def closed(self) -> None:
-        """There is no further message."""
+        """Note that there is no further message."""
         self._sent_all = True
         self._deliver()
 
@@ -152,13 +151,13 @@ class RemoteCall:
             then(None)
 
     def cut_off(self, code: grpc.StatusCode, details: str) -> None:
-        """End it, whatever is being done for it."""
+        """End it whatever is being done for it."""
         if not self._ended:
             self.end(code, details)
             self._leave()
 
     def leave(self) -> None:
-        """The client gave up, or its frontend is no more."""
+        """Handle a client that cancelled, or whose frontend is lost."""
         if self._ended:
             return
         self._end()
@@ -192,7 +191,7 @@ _DISCONNECTED: Final[Message] = {"type": "http.disconnect"}
 
 
 class RemoteExchange:
-    """One request and its response: what ASGI calls `receive` and `send`, by frames."""
+    """HTTP request and its response: ASGI's `receive` and `send`, over frames."""
 
     def __init__(self, line: "FrontendLink", number: int, ask: HttpOpening) -> None:
         self.scope: Scope = {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, **ask.scope}
@@ -217,7 +216,7 @@ class RemoteExchange:
         self._ended = False
 
     async def run(self, application: Application) -> None:
-        """Have it answered."""
+        """Answer the request by an application."""
         try:
             await application(self.scope, self._receive, self._send)
         finally:
@@ -274,7 +273,7 @@ class RemoteExchange:
     # For its link ------------------------------------------------------------------------------------------------
 
     def came(self, body: bytes, *, is_last: bool) -> None:
-        """The next part of its body."""
+        """Add the next part of the body."""
         self._body, self._is_whole = body, is_last
         self.taken()
 
@@ -284,7 +283,7 @@ class RemoteExchange:
             self._waiting.set_result(None)
 
     def leave(self) -> None:
-        """The client gave up, or its frontend is no more."""
+        """Handle a client that cancelled, or whose frontend is lost."""
         self._ended = True
         self._gone.set()
         self.taken()

@@ -6,10 +6,10 @@ from tidegate_proxy.frontends.frames import ShardModels
 
 
 class ShardRoutes:
-    """Models of several shards, by shard number. Pure state without I/O.
+    """Routing table over several shards, by number. It does no I/O.
 
-    A model is asked of the first shard that has it. One that is to part with it is asked until another has it, so a
-    model that moves is somewhere at every instant, whichever of the two shards learns of its new plan first.
+    A model is routed to the first shard that has it. A shard that is to release a model is used until another has it,
+    so a moving model is always available, whichever of the two shards learns of the new assignment first.
     """
 
     def __init__(self, shards: int) -> None:
@@ -21,23 +21,23 @@ class ShardRoutes:
         """Models of which each shard was told, since it connected, that no requests will follow."""
 
     def shard_of(self, model: str) -> int | None:
-        """The shard that is asked, which may be lost; None: none has such a model."""
+        """Return the shard that serves a model, which may be lost; None if no shard has it."""
         return self._shard_of.get(model)
 
     @property
     def knows_all(self) -> bool:
-        """Whether every shard has said what it has, at some time."""
+        """Whether every shard has reported its models at some time."""
         return None not in self._said
 
     def said(self, shard: int, serves: ShardModels) -> None:
-        """A shard says what it has."""
+        """Apply a report of a shard."""
         before = self._said[shard]
         self._said[shard], self._linked[shard] = serves, True
         self._left[shard] &= serves.leaving
         self._look_at(_all_of(serves) | (_all_of(before) if before else frozenset()))
 
     def lost(self, shard: int) -> None:
-        """A shard is lost. What no other has is its own still, and is not answered."""
+        """Handle the loss of a shard. Models that no other has remain assigned to it, and are unavailable."""
         self._linked[shard] = False
         self._left[shard].clear()
         if said := self._said[shard]:

@@ -1,4 +1,4 @@
-"""The shard's side: its clients are connected to frontends, and what they ask comes over the frontends' links."""
+"""Shard's side of the links: its clients are connected to frontends, which relay their requests."""
 
 import asyncio
 from collections import Counter
@@ -43,19 +43,19 @@ class ShardServices:
     """Services that answer the clients of a shard's frontends."""
 
     accept: Callable[["RpcCall"], None]
-    """Takes their gRPC calls."""
+    """Handler of their gRPC calls."""
     application: "Application | None" = None
-    """Answers their HTTP requests; None: HTTP is not served."""
+    """Handler of their HTTP requests; None: HTTP is not served."""
     page: "Application | None" = None
-    """Shows the metrics; None: they are not shown."""
+    """Handler of the metrics endpoint; None: not served."""
     bounds: ClientBounds = field(default_factory=ClientBounds)
-    """Counts what they hold."""
+    """Counters of what they hold."""
     has: Callable[[str], Awaitable[bool]] = _has_none
-    """Whether its Tritons have a model, of which the catalog may not know yet; frontends of several shards ask."""
+    """Query whether its Tritons have a model that the catalog may not know yet; for frontends of several shards."""
 
 
 class Shard:
-    """Takes links of frontends, and gives what comes over them to a gRPC server and an HTTP application."""
+    """Shard that accepts links of frontends, and passes their requests to a gRPC server and an HTTP application."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class Shard:
         reconnect_timeout_s: float | None = None,
         number: int | None = None,
     ) -> None:
-        """`address`: where frontends come in; ports: where they listen.
+        """Prepare it. `address`: where frontends connect; ports: where they listen.
 
-        `frontends`: how many have to let clients in before it is open. `metrics_port`: where they show its metrics;
-        None: it does so itself. `reconnect_timeout_s`: frontends go on when it ends, and hold for so long what comes
-        for it; None: they end with it. `number`: which of several shards it is, each of which has a part of the models;
-        None: it has all.
+        `frontends`: number that must accept clients before it is open. `metrics_port`: where they serve its metrics;
+        None: it serves them itself. `reconnect_timeout_s`: frontends continue when it ends, and hold requests for it
+        for so long; None: they end with it. `number`: number of the shard, if there are several, each with a part of
+        the models; None: it has all.
         """
         self.grpc_port = grpc_port
         self.http_port = http_port
@@ -90,7 +90,7 @@ class Shard:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, services: "ShardServices") -> None:
-        """Let frontends in; return when all of them have let clients in. Raises OSError, TlsError."""
+        """Accept frontends; return when all of them accept clients. Raises OSError, TlsError."""
         self.services = services
         self._listener = await self._address.listen(lambda link: FrontendLink(self, services, link))
         while sum(link.listens for link in self._links) < self._frontends:
@@ -102,35 +102,35 @@ class Shard:
         return self._address.is_elsewhere
 
     def tell(self, serves: frames.ShardModels) -> None:
-        """Have the frontends know what this shard has."""
+        """Report the models of this shard to the frontends."""
         self._serves = serves
         for link in self._links:
             link.left_of = {name: calls for name, calls in link.left_of.items() if name in serves.leaving}
             link.send(FrameType.SERVES, payload=frames.encode(serves))
 
     def greet(self, link: "FrontendLink") -> None:
-        """Say what is here to a frontend that came."""
+        """Send the state of this shard to a new frontend."""
         if self._serves:
             link.send(FrameType.SERVES, payload=frames.encode(self._serves))
         hello = frames.ShardHello(serves_http=link.services.application is not None, protocol=frames.PROTOCOL_VERSION)
         link.send(FrameType.HELLO, payload=frames.encode(hello))
 
     def was_left(self, model: str) -> bool:
-        """Whether every frontend asks another shard for a model, and what came here for it before has ended."""
+        """Return whether every frontend uses another shard for a model, and all earlier requests here have ended."""
         return bool(self._links) and all(link.was_left(model) for link in self._links)
 
     def ends_all(self) -> None:
-        """The frontends are to end with it, whatever else they would do."""
+        """Let the frontends exit with the shard, in any case."""
         if not self.is_elsewhere:
             self._hold_s = None
 
     def took_up(self) -> None:
-        """It has taken up another configuration: have the frontends of this machine do so, too."""
+        """Notify the frontends of this machine that another configuration was applied."""
         for link in self._links if not self.is_elsewhere else ():
             link.send(FrameType.RELOAD)
 
     async def close(self) -> None:
-        """Have the frontends end, unless they go on without it, and let nobody in."""
+        """Stop the frontends, unless they continue without it, and accept no more."""
         await self.cut_off_exchanges()
         self._closed = True
         if self._listener:
@@ -141,9 +141,9 @@ class Shard:
             link.close()
 
     async def retire(self, within_s: float) -> None:
-        """Have clients over gRPC told to go elsewhere; return when they had time to hear it.
+        """Tell gRPC clients to reconnect; return when they had time to receive that.
 
-        Frontends that go on hold what comes instead, and their clients stay.
+        Frontends that continue hold new requests instead, and keep their clients.
         """
         loop = asyncio.get_running_loop()
         told = list(self._links)
@@ -158,7 +158,7 @@ class Shard:
             await asyncio.sleep(_POLL_S)
 
     def retire_http(self, cut_s: float, serve_s: float) -> None:
-        """Have clients over HTTP told to go elsewhere, unless the frontends go on."""
+        """Tell HTTP clients to reconnect, unless the frontends continue."""
         if self._hold_s is not None:
             return
         for link in self._links:
@@ -166,16 +166,16 @@ class Shard:
 
     @property
     def open_calls(self) -> int:
-        """gRPC calls that have not ended."""
+        """Number of gRPC calls that have not ended."""
         return sum(len(link.calls) for link in self._links)
 
     @property
     def open_exchanges(self) -> int:
-        """HTTP requests that have not ended."""
+        """Number of HTTP requests that have not ended."""
         return len(self._tasks)
 
     def cut_off(self) -> int:
-        """End all gRPC calls that have not ended; how many."""
+        """End all gRPC calls that have not ended; return their number."""
         calls = [call for link in self._links for call in link.calls.values()]
         for call in calls:
             call.cut_off(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
@@ -191,18 +191,18 @@ class Shard:
     # For its links -----------------------------------------------------------------------------------------------
 
     def joined(self, link: "FrontendLink") -> None:
-        """A frontend is there, maybe too late."""
+        """Add a frontend, which may be too late."""
         self._links.add(link)
         if self._closed:
             link.close()
 
     def left(self, link: "FrontendLink") -> None:
-        """A frontend is no more."""
+        """Remove a frontend."""
         self._links.discard(link)
         self.count()
 
     def count(self) -> None:
-        """Bring together what the frontends say of their connections."""
+        """Sum the connection counts of the frontends."""
         totals: Counter[str] = Counter()
         for link in self._links:
             totals.update(link.connections)
@@ -211,7 +211,7 @@ class Shard:
                 self.services.bounds.connections[protocol] = totals[protocol]
 
     def begin(self, exchange: RemoteExchange, application: "Application | None") -> None:
-        """Have an HTTP request answered."""
+        """Answer an HTTP request."""
         assert application is not None, "no frontend listens for it otherwise"
         task = asyncio.get_running_loop().create_task(exchange.run(application))
         self._tasks.add(task)
@@ -234,22 +234,21 @@ class Shard:
 
 
 class FrontendLink:
-    """One frontend: its calls and exchanges, by the numbers that it gave them."""
+    """Link to one frontend: its calls and exchanges, by the numbers that it assigned."""
 
     def __init__(self, shard: Shard, services: ShardServices, link: Link) -> None:
         self.calls: dict[int, RemoteCall] = {}
         self.connections: dict[str, int] = {}
-        """How many clients it has, by protocol."""
+        """Number of its clients, by protocol."""
         self.listens = False
-        """Whether clients come in there."""
+        """Whether it accepts clients."""
         self.is_retired = False
-        """Whether its clients have heard that they are to go elsewhere."""
+        """Whether its clients had time to learn that they should reconnect."""
         self.services = services
         self.bounds = services.bounds
         self.now_s = asyncio.get_running_loop().time
         self.left_of: dict[str, set[RemoteCall | RemoteExchange]] = {}
-        """Models that this frontend asks another shard for, with what it had asked here before that may not have
-        ended."""
+        """Models for which this frontend uses another shard, with its earlier requests here that may not have ended."""
         self._exchanges: dict[int, RemoteExchange] = {}
         self._openings = frames.CallOpenings()
         self._shard = shard
@@ -263,11 +262,11 @@ class FrontendLink:
         self._link.send(kind, number, payload)
 
     def close(self) -> None:
-        """End it."""
+        """Close it."""
         self._link.close()
 
     def was_left(self, model: str) -> bool:
-        """Whether this frontend asks another shard for a model, and what it had asked here before has ended."""
+        """Return whether this frontend uses another shard for a model, and its earlier requests here have ended."""
         before = self.left_of.get(model)
         if before is None:
             return False
@@ -275,12 +274,12 @@ class FrontendLink:
         return not before
 
     def over(self, number: int) -> None:
-        """A call or exchange has ended."""
+        """Remove a call or exchange that has ended."""
         self.calls.pop(number, None)
         self._exchanges.pop(number, None)
 
     def take(self, kind: int, number: int, payload: bytes) -> None:
-        """One frame of the frontend's."""
+        """Handle a frame of the frontend."""
         if kind == FrameType.CALL:
             self._call(number, payload)
         elif kind == FrameType.ASK:
@@ -306,7 +305,7 @@ class FrontendLink:
             self._of_exchange(kind, number, asked, payload)
 
     def lost(self) -> None:
-        """The frontend ended, and its clients are gone."""
+        """Handle the loss of the frontend, and so of its clients."""
         self._shard.left(self)
         self.bounds.unread(-self._unread)
         under_way: list[RemoteCall | RemoteExchange] = [*self.calls.values(), *self._exchanges.values()]
@@ -359,28 +358,28 @@ def _let_leave(one: RemoteCall | RemoteExchange) -> None:
 
 
 class GrpcOfFrontends:
-    """A `transport.Server` whose connections the frontends have."""
+    """gRPC server whose connections are held by the frontends; a `transport.Server`."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
 
     @property
     def open_calls(self) -> int:
-        """Calls that have not ended."""
+        """Number of calls that have not ended."""
         return self._shard.open_calls
 
     async def listen(self, _address: str, tls: ServerTls | None = None) -> int:
-        """The port where the frontends listen. Raises TlsError for files that they could not use."""
+        """Return the port where the frontends listen. Raises TlsError for files that they could not use."""
         if tls:
             server_context(tls, ALPN_PROTOCOLS)
         return self._shard.grpc_port
 
     async def retire(self, within_s: float) -> None:
-        """Have clients told to go elsewhere; return when they had time to hear it. Whoever stays is served."""
+        """Tell clients to reconnect; return when they had time to receive that. Those that stay are served."""
         await self._shard.retire(within_s)
 
     async def stop(self, grace_s: float) -> bool:
-        """Let what is under way end, cut off what has not ended then, and end the frontends; whether all had."""
+        """Let calls end, cut off the rest after `grace_s`, and stop the frontends; return whether all had ended."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + grace_s
         while self.open_calls and loop.time() < until_s:
@@ -391,7 +390,7 @@ class GrpcOfFrontends:
 
 
 class HttpOfFrontends:
-    """An `HttpListener` whose connections the frontends have."""
+    """HTTP server whose connections are held by the frontends; an `HttpListener`."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -399,7 +398,7 @@ class HttpOfFrontends:
         self.port = shard.http_port
 
     async def drain(self, until: float, serve_until: float = 0.0) -> None:
-        """Let what is under way be answered, until an instant of the loop's clock; new requests until another."""
+        """Let requests be answered until an instant of the loop's clock; accept new ones until `serve_until`."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._shard.retire_http(max(0.0, until - now), max(0.0, serve_until - now))
@@ -409,5 +408,5 @@ class HttpOfFrontends:
             await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
-        """Take no more requests, and tell those under way that they will not be answered."""
+        """Accept no more requests, and fail those in flight."""
         await self._shard.cut_off_exchanges()

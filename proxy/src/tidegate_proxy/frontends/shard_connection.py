@@ -1,4 +1,4 @@
-"""One shard as a frontend knows it: the link to it, and what is under way there."""
+"""Connection of a frontend to one shard: the link, and the requests in flight."""
 
 import asyncio
 import logging
@@ -53,7 +53,7 @@ def failure_in(payload: bytes) -> RequestFailed:
 
 
 class ShardRelay(Protocol):
-    """A call or an exchange that is passed on."""
+    """Call or exchange that is relayed."""
 
     def take(self, kind: int, payload: bytes) -> None:
         """Handle a frame from the shard."""
@@ -62,7 +62,7 @@ class ShardRelay(Protocol):
         """End it."""
 
     def again(self) -> None:
-        """It could not begin, as its shard was away: now it may."""
+        """Begin again, after the shard was away."""
 
 
 class ShardConnection:
@@ -73,7 +73,7 @@ class ShardConnection:
         self._address = address
         self._told = told
         self.has_stopped = False
-        """Whether it has ended because all do."""
+        """Whether it has ended because everything shuts down."""
         self._link: Link | None = None
         self._is_refused = False
         self._has_said_hello = False
@@ -93,27 +93,27 @@ class ShardConnection:
 
     @property
     def alive(self) -> bool:
-        """Whether it may be asked."""
+        """Whether it can take requests."""
         return self._has_said_hello and self._away is None
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it is about to end, or has, and comes back."""
+        """Whether it is about to restart, or restarts."""
         return self._away is not None
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way, or waits."""
+        """Whether nothing is in flight or waits."""
         return not self._under_way and not self._waiting
 
     def stopped(self) -> None:
-        """Take it as ended, because all do."""
+        """Mark it as ended, because everything shuts down."""
         self.has_stopped = True
 
     # For what is relayed -----------------------------------------------------------------------------------------
 
     def begin(self, relayed: ShardRelay) -> int:
-        """Something begins: its number; 0 where the shard is not there: it is ended then, or told when it may begin."""
+        """Register a request; return its number, or 0 without a shard: it is failed then, or resumed later."""
         if self._away:
             self._waiting.append(relayed)
             return 0
@@ -127,16 +127,16 @@ class ShardConnection:
         return number
 
     def send(self, kind: FrameType, number: int = 0, payload: bytes = b"") -> None:
-        """Send a frame; where the shard is lost, what it is about was ended or will be."""
+        """Send a frame; after a loss of the shard it is discarded, as its request was or will be failed."""
         if self._link:
             self._link.send(kind, number, payload)
 
     def over(self, number: int) -> None:
-        """The call or exchange of this number has ended."""
+        """Remove the call or exchange of this number."""
         self._under_way.pop(number, None)
 
     def forget(self, relayed: ShardRelay) -> None:
-        """Its client has left before it could begin."""
+        """Remove a waiting request whose client has left."""
         if relayed in self._waiting:
             self._waiting.remove(relayed)
 
@@ -163,7 +163,7 @@ class ShardConnection:
         return await asked.of(FrameType.ASK, frames.encode((scope, inline, is_page)), body if inline is None else None)
 
     async def has(self, model: str) -> bool:
-        """Whether it has a model of this name after all."""
+        """Query whether it has a model of this name after all."""
         try:
             return (await _Asked(self).of(FrameType.FIND, model.encode("utf-8", "surrogatepass"), None)).body == b"\x01"
         except RequestFailed:
@@ -172,7 +172,7 @@ class ShardConnection:
     # For the frontend -----------------------------------------------------------------------------------------------
 
     async def keep_linked(self) -> None:
-        """For ever: be linked to the shard, or look for it."""
+        """Run forever: connect to the shard, and reconnect."""
         wait_s, longest_s = _CONNECT_EVERY_S
         said = ""
         while True:
@@ -203,7 +203,7 @@ class ShardConnection:
                 wait_s = min(2 * wait_s, longest_s)
 
     def move(self, address: ShardAddress) -> None:
-        """It is found at another address from now on; what is under way at the old one fails."""
+        """Change its address; requests in flight at the old one fail."""
         if str(address) == str(self._address):
             return
         log.info("shard moved", extra={"shard": self.number, "address": str(address)})
@@ -214,17 +214,17 @@ class ShardConnection:
             self._connecting.cancel()  # nobody may answer there for seconds
 
     def said_hello(self) -> None:
-        """It may be asked from now on."""
+        """Accept requests from now on."""
         self._has_said_hello = True
         self._end_wait()
 
     def is_away(self, for_s: float) -> None:
-        """It ends and comes back: what comes for it waits so long."""
+        """Hold requests for a shard that restarts, for `for_s` seconds."""
         self._end_wait()
         self._away = asyncio.get_running_loop().call_later(for_s, self._end_wait)
 
     def close(self) -> None:
-        """End the link, and what waits for one."""
+        """Close the link, and fail waiting requests."""
         if self._link:
             self._link.close()
         self._end_wait()
@@ -253,14 +253,14 @@ class ShardConnection:
         self._lost.set()
 
     def take(self, kind: int, number: int, payload: bytes) -> None:
-        """One frame of the shard's."""
+        """Handle a frame of the shard."""
         if relayed := self._under_way.get(number):
             relayed.take(kind, payload)
         elif not number:
             self._told.shard_said(self, kind, payload)
 
     def lost(self) -> None:
-        """The shard ended."""
+        """Handle the loss of the shard."""
         self._link, self._has_said_hello = None, False
         relayed, self._under_way = list(self._under_way.values()), {}
         for one in relayed:

@@ -29,7 +29,7 @@ from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, SERVICE_PREFIX
 OF_ONE_MODEL: Final = frozenset(
     SERVICE_PREFIX + name for name in ("ModelInfer", "ModelReady", "ModelMetadata", "ModelConfig")
 )
-"""Methods whose message names a model, first of all."""
+"""Methods whose message has a model's name as its first field."""
 _LOAD, _UNLOAD = SERVICE_PREFIX + "RepositoryModelLoad", SERVICE_PREFIX + "RepositoryModelUnload"
 _MODEL_IN: Final[dict[str, Callable[[bytes], str]]] = {
     _LOAD: lambda message: service_pb2.RepositoryModelLoadRequest.FromString(message).model_name,
@@ -50,7 +50,7 @@ class ShardFanout:
     """Sends gRPC calls to all shards and merges the responses. Call only from the event loop."""
 
     def __init__(self, shards: Sequence[ShardConnection], shard_of: Callable[[str], ShardConnection | None]) -> None:
-        """`shard_of`: the shard that is asked for a model; None: none has it."""
+        """Prepare it. `shard_of`: returns the shard that serves a model, or None."""
         self._shards = shards
         self._shard_of = shard_of
         self._fan_out = FanOut(shards, _OverGrpc())
@@ -58,7 +58,7 @@ class ShardFanout:
     def respond(
         self, call: RpcCall, message: bytes | None, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     ) -> None:
-        """Answer a client's call that is none of `OF_ONE_MODEL`, in a task that ends a while after the client left."""
+        """Answer a client's call that is none of `OF_ONE_MODEL`, in a task that outlives the client for a while."""
         if message is None:
             call.end(grpc.StatusCode.INTERNAL, "no message was received")
             return
@@ -118,7 +118,7 @@ NO_LIVE_PAGE: Final = (
     "and `tidegate view` shows what a shard has recorded (`record`)"
 )
 ScopeAndBody = tuple[dict[str, Any], bytes]
-"""ASGI's scope, as shards are told it, and the body."""
+"""ASGI scope, as shards get it, and the body."""
 
 
 class _OverHttp(HttpAnswers[ShardConnection, ScopeAndBody]):
@@ -130,13 +130,13 @@ class HttpShardFanout:
     """Sends HTTP requests to all shards and merges the responses. Call only from the event loop."""
 
     def __init__(self, shards: Sequence[ShardConnection], shard_of: Callable[[str], ShardConnection | None]) -> None:
-        """`shard_of`: the shard that is asked for a model; None: none has it."""
+        """Prepare it. `shard_of`: returns the shard that serves a model, or None."""
         self._shards = shards
         self._shard_of = shard_of
         self._fan_out = FanOut(shards, _OverHttp())
 
     def answers(self, method: str, route: Route | None) -> bool:
-        """Whether a request concerns more than one shard; else the shard of its model answers, or any."""
+        """Return whether a request concerns more than one shard; otherwise that of its model answers, or any."""
         if route is None:
             return False
         if route.pattern in _STATISTICS_ROUTES:
@@ -147,7 +147,7 @@ class HttpShardFanout:
     async def respond(
         self, route: Route, scope: Scope, receive: Receive, send: Send, limit: int, bounds: ClientBounds
     ) -> None:
-        """Answer a client's request that does. `limit`: of its body, in bytes; `bounds`: what clients hold here."""
+        """Answer such a request. `limit`: largest body in bytes; `bounds`: counters of what clients hold."""
         exchange = HttpExchange(scope, receive, send)
         body = exchange.body(limit, bounds)
         try:
@@ -176,7 +176,7 @@ class HttpShardFanout:
         return await self._fan_out.answer(_VERB_OF_ROUTE[method, route.pattern], question)
 
     async def page(self, scope: dict[str, Any]) -> HttpAnswer:
-        """A metrics page, or a document, of several shards together: what is one shard's is told by its number."""
+        """Return the metrics, or a document, of several shards together, labelled with the shard's number."""
         path = scope["raw_path"]
         if (path + b"/").startswith(b"/live/"):
             return error(404, NO_LIVE_PAGE)

@@ -1,7 +1,7 @@
-"""Starts shards and frontends, each a process, and starts anew those that end.
+"""Supervisor: starts shards and frontends, each a process, and restarts those that exit.
 
-It is forked off before anything runs, holds the ports, and does nothing but wait: it has no event loop and no threads,
-so that it may fork whenever one of its processes is lost.
+It is forked before anything else runs, holds the ports, and only waits: it has no event loop and no threads, so it may
+fork whenever one of its processes is lost.
 """
 
 import ctypes
@@ -78,16 +78,16 @@ RunFrontend = Callable[[Path, Sequence[Path]], int]
 
 
 def supervise(run_shards: Sequence[Run], run_frontend: RunFrontend, frontends: int) -> int:
-    """Keep shards and so many frontends alive until a signal says to stop, or a shard cannot serve; the exit status.
+    """Keep shards and frontends alive until a signal, or until a shard cannot serve; return the exit status.
 
-    SIGTERM and SIGINT have the shards end, and these the frontends; SIGHUP has the shards read the configuration again,
-    and these the frontends. Where there are no shards, the frontends are told.
+    SIGTERM and SIGINT stop the shards, and these the frontends; SIGHUP reloads the configuration of the shards, and
+    these notify the frontends. Without shards, the frontends are signalled.
 
     Args:
-        run_shards: each serves, given the socket where frontends find it, which is there when it is ready.
-        run_frontend: has clients, given the folder of all sockets, where something may be kept for who comes after it,
-            and the sockets of all shards.
-        frontends: how many.
+        run_shards: main function of each shard, given the socket for frontends, which exists when it is ready.
+        run_frontend: main function of a frontend, given the folder of all sockets, where it may keep files for its
+            successor, and the sockets of all shards.
+        frontends: number of frontends.
     """
     folder = Path(tempfile.mkdtemp(prefix="tidegate-frontends-"))
     try:

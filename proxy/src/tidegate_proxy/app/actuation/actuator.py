@@ -1,7 +1,7 @@
-"""The live actuator of a controller: carries the actions of a control loop out, and tells it how workers fare.
+"""Live actuator of a controller: executes the actions of a control loop, and reports the state of workers to it.
 
-New workers start as processes beside those that serve, are warmed up, and take part from one instant on; the old ones
-finish what they run, and end. What it does to the engine are stimuli, so that the event log has all of it.
+New workers start as processes beside the running ones, are warmed up, and join at one instant; the old ones finish
+their batches and stop. It changes the engine only by stimuli, so the event log contains all of it.
 """
 
 import asyncio
@@ -62,22 +62,22 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 LOOK_EVERY_S: Final = 0.05
-"""How often it looks whether workers have drained, or died, while a change is under way."""
+"""Interval, in seconds, at which it checks during a change whether workers have drained or died."""
 AFTERWARDS_S: Final = 10.0
-"""A process that does not come up ends so long after its time, should nobody have stopped it."""
+"""Seconds after its startup timeout at which a process that was not stopped ends by itself."""
 MAX_REPORTED_STEPS: Final = 100
-"""So many steps of changes are reported, the latest ones."""
+"""Number of the latest steps of changes that are reported."""
 AT_A_TIME: Final = 4
-"""So many workers start at once: each is busy with all its cores while it loads its models."""
+"""Number of workers that start at once: each uses all its cores while it loads its models."""
 
 
 class Actuator:
-    """Drives one control loop on the monotonic clock. Lives in the event loop."""
+    """Actuator that drives one control loop on the monotonic clock. Use it only in the event loop."""
 
     def __init__(
         self, loop: ControlLoop, tritons: Tritons, processes: RunningTritons | None, startup_timeout_s: float
     ) -> None:
-        """`processes`: None where nothing is ever started, in a dry run. `startup_timeout_s`: that of the loop."""
+        """Prepare it. `processes`: None in a dry run, which starts nothing. `startup_timeout_s`: that of the loop."""
         self.loop = loop
         self._tritons = tritons
         self._processes = processes
@@ -94,12 +94,12 @@ class Actuator:
 
     @property
     def layout(self) -> Layout:
-        """The one in force."""
+        """Current layout."""
         return self.loop.revision.layout
 
     @property
     def changes_layout(self) -> bool:
-        """Whether it may ever start or stop anything."""
+        """Whether it may ever start or stop a worker."""
         return self._processes is not None
 
     def report(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class Actuator:
         }
 
     async def run(self) -> None:
-        """For ever: ask the controller when that is due, and follow the change that is under way."""
+        """Run forever: query the controller when it is due, and continue the change in progress."""
         while True:
             try:
                 async with asyncio.timeout(self._patience_s()):
@@ -138,17 +138,17 @@ class Actuator:
             await self._with_lock(self._turn)
 
     def halt(self) -> None:
-        """Stop all control at once: a change that has not switched yet is undone."""
+        """Stop all control at once: a change that has not switched yet is rolled back."""
         self._carry_out(self.loop.halt(time.monotonic_ns()))
         self._poked.set()
 
     def resume(self) -> None:
-        """Let the controller be asked again."""
+        """Resume querying the controller."""
         self.loop.resume(time.monotonic_ns())
         self._poked.set()
 
     async def close(self) -> None:
-        """Stop all control; processes that are being started end with whoever owns them."""
+        """Stop all control; the owner of processes that are starting ends them."""
         self.halt()
         for task in [*self._tasks, *self._starts.values()]:
             task.cancel()

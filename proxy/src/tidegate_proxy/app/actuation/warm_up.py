@@ -1,4 +1,4 @@
-"""One request of each model, before a worker counts as warm: first executions are slow, or fail."""
+"""Warm-up of a worker: sends one request of each model, as first executions are slow, or fail."""
 
 import logging
 from math import prod
@@ -31,13 +31,13 @@ _SIZES: Final = {
 
 
 class NotWarm(Exception):
-    """A model does not run; the message says which, where and why."""
+    """A model does not run; the message names the model, the place and the cause."""
 
 
 async def warm(backend: Backend, model: LoadedModel, within_s: float) -> None:
-    """Have it run one row of zeros, unless Triton itself has warmed it up (`model_warmup`). Raises NotWarm.
+    """Run one row of zeros, unless Triton itself has warmed up the model (`model_warmup`). Raises NotWarm.
 
-    Where a dimension varies it is 1, which need not suit the model: then an error that it answers is only logged.
+    Dynamic dimensions are 1, which may not suit the model: then an error that it returns is only logged.
     """
     config = model.config
     if config.model_warmup:
@@ -56,7 +56,7 @@ async def warm(backend: Backend, model: LoadedModel, within_s: float) -> None:
 
 
 def request_of_zeros(config: model_config_pb2.ModelConfig) -> service_pb2.ModelInferRequest:
-    """A request with one row of zeros, or of empty strings; dimensions that vary are 1."""
+    """Build a request with one row of zeros, or of empty strings; dynamic dimensions are 1."""
     request = service_pb2.ModelInferRequest(model_name=config.name)
     batch = [1] if config.max_batch_size else []
     for tensor in config.input:

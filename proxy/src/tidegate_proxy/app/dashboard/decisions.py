@@ -30,7 +30,7 @@ from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
 from tidegate_proxy.app.dashboard.snapshot import DecisionRow, cut
 
 MAX_DECISIONS_PER_TICK: Final = 15
-"""So many decisions are told at a tick, the latest."""
+"""Number of decisions shown per tick, the latest."""
 _WHY: Final = {
     "RequestArrived": "a request arrived",
     "RequestCancelled": "a request was cancelled",
@@ -52,10 +52,10 @@ _WHY: Final = {
 def latest_decisions(
     latest_first: Iterable[BufferedEvent], answers: int, ms: Callable[[int], float], names: Mapping[int, str]
 ) -> tuple[list[DecisionRow], int]:
-    """The latest decisions of some moments, the latest last, and how many answers of the policy are not shown.
+    """Return the latest decisions of some buffered events, the latest last, and how many policy answers are not shown.
 
-    `answers`: how many there are in these moments, of which only the latest are looked at; `ms`: instants as the page
-    has them; `names`: of workers, by id.
+    `answers`: number of policy answers in these events; only the latest are read. `ms`: converts instants to dashboard
+    time; `names`: of workers, by id.
     """
     found: list[DecisionRow] = []
     for moment in latest_first:

@@ -1,4 +1,4 @@
-"""The page as one document: markup, style and script in one file that needs no network and lets nothing else run."""
+"""Dashboard page as one document: markup, style and script in one file that needs no network."""
 
 from base64 import b64encode
 from functools import lru_cache
@@ -41,5 +41,5 @@ PAGE_HEADERS: Final[Headers] = [
 
 @lru_cache(maxsize=1)
 def document() -> bytes:
-    """The page."""
+    """Return the page."""
     return _part("page.html").replace("/*STYLE*/", _STYLE).replace("/*SCRIPT*/", _SCRIPT).encode()

@@ -1,4 +1,4 @@
-"""The latest of what an engine took in, one by one: what the timeline of a request is told from."""
+"""Buffer of the latest stimuli of an engine, from which request timelines are built."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -12,15 +12,17 @@ from tidegate.observation import AnyEffect, AnyStimulus, ClockAdvanced, LogEntry
 _TELLING: Final = frozenset({RequestArrived, RequestCancelled, TimerFired})
 """Events that a timeline needs even if the policy returned no command."""
 MAX_TOLD: Final = 10_000
-"""So many things that a policy was told because of one stimulus are kept, the latest: a policy that takes over from
-another is told of all that waits, however much that is."""
+"""Number of policy notifications kept per stimulus, the latest: a policy that replaces another is notified of the whole
+
+queue.
+"""
 
 
 class BufferedEvent(msgspec.Struct, frozen=True, gc=False):
-    """A stimulus, what the policy made of it and what followed.
+    """Stimulus with the policy's commands and the effects.
 
-    Neither it nor what it holds is known to the garbage collector, which forgets tuples of what it does not know, but
-    not lists: tens of thousands of these would have it walk through all of them time and again.
+    Neither it nor its contents are tracked by the garbage collector, which untracks tuples of untracked objects, but
+    not lists: it would otherwise traverse tens of thousands of these again and again.
     """
 
     event: AnyStimulus
@@ -30,35 +32,35 @@ class BufferedEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def commands(self) -> list[AnyCommand]:
-        """All that the policy wanted because of it."""
+        """All commands of the policy because of it."""
         return [command for _, answer in self.told for command in answer]
 
     @property
     def answers(self) -> int:
-        """How often the policy wanted something because of it."""
+        """Number of notifications to which the policy answered with commands."""
         return sum(1 for _, answer in self.told if answer)
 
 
 class EventBuffer(PolicyTraceObserver):
-    """Keeps the latest of them, bounded by number and by age.
+    """Buffer of the latest stimuli, bounded by number and by age.
 
-    It holds what the engine made anyhow, and makes next to nothing of its own: this is on the hot path.
+    It keeps objects that the engine creates anyway, and allocates almost nothing: this is on the hot path.
     """
 
     def __init__(self, *, most: int, longest_ns: int) -> None:
-        """`most`: how many are kept; `longest_ns`: how old they may be, which `trim` sees to."""
+        """Create a buffer of at most `most` entries; `trim` drops those older than `longest_ns`."""
         super().__init__(ObserverOptions())
         self.latest: deque[BufferedEvent] = deque(maxlen=most)
-        """In the order of time."""
+        """Entries in the order of time."""
         self.count = 0
-        """How many there have been."""
+        """Number of entries so far."""
         self.answers = 0
-        """How often the policy has wanted something."""
+        """Number of notifications so far to which the policy answered with commands."""
         self._longest_ns = longest_ns
         self._told: deque[tuple[AnyEvent, tuple[AnyCommand, ...]]] = deque(maxlen=MAX_TOLD)
 
     def told(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
-        """The policy was told of something."""
+        """Record a notification of the policy."""
         if commands:
             self._told.append((event, tuple(commands)))
             self.answers += 1
@@ -66,7 +68,7 @@ class EventBuffer(PolicyTraceObserver):
             self._told.append((event, ()))
 
     def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
-        """The engine took in a stimulus."""
+        """Record a stimulus that the engine handled."""
         told = self._told
         if told or effects or type(event) is not ClockAdvanced:  # else nothing came of it
             self.latest.append(BufferedEvent(event, tuple(effects), tuple(told)))
@@ -74,7 +76,7 @@ class EventBuffer(PolicyTraceObserver):
             told.clear()
 
     def trim(self, now_ns: int) -> None:
-        """Forget what is too old."""
+        """Drop entries that are too old."""
         latest, oldest_ns = self.latest, now_ns - self._longest_ns
         while latest and latest[0].event.now_ns < oldest_ns:
             latest.popleft()

@@ -1,4 +1,4 @@
-"""Rolling figures: what happened in the last seconds, from what was noted tick by tick."""
+"""Rolling figures of the last seconds, from the notes of each tick."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,10 +20,10 @@ WINDOW_NS: Final = 10 * NS_PER_S
 """Length of the window of models' and workers' figures, in ns."""
 SHAPES_NS: Final = 60 * NS_PER_S
 BUCKET_NS: Final = 10 * NS_PER_S
-"""Shapes are counted in so long pieces."""
+"""Length of the buckets in which shapes are counted."""
 WORST_NS: Final = 60 * NS_PER_S
 MAX_SHAPES: Final = 200
-"""Shapes of a piece beyond that are not counted apart: clients choose them."""
+"""Number of shapes counted separately per bucket, because clients choose shapes."""
 SHOWN_SHAPES, SHOWN_WORST, SHOWN_STAGES, SHOWN_MODELS, SHOWN_WORKERS = 40, 20, 1000, 100, 100
 _ShapeKey = tuple[str, str, str, str, int]
 """Model, partition, shape, kind of worker, rows."""
@@ -36,10 +36,10 @@ class FinishedStages(NamedTuple):
     """Stages that ended within the window."""
 
     names: list[str]
-    """The names of their models."""
+    """Names of their models."""
     bars: list[StageBar]
     more: int
-    """So many more are not shown."""
+    """Number of stages that are not shown."""
 
 
 @dataclass(slots=True)
@@ -82,10 +82,10 @@ class _Tick:
 
 
 class RollingFigures:
-    """Takes in what was noted since the tick before; tells the figures of the window that ends with it."""
+    """Rolling figures, updated from the notes of each tick, over the window that ends with it."""
 
     def __init__(self, base_ns: int) -> None:
-        """`base_ns`: the instant from which milliseconds count, and before which nobody looked."""
+        """Create empty figures. `base_ns`: instant from which milliseconds count; earlier data does not exist."""
         self._base_ns = base_ns
         self._ticks: deque[_Tick] = deque()
         self._shapes: deque[tuple[int, dict[_ShapeKey, _OfShape]]] = deque()
@@ -99,11 +99,11 @@ class RollingFigures:
         self._lane_named: dict[str, int] = {}
 
     def ms(self, at_ns: int) -> float:
-        """An instant, from the base on."""
+        """Convert an instant to milliseconds since the base."""
         return round((at_ns - self._base_ns) / NS_PER_MS, 3)
 
     def know(self, workers: Iterable[Worker]) -> None:
-        """These are the workers now; those that were there before may still have run something of the window."""
+        """Set the current workers; earlier ones may still have stages in the window."""
         for worker in workers:
             self._kinds[worker.id] = worker.device_class
             self._lanes[worker.id] = self._lane_named.setdefault(worker.name, worker.id)
@@ -112,7 +112,7 @@ class RollingFigures:
         return self._lanes.get(worker_id, worker_id)
 
     def take(self, notes: TickNotes, now_ns: int) -> FinishedStages:
-        """Take in what was noted since the last time, until now; the stages of it."""
+        """Add the notes since the last call, until now; return their stages."""
         tick = _Tick(now_ns)
         self._count_stages(tick, notes, now_ns)
         self._count_ends(tick, notes)
@@ -222,13 +222,13 @@ class RollingFigures:
 
     @property
     def window_ns(self) -> int:
-        """How long what is counted took: the window, or less where somebody began to look within it."""
+        """Length of the window: full, or less shortly after the first viewer came."""
         return max(1, min(WINDOW_NS, self._now_ns - self._base_ns))
 
     def models(self, slos_ms: Mapping[str, float | None], waiting: Mapping[str, int]) -> tuple[list[ModelRow], int]:
-        """A row for each model that is known or was asked for, the busiest of them where there are many; how many more.
+        """Return a row for each model that is known or was requested, the busiest ones, and how many are left out.
 
-        `slos_ms`: the known ones; `waiting`: how many requests of each wait.
+        `slos_ms`: SLOs by model; `waiting`: queued requests by model.
         """
         ticks: dict[str, list[_OfModel]] = {name: [] for name in slos_ms}
         for tick in self._ticks:
@@ -266,7 +266,7 @@ class RollingFigures:
     def workers(
         self, workers: Sequence[tuple[Worker, str]], sent: Mapping[int, SentStage]
     ) -> tuple[list[WorkerRow], int]:
-        """A row for each worker, which come with their states; `sent`: the stages that run or are on their way."""
+        """Return a row for each worker. `workers`: with their states; `sent`: the stages that run or were sent."""
         busy_ns: Counter[int] = Counter()
         for tick in self._ticks:
             busy_ns.update(tick.busy_ns)
@@ -291,7 +291,7 @@ class RollingFigures:
         return rows, len(workers) - len(rows)
 
     def shapes(self) -> list[ShapeRow]:
-        """Planned against actual, of the most frequent shapes and sizes."""
+        """Return predicted against actual latency, of the most frequent shapes and batch sizes."""
         together: dict[_ShapeKey, _OfShape] = {}
         for _, piece in self._shapes:
             for key, counted in piece.items():
@@ -316,6 +316,6 @@ class RollingFigures:
         ]
 
     def worst(self) -> list[BadRequestRow]:
-        """The requests of the last minute that ended worst."""
+        """Return the requests of the last minute with the worst outcome."""
         found = (each for _, of_tick in self._worst for each in of_tick)
         return [bad for _, bad in nlargest(SHOWN_WORST, found, key=lambda each: each[0])]

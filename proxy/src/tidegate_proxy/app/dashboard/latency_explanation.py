@@ -1,4 +1,4 @@
-"""Why a request was late, dropped or just in time: the facts of it as sentences, and as parts of its latency."""
+"""Explanation of a request's latency, in sentences and as parts: why it was late, dropped or barely on time."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -10,34 +10,34 @@ from tidegate_proxy.app.dashboard.request_facts import RanStage, RequestFacts
 from tidegate_proxy.app.dashboard.snapshot import cut
 
 MAX_BATCH_COMPANIONS: Final = 50
-"""So many of the requests of its batch are named."""
+"""Number of requests of its batch that are listed."""
 MIN_PREDICTION_ERROR: Final = 0.1
 """Relative error of a predicted latency above which the explanation mentions it."""
 
 
 OVERSLEPT_NS: Final = 10 * NS_PER_MS
-"""A timer that fires so late is worth a sentence."""
+"""Delay of a timer from which it is mentioned."""
 
 
 class LatencyPart(msgspec.Struct, frozen=True):
-    """A part of a request's latency."""
+    """Part of a request's latency."""
 
     what: str
-    """`batch`: until its batch was formed; `worker`: from then until it ran; `ran`, as long as planned; `longer`."""
+    """Name: `batch`: until its batch was formed; `worker`: until it ran; `ran`: as predicted; `longer`: beyond that."""
     ms: float
 
 
 class BatchCompanion(msgspec.Struct, frozen=True):
-    """A request of the same batch."""
+    """Request of the same batch."""
 
     id: int
     rows: int
     waited_ms: float
-    """From its arrival until the batch began."""
+    """Time from its arrival to the start of the batch."""
 
 
 class StageFigures(msgspec.Struct, frozen=True):
-    """A stage of its batch, as planned and as it was; instants from the arrival of the request on."""
+    """Stage of its batch, as predicted and as measured; instants since the arrival of the request."""
 
     partition: str
     worker: str
@@ -49,7 +49,7 @@ class StageFigures(msgspec.Struct, frozen=True):
 
 
 class StepLine(msgspec.Struct, frozen=True):
-    """Something that happened to the request; from its arrival on."""
+    """Step of the request's timeline; instants since its arrival."""
 
     at_ms: float
     what: str
@@ -57,7 +57,7 @@ class StepLine(msgspec.Struct, frozen=True):
 
 
 class LatencyExplanation(msgspec.Struct, frozen=True):
-    """The timeline of one request."""
+    """Timeline of one request, with the explanation of its latency."""
 
     id: int
     model: str
@@ -70,9 +70,9 @@ class LatencyExplanation(msgspec.Struct, frozen=True):
     """Outcome by its name in timelines; empty while the request has not ended."""
     latency_ms: float | None
     due_ms: float | None
-    """From its arrival; None: it has no deadline."""
+    """Deadline since its arrival; None: it has none."""
     verdict: str
-    """Why it ended so, in two or three sentences."""
+    """Two or three sentences that explain the outcome."""
     wrong: str
     """The prediction that was wrong, and by how much; empty: none."""
     parts: list[LatencyPart]
@@ -82,14 +82,14 @@ class LatencyExplanation(msgspec.Struct, frozen=True):
     more_companions: int
     stages: list[StageFigures]
     meanwhile: list[tuple[str, int, float]]
-    """Batches that its workers ran while it waited: model, batches, milliseconds; longest first."""
+    """Work of its workers while it was queued: model, batches, milliseconds; the longest first."""
     steps: list[StepLine]
 
 
 def explain(facts: RequestFacts, names: Mapping[int, str], ms: Callable[[int], float]) -> LatencyExplanation | None:
-    """The timeline of a request whose arrival is among the facts, else None.
+    """Explain a request whose arrival is among the facts; return None for others.
 
-    `names`: of workers, by id; `ms`: instants as the page has them.
+    `names`: of workers, by id; `ms`: converts instants to dashboard time.
     """
     request = facts.request
     if request is None:

@@ -1,4 +1,4 @@
-"""The page's view of a Tidegate that runs: it looks only while somebody has the page open."""
+"""Dashboard source for a running Tidegate; it collects data only while a viewer is connected."""
 
 import time
 from importlib.metadata import version
@@ -27,14 +27,14 @@ from tidegate_proxy.tritons.catalog import CurrentCatalog
 from tidegate_proxy.tritons.restrictions import consequences
 
 MAX_MOMENTS: Final = 100_000
-"""Some 40 MB: at 1,000 requests a second about the last 40 s."""
+"""Number of buffered stimuli: some 40 MB; at 1,000 requests per second about the last 40 s."""
 MAX_NS: Final = 60_000_000_000
 MAX_AT_A_TICK: Final = 2_000
-"""So many moments are looked through for decisions at a tick, the latest."""
+"""Number of stimuli searched for decisions per tick, the latest."""
 
 
 class LiveView:
-    """Looks at one engine from `open` to `close`; before and after it costs nothing. Lives in the event loop."""
+    """Observer of one engine from `open` to `close`, without cost otherwise. Use it only in the event loop."""
 
     def __init__(self, driver: Driver, directory: CurrentCatalog, discovery: Discovery, trial: RolloutMode) -> None:
         self._driver = driver
@@ -55,7 +55,7 @@ class LiveView:
         return PageHello("live", self._driver.engine.decides, version("tidegate-proxy"))
 
     def open(self) -> None:
-        """Begin to look. Raises ValueError where the engine has a witness already."""
+        """Begin to observe. Raises ValueError if the engine has a trace observer already."""
         self._moments = EventBuffer(most=MAX_MOMENTS, longest_ns=MAX_NS)
         self._driver.engine.attach(self._moments)
         self._recent = TickBuffer()
@@ -66,7 +66,7 @@ class LiveView:
         self._is_open = True
 
     def close(self) -> None:
-        """Look no more, and forget what was seen."""
+        """Stop observing, and drop the collected data."""
         if self._is_open:
             self._is_open = False
             self._driver.engine.detach(self._moments)
@@ -116,13 +116,13 @@ class LiveView:
         return snapshot
 
     async def timeline(self, request_id: int) -> LatencyExplanation | None:
-        """The timeline of a request; None where it is not known, or no more."""
+        """Return the timeline of a request, or None if it is unknown or forgotten."""
         catalog = self._directory.catalog
         models, workers = list(catalog.models.values()), [worker for worker, _ in self._workers()]
         return await told(telling(request_id, list(self._moments.latest), models, workers, self._figures.ms))
 
     async def what_if(self, at_ms: int | None) -> object:
-        """How the latest requests would have fared otherwise. Raises ValueError where that cannot be said."""
+        """Simulate the latest requests with other settings. Raises ValueError if that is impossible."""
         del at_ms  # it is now
         engine = self._driver.engine
         question = WhatIfQuestion(
@@ -135,11 +135,11 @@ class LiveView:
         return await what_if(question, list(self._moments.latest), learned=True)
 
     def at(self, at_ms: int) -> object:
-        """There is no instant but this one."""
+        """Raise ValueError: a running Tidegate has no other instants."""
         raise ValueError("this one runs: only a recording has other instants")
 
     def overview(self) -> object:
-        """There is no whole yet."""
+        """Raise ValueError: a running Tidegate has no overview."""
         raise ValueError("this one runs: only a recording has an end")
 
     def _setup(self) -> Setup:

@@ -1,4 +1,4 @@
-"""An event log that is looked into at any instant: entries are in the order of time, so that it can be bisected."""
+"""Random access to an event log by bisection, because entries are in the order of time."""
 
 import mmap
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class _WhichRequest(msgspec.Struct):
 
 
 class LogFile:
-    """A log in a file, mapped into memory: what is not looked at is not read."""
+    """Event log in a file, mapped into memory: only the parts in use are read."""
 
     def __init__(self, path: Path) -> None:
         """Raise OSError, or ValueError if the file is no event log or contains no event."""
@@ -45,7 +45,7 @@ class LogFile:
             self.begin = file.tell()
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.end = self._bytes.rfind(b"\n") + 1
-        """The last line may be cut off, where a Tidegate was killed."""
+        """End of the last complete line: the last one may be truncated if a Tidegate was killed."""
         if self.end <= self.begin:
             raise ValueError("nothing happened while it was recorded")
         self._when = msgspec.json.Decoder(_When)
@@ -55,11 +55,11 @@ class LogFile:
         self.last_ns = self._at_ns(self._line_of(self.end - 1, self.begin))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._bytes.close()
 
     def offset_at(self, at_ns: int) -> int:
-        """Where the first line begins that is not before an instant; the end of the file where there is none."""
+        """Return the offset of the first line at or after an instant, or the end of the file."""
         low, high = self.begin, self.end
         while low < high:
             middle = self._line_of((low + high) // 2, low)
@@ -70,7 +70,7 @@ class LogFile:
         return low
 
     def offset_of(self, request_id: int) -> int | None:
-        """Where the arrival of a request is, as requests are numbered in the order of arrival; None: nowhere."""
+        """Return the offset of a request's arrival, because ids ascend in the order of arrival, or None."""
         low, high = self.begin, self.end
         while low < high:
             middle = self._line_of((low + high) // 2, low)
@@ -88,7 +88,10 @@ class LogFile:
         return None
 
     def entries(self, first: int, until_ns: int = NEVER_NS) -> Iterator[tuple[LogEntry, int]]:
-        """The entries from an offset up to an instant, each with the offset of the line after it. Raises ValueError."""
+        """Yield the entries from an offset up to an instant, each with the offset of the next line.
+
+        Raises ValueError.
+        """
         while first < self.end:
             after = self._next(first)
             try:
@@ -101,7 +104,7 @@ class LogFile:
             first = after
 
     def later(self, offset: int) -> int:
-        """The first line that begins at an offset, or after it."""
+        """Return the offset of the first line that begins at or after an offset."""
         if offset <= self.begin:
             return self.begin
         return self._bytes.find(b"\n", offset - 1) + 1 or self.end

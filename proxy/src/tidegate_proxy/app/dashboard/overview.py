@@ -9,12 +9,12 @@ from tidegate.api import NS_PER_MS, Batch, Request
 from tidegate.observation import LogEntry, OutcomeListener, Reducer
 
 MAX_INTERVALS: Final = 240
-"""So many at most; none is shorter than a second."""
+"""Largest number of intervals; none is shorter than a second."""
 MIN_NS: Final = 1_000_000_000
 
 
 class OverviewInterval(msgspec.Struct):
-    """Requests that ended within it, by how."""
+    """Number of requests that ended in an interval, by outcome."""
 
     from_ms: float
     length_ms: float
@@ -31,14 +31,14 @@ class Overview(msgspec.Struct, frozen=True):
     read_ms: float
     done: bool
     error: str = ""
-    """Why it was read no further."""
+    """Error that stopped the reader; "" if none."""
 
 
 class OverviewReader(OutcomeListener):
-    """Folds a log into pieces. One thread feeds it; another may ask."""
+    """Reader that counts outcomes by interval. One thread feeds it; another may call `overview`."""
 
     def __init__(self, first_ns: int, last_ns: int) -> None:
-        """`first_ns`, `last_ns`: the instants of the log's first entry and of its last one."""
+        """Create an empty overview. `first_ns`, `last_ns`: instants of the first and the last entry of the log."""
         self._first_ns = first_ns
         self._length_ns = max(MIN_NS, (last_ns - first_ns) // MAX_INTERVALS + 1)
         count = (last_ns - first_ns) // self._length_ns + 1
@@ -55,12 +55,12 @@ class OverviewReader(OutcomeListener):
         return Overview(pieces, (self._read_ns - self._first_ns) / NS_PER_MS, self._done, self._error)
 
     def take(self, entry: LogEntry) -> None:
-        """Take in the next entry."""
+        """Add the next entry."""
         self._read_ns = entry.event.now_ns
         self._reducer.handled(entry.event, entry.effects)
 
     def end(self, error: str = "") -> None:
-        """There is no more."""
+        """Mark the end of the log, or the error that stopped the reader."""
         self._done, self._error = True, error
 
     def _piece(self, at_ns: int) -> OverviewInterval:
@@ -68,16 +68,16 @@ class OverviewReader(OutcomeListener):
         return self._pieces[min(max(0, number), len(self._pieces) - 1)]
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """A batch is answered."""
+        """Count the requests of an answered batch."""
         late = sum(ended_ns > request.deadline_ns for request in requests)
         piece = self._piece(ended_ns)
         piece.late += late
         piece.on_time += len(requests) - late
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request was given up."""
+        """Count a dropped request."""
         self._piece(now_ns).dropped += 1
 
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request has no answer."""
+        """Count a failed request."""
         self._piece(now_ns).failed += 1

@@ -1,4 +1,4 @@
-"""The page's view of a recording: any instant of it at once, the whole of it as it is read in the background."""
+"""Dashboard source for a recorded run: any instant at once; the overview is read in the background."""
 
 import asyncio
 import threading
@@ -28,15 +28,15 @@ from tidegate_proxy.app.dashboard.what_if import what_if
 
 LOOK_BACK_NS: Final = 60_000_000_000
 MAX_BYTES: Final = 32 << 20
-"""So much is read for one instant: of busier recordings less than a minute."""
+"""Bytes of the log that are read for one instant: in busy logs less than a minute."""
 TICK_NS: Final = 1_000_000_000
 MOST_OF_TIMELINE: Final = 300_000
-"""A request that has not ended after so many entries has no end that is worth waiting for."""
+"""Number of entries searched for the end of a request."""
 _RARE: Final = WorkerJoined | WorkerLost | TopologyChanged
 
 
 class RecordedRun:
-    """A log file. `at`, `timeline` and `what_if` may be asked at once: each reads for itself."""
+    """Recorded run in an event log. `at`, `timeline` and `what_if` may be called concurrently."""
 
     def __init__(self, path: Path) -> None:
         """Raise OSError, or ValueError if the file is no event log."""
@@ -50,7 +50,7 @@ class RecordedRun:
         self._scan.start()
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop the background reader."""
         self._stop.set()
         self._scan.join()
         self._log.close()
@@ -65,7 +65,10 @@ class RecordedRun:
         return self._reader.overview()
 
     def at(self, at_ms: int) -> DashboardSnapshot:
-        """The snapshot of an instant, with the stages of the window before it. Raises ValueError for a broken log."""
+        """Return the snapshot at an instant, with the stages of the window before it.
+
+        Raises ValueError for a broken log.
+        """
         until_ns = self._log.first_ns + at_ms * NS_PER_MS
         figures, recent = RollingFigures(self._log.first_ns), TickBuffer()
         reducer = Reducer(recent)
@@ -108,7 +111,7 @@ class RecordedRun:
         )
 
     async def timeline(self, request_id: int) -> LatencyExplanation | None:
-        """The timeline of a request; None where the recording does not know it."""
+        """Return the timeline of a request, or None if the log does not contain it."""
         return await asyncio.to_thread(self._timeline, request_id)
 
     def _timeline(self, request_id: int) -> LatencyExplanation | None:
@@ -125,7 +128,7 @@ class RecordedRun:
         return explain(facts, names_of(workers), self._ms)
 
     async def what_if(self, at_ms: int | None) -> object:
-        """How the requests of the minute up to an instant would have fared otherwise. Raises ValueError."""
+        """Simulate the requests of the minute before an instant with other settings. Raises ValueError."""
         until_ns = self._log.last_ns if at_ms is None else self._log.first_ns + at_ms * NS_PER_MS
         moments = await asyncio.to_thread(self._moments, until_ns)
         header = self._log.header

@@ -17,12 +17,12 @@ from tidegate.observation import (
 from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
 
 REPLAY_SETTINGS: Final = EngineSettings(learn=True, max_tries=1)
-"""TimelineRecorder do not ask for them."""
+"""Engine settings for the replay; timelines do not depend on them."""
 
 
 @dataclass(frozen=True)
 class RanStage:
-    """A stage that is over."""
+    """Stage that has ended."""
 
     partition: str
     worker_id: int
@@ -34,43 +34,43 @@ class RanStage:
 
     @property
     def overran_ns(self) -> int:
-        """How much longer than planned it ran; below zero: shorter."""
+        """Nanoseconds beyond the predicted latency; negative: less."""
         return self.took_ns - self.upper_ns
 
 
 @dataclass
 class RequestFacts(OutcomeListener):
-    """Fed with moments from before the arrival of a request up to its end; what is not known yet is None."""
+    """Facts about a request, fed with stimuli from before its arrival up to its end; None: not known yet."""
 
     request_id: int
     models: Sequence[Model]
     workers: Sequence[Worker]
     request: Request | None = None
     dispatched_ns: int | None = None
-    """When its batch was formed, the last one where it was tried again."""
+    """Instant at which its last batch was formed."""
     planned_end_ns: int | None = None
-    """When that batch was expected to end."""
+    """Instant at which that batch was predicted to end."""
     sent_ns: int | None = None
-    """When the first stage of it was sent."""
+    """Instant at which its first stage was sent."""
     batch: Batch | None = None
     rows: int = 0
-    """The rows of the batch."""
+    """Rows of the batch."""
     companions: Sequence[Request] = ()
-    """The requests of the batch, this one among them."""
+    """Requests of the batch, this one included."""
     stages: list[RanStage] = field(default_factory=list)
     before: RanStage | None = None
-    """The stage that ran on the worker of its first stage until that began."""
+    """Previous stage on the worker of its first stage."""
     before_batch: int | None = None
-    """The batch of that stage."""
+    """Batch of that stage."""
     meanwhile: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Batches and their time in ns that its workers ran while it waited, by model."""
     woke_late_ns: int = 0
-    """How much later than its policy had asked for Tidegate woke up while it waited, at most."""
+    """Largest delay of a timer of the policy while it was queued."""
     outcome: str = ""
     ended_ns: int | None = None
     reason: str = ""
     now_ns: int = 0
-    """The instant of the last moment."""
+    """Instant of the last stimulus."""
 
     def __post_init__(self) -> None:
         """Nothing has happened yet."""
@@ -89,11 +89,11 @@ class RequestFacts(OutcomeListener):
 
     @property
     def end_ns(self) -> int:
-        """When it ended, or as far as is known while it has not."""
+        """Instant of its end, or of the last stimulus."""
         return self.now_ns if self.ended_ns is None else self.ended_ns
 
     def feed(self, moments: Iterable[BufferedEvent]) -> None:
-        """Take in what happened next."""
+        """Add the next stimuli."""
         for moment in moments:
             event = moment.event
             self.now_ns = event.now_ns
@@ -122,7 +122,7 @@ class RequestFacts(OutcomeListener):
     # What the reducer tells ---------------------------------------------------------------------------------------
 
     def joined(self, now_ns: int, effect: StartStage, requests: Sequence[Request]) -> None:
-        """A batch began."""
+        """Record the start of a batch."""
         if self.request_id in effect.batch.request_ids:
             self.sent_ns, self.batch, self.rows, self.companions = now_ns, effect.batch, effect.rows, requests
             before = self._last.get(effect.batch.stages[0].worker_id)
@@ -130,7 +130,7 @@ class RequestFacts(OutcomeListener):
                 self.before_batch, self.before = before
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
-        """A stage is over."""
+        """Record the end of a stage."""
         stage = effect.batch.stages[effect.stage]
         ran = RanStage(
             stage.partition,
@@ -151,23 +151,23 @@ class RequestFacts(OutcomeListener):
                 self.before_batch, self.before = effect.batch.id, ran  # ours was sent behind it
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """A batch is answered."""
+        """Record the response to a batch."""
         for request in requests:
             if request.id == self.request_id:
                 self._end("late" if ended_ns > request.deadline_ns else "in time", ended_ns)
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request was given up."""
+        """Record a dropped request."""
         if request.id == self.request_id:
             self._end("dropped", now_ns, reason)
 
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request has no answer."""
+        """Record a failed request."""
         if request.id == self.request_id:
             self._end("failed", now_ns, reason)
 
     def cancelled(self, now_ns: int, request: Request) -> None:
-        """A client left."""
+        """Record a cancelled request."""
         if request.id == self.request_id:
             self._end("cancelled", now_ns)
 

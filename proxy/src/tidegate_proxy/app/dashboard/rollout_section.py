@@ -9,7 +9,7 @@ from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.rollout.shadow import Shadow
 
 MAX_SHOWN_MODELS: Final = 30
-"""So many models are shown."""
+"""Number of models shown."""
 
 
 def section_of(trial: RolloutMode) -> TrialSection | None:

@@ -1,4 +1,4 @@
-"""The live page over HTTP: the page itself, which tells nothing, and the data, which are for those who may see them."""
+"""HTTP routes of the dashboard: the page itself, which has no data, and the data, which are access-controlled."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ _EVENTS: Final[Headers] = [
     (b"x-accel-buffering", b"no"),
 ]
 PAGE_REQUEST_HEADER: Final = "x-tidegate-page"
-"""Pages of other sites cannot send it without our consent, which nobody gives (a header that CORS asks about)."""
+"""Request header that other sites cannot send without CORS consent, which is never given."""
 _LONGEST_NUMBER: Final = 18
 
 
@@ -47,7 +47,7 @@ class DashboardSource(Protocol):
         """Return the first message to the page."""
 
     async def timeline(self, request_id: int) -> LatencyExplanation | None:
-        """The timeline of a request; None where it is not known, or no more."""
+        """Return the timeline of a request, or None if it is unknown or forgotten."""
 
     async def what_if(self, at_ms: int | None) -> object:
         """Return a what-if analysis as JSON; `at_ms`: up to this time of a recorded run.
@@ -56,21 +56,21 @@ class DashboardSource(Protocol):
         """
 
     def at(self, at_ms: int) -> object:
-        """The snapshot of an instant of a recording. Raises ValueError where it is none."""
+        """Return the snapshot at an instant of a recorded run. Raises ValueError for other sources."""
 
     def overview(self) -> object:
         """Return the overview of a recorded run. Raises ValueError if there is none."""
 
 
 Refusal = Callable[[Mapping[str, str]], HttpAnswer | None]
-"""Why the data are not for who sends these headers; None: they are."""
+"""Function that returns why a request with these headers may not read the data, or None."""
 
 
 class LivePage:
-    """Answers what is below /live. Lives in one event loop."""
+    """Handler of the dashboard's routes. Use it only in one event loop."""
 
     def __init__(self, shown: DashboardSource, viewers: Viewers | None, refusal: Refusal) -> None:
-        """`viewers`: those who are told of every tick; None: what is shown does not go on."""
+        """Prepare the routes. `viewers`: receivers of every tick; None for a source that does not change."""
         self._shown = shown
         self._viewers = viewers
         self._refusal = refusal
@@ -79,17 +79,17 @@ class LivePage:
         self._simulating = asyncio.Lock()
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop observing."""
         if self._viewers:
             await self._viewers.close()
 
     @staticmethod
     def has(path: bytes) -> bool:
-        """Whether a path is the page's."""
+        """Return whether a path belongs to the dashboard."""
         return path == DASHBOARD_PATH or path.startswith(b"/dashboard/")
 
     async def answer(self, exchange: HttpExchange, query: bytes) -> None:
-        """Answer a request whose path is the page's."""
+        """Answer a request for a path of the dashboard."""
         wanted = "POST" if exchange.path == b"/dashboard/what-if" else "GET"
         if exchange.path == DASHBOARD_PATH:
             if exchange.method in ("GET", "HEAD"):

@@ -1,4 +1,4 @@
-"""The page of a recording, served to this machine alone until somebody has seen enough."""
+"""Server of the dashboard for a recorded run, on this machine only, until interrupted."""
 
 import asyncio
 import hmac
@@ -18,7 +18,7 @@ from tidegate_proxy.transport.ports import bind
 
 
 async def show(log: Path, port: int, *, told: Callable[[str], None], browser: bool) -> None:
-    """Serve the page of a log until this is cancelled; `told` hears of its address.
+    """Serve the dashboard for a log until cancelled; `told` is called with its address.
 
     Raises OSError, and ValueError for a file that is no event log.
     """

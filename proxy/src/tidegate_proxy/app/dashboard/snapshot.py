@@ -5,18 +5,18 @@ from typing import Final, NamedTuple
 import msgspec
 
 MAX_NAME: Final = 160
-"""Names of models and reasons are cut there: clients and policies choose them."""
+"""Length limit of the names of models and reasons, which clients and policies choose."""
 
 
 class ModelRow(msgspec.Struct, frozen=True):
-    """One model over the window; None: nothing happened from which it could be told."""
+    """Model over the window; None: nothing happened that would determine the figure."""
 
     name: str
     slo_ms: float | None
     rate_rps: float
-    """Requests that ended, each second."""
+    """Requests that ended per second."""
     on_time: float | None
-    """The share that was answered on time, of those that were not cancelled."""
+    """Fraction that was answered on time, of those that were not cancelled."""
     late: int
     dropped: int
     failed: int
@@ -25,49 +25,49 @@ class ModelRow(msgspec.Struct, frozen=True):
     p99_ms: float | None
     mean_rows: float | None
     sizes: dict[int, int]
-    """How many batches of how many rows ran."""
+    """Number of batches by rows."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
-    """One worker over the window."""
+    """Worker over the window."""
 
     id: int
-    """The id of its lane: a worker keeps it though a plan gives it another number."""
+    """Id of its lane, which stays the same when a layout renumbers the worker."""
     name: str
     device_class: str
     state: str
-    """`up`, `away`, or `ejected`: it is given nothing for a while, as it failed."""
+    """State: `up`, `away`, or `ejected` (it failed and gets nothing for a while)."""
     busy: float
-    """The share of the time in which it ran stages, the one that runs included."""
+    """Fraction of the time in which it ran stages, the current one included."""
     running: int
-    """Stages that run there, or are on their way."""
+    """Stages that run there or were sent."""
 
 
 class ShapeRow(msgspec.Struct, frozen=True):
-    """Batches of one shape and size, planned against actual, over the last minute."""
+    """Batches of one shape and size, predicted against actual, over the last minute."""
 
     model: str
     partition: str
     shape: str
     device_class: str
-    """The kind of the workers that they ran on."""
+    """Device class of the workers."""
     rows: int
     stages: int
     upper_ms: float
     """Upper latency that the policy used, averaged, in ms."""
     took_ms: float
-    """The mean."""
+    """Mean of the actual latency."""
     over: float
-    """The share that took longer than planned."""
+    """Fraction that took longer than predicted."""
 
 
 class StageBar(NamedTuple):
-    """A stage that is over, for the Gantt. There are many of these: they are integers, times in microseconds."""
+    """Stage that has ended, for the Gantt chart. As there are many, all fields are integers; times in microseconds."""
 
     worker: int
-    """Its id."""
+    """Worker id."""
     model: int
-    """The place of its model's name among the names of the snapshot."""
+    """Index of its model's name in the snapshot's names."""
     start_us: int
     took_us: int
     upper_us: int
@@ -75,15 +75,15 @@ class StageBar(NamedTuple):
     requests: int
     batch: int
     first_request: int
-    """The id of one of its requests."""
+    """Id of one of its requests."""
 
 
 class DecisionRow(msgspec.Struct, frozen=True):
-    """Something that was decided, or that happened to workers."""
+    """Decision, or change of workers."""
 
     at_ms: float
     what: str
-    """`dispatch`, `drop`, `preempt`, `reroute`, `advise`, `policy replaced`, `joined`, `lost`, `plan`, ..."""
+    """Type: `dispatch`, `drop`, `preempt`, `reroute`, `advise`, `policy replaced`, `joined`, `lost`, `plan`, ..."""
     why: str
     """Event that caused the decision."""
     model: str = ""
@@ -91,11 +91,11 @@ class DecisionRow(msgspec.Struct, frozen=True):
     text: str = ""
     requests: int = 0
     request: int | None = None
-    """The id of one that it concerns."""
+    """Id of one request that it concerns."""
 
 
 class BadRequestRow(msgspec.Struct, frozen=True):
-    """A request that ended badly, or came close to it."""
+    """Request with a bad outcome, or nearly so."""
 
     id: int
     model: str
@@ -103,7 +103,7 @@ class BadRequestRow(msgspec.Struct, frozen=True):
     ended_ms: float
     latency_ms: float
     late_ms: float | None
-    """How much too late it was answered; below zero: in time; None: it has no deadline, or no answer."""
+    """Lateness; negative: on time; None: it has no deadline, or no response."""
     reason: str
 
 
@@ -112,23 +112,23 @@ class TrialSide(msgspec.Struct, frozen=True):
 
     name: str
     requests: int | None
-    """None: it is simulated, of the same ones."""
+    """Number of requests; None: simulated for the same ones."""
     on_time: float | None
-    """Their share that was on time; None: that is not known."""
+    """Fraction that was on time; None if unknown."""
     p50_ms: float | None = None
     p99_ms: float | None = None
 
 
 class TrialRow(msgspec.Struct, frozen=True):
-    """One model in shadow mode or with a canary."""
+    """Model in shadow mode or with a canary."""
 
     model: str
-    """Empty: all that have an SLO."""
+    """Name; "" stands for all models with an SLO."""
     sides: list[TrialSide]
     gain: tuple[float, float] | None
-    """The bounds of what scheduling adds to the share in time, 0.01 for a point; None: nothing is said."""
+    """Bounds of the attainment gained by scheduling (0.01 is one percentage point); None: no statement."""
     why: str
-    """Why nothing is said; else empty."""
+    """Reason for no statement; else ""."""
 
 
 class TrialSection(msgspec.Struct, frozen=True):
@@ -137,7 +137,7 @@ class TrialSection(msgspec.Struct, frozen=True):
     mode: str
     policy: str
     share: float
-    """The share of the time in which all is scheduled, 0 to 1."""
+    """Fraction of the time in which requests are scheduled, 0 to 1."""
     window_s: float | None
     """Window of the figures in seconds; None: the last ten minutes, or since the fraction changed."""
     rows: list[TrialRow]
@@ -154,30 +154,30 @@ class DashboardSnapshot(msgspec.Struct, frozen=True):
     """Window of models' and workers' figures, in seconds."""
     models: list[ModelRow]
     more_models: int
-    """So many more are not shown."""
+    """Number of models that are not shown."""
     workers: list[WorkerRow]
     more_workers: int
     shapes: list[ShapeRow]
     names: list[str]
-    """The names of the models of the stages."""
+    """Model names of the stages."""
     stages: list[StageBar]
-    """The stages that ended since the snapshot before; in a recording all within the window."""
+    """Stages that ended since the last snapshot; in a recorded run all within the window."""
     more_stages: int
     decisions: list[DecisionRow]
     more_decisions: int
     worst: list[BadRequestRow]
-    """The worst of the last minute, worst first."""
+    """Requests of the last minute with the worst outcome, worst first."""
     viewers: int = 0
     cost_ms_per_s: float = 0.0
     """CPU time that snapshots cost, in milliseconds per second."""
     trial: TrialSection | None = None
-    """None: all is scheduled that can be."""
+    """Shadow mode or canary; None: all requests that can be scheduled are."""
     policy: str = ""
-    """The one that decides now, in words; empty in a recording, of which it is told first."""
+    """Description of the current policy; "" in a recorded run, which reports it first."""
     restrictions: list[str] = []
     """APIs that Tritons restrict, and what Tidegate cannot see of them, as sentences."""
 
 
 def cut(name: str) -> str:
-    """A name that is not too long to be shown."""
+    """Shorten a name to the length limit."""
     return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"

@@ -11,8 +11,8 @@ class PageHello(msgspec.Struct, frozen=True):
     kind: Literal["live", "recording"]
     policy: str
     version: str
-    """The version of Tidegate."""
+    """Tidegate's version."""
     name: str = ""
-    """The name of the recording's file."""
+    """File name of the event log."""
     length_ms: float = 0.0
-    """How long the recording is."""
+    """Duration of the recorded run."""

@@ -1,7 +1,7 @@
 """Buffer of stages and requests that ended since the last tick.
 
-It is noted on the hot path, where all of it is at hand, as numbers side by side: objects that are looked at a second
-later have to be fetched from memory again, one by one, which costs more than noting them.
+It is filled on the hot path, where all values are at hand, as adjacent numbers: objects that are read a second later
+would have to be loaded into the cache one by one, which costs more than copying.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ Outcome = Literal["answered", "dropped", "failed", "cancelled"]
 _STAGE: Final = ("sort", "started_ns", "ended_ns", "upper_ns", "requests", "batch", "request")
 _END: Final = ("sort", "request", "arrival_ns", "deadline_ns", "ended_ns")
 STAGE_DTYPE: Final = np.dtype([(name, np.int64) for name in _STAGE])
-"""A stage that is over: the place of its sort among those of its notes, ..., the id of one of its requests."""
+"""Record of an ended stage: index of its sort in the notes, ..., id of one of its requests."""
 END_DTYPE: Final = np.dtype([(name, np.int64) for name in _END])
-"""A request that ended; its deadline may be `NEVER_NS`."""
+"""Record of an ended request; its deadline may be `NEVER_NS`."""
 _stage: Final = Struct(f"{len(_STAGE)}q").pack
 _end: Final = Struct(f"{len(_END)}q").pack
 
@@ -34,7 +34,7 @@ class StageSort(NamedTuple):
     worker_id: int
     rows: int
     stage: int
-    """Its place on the path of its batch, from 0."""
+    """Index in the pipeline of its batch, from 0."""
 
 
 class EndSort(NamedTuple):
@@ -43,17 +43,17 @@ class EndSort(NamedTuple):
     model: str
     outcome: Outcome
     reason: str
-    """Why it has no answer; empty where it has one."""
+    """Reason for the lack of a response; "" if there is one."""
 
 
 class TickNotes(NamedTuple):
     """Entries between two ticks, in order of time."""
 
     stages: npt.NDArray[np.void]
-    """Each is a `STAGE_DTYPE`."""
+    """Array of `STAGE_DTYPE` records."""
     stage_sorts: list[StageSort]
     ends: npt.NDArray[np.void]
-    """Each is an `END_DTYPE`."""
+    """Array of `END_DTYPE` records."""
     end_sorts: list[EndSort]
 
 
@@ -66,14 +66,14 @@ class _Places(dict[tuple[object, ...], int]):
 
 
 class TickBuffer(OutcomeListener):
-    """Notes what it is told, until it is taken."""
+    """Buffer of notes until the next tick."""
 
     def __init__(self) -> None:
         self._stages, self._ends = bytearray(), bytearray()
         self._stage_sorts, self._end_sorts = _Places(), _Places()
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
-        """A stage is over."""
+        """Note the end of a stage."""
         batch = effect.batch
         stage, request_ids = batch.stages[effect.stage], batch.request_ids
         sort = batch.model, stage.partition, effect.shape, stage.worker_id, effect.rows, effect.stage  # as StageSort
@@ -88,21 +88,21 @@ class TickBuffer(OutcomeListener):
         )
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """A batch is answered."""
+        """Note the response to a batch."""
         place = self._end_sorts[batch.model, "answered", ""]
         for request in requests:
             self._ends += _end(place, request.id, request.arrival_ns, request.deadline_ns, ended_ns)
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request was given up."""
+        """Note a dropped request."""
         self._lost(now_ns, request, "dropped", reason)
 
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request has no answer."""
+        """Note a failed request."""
         self._lost(now_ns, request, "failed", reason)
 
     def cancelled(self, now_ns: int, request: Request) -> None:
-        """A client left."""
+        """Note a cancelled request."""
         self._lost(now_ns, request, "cancelled", "")
 
     def take(self) -> TickNotes:

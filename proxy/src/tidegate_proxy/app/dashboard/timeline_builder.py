@@ -1,4 +1,4 @@
-"""Tells the timeline of a request from the latest moments, a few at a time, so that an event loop does not stall."""
+"""Builder of a request's timeline from the latest stimuli, in small steps that do not block the event loop."""
 
 import asyncio
 from bisect import bisect_left
@@ -11,11 +11,11 @@ from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation,
 from tidegate_proxy.app.dashboard.request_facts import RequestFacts, names_of
 
 LEAD_NS: Final = 3_000_000_000
-"""Moments from so long before the arrival tell which workers were busy then."""
+"""Time before the arrival from which stimuli are read, to know which workers were busy."""
 AT_ONCE: Final = 50
-"""Moments that are folded before others have their turn: half a millisecond."""
+"""Number of stimuli processed per step: half a millisecond."""
 LOOKED_AT_ONCE: Final = 5_000
-"""Moments that are looked at for an arrival before others have their turn."""
+"""Number of stimuli searched for the arrival per step."""
 
 
 def telling(
@@ -25,7 +25,7 @@ def telling(
     workers: Sequence[Worker],
     ms: Callable[[int], float],
 ) -> Iterator[LatencyExplanation | None]:
-    """Work a little with each step; the last item is the timeline, or None where no moment tells of the arrival."""
+    """Work a little with each step; the last item is the timeline, or None if no stimulus contains the arrival."""
     arrival = None
     for number in range(len(moments) - 1, -1, -1):
         event = moments[number].event
@@ -53,7 +53,7 @@ def telling(
 
 
 async def told(steps: Iterator[LatencyExplanation | None]) -> LatencyExplanation | None:
-    """The timeline, with turns for others in between."""
+    """Run the steps, yielding to other tasks in between; return the timeline."""
     timeline = None
     for found in steps:
         timeline = found

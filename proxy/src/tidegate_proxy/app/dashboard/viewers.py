@@ -1,4 +1,4 @@
-"""Viewers, who have the page open: each is told every tick, or the latest where it reads slowly. Nothing piles up."""
+"""Viewers of the dashboard: each gets every tick, or only the latest if it reads slowly, so nothing queues up."""
 
 import asyncio
 import time
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from tidegate_proxy.app.dashboard.live import LiveView
 
 MAX_VIEWERS: Final = 8
-"""So many may look at a time."""
+"""Largest number of viewers."""
 TICK_S: Final = 1.0
 LINGER_S: Final = 5.0
-"""So long after the last one left it is looked on, for one who loads the page again."""
+"""Seconds for which observation continues after the last viewer left, for one that reloads the page."""
 
 
 class TooMany(Exception):
@@ -24,7 +24,7 @@ class TooMany(Exception):
 
 
 class Viewers:
-    """Opens what is watched for the first viewer, makes each snapshot once for all, closes after the last one."""
+    """Viewers of a source: opens it for the first one, makes each snapshot once, closes it after the last one."""
 
     def __init__(self, watched: "LiveView", *, clock: Callable[[], float] = time.monotonic) -> None:
         self._watched = watched
@@ -35,20 +35,20 @@ class Viewers:
         self._encoder = msgspec.json.Encoder()
         self._ticking: asyncio.Task[None] | None = None
         self.closed = False
-        """Whether nobody is told anything any more."""
+        """Whether the viewers are closed for good."""
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of viewers."""
         return len(self._news)
 
     @property
     def is_open(self) -> bool:
-        """Whether what is watched is looked at."""
+        """Whether the source is open."""
         return self._ticking is not None
 
     async def watch(self) -> AsyncGenerator[bytes, None]:
-        """Snapshots as JSON, for one viewer; whoever is slower than the ticks misses some. Raises TooMany.
+        """Yield snapshots as JSON for one viewer, which misses some if it is slower than the ticks. Raises TooMany.
 
         Close it (`aclosing`) when the viewer leaves.
         """
@@ -70,7 +70,7 @@ class Viewers:
             del self._news[viewer]
 
     async def close(self) -> None:
-        """Look no more; the viewers are told so."""
+        """Stop observing, and end the streams of the viewers."""
         self.closed = True
         for news in self._news.values():
             news.set()

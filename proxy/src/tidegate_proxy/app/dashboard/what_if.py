@@ -1,4 +1,4 @@
-"""Has a question simulated by another process, so that the event loop that asks does not stall."""
+"""What-if simulation in another process, so that the event loop is not blocked."""
 
 import asyncio
 import sys
@@ -14,11 +14,11 @@ from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
 from tidegate_proxy.app.dashboard.what_if_input import WhatIfInput
 
 AT_ONCE: Final = 50
-"""Moments that are folded before others have their turn: a tenth of a millisecond."""
+"""Number of stimuli processed per step: a tenth of a millisecond."""
 REQUESTS_AT_ONCE: Final = 200
 GIVE_UP_S: Final = 60.0
 MIN_REQUESTS: Final = 10
-"""Nothing is said of fewer requests."""
+"""Smallest number of requests for a result."""
 
 
 class WhatIf(msgspec.Struct, frozen=True):
@@ -26,17 +26,17 @@ class WhatIf(msgspec.Struct, frozen=True):
 
     requests: int
     seconds: float
-    """In which they came."""
+    """Time span of the requests in seconds."""
     took_s: float
     actual: float | None
-    """The share that was answered on time."""
+    """Fraction that was answered on time."""
     answers: list[WhatIfAnswer]
 
 
 async def what_if(question: WhatIfQuestion, moments: Sequence[BufferedEvent], *, learned: bool) -> WhatIf:
-    """Ask about the requests of these moments; `question` tells all but them. Raises ValueError, in words.
+    """Simulate the requests of these stimuli; `question` has everything else. Raises ValueError with a message.
 
-    `learned`: its profiles are what was learned; if not, they are corrected by what the stages of the moments took.
+    `learned`: its profiles were learned online; otherwise they are corrected by the stages of these stimuli.
     """
     began = time.monotonic()
     gathering = WhatIfInput({profile.key: profile for profile in question.setup.profiles}, question.setup.workers)

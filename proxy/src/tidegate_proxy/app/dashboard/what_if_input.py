@@ -1,4 +1,4 @@
-"""From the latest moments to a question for the simulator: what came, what became of it, what stages took."""
+"""Input of a what-if simulation, from the latest stimuli: requests, outcomes, stage latencies."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
@@ -11,7 +11,7 @@ from tidegate.observation import OutcomeListener, Reducer, StartStage
 from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
 
 MAX_REQUESTS: Final = 5_000
-"""The latest of them: more would keep a simulation busy for longer than people wait."""
+"""Number of requests, the latest: more would take longer than users wait."""
 MAX_FACTORS: Final = 2_000
 MAX_LATENCY_RATIO: Final = 20.0
 """Maximum ratio of a stage's duration to its expected latency; longer ones count as this, since the machine stood
@@ -19,11 +19,10 @@ still."""
 
 
 class WhatIfInput(OutcomeListener):
-    """Fed with moments; afterwards it has the requests that have ended, and how stages differed from what is
-    expected."""
+    """Collector of the requests that have ended and the deviations of stages from their prediction."""
 
     def __init__(self, profiles: Mapping[ProfileKey, Profile], workers: Iterable[Worker]) -> None:
-        """`profiles`: what is expected now."""
+        """Create an empty collector. `profiles`: current predictions."""
         self._profiles = profiles
         self._kinds = {worker.id: worker.device_class for worker in workers}
         self._reducer = Reducer(self)
@@ -31,28 +30,28 @@ class WhatIfInput(OutcomeListener):
         self._factors: dict[ProfileKey, list[float]] = {}
 
     def feed(self, moments: Iterable[BufferedEvent]) -> None:
-        """Take in what happened next."""
+        """Add the next stimuli."""
         for moment in moments:
             self._reducer.handled(moment.event, moment.effects)
 
     @property
     def requests(self) -> list[Request]:
-        """The requests that have ended and whose clients waited for that, in the order of arrival."""
+        """Requests that have ended and were not cancelled, in the order of arrival."""
         return [request for request, _ in self._latest()]
 
     @property
     def on_time(self) -> float | None:
-        """The share of them that was answered on time; None: there is none."""
+        """Fraction of them that was answered on time, or None if there are none."""
         latest = self._latest()
         return sum(well for _, well in latest) / len(latest) if latest else None
 
     @property
     def factors(self) -> Sequence[float]:
-        """How many times as long as expected stages took."""
+        """Ratios of actual to predicted stage latency."""
         return [factor for of_key in self._factors.values() for factor in of_key][-MAX_FACTORS:]
 
     def corrected(self) -> tuple[list[Profile], Sequence[float]]:
-        """The profiles as these stages had them, and how many times as long as that they took."""
+        """Return profiles corrected by these stages, and the ratios to them."""
         means = {key: fmean(factors) for key, factors in self._factors.items()}
         profiles = [_times(profile, means.get(key, 1.0)) for key, profile in self._profiles.items()]
         factors = [factor / means[key] for key, of_key in self._factors.items() for factor in of_key]
@@ -62,20 +61,20 @@ class WhatIfInput(OutcomeListener):
         return [self._ended[request_id] for request_id in sorted(self._ended)[-MAX_REQUESTS:]]
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """A batch is answered."""
+        """Record the response to a batch."""
         for request in requests:
             self._ended[request.id] = (request, ended_ns <= request.deadline_ns)
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request was given up."""
+        """Record a dropped request."""
         self._ended[request.id] = (request, False)
 
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request has no answer."""
+        """Record a failed request."""
         self._ended[request.id] = (request, False)
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
-        """A stage is over."""
+        """Record the end of a stage."""
         stage = effect.batch.stages[effect.stage]
         kind = self._kinds.get(stage.worker_id, "")
         profile = self._profiles.get((stage.partition, kind, effect.shape))

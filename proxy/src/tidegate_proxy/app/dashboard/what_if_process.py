@@ -1,9 +1,9 @@
-"""A process that answers one question and ends, at the least priority.
+"""Process that runs one what-if simulation at the lowest priority and exits.
 
 Run as `python -m tidegate_proxy.app.dashboard.what_if_process`.
 
-It reads a line with the question, without its requests, then lines with some of these each, up to the end of the input;
-it writes a line with the answers.
+It reads a line with the question, without its requests, then lines with some requests each, up to the end of the input;
+it writes a line with the results.
 """
 
 import sys
@@ -19,11 +19,11 @@ from tidegate.sim.background_priority import step_aside
 from tidegate.sim.what_if import WhatIfAnswer, WhatIfQuestion, answer, usual_alternatives
 
 WITHIN_S: Final = 45.0
-"""For all alternatives together; what is not done then is not."""
+"""Time limit in seconds for all alternatives together; those not done by then are left out."""
 
 
 def main() -> None:
-    """Read, simulate, write."""
+    """Read the question, simulate, write the results."""
     step_aside()
     told, sys.stdout = sys.stdout.buffer, sys.stderr  # what a policy prints is no answer
     give_up = time.monotonic() + WITHIN_S

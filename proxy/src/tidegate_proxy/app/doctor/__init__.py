@@ -1,4 +1,4 @@
-"""Finds misconfiguration and possible improvements: `tidegate doctor`, `check --online` and the warnings of `serve`.
+"""Diagnosis of misconfiguration and possible improvements: `tidegate doctor`, `check --online`, warnings of `serve`.
 
 Facts in, findings out: only `examination` and `triton_queries` use the network.
 

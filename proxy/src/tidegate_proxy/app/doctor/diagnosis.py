@@ -1,4 +1,4 @@
-"""From facts to findings: every concept in turn."""
+"""Diagnosis: derives findings from facts, rule by rule."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -65,5 +65,5 @@ DIAGNOSIS_RULES: Final[tuple[Rule, ...]] = (
 
 
 def diagnose(facts: DoctorFacts, rules: tuple[Rule, ...] = DIAGNOSIS_RULES) -> list[Finding]:
-    """All that deserves attention, gravest first; what several models have in common is said once."""
+    """Return all findings, most severe first; a finding that applies to several models appears once."""
     return grouped(finding for rule in rules for finding in rule(facts))

@@ -1,4 +1,4 @@
-"""Asks the Tritons of a configuration, and puts together what is found."""
+"""Examination: queries the Tritons of a configuration, and collects facts and findings."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -60,17 +60,17 @@ class Examination:
     facts: DoctorFacts
     """Facts about the Tritons that answered."""
     findings: list[Finding]
-    """Gravest first."""
+    """Findings, most severe first."""
 
 
 async def examine(
     config: ServeConfig, plugins: Plugins, *, timed: bool = False, repositories: Sequence[Path] = ()
 ) -> Examination:
-    """Ask every Triton, once. Of a configuration in which `check_offline` finds nothing wrong.
+    """Query every Triton once, for a configuration that passes `check_offline`.
 
-    `timed`: send a few requests to models whose SLO nothing else can be held against. `repositories`: folders with the
-    models' files, to find out whether their rows are independent. Raises DocumentError, ProfileFileError, TlsError and
-    OSError for files that cannot be used.
+    `timed`: send a few requests to models with an SLO and no profile. `repositories`: folders with the models' files,
+    to check whether their rows are independent. Raises DocumentError, ProfileFileError, TlsError and OSError for
+    invalid files.
     """
     backends = [AsLoaded(triton, config.models) for triton in config.tritons]
     try:

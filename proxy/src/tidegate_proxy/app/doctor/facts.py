@@ -24,9 +24,9 @@ class Finding:
 
     severity: Severity
     rule: str
-    """A name for machines, such as `slo-too-short`."""
+    """Rule id, such as `slo-too-short`."""
     where: str
-    """The path of a field of the configuration, e.g. `models.resnet50.slo_ms`, or what else it is about."""
+    """Path of a field of the configuration, e.g. `models.resnet50.slo_ms`, or another place."""
     what: str
     remedy: str
     """Remedy: what the operator should do."""
@@ -36,7 +36,7 @@ class Finding:
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, gravest first; what is the same at several places becomes one that names them all."""
+    """Return the findings, most severe first; equal ones at several places become one that names them all."""
     places: dict[tuple[Severity, str, str, str], list[str]] = {}
     for finding in findings:
         where = places.setdefault((finding.severity, finding.rule, finding.what, finding.remedy), [])
@@ -63,12 +63,12 @@ class ModelConfigForm:
 
     config: model_config_pb2.ModelConfig
     tritons: tuple[str, ...]
-    """Their addresses."""
+    """Addresses of the Tritons."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model, as all Tritons together serve it."""
+    """Model as served by all Tritons together."""
 
     name: str
     consent: BatchingDecision
@@ -78,26 +78,26 @@ class ServedModel:
     model: Model | None = None
     """The model for the policy; None: its requests are not scheduled."""
     kinds: tuple[str, ...] = ()
-    """The kinds of the workers that it runs on."""
+    """Device classes of its workers."""
     workers: int = 0
-    """How many workers it runs on."""
+    """Number of its workers."""
     beside: tuple[str, ...] = ()
-    """The other models that run on every one of these, in turn with it."""
+    """Other models that run on all of these workers, serialized with it."""
 
     @property
     def config(self) -> model_config_pb2.ModelConfig:
-        """The leading form's config; an empty one of a split model."""
+        """Leading configuration; an empty one for a split model."""
         return self.forms[0].config if self.forms else model_config_pb2.ModelConfig(name=self.name)
 
     @property
     def slo_ms(self) -> float | None:
-        """Its SLO, where it has one that counts."""
+        """SLO in ms; None if it has none that applies."""
         return None if self.model is None or self.model.slo_ns is None else self.model.slo_ns / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
-    """A version of a model that a Triton has, and could not make ready."""
+    """Version of a model that a Triton failed to load."""
 
     triton: str
     model: str
@@ -111,7 +111,7 @@ class Executions:
 
     count: int
     mean_ms: float
-    """From the moment an instance begins with the inputs until it is done with the outputs."""
+    """Mean time from reading inputs to writing outputs on an instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +119,20 @@ class OneRowTiming:
     """Latency of requests of one row of zeros that the doctor sent."""
 
     took_ms: float | None
-    """None: it was not answered."""
+    """Latency; None: not answered."""
     why_not: str = ""
     open_dimensions: bool = False
-    """Whether sizes that the model leaves open were taken to be 1: then larger requests take longer."""
+    """Whether dynamic dimensions were taken to be 1: then larger requests take longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowsVerdict:
-    """Whether the rows of a model are independent."""
+    """Verdict on whether the rows of a model are independent."""
 
     batches: bool | None
-    """None: it could not be found out."""
+    """Whether they are; None if unknown."""
     reason: str
-    """A clause for people, without a full stop."""
+    """Clause with the reason, without a full stop."""
 
 
 @dataclass(frozen=True)
@@ -141,29 +141,29 @@ class DoctorFacts:
 
     config: ServeConfig
     services: Mapping[str, ServedModel] = field(default_factory=dict)
-    """Every model that some Triton has ready, by name."""
+    """Models that some Triton has ready, by name."""
     measured: ProfileFile = field(default_factory=lambda: ProfileFile(profiles=[]))
     planned: Sequence[Profile] = ()
-    """How long the partitions of a layout run, as it says."""
+    """Latency profiles of the partitions in a layout."""
     misfits: Sequence[str] = ()
     """Shapes of the profile file that no request has (`initial_profiles.misfits`)."""
     unpadded: Mapping[str, str] = field(default_factory=dict)
-    """Models that cannot be padded as the configuration says, and why."""
+    """Models that cannot be padded as configured, with the reason."""
     not_ready: Sequence[NotReady] = ()
     executions: Mapping[str, Executions] = field(default_factory=dict)
     """Statistics of Tritons by model."""
     rows: Mapping[str, RowsVerdict] = field(default_factory=dict)
-    """Whether rows are independent, by model; only of those whose ONNX files could be read."""
+    """Row independence by model, of those whose ONNX files could be read."""
     timed: Mapping[str, OneRowTiming] = field(default_factory=dict)
     """Timed requests by model; only models that were asked for."""
     refusal: str = ""
-    """Why the policy does not take what the Tritons serve; empty: it does, or nobody has asked."""
+    """Why the policy rejects these models; "": it accepts them, or was not asked."""
     broken_plugins: Mapping[str, str] = field(default_factory=dict)
-    """The distributions whose plugin could not be imported, with the reason."""
+    """Distributions whose plugin could not be imported, with the reason."""
     hardware: Hardware | None = None
     """Hardware of this machine; None: unknown."""
     has_nvml: bool = True
-    """Whether the package is installed that tells which GPUs this machine has."""
+    """Whether the package is installed that detects the GPUs of this machine."""
 
     def told(self, name: str) -> ModelConfig:
         """Return the configuration of a model."""
@@ -171,7 +171,7 @@ class DoctorFacts:
 
     @property
     def has_layout(self) -> bool:
-        """Whether a planner has said how long everything takes."""
+        """Whether a layout of a planner has all latencies."""
         return self.config.layout is not None
 
 
@@ -220,7 +220,7 @@ def _on_all(workers: Sequence[Worker]) -> set[str]:
 
 
 MIN_EXECUTIONS: Final = 100
-"""From so many executions on their mean is believed: the first ones of a model may take a hundred times as long."""
+"""Number of executions from which their mean is trusted: the first ones may take a hundred times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class OneRow:
     source: str
     """Source of the latency."""
     shape: str = ""
-    """Empty: of every shape that nothing else is known of."""
+    """Shape; "" stands for all shapes without a prediction of their own."""
 
 
 def one_row(facts: DoctorFacts, service: ServedModel) -> list[OneRow]:

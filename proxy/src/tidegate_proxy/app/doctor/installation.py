@@ -10,7 +10,7 @@ from tidegate_proxy.deployed.state import read_state
 
 
 def broken_plugins(facts: DoctorFacts) -> Iterator[Finding]:
-    """Plugins that are installed and cannot be imported: what they offer is missing."""
+    """Find installed plugins that cannot be imported."""
     for distribution, why in facts.broken_plugins.items():
         yield Finding(
             "warning",
@@ -22,7 +22,7 @@ def broken_plugins(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def unseen_gpus(facts: DoctorFacts) -> Iterator[Finding]:
-    """A Triton of this machine with models on GPUs, where nothing tells which GPUs these are."""
+    """Find a local Triton with models on GPUs where the GPUs cannot be detected."""
     if facts.has_nvml or facts.has_layout:
         return
     on_gpu = {
@@ -44,7 +44,7 @@ def unseen_gpus(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def restarted_tritons(folder: Path) -> Iterator[Finding]:
-    """Each worker of the deployment in a folder, if one is up there, whose Triton was started again."""
+    """Find workers of a running deployment in a folder whose Triton was restarted."""
     state = read_state(folder)
     for worker in state.workers if state else ():
         if worker.restarts:

@@ -15,7 +15,7 @@ from tidegate_proxy.tritons.initial_profiles import said_of_others
 
 
 def slos_too_short(facts: DoctorFacts) -> Iterator[Finding]:
-    """SLOs below what a request of one row takes, by which every request, or every slow one, is refused."""
+    """Find SLOs below the latency of a request of one row, so that all or slow requests are rejected."""
     for service in facts.services.values():
         rows = one_row(facts, service)
         if service.slo_ms is not None and rows:
@@ -67,7 +67,7 @@ def _enough_ms(rows: list[OneRow]) -> int:
 
 
 def requests_not_timed(facts: DoctorFacts) -> Iterator[Finding]:
-    """Models that do not answer the request that was to be timed: their SLO is held against nothing."""
+    """Find models that do not answer a timing request, so that their SLO cannot be checked."""
     for name, timed in facts.timed.items():
         if timed.took_ms is None:
             sizes = ", with every open dimension 1," if timed.open_dimensions else ""
@@ -83,7 +83,7 @@ def requests_not_timed(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def slos_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
-    """SLOs, and words on late requests, of models whose requests are not scheduled: nobody reads them."""
+    """Find SLOs and late-request settings of models whose requests are not scheduled: they have no effect."""
     for service in facts.services.values():
         if service.model is not None:
             continue
@@ -110,7 +110,7 @@ def slos_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def not_measured(facts: DoctorFacts) -> Iterator[Finding]:
-    """Models that begin with a guess. It matters where there is an SLO, which is kept or not by it."""
+    """Find models with an SLO but without a profile, whose latency is a guess."""
     if facts.has_layout:
         return
     file = facts.config.profiles or "profiles.json"
@@ -132,13 +132,13 @@ def not_measured(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def shapes_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
-    """Shapes that were measured, and that no request has."""
+    """Find profiles of shapes that no request has."""
     for words in facts.misfits:
         yield Finding("warning", "profile-shape-mismatch", "profiles", words, "")
 
 
 def measured_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
-    """Models that were measured, and that no Triton has."""
+    """Find profiles of models that no Triton has."""
     unknown = {profile.model for profile in facts.measured.profiles} - facts.services.keys()
     for name in sorted(unknown):
         yield Finding(
@@ -159,10 +159,9 @@ _ON_CPU: Final = frozenset({int(model_config_pb2.ModelInstanceGroup.KIND_CPU)})
 
 
 def measured_elsewhere(facts: DoctorFacts) -> Iterator[Finding]:
-    """Profiles of another GPU, or of another processor for a model that runs on it: they say what is not so here.
+    """Find profiles of another GPU, or of another CPU for a model that runs on it: their latency is wrong here.
 
-    Nothing is said where it cannot be known: of a Triton that is elsewhere, of a profile that does not tell what it was
-    measured on.
+    It finds nothing if the hardware is unknown: for a remote Triton, or a profile without hardware.
     """
     ends = ": batches, and what can be on time, are planned by another machine until it has been learned"
     for service, profile, there, here, kinds in _of_this_machine(facts):
@@ -176,7 +175,7 @@ def measured_elsewhere(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def measured_otherwise(facts: DoctorFacts) -> Iterator[Finding]:
-    """Profiles of this processor with another number of cores, or of a GPU that they do not name."""
+    """Find profiles of this CPU with another number of cores, or without the GPU's name."""
     for service, profile, there, here, kinds in _of_this_machine(facts):
         if kinds == _ON_GPU and here.gpus and not there.gpus:
             what = f"it runs on a GPU, and its profile names none: it was measured on {there.cpu}, or nothing told"
@@ -213,7 +212,7 @@ def _of_this_machine(facts: DoctorFacts) -> Iterator[tuple[ServedModel, ModelPro
 
 
 def is_emulated(config: model_config_pb2.ModelConfig) -> bool:
-    """Whether a model stands for one on a GPU."""
+    """Return whether a model is emulated."""
     return config.backend == "python" and not _EMULATED.isdisjoint(config.parameters)
 
 
@@ -235,7 +234,7 @@ SEPARATION_REMEDY = (
 
 
 def waits_behind_longer_ones(facts: DoctorFacts) -> Iterator[Finding]:
-    """SLOs that a model cannot keep behind one batch of another that shares all its workers."""
+    """Find SLOs that a model cannot meet behind one batch of another model on all its workers."""
     if facts.has_layout:
         return
     for service in facts.services.values():
@@ -262,7 +261,7 @@ def waits_behind_longer_ones(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def in_turn_on_processors(facts: DoctorFacts) -> Iterator[Finding]:
-    """Models that run on processors, and in turn: where there are cores for both, one of them idles."""
+    """Find models on CPUs whose execution is serialized: with cores for both, one of them idles."""
     if facts.has_layout or not any(triton.serialize_models is True for triton in facts.config.tritons):
         return
     for service in facts.services.values():

@@ -24,12 +24,12 @@ from tidegate_proxy.tritons.initial_profiles import starting_profiles
 
 
 def first_line(reason: str) -> str:
-    """Why, without the lines of Python that led there."""
+    """Return the error message without the Python traceback."""
     return reason.strip().partition("\n")[0]
 
 
 def models_that_do_not_load(facts: DoctorFacts) -> Iterator[Finding]:
-    """A model that another Triton, or another version, still serves is a warning; else its requests fail."""
+    """Find models that do not load: a warning if another Triton or version serves the model, else an error."""
     for each in facts.not_ready:
         served = each.model in facts.services
         version = f", version {each.version}," if each.version else ""
@@ -43,7 +43,7 @@ def models_that_do_not_load(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def models_that_nobody_has(facts: DoctorFacts) -> Iterator[Finding]:
-    """Where something is said of such a model that has to be followed, `serve` refuses to start."""
+    """Find configured models that no Triton has; `serve` refuses to start for settings that must apply."""
     failed = {each.model for each in facts.not_ready}
     for name, said in facts.config.models.items():
         if name in facts.services:
@@ -59,7 +59,7 @@ def models_that_nobody_has(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def parts_of_nobody(facts: DoctorFacts) -> Iterator[Finding]:
-    """Parts of a policy of policies that decide for nothing: no Triton has their models, or a part before them does."""
+    """Find parts of a composite policy that apply to no model: no Triton has it, or an earlier part takes it."""
     choice = facts.config.policy
     if choice.name != BY_MODEL:
         return
@@ -122,7 +122,7 @@ def _must_be_followed(said: ModelConfig) -> bool:
 
 
 def why_refused(config: ServeConfig, plugins: Plugins, catalog: Catalog, measured: ProfileFile) -> str:
-    """Why the policy cannot be made of these models and workers, in words; empty: it can."""
+    """Return why the policy rejects these models and workers, or "" if it accepts them."""
     models, workers = tuple(catalog.models.values()), tuple(catalog.workers)
     profiles = starting_profiles(catalog, measured)
     try:
@@ -139,9 +139,9 @@ def why_refused(config: ServeConfig, plugins: Plugins, catalog: Catalog, measure
 async def why_refused_by_shards(
     config: ServeConfig, plugins: Plugins, backends: Sequence[Backend], gpus: Sequence[Gpu], measured: ProfileFile
 ) -> str:
-    """The same of several shards, each of which decides over what its own Tritons have: the first that cannot.
+    """Return why the policy of the first shard that fails rejects its own Tritons' models, or "".
 
-    Raises BackendError where they cannot be asked, and DocumentError.
+    Raises BackendError if they cannot be queried, and DocumentError.
     """
     for number in range(len(config.shards)):
         own = of_shard(config, number, len(config.shards))
@@ -155,13 +155,13 @@ async def why_refused_by_shards(
 
 
 def policies_that_refuse(facts: DoctorFacts) -> Iterator[Finding]:
-    """A policy that does not take these models on these workers keeps `serve` from starting."""
+    """Find a policy that rejects these models on these workers, which stops `serve`."""
     if facts.refusal:
         yield Finding("error", "policy-refuses", "policy", f"{facts.refusal}; `serve` does not start", "")
 
 
 def disagreements(facts: DoctorFacts) -> Iterator[Finding]:
-    """An error where tensors differ, for which requests are scheduled then depends on who has most Tritons."""
+    """Find models that differ between Tritons: an error if tensors differ, as the majority decides on scheduling."""
     for name, service in facts.services.items():
         if len(service.forms) < 2:
             continue
@@ -201,7 +201,7 @@ _HARMFUL: Final = frozenset({"preserve_ordering", "max_queue_size", "default_tim
 
 
 def words_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
-    """Words of the operator, `batch` and `merge.pad`, that a model's config does not allow to be followed."""
+    """Find the settings `batch` and `merge.pad` that a model's config does not allow."""
     for service in facts.services.values():
         word = facts.told(service.name).scheduling
         if word is None and SCHEDULING_PARAMETER in service.config.parameters:
@@ -225,7 +225,7 @@ def words_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def waiting_twice(facts: DoctorFacts) -> Iterator[Finding]:
-    """Scheduled models whose batches wait for company in their Triton, after they did so in Tidegate."""
+    """Find scheduled models whose batches are delayed again by Triton's dynamic batcher."""
     for service in facts.services.values():
         delay = delay_us(service.config)
         if service.model is not None and delay:
@@ -241,7 +241,7 @@ def waiting_twice(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def judged_twice(facts: DoctorFacts) -> Iterator[Finding]:
-    """Scheduled models whose Triton holds back or refuses whole batches by rules that were meant for requests."""
+    """Find scheduled models whose Triton delays or rejects whole batches by rules meant for requests."""
     for service in facts.services.values():
         asked = [name for name in asked_of_tritons_batcher(service.config) if name in _HARMFUL]
         if service.model is not None and asked:
@@ -256,7 +256,7 @@ def judged_twice(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def merged_by_nobody(facts: DoctorFacts) -> Iterator[Finding]:
-    """Models with a batch dimension whose requests run one by one because nobody has said that they may be merged."""
+    """Find models with a batch dimension whose requests run alone because batching was not allowed."""
     for service in facts.services.values():
         config = service.config
         if (
@@ -284,7 +284,7 @@ def merged_by_nobody(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def batches_of_one(facts: DoctorFacts) -> Iterator[Finding]:
-    """Models whose batch is fixed at one row though they look as if it could be freed."""
+    """Find models with a fixed batch of one row that could be made dynamic."""
     for service in facts.services.values():
         if not _is_of_one_row(service):
             continue
@@ -324,7 +324,7 @@ _MODEL_FILE: Final = "model.onnx"
 
 
 def judge_rows(repositories: Sequence[Path], services: Mapping[str, ServedModel]) -> dict[str, RowsVerdict]:
-    """Run the models that may be merged, as far as their ONNX files are there; what was found, by model.
+    """Test row independence of the models that may be batched and whose ONNX files exist; return verdicts by model.
 
     It takes seconds for each, and needs the package tidegate-repo-generator.
     """
@@ -349,7 +349,7 @@ def judge_rows(repositories: Sequence[Path], services: Mapping[str, ServedModel]
 
 
 def merged_rows(facts: DoctorFacts) -> Iterator[Finding]:
-    """Models whose requests are merged though their rows are not independent, or without evidence that they are."""
+    """Find models whose requests are batched though their rows are not independent, or not proven to be."""
     for name, verdict in facts.rows.items():
         service = facts.services[name]
         if service.consent.scheduling != "batched" or verdict.batches:

@@ -1,4 +1,4 @@
-"""The models and the findings, as a table for people and as a document for machines."""
+"""Report of models and findings, as a table and as JSON."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -15,13 +15,13 @@ from tidegate_proxy.tritons.batching_mode import lines_of
 MODE_WORDS = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypassed"}
 _COLORS: dict[Severity, str] = {"error": "red", "warning": "yellow", "advice": "cyan"}
 AS_WIDE_AS_NEEDED = 100_000
-"""Columns of a table that goes to no terminal: a line for each model, however long."""
+"""Width in columns of a table that goes to no terminal: a line for each model, however long."""
 
 
 def print_models(console: Console, facts: DoctorFacts) -> None:
-    """A row for each model: what happens to its requests, within which limits, and why.
+    """Print a row for each model: scheduling, limits and reasons.
 
-    On a terminal the reasons follow the table, each once; elsewhere a line has everything of its model, however long.
+    On a terminal the reasons follow the table, each once; elsewhere each line is complete, however long.
     """
     consents = {service.name: service.consent for service in facts.services.values()}
     if console.is_terminal:
@@ -74,13 +74,13 @@ def times_of(facts: DoctorFacts, service: ServedModel) -> str:
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
-    """A line each."""
+    """Print the findings, one line each."""
     for finding in findings:
         console.print(f"[{_COLORS[finding.severity]}]{finding.severity}:[/] {escape(str(finding))}")
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """How many there are of each sort, in words."""
+    """Return the number of findings by severity, as text."""
     counts: dict[Severity, int] = {}
     for finding in findings:
         counts[finding.severity] = counts.get(finding.severity, 0) + 1
@@ -89,7 +89,7 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 
 def document_of(facts: DoctorFacts | None, findings: Sequence[Finding]) -> dict[str, Any]:
-    """The models and the findings as JSON has them; `facts`: None where nobody could be asked."""
+    """Return models and findings as JSON types; `facts`: None if no Triton could be queried."""
     return {
         "ok": not any(finding.severity == "error" for finding in findings),
         "findings": [asdict(finding) for finding in findings],

@@ -23,15 +23,15 @@ from tidegate_proxy.tritons.catalog import Catalog
 
 ANSWER_WITHIN_S = 10.0
 _SHARES_NO_MEMORY = "Client shared memory is disabled"
-"""How a Triton begins that runs without --allow-client-shm=true, and knows it."""
+"""Beginning of the error of a Triton that runs without --allow-client-shm=true."""
 _NO_REGION = "tidegate-no-region"
-"""No region has this name: whoever takes it away changes nothing."""
+"""Name that no region has: to unregister it changes nothing."""
 _NO_FAULT = frozenset({"", "unloaded"})
-"""Reasons why a model is not ready that are somebody's wish."""
+"""Reasons for which a model is not ready on purpose."""
 
 
 async def not_ready(backend: Backend) -> list[NotReady]:
-    """The versions of models that a Triton could not make ready; none where it does not tell."""
+    """Return the versions of models that a Triton failed to load; empty if it does not report that."""
     try:
         message = service_pb2.RepositoryIndexRequest().SerializeToString()
         answer = await backend.ask(SERVICE_PREFIX + "RepositoryIndex", message, timeout_s=ANSWER_WITHIN_S)
@@ -45,7 +45,7 @@ async def not_ready(backend: Backend) -> list[NotReady]:
 
 
 async def shared_memory_refusal(backend: Backend) -> str:
-    """A Triton's words where it lets no client share memory, as 26.04 (2.68) and later by default; else empty."""
+    """Return the error of a Triton that forbids shared memory, as 26.04 (2.68) and later do by default; else ""."""
     message = service_pb2.SystemSharedMemoryUnregisterRequest(name=_NO_REGION).SerializeToString()
     try:
         await backend.ask(SERVICE_PREFIX + "SystemSharedMemoryUnregister", message, timeout_s=ANSWER_WITHIN_S)
@@ -81,10 +81,10 @@ def _executions(answer: service_pb2.ModelStatisticsResponse) -> dict[str, Execut
 
 
 class AsLoaded(Backend):
-    """The way to a Triton of which it is only asked what would become of its models."""
+    """Triton that is only queried for the scheduling of its models."""
 
     def __init__(self, triton: TritonAddress, told: Mapping[str, ModelConfig]) -> None:
-        """`told`: what the configuration says of models. Raises TlsError, RestrictionError."""
+        """Prepare the queries. `told`: configuration of models. Raises TlsError, RestrictionError."""
         super().__init__(
             triton.grpc,
             http=triton.http,
@@ -100,7 +100,7 @@ class AsLoaded(Backend):
         self._known: list[LoadedModel] | None = None
 
     async def models(self, known: Sequence[LoadedModel] = (), suspects: Collection[str] = ()) -> list[LoadedModel]:
-        """All models that were ready when it was first asked. Raises BackendError when it cannot be asked."""
+        """Return all models that were ready at the first query. Raises BackendError if it cannot be queried."""
         if self._known is None:
             self._known = [self._as_loaded(model) for model in await super().models(known, suspects)]
         return self._known
@@ -119,7 +119,7 @@ WARM_UPS: Final = 2
 TIMED_REQUESTS: Final = 5
 WITHIN_S: Final = 60.0
 LONG_S: Final = 2.0
-"""A model that takes so long is asked once."""
+"""Latency in seconds from which a model is timed only once."""
 
 
 async def time_requests(facts: DoctorFacts, catalog: Catalog) -> dict[str, OneRowTiming]:
@@ -160,7 +160,7 @@ _PORTS: Final = (("/metrics", "its metrics port"), ("/v2", "its HTTP port"))
 
 
 async def listens(address: str) -> bool:
-    """Whether anybody takes connections at HOST:PORT."""
+    """Return whether a server accepts connections at HOST:PORT."""
     return not await _why_not_connected(address)
 
 
