@@ -87,3 +87,24 @@ def test_versions_come_and_go() -> None:
 
 def test_the_reasons_are_tritons() -> None:
     assert set(FAILURE_REASONS) == {"REJECTED", "CANCELED", "BACKEND", "OTHER"}
+
+
+def test_to_declare_a_model_takes_no_look_at_the_others() -> None:
+    """With a look at each, every one of `n` loads would take `n` times `n` of them."""
+    looks: list[str] = []
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            looks.append(self)
+            return str.__eq__(self, other)
+
+    statistics = ModelStatistics()
+    for number in range(100):
+        statistics.declare(Name(f"m{number}"), ["1"])
+    looks.clear()
+    statistics.declare(Name("m7"), ["1", "2"])
+    assert len(looks) < 10
+    assert statistics.latest("m7") == "2"
