@@ -136,7 +136,11 @@ class ModelThread(RequestQueue):
     def count_hopeless(self, outlook: QueueOutlook, now_ns: int) -> int:
         """How many requests at the head are late even if they run now, alone, and in much less time than expected.
 
-        What is expected is no reason to give up: an idle worker loses nothing by trying, and it may be wrong.
+        What is expected is no reason to give up: an idle worker loses nothing by trying, and it may be wrong. `eager`
+        gives up at the upper bound. Simulated here (`bench.no_regret`), that gained 5 percentage points where times
+        scatter and batching hardly pays (seed 11, scenarios 13 and 42), but lost 2 on average and up to 21 in tight
+        scenarios of seed 1. None of three conditions told these apart: no batch size sustains the load, no worker is
+        idle, both.
         """
         count = 0
         for request in self:
