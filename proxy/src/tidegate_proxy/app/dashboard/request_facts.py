@@ -22,7 +22,7 @@ REPLAY_SETTINGS: Final = EngineSettings(learn=True, max_tries=1)
 
 @dataclass(frozen=True)
 class RanStage:
-    """Stage that has ended."""
+    """Stage of the request that has ended."""
 
     partition: str
     worker_id: int

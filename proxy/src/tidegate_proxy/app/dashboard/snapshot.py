@@ -9,7 +9,7 @@ MAX_NAME: Final = 160
 
 
 class ModelRow(msgspec.Struct, frozen=True):
-    """Model over the window; None: nothing happened that would determine the figure."""
+    """Figures of one model over the window; None: nothing happened that would determine the figure."""
 
     name: str
     slo_ms: float | None
@@ -29,7 +29,7 @@ class ModelRow(msgspec.Struct, frozen=True):
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
-    """Worker over the window."""
+    """Figures of one worker over the window."""
 
     id: int
     """Id of its lane, which stays the same when a layout renumbers the worker."""
