@@ -142,7 +142,7 @@ def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: 
             limits.append("--rate-limit=execution_count")
             flags = ["--", *limits] if own_batcher and len(models) > 1 else []
             ports = [word for name in ("grpc", "http", "metrics") for word in (f"--{name}-port", "0")]
-            log = ["--log", str(work / f"triton{number}.log")]
+            log = ["--log-file", str(work / f"triton{number}.log")]
             command = ("triton", *ports, *log, str(repository), *flags)
             tritons.append(running.enter_context(serving_command(*command, log=work / f"triton{number}.errors")))
         if own_batcher:
